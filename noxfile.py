@@ -1,0 +1,94 @@
+"""The project's chores: one session, one verb. `nox -l` lists them, `nox` runs the first three."""
+
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"  # with pip, whose settings choose torch's build
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "tests", "docs"]
+
+GROUPS = nox.project.load_toml("pyproject.toml")
+CONSTRAINTS = "--constraint=constraints.txt"
+SITE = Path("docs/_build/html")
+
+BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
+CHECK_SITE = ("python", "-m", "pytest", "--no-header", "tests/test_site.py")
+TEST_ON_GPU = ("python", "-m", "pytest", "-m", "gpu")
+RECORD = ("python", "-m", "autopar", "record")
+
+# A GPU machine brings a torch that fits its driver; these environments see it and add to it.
+on_gpu = nox.session(venv_params=["--system-site-packages"])
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, spelling and types."""
+    install(session, "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("codespell")
+    session.run("mypy")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Test the package, and measure how much of it the tests reach."""
+    install(session, "test")
+    session.run(
+        *("python", "-m", "pytest", "--ignore=tests/test_site.py"),  # `docs` runs that one
+        *("--cov", "--cov-report=term", "--cov-fail-under=80"),
+        *session.posargs,
+    )
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, check it, and say where to open it."""
+    install(session, "docs")
+    build_site(session)
+
+
+@on_gpu
+def gpu_tests(session: nox.Session) -> None:
+    """Test what needs a GPU."""
+    install_beside_torch(session, "test")
+    session.run(*TEST_ON_GPU, *session.posargs)
+
+
+@on_gpu
+def record(session: nox.Session) -> None:
+    """Measure every experiment on this machine's GPUs and write the records."""
+    install_beside_torch(session)
+    session.run(*RECORD, *session.posargs)
+
+
+@on_gpu
+def gpu(session: nox.Session) -> None:
+    """Do all that a GPU machine does: test, record, build the site live."""
+    install_beside_torch(session, "docs")
+    session.run(*TEST_ON_GPU)
+    session.run(*RECORD)
+    build_site(session)
+
+
+def install(session: nox.Session, group: str) -> None:
+    session.install(CONSTRAINTS, "-e", ".", *nox.project.dependency_groups(GROUPS, group))
+
+
+def install_beside_torch(session: nox.Session, group: str = "") -> None:
+    found = session.run("python", "-c", "import torch", silent=True, success_codes=[0, 1])
+    if "ModuleNotFoundError" in str(found):
+        session.error("no torch here: run nox with the Python that has it (see README.md)")
+    session.install("--no-deps", "-e", ".")
+    requirements = nox.project.dependency_groups(GROUPS, group) if group else ()
+    session.install(CONSTRAINTS, "nvidia-ml-py", *requirements)
+
+
+def build_site(session: nox.Session) -> None:
+    # `-j` is for reading and writing pages. The gallery times its own work, and runs before that,
+    # one script after the other; the notebooks only read records.
+    session.run(*BUILD_SITE, *session.posargs)
+    session.run(*CHECK_SITE)
+    session.log(f"The site is built. Open {(SITE / 'index.html').resolve().as_uri()}")
