@@ -1,0 +1,65 @@
+"""autopar: see, measure and trust when a PyTorch program runs things in parallel.
+
+`import autopar as d2l` runs the PyTorch code of the chapter *Automatic Parallelism* of *Dive into
+Deep Learning* unchanged. Importing has no effects: no CUDA context, thread, file or plot style.
+"""
+
+from autopar import plot, workload
+from autopar.annotate import annotate
+from autopar.device import cpu, empty_pinned_pool, gpu, num_gpus, synchronize, try_all_gpus, try_gpu
+from autopar.display import show
+from autopar.handle import Handle, timeline_of_handles
+from autopar.lane import Lane
+from autopar.machine import Capacity, capacity, describe
+from autopar.measurement import Measurement, hidden_share
+from autopar.profiler import timeline_of
+from autopar.record import Findings, Record, RecordError, newest_record, observed, recorded
+from autopar.span import Span, Timeline
+from autopar.stream import cuda_lane
+from autopar.svg import Drawing, draw
+from autopar.table import Table, compare, tabulate
+from autopar.timer import Benchmark, Timer, measure
+from autopar.traces import write_trace
+from autopar.worker import cpu_lane
+
+__all__ = [
+    "Benchmark",
+    "Capacity",
+    "Drawing",
+    "Findings",
+    "Handle",
+    "Lane",
+    "Measurement",
+    "Record",
+    "RecordError",
+    "Span",
+    "Table",
+    "Timeline",
+    "Timer",
+    "annotate",
+    "capacity",
+    "compare",
+    "cpu",
+    "cpu_lane",
+    "cuda_lane",
+    "describe",
+    "draw",
+    "empty_pinned_pool",
+    "gpu",
+    "hidden_share",
+    "measure",
+    "newest_record",
+    "num_gpus",
+    "observed",
+    "plot",
+    "recorded",
+    "show",
+    "synchronize",
+    "tabulate",
+    "timeline_of",
+    "timeline_of_handles",
+    "try_all_gpus",
+    "try_gpu",
+    "workload",
+    "write_trace",
+]

@@ -1,0 +1,84 @@
+"""Device: this machine's processors by D2L's names, and a wait that names what it waits for."""
+
+from __future__ import annotations
+
+import torch
+
+
+def cpu() -> torch.device:
+    """The CPU."""
+    return torch.device("cpu")
+
+
+def gpu(i: int = 0) -> torch.device:
+    """The `i`-th GPU, whether or not it is there."""
+    return torch.device("cuda", i)
+
+
+def num_gpus() -> int:
+    """How many GPUs PyTorch sees here."""
+    return torch.cuda.device_count()
+
+
+def try_gpu(i: int = 0) -> torch.device:
+    """The `i`-th GPU if it is there, else the CPU."""
+    return gpu(i) if num_gpus() > i else cpu()
+
+
+def try_all_gpus() -> list[torch.device]:
+    """All GPUs, or `[cpu()]` on a machine without one."""
+    return [gpu(i) for i in range(num_gpus())] or [cpu()]
+
+
+def present(device: torch.device | str | int) -> torch.device:
+    """The device with its index filled in, checked to be on this machine.
+
+    An integer is the number of a GPU; `"cuda"` is the current one.
+
+    Raises:
+        ValueError: The device is neither a CPU nor a CUDA GPU of this machine.
+    """
+    found = gpu(device) if isinstance(device, int) else torch.device(device)
+    if found.type == "cpu":
+        return cpu()
+    here = ", ".join(str(each) for each in try_all_gpus())
+    if found.type != "cuda":
+        msg = f"device is {found}; expected the CPU or a CUDA GPU. This machine has {here}."
+        raise ValueError(msg)
+    if found.index is None and num_gpus():
+        found = gpu(torch.cuda.current_device())
+    if found.index is None or found.index >= num_gpus():
+        msg = (
+            f"device is {found}, which is not on this machine: it has {here}. Pass one of these, "
+            f"or take try_gpu({found.index or 0}), which falls back to the CPU."
+        )
+        raise ValueError(msg)
+    return found
+
+
+def synchronize(*devices: torch.device | str | int) -> None:
+    """Wait until the devices have finished all work given to them; with none named, all devices.
+
+    `torch.cuda.synchronize()` without a device waits for the current device only; this never
+    depends on which device is current. A CPU needs no wait: its operators return when done.
+
+    Raises:
+        ValueError: A device that is not on this machine.
+    """
+    if not devices and not torch.cuda.is_initialized():
+        return  # nothing was ever given to a GPU, and waiting would create contexts
+    for device in [present(each) for each in devices] or try_all_gpus():
+        if device.type == "cuda" and (devices or _has_context(device)):
+            torch.cuda.synchronize(device)
+
+
+def empty_pinned_pool() -> None:
+    """Give back the pinned memory that torch keeps for reuse, so that the next use pays again."""
+    if torch.cuda.is_initialized():
+        free = getattr(torch.accelerator, "empty_host_cache", None)
+        (free or torch._C._host_emptyCache)()  # public only in newer versions of torch
+
+
+def _has_context(device: torch.device) -> bool:
+    """Whether this process ever used the GPU; waiting for one it never used costs memory there."""
+    return bool(torch._C._cuda_hasPrimaryContext(device.index))  # type: ignore[attr-defined]

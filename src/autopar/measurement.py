@@ -1,0 +1,158 @@
+"""Measurement: raw seconds under a label, and the statistics derived from them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
+_NOISY_SPREAD = 0.10  # IQR over median; torch.utils.benchmark warns from the same 10 % on
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Raw samples of one piece of work; every statistic is derived from them.
+
+    Args:
+        label: What was measured, in words.
+        values_s: One wall-clock time in seconds for each repeat, in the order taken.
+        flops: Floating-point operations of one repeat, if a rate is wanted.
+        size_bytes: Bytes that one repeat moves, if a bandwidth is wanted.
+        origin: Where and when this was measured, in words.
+
+    Raises:
+        ValueError: An empty label, fewer than three samples, or a sample that is not a
+            positive finite number.
+
+    >>> products = Measurement("10 products", (2.0, 1.0, 3.0), flops=4e12)
+    >>> products.median_s, products.iqr_s, products.tflops_per_s
+    (2.0, 1.0, 2.0)
+    """
+
+    label: str
+    values_s: tuple[float, ...]
+    flops: float | None = None
+    size_bytes: float | None = None
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        check_label(self.label)
+        object.__setattr__(self, "values_s", tuple(float(value) for value in self.values_s))
+        if len(self.values_s) < MIN_SAMPLES:
+            msg = (
+                f"values_s of {self.label!r} has {len(self.values_s)} samples; "
+                f"expected at least {MIN_SAMPLES}, so that there is a spread. Measure again with "
+                f"more repeats."
+            )
+            raise ValueError(msg)
+        for value in self.values_s:
+            if not (math.isfinite(value) and value > 0):
+                msg = (
+                    f"values_s of {self.label!r} contains {value!r}; expected seconds, finite and "
+                    f"above zero. Check the clock, or measure more work in one sample."
+                )
+                raise ValueError(msg)
+
+    @property
+    def median_s(self) -> float:
+        """Median of the samples, in seconds."""
+        return statistics.median(self.values_s)
+
+    @property
+    def iqr_s(self) -> float:
+        """Interquartile range of the samples, in seconds."""
+        lower, _, upper = statistics.quantiles(self.values_s, n=4, method="inclusive")
+        return upper - lower
+
+    @property
+    def min_s(self) -> float:
+        """Fastest sample, in seconds."""
+        return min(self.values_s)
+
+    @property
+    def max_s(self) -> float:
+        """Slowest sample, in seconds."""
+        return max(self.values_s)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over median, a fraction."""
+        return self.iqr_s / self.median_s
+
+    @property
+    def warning(self) -> str:
+        """Why the median should be doubted, or an empty string."""
+        if self.spread <= _NOISY_SPREAD:
+            return ""
+        return f"noisy: the middle half of the samples spreads over {self.spread:.0%} of the median"
+
+    @property
+    def tflops_per_s(self) -> float | None:
+        """Arithmetic rate in TFLOP/s, where `flops` is known."""
+        return None if self.flops is None else self.flops / self.median_s / 1e12
+
+    @property
+    def gb_per_s(self) -> float | None:
+        """Bandwidth in GB/s (1e9 bytes), where `size_bytes` is known."""
+        return None if self.size_bytes is None else self.size_bytes / self.median_s / 1e9
+
+    def speedup_over(self, other: Measurement) -> float:
+        """How many times faster this is than `other`, by medians."""
+        return other.median_s / self.median_s
+
+    def __str__(self) -> str:
+        warning = f" ({self.warning})" if self.warning else ""
+        return f"{self.label}: {format_seconds(self.median_s)}{warning}"
+
+
+def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
+    """Share of what overlap could save that was saved, from wall-clock times.
+
+    0 is serial, 1 is the best possible: all but the longest part cost nothing. Outside of that,
+    the runs did not do the same work.
+
+    Args:
+        parts_s: Times of the parts alone, in seconds; at least two.
+        together_s: Time of all of them run together, in seconds.
+
+    Raises:
+        ValueError: Fewer than two parts.
+
+    >>> hidden_share([4.0, 1.0], 4.25)
+    0.75
+    """
+    parts = list(parts_s)
+    if len(parts) < 2:
+        msg = f"parts_s has {len(parts)} times; expected those of two or more parts that overlap"
+        raise ValueError(msg)
+    return (sum(parts) - together_s) / (sum(parts) - max(parts))
+
+
+def check_label(label: str) -> None:
+    """Refuse a label that would leave a row of a table or a lane without a name.
+
+    Raises:
+        ValueError: The label is not a string with something in it.
+    """
+    if not isinstance(label, str) or not label.strip():
+        msg = f"label is {label!r}; expected a few words. Say what is measured, as in 'GPU1 alone'."
+        raise ValueError(msg)
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds in the unit a reader expects, with four figures.
+
+    >>> format_seconds(0.13094), format_seconds(12.5e-6), format_seconds(0)
+    ('130.9 ms', '12.50 us', '0 s')
+    """
+    if seconds == 0:
+        return "0 s"
+    scale, unit = next(
+        ((scale, unit) for scale, unit in ((1.0, "s"), (1e-3, "ms")) if abs(seconds) >= scale),
+        (1e-6, "us"),
+    )
+    value = seconds / scale
+    decimals = min(3, max(0, 3 - math.floor(math.log10(abs(value)))))
+    return f"{value:.{decimals}f} {unit}"

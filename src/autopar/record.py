@@ -1,0 +1,405 @@
+"""Record: what an experiment found, measured here or loaded from where it was, with provenance."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from autopar.device import cpu, num_gpus
+from autopar.digest import code_digest
+from autopar.machine import describe, processor_names
+from autopar.measurement import Measurement, check_label
+from autopar.span import Span, Timeline
+from autopar.storage import write_atomically
+
+SCHEMA = 1
+RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
+_MAX_BYTES = 100_000  # a record is read by people and travels with the package
+_FOLDER = Path(__file__).parent / "recorded"
+_FIELDS = {
+    "schema": int,
+    "experiment": str,
+    "parameters": dict,
+    "digest": str,
+    "measurements": dict,
+    "timelines": dict,
+    "checks": dict,
+    "values": dict,
+    "hardware": dict,
+    "software": dict,
+    "recorded_at": str,
+    "command": str,
+    "seal": str,
+}
+
+Experiment = Callable[..., "Findings"]
+
+
+class RecordError(RuntimeError):
+    """A record that can't be used; the message says which file, why, and how to record it anew."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an experiment returns.
+
+    Args:
+        measurements: Its timings; labels must differ.
+        timelines: Label to timeline.
+        checks: What must be true for the timings to count, and whether it was.
+        values: Other numbers, with the unit in the name.
+
+    Raises:
+        ValueError: Two measurements of one label.
+    """
+
+    measurements: Sequence[Measurement]
+    timelines: Mapping[str, Timeline] = field(default_factory=dict)
+    checks: Mapping[str, bool] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        labels = [measurement.label for measurement in self.measurements]
+        if len(set(labels)) < len(labels):
+            msg = f"measurements have the labels {labels}; expected each label once"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class Record:
+    """An experiment's findings with all that is needed to believe them.
+
+    Attributes:
+        experiment: Its name.
+        parameters: What it was called with.
+        digest: Of the measured code and the parameters.
+        measurements: Label to measurement, raw samples included.
+        timelines: Label to timeline.
+        checks: What was checked before anything was timed; all true.
+        values: Other numbers, with the unit in the name.
+        hardware: The machine, as `describe` tells.
+        software: Versions, and the commit or the digest of autopar's sources.
+        recorded_at: UTC, ISO 8601.
+        command: What measured it.
+        live: Whether this process measured it.
+    """
+
+    experiment: str
+    parameters: Mapping[str, Any]
+    digest: str
+    measurements: Mapping[str, Measurement]
+    timelines: Mapping[str, Timeline]
+    checks: Mapping[str, bool]
+    values: Mapping[str, float]
+    hardware: Mapping[str, Any]
+    software: Mapping[str, Any]
+    recorded_at: str
+    command: str
+    live: bool
+
+    @property
+    def processors(self) -> str:
+        """The GPUs it was measured on, or the CPU where there were none."""
+        return str(self.hardware["processors"])
+
+    @property
+    def origin(self) -> str:
+        """Where and when it was measured, in words."""
+        how = "measured live on" if self.live else "recorded on"
+        return f"{how} {self.processors}, {self.recorded_at[:10]}, torch {self.software['torch']}"
+
+    def __str__(self) -> str:
+        return f"{self.experiment}: {self.origin}"
+
+
+def observed(
+    experiment: Experiment, *, name: str, parameters: Mapping[str, Any], gpus: int = 0
+) -> Record:
+    """Run an experiment here and now.
+
+    Args:
+        experiment: A function of keyword arguments that returns `Findings`.
+        name: The experiment's name.
+        parameters: Its keyword arguments; must be JSON.
+        gpus: How many GPUs it uses; with none, its origin names the CPU.
+
+    Raises:
+        RuntimeError: A check of the experiment failed, so its timings would mean nothing.
+    """
+    check_label(name)
+    findings = experiment(**parameters)
+    failed = [check for check, held in findings.checks.items() if not held]
+    if failed:
+        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
+        raise RuntimeError(msg)
+    processors = processor_names(None if gpus else [cpu()])
+    description = describe()
+    record = Record(
+        experiment=name,
+        parameters=dict(parameters),
+        digest=code_digest(experiment, parameters),
+        measurements={each.label: each for each in findings.measurements},
+        timelines={label: each.rebased() for label, each in findings.timelines.items()},
+        checks={check: bool(held) for check, held in findings.checks.items()},
+        values={value: float(number) for value, number in findings.values.items()},
+        hardware={"processors": processors, **description["hardware"]},
+        software={**_version(), **description["software"]},
+        recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=_command(experiment),
+        live=True,
+    )
+    return _with_origin(record)
+
+
+def recorded(
+    experiment: Experiment,
+    *,
+    name: str,
+    parameters: Mapping[str, Any],
+    gpus: int = 1,
+    folder: Path | str | None = None,
+) -> Record:
+    """Run an experiment if this machine has the GPUs for it, else load what one measured that has.
+
+    A record is refused unless it was measured with this very code and these parameters.
+
+    Args:
+        experiment: A function of keyword arguments that returns `Findings`.
+        name: The record's name.
+        parameters: Its keyword arguments; must be JSON.
+        gpus: How many GPUs the experiment needs.
+        folder: Where records lie, one folder per machine; those that come with autopar if not
+            given. Of several machines' records the newest is taken.
+
+    Raises:
+        RecordError: There is no record, or it is damaged, edited, of another version of the
+            format, or was measured with other code or parameters.
+        RuntimeError: A check of the experiment failed.
+    """
+    record_to = os.environ.get(RECORD_TO)
+    if num_gpus() >= gpus:
+        record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
+        if record_to:
+            write_record(record, record_to)
+        return record
+    if record_to:
+        msg = f"recording {name!r} needs {gpus} GPUs; this machine has {num_gpus()}"
+        raise RecordError(msg)
+    again = f"On a machine with {gpus} GPUs run: {_command(experiment)}"
+    record = newest_record(name, folder, again)
+    digest = code_digest(experiment, parameters)
+    if record.digest != digest:
+        msg = (
+            f"{name}.json: was measured with other code or parameters (its digest is "
+            f"{record.digest[:19]}, now {digest[:19]}). {again}"
+        )
+        raise RecordError(msg)
+    return record
+
+
+def newest_record(
+    name: str, folder: Path | str | None = None, again: str = "Record it anew."
+) -> Record:
+    """Load the record of a name that was measured last, on whichever machine.
+
+    Args:
+        name: The record's name.
+        folder: As in `recorded`.
+        again: The last sentence of an error: how to record it anew.
+
+    Raises:
+        RecordError: There is none, or one of that name is damaged.
+    """
+    folder = Path(folder or _FOLDER)
+    paths = sorted(folder.glob(f"*/{name}.json"))
+    if not paths:
+        msg = f"{folder.name}/*/{name}.json: there is no such record. {again}"
+        raise RecordError(msg)
+    return max((load_record(path, again) for path in paths), key=lambda each: each.recorded_at)
+
+
+def write_record(record: Record, folder: Path | str = _FOLDER) -> Path:
+    """Write a record as JSON to its machine's folder, atomically, and return where.
+
+    Raises:
+        RecordError: It takes more than 100 kB.
+    """
+    fields: dict[str, Any] = {
+        "schema": SCHEMA,
+        "experiment": record.experiment,
+        "parameters": record.parameters,
+        "digest": record.digest,
+        "measurements": {
+            label: {
+                "values_s": [round(s, 9) for s in each.values_s],
+                "flops": each.flops,
+                "size_bytes": each.size_bytes,
+            }
+            for label, each in record.measurements.items()
+        },
+        "timelines": {label: _pack(each) for label, each in record.timelines.items()},
+        "checks": record.checks,
+        "values": record.values,
+        "hardware": record.hardware,
+        "software": record.software,
+        "recorded_at": record.recorded_at,
+        "command": record.command,
+    }
+    text = _json({**fields, "seal": _seal(fields)})
+    machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower()).strip("-")
+    path = Path(folder) / machine / f"{record.experiment}.json"
+    if len(text.encode()) > _MAX_BYTES:
+        msg = (
+            f"{path.name}: takes {len(text)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
+        )
+        raise RecordError(msg)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+    return path
+
+
+def load_record(path: Path | str, again: str = "Record it anew.") -> Record:
+    """Read a record and check that it is whole and as it was written.
+
+    Args:
+        path: The JSON file.
+        again: The last sentence of the error: how to record it anew.
+
+    Raises:
+        RecordError: The file is missing, truncated, edited, or of an unknown schema version.
+    """
+    path = Path(path)
+
+    def refuse(why: str) -> NoReturn:
+        msg = f"{path.parent.name}/{path.name}: {why}. {again}"
+        raise RecordError(msg) from None
+
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        refuse("there is no such file")
+    except (OSError, ValueError) as error:
+        refuse(f"is not whole JSON ({error})")
+    if not isinstance(fields, dict) or "schema" not in fields:
+        refuse("is not a record: it has no schema version")
+    if fields["schema"] != SCHEMA:
+        refuse(f"has schema version {fields['schema']!r}; this autopar reads {SCHEMA}")
+    for name, kind in _FIELDS.items():
+        if not isinstance(fields.get(name), kind):
+            refuse(f"its field {name!r} is missing or not a {kind.__name__}")
+    if fields.pop("seal") != _seal(fields):
+        refuse("was edited: its contents don't match its seal")
+    del fields["schema"]
+    try:
+        measurements = {
+            label: Measurement(label, tuple(each["values_s"]), each["flops"], each["size_bytes"])
+            for label, each in fields.pop("measurements").items()
+        }
+        timelines = {label: _unpack(each) for label, each in fields.pop("timelines").items()}
+        record = Record(**fields, measurements=measurements, timelines=timelines, live=False)
+        return _with_origin(record)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        refuse(f"has a measurement or timeline that can't be read ({error!r})")
+
+
+def _with_origin(record: Record) -> Record:
+    """Let every measurement and timeline say where it comes from."""
+    measurements = {
+        label: replace(each, origin=record.origin) for label, each in record.measurements.items()
+    }
+    timelines = {
+        label: replace(each, origin=record.origin) for label, each in record.timelines.items()
+    }
+    return replace(
+        record,
+        measurements=MappingProxyType(measurements),
+        timelines=MappingProxyType(timelines),
+    )
+
+
+def _pack(timeline: Timeline) -> dict[str, Any]:
+    """A timeline as columns of whole nanoseconds, with names and lanes numbered."""
+    names = list(dict.fromkeys(span.name for span in timeline.spans))
+    lanes = list(dict.fromkeys((span.lane, span.kind) for span in timeline.spans))
+    return {
+        "alignment_error_s": timeline.alignment_error_s,
+        "names": names,
+        "lanes": lanes,
+        "spans": [
+            (
+                names.index(span.name),
+                lanes.index((span.lane, span.kind)),
+                round(span.start_s * 1e9),
+                round(span.end_s * 1e9),
+            )
+            for span in timeline.spans
+        ],
+    }
+
+
+def _unpack(packed: Mapping[str, Any]) -> Timeline:
+    spans = []
+    for name, place, start_ns, end_ns in packed["spans"]:
+        lane, kind = packed["lanes"][place]
+        spans.append(Span(packed["names"][name], lane, start_ns / 1e9, end_ns / 1e9, kind))
+    return Timeline(tuple(spans), packed["alignment_error_s"])
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    """One line for every field, measurement and timeline: small, and readable in a diff."""
+    lines = []
+    for name, value in fields.items():
+        if name in ("measurements", "timelines", "hardware", "software") and value:
+            inner = [f"  {json.dumps(key)}: {json.dumps(each)}" for key, each in value.items()]
+            lines.append(f"{json.dumps(name)}: {{\n" + ",\n".join(inner) + "\n}")
+        else:
+            lines.append(f"{json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _seal(fields: Mapping[str, Any]) -> str:
+    """A SHA-256 over the contents, so that an edit by hand shows."""
+    text = json.dumps(fields, sort_keys=True)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _version() -> dict[str, Any]:
+    """Autopar's version, and the commit it is at or else a digest of its sources."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    package = Path(__file__).parent
+    try:
+        number = version("autopar")
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        number = "not installed"
+    sources = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        sources.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
+    git = ["git", "-C", str(package), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "not read: no git here"
+    return {
+        "autopar": number,
+        "autopar_commit": commit,
+        "autopar_sources": f"sha256:{sources.hexdigest()}",
+    }
+
+
+def _command(experiment: Experiment) -> str:
+    """The command that records this experiment's script, without this machine's paths."""
+    script = Path(inspect.getsourcefile(experiment) or "gallery")
+    parts = script.parts
+    shown = "/".join(parts[parts.index("gallery") :]) if "gallery" in parts else script.name
+    return f"python -m autopar record {shown}"

@@ -1,0 +1,197 @@
+"""Span: a named interval on a lane; a timeline is a set of them, with overlap by unions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+KINDS = ("compute", "copy", "host")
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of work, from start to end on the host's clock.
+
+    Args:
+        name: What ran.
+        lane: Where it ran: a stream, a copy engine, a CPU worker, a host thread.
+        start_s: Start in seconds.
+        end_s: End in seconds, not before the start.
+        kind: `compute`, `copy`, or `host` for issuing and waiting.
+
+    Raises:
+        ValueError: It ends before it starts, has no lane, or is of an unknown kind.
+    """
+
+    name: str
+    lane: str
+    start_s: float
+    end_s: float
+    kind: str = "compute"
+
+    def __post_init__(self) -> None:
+        if not self.end_s >= self.start_s:  # also catches NaN
+            msg = (
+                f"span {self.name!r} on {self.lane!r} ends at {self.end_s} s, before its start at "
+                f"{self.start_s} s; expected start_s <= end_s. Check the clock it was read from."
+            )
+            raise ValueError(msg)
+        if self.kind not in KINDS or not self.lane:
+            msg = (
+                f"span {self.name!r} has lane {self.lane!r} and kind {self.kind!r}; expected a "
+                f"named lane and one of {', '.join(KINDS)}."
+            )
+            raise ValueError(msg)
+
+    @property
+    def duration_s(self) -> float:
+        """End minus start, in seconds."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans of one run, on one clock.
+
+    Everything that speaks of overlap is computed on unions of intervals, so that work which
+    overlaps itself is never counted twice. `of`, `behind` and `which` name a lane or a kind.
+
+    Args:
+        spans: The spans, in any order.
+        alignment_error_s: By how much clocks of different lanes may disagree, in seconds.
+        origin: Where and when this was recorded, in words.
+
+    >>> run = Timeline((Span("mm", "stream", 0, 4), Span("D2H", "bus", 3, 5, "copy")))
+    >>> run.makespan_s, run.busy_s("copy"), run.hidden(), run.exposed_s()
+    (5, 2, 0.5, 1)
+    """
+
+    spans: tuple[Span, ...]
+    alignment_error_s: float = 0.0
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(
+            self, "spans", tuple(sorted(self.spans, key=lambda span: (span.start_s, span.end_s)))
+        )
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Lanes in the order in which they first did something."""
+        return tuple(dict.fromkeys(span.lane for span in self.spans))
+
+    @property
+    def start_s(self) -> float:
+        """Start of the first span, in seconds."""
+        self._require_spans()
+        return self.spans[0].start_s
+
+    @property
+    def end_s(self) -> float:
+        """End of the last span, in seconds."""
+        self._require_spans()
+        return max(span.end_s for span in self.spans)
+
+    @property
+    def makespan_s(self) -> float:
+        """From the start of the first span to the end of the last, in seconds."""
+        return self.end_s - self.start_s
+
+    def select(self, which: str) -> tuple[Span, ...]:
+        """The spans on a lane, or of a kind.
+
+        Raises:
+            KeyError: There are none; the message lists what there is.
+        """
+        chosen = tuple(span for span in self.spans if which in (span.lane, span.kind))
+        if not chosen:
+            kinds = sorted({span.kind for span in self.spans})
+            msg = (
+                f"no span has lane or kind {which!r}; this timeline has lanes "
+                f"{', '.join(self.lanes) or '(none)'} and kinds {', '.join(kinds) or '(none)'}"
+            )
+            raise KeyError(msg)
+        return chosen
+
+    def busy_s(self, which: str | None = None) -> float:
+        """Seconds in which at least one span (of a lane or kind, if named) was running."""
+        return length(union(_intervals(self.select(which) if which else self.spans)))
+
+    def overlap_s(self, of: str, behind: str) -> float:
+        """Seconds in which `of` and `behind` were both running."""
+        first = union(_intervals(self.select(of)))
+        second = union(_intervals(self.select(behind)))
+        return length(intersection(first, second))
+
+    def hidden(self, of: str = "copy", behind: str = "compute") -> float:
+        """Share of the busy time of `of` during which `behind` ran too, from 0 to 1."""
+        busy_s = self.busy_s(of)
+        return self.overlap_s(of, behind) / busy_s if busy_s else 0.0
+
+    def exposed_s(self, of: str = "copy", behind: str = "compute") -> float:
+        """Seconds in which `of` ran and `behind` did not."""
+        return self.busy_s(of) - self.overlap_s(of, behind)
+
+    def merged(self, other: Timeline) -> Timeline:
+        """Both timelines as one; they must be on the same clock."""
+        error_s = max(self.alignment_error_s, other.alignment_error_s)
+        return Timeline(self.spans + other.spans, error_s, self.origin or other.origin)
+
+    def rebased(self) -> Timeline:
+        """The same timeline, starting at zero."""
+        start_s = self.start_s if self.spans else 0.0
+        spans = tuple(
+            replace(span, start_s=span.start_s - start_s, end_s=span.end_s - start_s)
+            for span in self.spans
+        )
+        return replace(self, spans=spans)
+
+    def _require_spans(self) -> None:
+        if not self.spans:
+            msg = "this timeline has no spans; record some work first"
+            raise ValueError(msg)
+
+
+def union(intervals: Iterable[Interval]) -> list[Interval]:
+    """Disjoint intervals, in order, that cover what `intervals` cover.
+
+    >>> union([(3, 5), (0, 1), (4, 6)])
+    [(0, 1), (3, 6)]
+    """
+    merged: list[Interval] = []
+    for start, end in sorted(intervals):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
+    """Where two unions, each disjoint and in order, both cover.
+
+    >>> intersection([(0, 2), (4, 9)], [(1, 5)])
+    [(1, 2), (4, 5)]
+    """
+    common: list[Interval] = []
+    i = j = 0
+    while i < len(first) and j < len(second):
+        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
+        if start < end:
+            common.append((start, end))
+        if first[i][1] < second[j][1]:
+            i += 1
+        else:
+            j += 1
+    return common
+
+
+def length(intervals: Iterable[Interval]) -> float:
+    """Total length of disjoint intervals."""
+    return sum(end - start for start, end in intervals)
+
+
+def _intervals(spans: Iterable[Span]) -> list[Interval]:
+    return [(span.start_s, span.end_s) for span in spans]

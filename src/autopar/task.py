@@ -1,0 +1,61 @@
+"""Task: a function given to a lane, with its arguments and all that it has to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from autopar.annotate import annotate
+from autopar.handle import Handle, use_on_current_streams
+
+T = TypeVar("T")
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Task(Generic[T]):
+    """What was submitted, and what it has to wait for."""
+
+    handle: Handle[T]
+    fn: Callable[..., T]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    after: tuple[Handle[Any], ...]
+    ready: tuple[torch.cuda.Event, ...]  # what the submitter had queued on its current streams
+    grad: bool  # grad mode is thread-local: the submitter's counts
+
+    def arguments(self) -> Arguments:
+        """Its arguments, with values in place of handles, whose tasks must be issued."""
+        kwargs = {name: _value(arg) for name, arg in self.kwargs.items()}
+        return tuple(_value(arg) for arg in self.args), kwargs
+
+    def call(self, arguments: Arguments) -> T:
+        """Run it in the calling thread, on its current streams."""
+        args, kwargs = arguments
+        use_on_current_streams(arguments)
+        with torch.set_grad_enabled(self.grad), annotate(self.handle.name):
+            return self.fn(*args, **kwargs)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand the error to whoever waits, saying which task it was."""
+        error.add_note(f"in {self.handle}")
+        self.handle.issued.set_exception(error)
+
+    def require_dependencies(self) -> None:
+        """Refuse to run without what the task waits for."""
+        for before in self.after:
+            if before.failed():
+                self.handle.blocked_by = before
+                dropped = before.issued.cancelled()
+                cause = None if dropped else before.issued.exception()
+                ending = "was dropped" if dropped else "failed"
+                msg = f"not run, because {before}, which it waits for, {ending}"
+                raise RuntimeError(msg) from cause
+
+
+def _value(argument: Any) -> Any:
+    """The value of a handle whose task is issued; anything else as it is."""
+    return argument.issued.result() if isinstance(argument, Handle) else argument

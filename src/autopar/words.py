@@ -1,0 +1,127 @@
+"""Words: what timelines show, said in sentences, in tables and in rows of characters."""
+
+from __future__ import annotations
+
+from autopar.measurement import format_seconds
+from autopar.span import Span, Timeline
+from autopar.table import Table, tabulate
+from autopar.unit import like
+
+MARKS = {"compute": "#", "copy": "=", "host": "-"}
+_CELLS = 60  # characters for the longest timeline; names and times beside them fit in 100
+_MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
+_MOST_SPANS = 60  # more rows than these are read from the trace rather than from a page
+_FIRST_SPANS = 20
+
+
+def sentences(timeline: Timeline) -> list[str]:
+    """What a timeline shows: its length, how busy each lane was, and what was hidden.
+
+    >>> for sentence in sentences(
+    ...     Timeline((Span("mm", "stream", 0, 4), Span("D2H", "bus", 3, 5, "copy")))
+    ... ):
+    ...     print(sentence)
+    5.000 s from the first start to the last end.
+    Busy: stream 4.000 s, bus 2.000 s.
+    Copies 50.0 % hidden behind compute.
+    """
+    said = [f"{format_seconds(timeline.makespan_s)} from the first start to the last end."]
+    lanes = timeline.lanes
+    busy = [f"{lane} {format_seconds(on_lane(timeline, lane).busy_s())}" for lane in lanes]
+    more = f", and {len(busy) - _MOST_LANES} more lanes" if len(busy) > _MOST_LANES else ""
+    said.append(f"Busy: {', '.join(busy[:_MOST_LANES])}{more}.")
+    if hidden := _hidden(timeline):
+        said.append(f"{hidden.capitalize()}.")
+    if timeline.alignment_error_s:
+        error = format_seconds(timeline.alignment_error_s)
+        said.append(f"Clocks of different lanes agree within {error}.")
+    return said
+
+
+def lane_table(timeline: Timeline, caption: str) -> Table:
+    """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
+    rows = []
+    for lane in timeline.lanes:
+        spans = on_lane(timeline, lane).spans
+        for kind in dict.fromkeys(span.kind for span in spans):
+            same = tuple(span for span in spans if span.kind == kind)
+            busy_s = Timeline(same).busy_s()
+            share = busy_s / timeline.makespan_s if timeline.makespan_s else 0.0
+            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s), percent(share)))
+    return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
+
+
+def span_table(timeline: Timeline, caption: str) -> Table:
+    """A row for each span; of many, the first only, and the caption says so."""
+    spans = timeline.spans
+    if len(spans) > _MOST_SPANS:
+        caption = f"{caption} (the first {_FIRST_SPANS} of {len(spans):,})"
+        spans = spans[:_FIRST_SPANS]
+    start_s, whole_s = timeline.start_s, timeline.makespan_s
+    rows = [
+        (
+            span.name,
+            span.lane,
+            span.kind,
+            like(span.start_s - start_s, whole_s),
+            format_seconds(span.duration_s),
+        )
+        for span in spans
+    ]
+    return tabulate(("span", "lane", "kind", "start", "duration"), rows, caption=caption)
+
+
+def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
+    """Lines of text with a row of characters for each lane.
+
+    Args:
+        timeline: The spans of one run.
+        scale_s: The time in seconds that a full row stands for.
+        name: What the timeline is called.
+
+    >>> for line in picture(Timeline((Span("mm", "stream", 0, 3),)), 4.0, "one product"):
+    ...     print(line)
+    one product: 3.000 s
+      stream  |#############################################               | busy 3.000 s
+    """
+    lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
+    width = max(map(len, timeline.lanes))
+    for lane in timeline.lanes:
+        alone = on_lane(timeline, lane)
+        cells = [" "] * _CELLS
+        for span in alone.spans:
+            first, last = _cells(span, timeline.start_s, scale_s)
+            cells[first:last] = MARKS[span.kind] * (last - first)
+        busy = format_seconds(alone.busy_s())
+        lines.append(f"  {lane:<{width}}  |{''.join(cells)}| busy {busy}")
+    if hidden := _hidden(timeline):
+        lines.append(f"  {hidden}")
+    return lines
+
+
+def on_lane(timeline: Timeline, lane: str) -> Timeline:
+    """The part of a timeline on one lane."""
+    # Not `select`: that would add the spans of a kind which is called as the lane is.
+    return Timeline(tuple(span for span in timeline.spans if span.lane == lane))
+
+
+def percent(share: float) -> str:
+    """A share from 0 to 1 as text.
+
+    >>> percent(0.982)
+    '98.2 %'
+    """
+    return f"{100 * share:.1f} %"
+
+
+def _hidden(timeline: Timeline) -> str:
+    if not {"copy", "compute"} <= {span.kind for span in timeline.spans}:
+        return ""
+    return f"copies {percent(timeline.hidden())} hidden behind compute"
+
+
+def _cells(span: Span, start_s: float, scale_s: float) -> tuple[int, int]:
+    # However short, a span gets one cell: what is not seen would be taken not to have happened.
+    first = min(_CELLS - 1, round((span.start_s - start_s) / scale_s * _CELLS))
+    last = round((span.end_s - start_s) / scale_s * _CELLS)
+    return first, min(_CELLS, max(first + 1, last))

@@ -1,0 +1,121 @@
+"""Worker: a lane on a CPU thread, with its own number of intra-op threads."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import torch
+
+from autopar.device import cpu, gpu
+from autopar.handle import cuda_tensors
+from autopar.lane import Lane
+from autopar.task import Task
+
+_numbers = itertools.count(1)
+
+
+def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
+    """A lane on a CPU worker thread of its own.
+
+    Args:
+        threads: Threads that one operator of this lane may use. Lanes that share a machine
+            should share out its cores.
+        name: Its name; `CPU lane N` if not given.
+        kind: What its tasks are in a timeline: `compute`, `copy` or `host`.
+
+    Raises:
+        ValueError: Fewer than one thread, or an unknown kind.
+
+    >>> with cpu_lane() as lane:
+    ...     three = lane.submit(lambda: 1 + 2)
+    ...     six = lane.submit(lambda x: 2 * x, three)
+    >>> six.result()
+    6
+    """
+    if threads < 1:
+        msg = f"threads is {threads}; expected at least 1 thread for the lane's operators"
+        raise ValueError(msg)
+    return CpuLane(threads, name or f"CPU lane {next(_numbers)}", kind)
+
+
+class CpuLane(Lane):
+    """One worker thread, with its own number of intra-op threads."""
+
+    _maker = "cpu_lane"
+
+    def __init__(self, threads: int, name: str, kind: str) -> None:
+        super().__init__(name, cpu(), kind)
+        self.threads = threads
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        threads_before = torch.get_num_threads()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=self.name)
+        self._worker = self._executor.submit(_settle, self.threads).result()
+        # The worker's number also became the default of threads yet to be made: put that back.
+        torch.set_num_threads(threads_before)
+        return self
+
+    def _accept(self, task: Task[Any]) -> None:
+        task.handle.runner = lambda: self._worker
+        self._executor.submit(self._work, task)
+
+    def _work(self, task: Task[Any]) -> None:
+        handle = task.handle
+        try:
+            for before in task.after:
+                if not handle.issued.cancelled():
+                    before.wait_quietly()
+            if not handle.issued.set_running_or_notify_cancel():
+                return
+            task.require_dependencies()
+            for event in task.ready:
+                event.synchronize()
+            handle.start = time.perf_counter()
+            arguments = task.arguments()
+            self._use_own_streams(arguments)
+            value = task.call(arguments)
+            for stream in self._streams.values():
+                stream.synchronize()  # what the task has queued on GPUs is part of it
+            handle.end = time.perf_counter()
+        except BaseException as error:
+            task.fail(error)
+        else:
+            handle.issued.set_result(value)
+
+    def _use_own_streams(self, arguments: object) -> None:
+        """Give the worker a stream of its own on each GPU that a task may use.
+
+        On the default stream, waiting for its own work would mean waiting for everybody's.
+        """
+        if not torch.cuda.is_initialized():
+            return
+        current = gpu(torch.cuda.current_device())
+        for device in {current, *(tensor.device for tensor in cuda_tensors(arguments))}:
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)
+                torch.cuda.set_stream(self._streams[device])
+        torch.cuda.set_device(current)  # which setting a stream of another GPU has changed
+
+    def _drop(self) -> None:
+        for handle in self._handles:
+            handle.issued.cancel()
+
+    def _drain(self) -> None:
+        self._executor.shutdown(wait=True)
+
+
+def _settle(threads: int) -> int:
+    """Fix the calling thread's number of intra-op threads, and return the thread's ident.
+
+    A thread takes over the default at its first parallel operator, also after its own number was
+    set. Asking for the number counts as one, so it is settled before the default changes again.
+    """
+    torch.set_num_threads(threads)
+    torch.get_num_threads()
+    return threading.get_ident()

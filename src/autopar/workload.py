@@ -1,0 +1,48 @@
+"""Workload: the work that the chapter's experiments run, with its exact cost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+
+def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> torch.Tensor:
+    """A random float32 matrix of shape (size, size), the same on every device for a seed.
+
+    Its entries have variance 1 / size, so that products of it stay of the same magnitude.
+
+    Raises:
+        ValueError: The size is below one.
+    """
+    if size < 1:
+        msg = f"size is {size}; expected the side of a square matrix, at least 1"
+        raise ValueError(msg)
+    generator = torch.Generator().manual_seed(seed)
+    x: torch.Tensor = torch.randn(size, size, generator=generator) / size**0.5
+    return x.to(device)
+
+
+def products(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    """`count` independent products of a square matrix with itself, the chapter's `run`."""
+    return [x.mm(x) for _ in range(count)]
+
+
+def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> bool:
+    """Whether two sequences of tensors are the same bit for bit, wherever each lies.
+
+    Raises:
+        ValueError: One sequence is longer than the other.
+    """
+    pairs = zip(results, expected, strict=True)
+    return all(torch.equal(result.cpu(), wanted.cpu()) for result, wanted in pairs)
+
+
+def product_flops(size: int, count: int = 1) -> float:
+    """Floating-point operations of `count` products of two (size, size) matrices."""
+    return 2.0 * size**3 * count
+
+
+def product_bytes(size: int, count: int = 1) -> int:
+    """Bytes of `count` float32 matrices of shape (size, size)."""
+    return 4 * size**2 * count

@@ -1,0 +1,138 @@
+"""What all tests share: GPU tests run only where there are GPUs, and no test hangs."""
+
+import faulthandler
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import autopar
+
+_TOO_LONG_S = 240  # far above the slowest test; a test that hangs ends the run and shows where
+_PROGRAMS = Path(__file__).parent / "programs"
+
+
+def pytest_configure(config):
+    """Keep a way to the terminal for the traceback of a test that hangs."""
+    capture = config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        config.terminal_fd = os.dup(2)
+
+
+def pytest_unconfigure(config):
+    os.close(config.terminal_fd)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_hangs(pytestconfig):
+    faulthandler.dump_traceback_later(_TOO_LONG_S, exit=True, file=pytestconfig.terminal_fd)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Skip what is marked `gpu` without one, and what is marked `gpu(2)` with fewer than two."""
+    marker = item.get_closest_marker("gpu")
+    needed = 0 if marker is None else marker.args[0] if marker.args else 1
+    if torch.cuda.device_count() < needed:
+        pytest.skip(f"needs {needed} NVIDIA GPU(s); this machine has {torch.cuda.device_count()}")
+
+
+@pytest.fixture
+def run_program():
+    """Run a file of tests/programs in a fresh process and return it once it has ended."""
+
+    def run(name, *arguments, python=sys.executable, **options):
+        source = Path(autopar.__file__).parents[1]
+        path = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [python, _PROGRAMS / name, *map(str, arguments)]
+        return subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=120, **options
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def spin():
+    """Keep the current stream busy for some milliseconds, without waiting for it."""
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    cycles = 20_000_000
+    torch.cuda._sleep(cycles)  # the first one takes longer
+    start.record()
+    torch.cuda._sleep(cycles)
+    end.record()
+    end.synchronize()
+    per_ms = cycles / start.elapsed_time(end)
+    return lambda ms: torch.cuda._sleep(int(ms * per_ms))
+
+
+class Gate:
+    """A task that says when it has begun, and is held back until it is let go."""
+
+    def __init__(self):
+        self.begun = threading.Event()
+        self._opened = threading.Event()
+        self.finished = False
+
+    def __call__(self, value=None):
+        self.begun.set()
+        assert self._opened.wait(10), "nobody opened the gate"
+        self.finished = True
+        return value
+
+    def open(self):
+        self._opened.set()
+
+
+@pytest.fixture
+def gates():
+    """Three gates, all open once the test is over."""
+    gates = [Gate() for _ in range(3)]
+    yield gates
+    for gate in gates:
+        gate.open()
+
+
+@pytest.fixture
+def gate(gates):
+    return gates[0]
+
+
+@pytest.fixture
+def threads_gone():
+    """Hold the test to leaving no thread behind."""
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+@pytest.fixture
+def in_time():
+    """Call a function in another thread and fail, instead of waiting for ever, if it hangs."""
+
+    def call(fn, timeout_s=20):
+        outcome = []
+
+        def run():
+            try:
+                outcome.append((fn(), None))
+            except BaseException as error:
+                outcome.append((None, error))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        thread.join(timeout_s)
+        assert outcome, f"{fn} did not return within {timeout_s} s"
+        value, error = outcome[0]
+        if error is not None:
+            raise error
+        return value
+
+    return call

@@ -1,0 +1,206 @@
+"""Plots: what lies on the axes, and what `show` does with figures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
+
+from autopar import plot
+from autopar.measurement import Measurement
+from autopar.shapes import COLOURS
+from autopar.span import Span, Timeline
+
+ORIGIN = "recorded on two GPUs"
+run = Timeline(
+    (
+        Span("mm", "stream", 10.0, 10.004),
+        Span("mm", "stream", 10.004, 10.008),
+        Span("D2H", "bus", 10.004, 10.006, "copy"),
+    ),
+    origin=ORIGIN,
+)
+slow = Measurement("slow", (0.2, 0.2, 0.21), origin=ORIGIN)
+fast = Measurement("fast", (0.1, 0.2, 0.3), origin=ORIGIN)
+
+
+@pytest.fixture(autouse=True)
+def _no_windows() -> Iterator[None]:
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+def texts(ax: Axes) -> str:
+    return "\n".join(text.get_text() for text in ax.texts)
+
+
+def boxes(ax: Axes, i: int) -> list[tuple[float, float]]:
+    """Start and end of each bar of a collection, as drawn."""
+    corners = [np.asarray(path.vertices, dtype=float) for path in ax.collections[i].get_paths()]
+    return [(float(one[:, 0].min()), float(one[:, 0].max())) for one in corners]
+
+
+def test_timeline_has_a_row_for_each_lane_from_zero() -> None:
+    ax = plot.timeline(run, limit_s=0.007, title="One run")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["stream", "bus"]
+    assert ax.yaxis_inverted()
+    np.testing.assert_allclose(boxes(ax, 0), [(0, 4), (4, 8)], atol=1e-9)
+    np.testing.assert_allclose(boxes(ax, 1), [(4, 6)], atol=1e-9)
+    assert ax.get_xlabel() == "time (ms)"
+    assert ax.get_title() == "One run"
+    assert ORIGIN in texts(ax)
+    assert "limit 7.000 ms" in texts(ax)
+    np.testing.assert_allclose(np.asarray(ax.lines[0].get_xdata(), dtype=float), 7.0)
+
+
+def test_colours_are_those_of_the_drawings_and_copies_are_hatched() -> None:
+    compute, copy = plot.timeline(run).collections
+    assert to_hex(np.asarray(compute.get_facecolor())[0]) == COLOURS["compute"]
+    assert to_hex(np.asarray(copy.get_facecolor())[0]) == COLOURS["copy"]
+    assert copy.get_hatch()
+    assert not compute.get_hatch()
+
+
+def test_axes_given_are_axes_returned() -> None:
+    _, (upper, lower) = plt.subplots(2)
+    assert plot.timeline(run, upper) is upper
+    assert plot.bars([slow], lower) is lower
+    assert len(plt.get_fignums()) == 1
+
+
+def test_panels_share_one_scale() -> None:
+    longer = Timeline((Span("mm", "stream", 0.0, 0.02),), origin=ORIGIN)
+    for named in ({"short": run, "long": longer}, {"long": longer, "short": run}):
+        axes = plot.timelines(named, title="Two")
+        assert axes[0].get_xlim() == axes[1].get_xlim()
+        assert axes[0].get_xlim()[1] >= 20
+    assert [ax.get_title(loc="left") for ax in axes] == ["long: 20.00 ms", "short: 8.000 ms"]
+    assert texts(axes[1]).count(ORIGIN) == 1  # once beneath, for both
+    assert ORIGIN not in texts(axes[0])
+    with pytest.raises(ValueError, match="named is empty"):
+        plot.timelines({})
+
+
+def test_bars_show_medians_samples_and_limits() -> None:
+    ax = plot.bars([slow, fast], limit_s={"fast": 0.05})
+    assert [bar.get_width() for bar in ax.patches if isinstance(bar, Rectangle)] == pytest.approx(
+        [200.0, 200.0]
+    )
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["slow", "fast"]
+    dots = [one for one in ax.collections if isinstance(one, PathCollection)]
+    np.testing.assert_allclose(np.asarray(dots[1].get_offsets())[:, 0], [100, 200, 300])
+    marks = [one for one in ax.collections if isinstance(one, LineCollection)]
+    assert len(marks) == 1
+    np.testing.assert_allclose(np.asarray(marks[0].get_segments())[0][:, 0], 50)
+    legend = ax.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["limit"]
+    shown = texts(ax)
+    assert "200.0 ms*" in shown  # the noisy one
+    assert "* noisy" in shown
+    assert ORIGIN in shown
+
+
+def test_bars_from_two_places_say_which() -> None:
+    here = Measurement("slow", (0.4, 0.4, 0.4), origin="this machine")
+    ax = plot.bars({"a": slow, "b": here}, limit_s=0.3)
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["slow\nrecorded on two GPUs", "slow\nthis machine"]
+    with pytest.raises(ValueError, match="limit_s names 'x'"):
+        plot.bars([slow], limit_s={"x": 1.0})
+
+
+@pytest.mark.parametrize("limit_s", [-1.0, 0.0, float("nan")])
+def test_limits_that_are_none_are_refused(limit_s: float) -> None:
+    with pytest.raises(ValueError, match="limit_s is"):
+        plot.timeline(run, limit_s=limit_s)
+
+
+def test_spans_without_length_are_drawn() -> None:
+    ax = plot.timeline(Timeline((Span("mark", "lane", 3.0, 3.0),)))
+    assert ax.get_xlim()[1] > 0
+    assert len(ax.collections) == 1
+
+
+def test_styles_stay_as_they_are() -> None:
+    before = dict(matplotlib.rcParams)
+    plot.timeline(run)
+    plot.bars([slow])
+    plot.timelines({"a": run})
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_nothing_is_cut_off_a_saved_figure() -> None:
+    for ax in (plot.timeline(run, limit_s=0.008), plot.bars([slow, fast], limit_s=0.1)):
+        figure = ax.figure
+        figure.canvas.draw()
+        width, height = figure.canvas.get_width_height()
+        for text in ax.texts:
+            box = text.get_window_extent()
+            assert box.x0 >= 0
+            assert box.y0 >= 0
+            assert box.x1 <= width
+            assert box.y1 <= height
+
+
+def test_show_writes_each_figure_at_twice_the_dots_and_closes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AUTOPAR_RICH", raising=False)
+    figures = [plot.timeline(run).figure, plot.bars([slow]).figure]
+    plot.show("overlap")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["overlap-2.png", "overlap.png"]
+    assert capsys.readouterr().out == "wrote overlap.png\nwrote overlap-2.png\n"
+    assert plt.get_fignums() == []
+    width = plt.imread(tmp_path / "overlap.png").shape[1]
+    assert width == pytest.approx(2 * figures[0].get_figure(root=True).get_figwidth() * 100, abs=2)
+
+
+def test_show_leaves_figures_to_the_page_when_documentation_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AUTOPAR_RICH", "1")
+    plot.timeline(run)
+    plot.show("overlap")
+    assert list(tmp_path.iterdir()) == []
+    assert len(plt.get_fignums()) == 1
+
+
+def test_show_opens_a_window_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("AUTOPAR_RICH", raising=False)
+    monkeypatch.setattr(plt, "get_backend", lambda: "TkAgg")
+    monkeypatch.setattr(plt, "show", lambda: shown.append(True))
+    plot.timeline(run)
+    plot.show("overlap")
+    assert shown == [True]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "."])
+def test_show_wants_a_file_name(name: str) -> None:
+    with pytest.raises(ValueError, match="name is"):
+        plot.show(name)
+
+
+def test_importing_leaves_matplotlib_alone() -> None:
+    code = "import sys, autopar.plot; assert 'matplotlib' not in sys.modules"
+    path = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})

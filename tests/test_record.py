@@ -1,0 +1,481 @@
+"""Records: what was measured comes back exactly, and anything doubtful is refused by name."""
+
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import autopar
+from autopar.measurement import Measurement
+from autopar.record import (
+    RECORD_TO,
+    Findings,
+    RecordError,
+    load_record,
+    newest_record,
+    observed,
+    recorded,
+    write_record,
+)
+from autopar.span import Span, Timeline
+
+_NAME = "two_gpus"
+_PARAMETERS = {"size": 64, "counts": [1, 2], "label": "é"}
+_SCALE = 1.0
+_SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
+
+
+def experiment(size, counts, label):
+    """Stands for one that measures; its samples are whole nanoseconds, as the clock's are."""
+    both = Measurement("both", [0.123456789, 1e-9, 0.3 * _SCALE], flops=2.0 * size**3)
+    alone = Measurement("GPU1 alone", (1, 2, 3), size_bytes=1 / 7)
+    spans = (
+        Span("mm", "GPU 0 stream 7", 0.0, 1e-9),
+        Span("d2h", "GPU 0 copies to host", 0.000000123, 12.345678901, "copy"),
+        Span("mm", "GPU 1 stream 7", 3.0, 3.0),
+    )
+    return Findings(
+        measurements=(both, alone),
+        timelines={"both": Timeline(spans, 1.25e-5), "none": Timeline(())},
+        checks={"same result": True},
+        values={"capacity_cores": 1.0834, "count": len(counts)},
+    )
+
+
+@pytest.fixture(autouse=True)
+def _not_recording(monkeypatch):
+    monkeypatch.delenv(RECORD_TO, raising=False)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Set how many GPUs the room believes in."""
+    return lambda count: monkeypatch.setattr("autopar.record.num_gpus", lambda: count)
+
+
+@pytest.fixture
+def record():
+    return observed(experiment, name=_NAME, parameters=_PARAMETERS)
+
+
+@pytest.fixture
+def path(record, tmp_path, gpus):
+    """A good record, on a machine that has no GPU to measure it anew."""
+    gpus(0)
+    return write_record(record, tmp_path)
+
+
+def load(folder, **changes):
+    options = {"name": _NAME, "parameters": _PARAMETERS, "gpus": 2, "folder": folder}
+    return recorded(changes.pop("experiment", experiment), **{**options, **changes})
+
+
+# -- round trip -----------------------------------------------------------------------------------
+
+
+def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
+    loaded = load(tmp_path)
+    assert (record.live, loaded.live) == (True, False)
+    for field in vars(record).keys() - {"live", "measurements", "timelines"}:
+        assert getattr(loaded, field) == getattr(record, field), field
+    for label, measurement in record.measurements.items():
+        assert replace(loaded.measurements[label], origin="") == replace(measurement, origin="")
+    for label, timeline in record.timelines.items():
+        assert replace(loaded.timelines[label], origin="") == replace(timeline, origin="")
+    assert list(loaded.measurements) == ["both", "GPU1 alone"]
+
+
+def test_writing_what_was_loaded_gives_the_same_file(path, tmp_path):
+    again = write_record(load_record(path), tmp_path / "again")
+    assert again.read_bytes() == path.read_bytes()
+    assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
+
+
+def test_everything_shown_says_where_it_comes_from(record, path):
+    loaded = load_record(path)
+    rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
+    for each, how in ((record, "measured live on"), (loaded, "recorded on")):
+        assert each.origin == f"{how} {rest}"
+        assert str(each) == f"{_NAME}: {each.origin}"
+        things = [*each.measurements.values(), *each.timelines.values()]
+        assert {thing.origin for thing in things} == {each.origin}
+
+
+def test_timelines_start_at_zero(record):
+    def late():
+        return Findings([Measurement("a", (1, 1, 1))], {"t": Timeline((Span("a", "x", 7, 9),))})
+
+    timeline = observed(late, name="late", parameters={}).timelines["t"]
+    assert (timeline.start_s, timeline.end_s) == (0, 2)
+
+
+def test_provenance_is_there_and_tells_no_names(path):
+    text = path.read_text()
+    fields = json.loads(text)
+    assert fields["schema"] == 1
+    assert fields["software"]["torch"] == torch.__version__
+    assert {"autopar", "autopar_commit", "autopar_sources", "python"} <= set(fields["software"])
+    assert {"processors", "cpu", "cpu_cores", "gpus"} <= set(fields["hardware"])
+    assert fields["recorded_at"].endswith("+00:00")
+    assert fields["command"] == "python -m autopar record test_record.py"
+    assert path.name == f"{_NAME}.json"
+    assert socket.gethostname() not in text
+    assert_no_paths(fields)
+
+
+def assert_no_paths(fields):
+    if isinstance(fields, str):
+        assert not fields.startswith(("/", "~", "file:"))
+        assert not any(f" {place}" in fields for place in ("/", "~/")), fields
+    elif isinstance(fields, dict | list):
+        for part in [*fields, *(fields.values() if isinstance(fields, dict) else ())]:
+            assert_no_paths(part)
+
+
+@pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
+def test_records_that_come_with_autopar_are_whole_and_tell_no_paths(path):
+    record = load_record(path)
+    assert record.experiment == path.stem
+    assert all(record.checks.values())
+    assert_no_paths(json.loads(path.read_text()))
+
+
+def test_a_record_can_be_read_in_a_diff(path):
+    lines = path.read_text().splitlines()
+    assert max(map(len, lines)) < 500
+    assert any(line.startswith('  "both": {"values_s"') for line in lines)
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(path, tmp_path):
+    """Expect that the file, as it is now, is refused: named, with a reason and the way out."""
+
+    def refused(why):
+        with pytest.raises(RecordError, match=why) as caught:
+            load(tmp_path)
+        text = str(caught.value)
+        assert text.startswith(f"{path.parent.name}/{path.name}: ")
+        assert text.endswith(
+            "On a machine with 2 GPUs run: python -m autopar record test_record.py"
+        )
+
+    return refused
+
+
+def test_a_truncated_record_is_refused_wherever_it_was_cut(path, refused):
+    whole = path.read_bytes()
+    cuts = {0, 1, 2, len(whole) // 2, len(whole) - 2, *range(3, len(whole) - 2, 97)}
+    for cut in cuts:
+        path.write_bytes(whole[:cut])
+        refused("is not whole JSON")
+
+
+def test_a_record_of_which_a_line_is_gone_is_refused(path, refused):
+    lines = path.read_text().splitlines(keepends=True)
+    for i in range(1, len(lines) - 1):
+        path.write_text("".join(lines[:i] + lines[i + 1 :]))
+        refused("is not whole JSON|edited|missing|no schema")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "3", '"schema"', "{", "{}", "\x00", "{'schema': 1}", "NaN"]
+)
+def test_something_else_is_refused(path, refused, text):
+    path.write_text(text)
+    refused("is not whole JSON|is not a record")
+
+
+def test_bytes_that_are_no_text_are_refused(path, refused):
+    path.write_bytes(b'{"schema": "\xff"}')
+    refused("is not whole JSON")
+
+
+def test_a_folder_in_its_place_is_refused(path, refused):
+    path.unlink()
+    path.mkdir()
+    refused("is not whole JSON")
+
+
+def test_every_edit_by_hand_breaks_the_seal(path, refused):
+    text = path.read_text()
+    edits = {
+        "0.123456789": "0.12345678",
+        '"GPU1 alone"': '"GPU1 at last"',
+        '"same result": true': '"same result": false',
+        '"size": 64': '"size": 65',
+        "12345678901": "12345678902",
+        torch.__version__: "9.9.9",
+        '"digest": "sha256:': '"digest": "sha256:0',
+        '"seal": "sha256:': '"seal": "sha256:0',
+        "{\n": '{\n"note": "mine",\n',
+    }
+    for old, new in edits.items():
+        assert old in text, old
+        path.write_text(text.replace(old, new, 1))
+        refused("was edited")
+
+
+def reseal(fields):
+    """What someone who knows the format could do; mistakes must be seen even then."""
+    fields.pop("seal", None)
+    text = json.dumps(fields, sort_keys=True)
+    return {**fields, "seal": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
+def test_another_schema_is_refused(path, refused, version):
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(reseal({**fields, "schema": version})))
+    refused("has schema version .*reads 1")
+
+
+_TYPES = {
+    "experiment": 3,
+    "parameters": [],
+    "digest": None,
+    "measurements": [],
+    "timelines": "none",
+    "checks": [],
+    "values": None,
+    "hardware": [],
+    "software": "torch",
+    "recorded_at": 2026,
+    "command": ["python"],
+}
+
+
+@pytest.mark.parametrize("field", _TYPES)
+@pytest.mark.parametrize("missing", [False, True])
+def test_fields_that_are_missing_or_of_the_wrong_type_are_refused(path, refused, field, missing):
+    fields = json.loads(path.read_text())
+    fields[field] = _TYPES[field]
+    if missing:
+        del fields[field]
+    path.write_text(json.dumps(reseal(fields)))
+    refused(f"'{field}' is missing or not a ")
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_seal_of_the_wrong_type_is_refused(path, refused, broken):
+    fields = json.loads(path.read_text())
+    fields["seal"] = 3
+    if broken:
+        del fields["seal"]
+    path.write_text(json.dumps(fields))
+    refused("'seal' is missing")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("measurements", "both", "values_s"), [1.0]),
+        (("measurements", "both", "values_s"), [1.0, -1.0, 1.0]),
+        (("measurements", "both", "values_s"), ["a", "b", "c"]),
+        (("measurements", "both", "values_s"), None),
+        (("measurements", "both"), 3),
+        (("measurements", "both"), {}),
+        (("timelines", "both", "spans"), [[0, 0, 5, 1]]),
+        (("timelines", "both", "spans"), [[99, 0, 1, 2]]),
+        (("timelines", "both", "spans"), [[0, 0, 1]]),
+        (("timelines", "both", "lanes"), []),
+        (("timelines", "both"), []),
+        (("hardware", "processors"), ...),
+        (("software", "torch"), ...),
+        (("surprise",), 3),
+    ],
+)
+def test_contents_that_cannot_be_are_refused(path, refused, place, value):
+    fields = json.loads(path.read_text())
+    owner = fields
+    for name in place[:-1]:
+        owner = owner[name]
+    if value is ...:
+        del owner[place[-1]]
+    else:
+        owner[place[-1]] = value
+    path.write_text(json.dumps(reseal(fields)))
+    refused("can't be read")
+
+
+def test_a_missing_record_is_refused(path, tmp_path):
+    path.unlink()
+    with pytest.raises(RecordError, match=f"{_NAME}.json: there is no such record.*2 GPUs run"):
+        load(tmp_path)
+    with pytest.raises(RecordError, match="there is no such file.*Record it anew"):
+        load_record(path)
+    with pytest.raises(RecordError, match="there is no such record.*Record it anew"):
+        newest_record(_NAME, tmp_path)
+
+
+# -- old records ----------------------------------------------------------------------------------
+
+_PAGE = """
+from autopar.record import Findings
+from autopar.measurement import Measurement
+
+def experiment(size, counts, label):
+    '''Measures.'''
+    return Findings([Measurement("both", (1, 1, 1))])  # fixed
+"""
+_numbers = itertools.count()
+
+
+def page(folder, text):
+    """An experiment of a page's own file; only the last part of its path must be told."""
+    gallery = folder / "gallery" / "experiments"
+    gallery.mkdir(parents=True, exist_ok=True)
+    path = gallery / f"plot_{next(_numbers)}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.experiment, f"python -m autopar record gallery/experiments/{path.name}"
+
+
+def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gpus):
+    gpus(0)
+    measured, _ = page(tmp_path, _PAGE)
+    write_record(observed(measured, name=_NAME, parameters=_PARAMETERS), tmp_path / "records")
+    reworded, _ = page(tmp_path, _PAGE.replace("Measures", "Weighs").replace("# fixed", "# firm"))
+    assert load(tmp_path / "records", experiment=reworded).measurements["both"].median_s == 1
+    other, command = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
+    with pytest.raises(RecordError, match=f"{_NAME}.json: .*other code or parameters") as caught:
+        load(tmp_path / "records", experiment=other)
+    assert str(caught.value).endswith(f"run: {command}")
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"size": 65}, {"counts": [2, 1]}, {"label": ""}])
+def test_a_record_with_other_parameters_is_refused(path, tmp_path, change):
+    with pytest.raises(RecordError, match="other code or parameters"):
+        load(tmp_path, parameters={**_PARAMETERS, **change})
+
+
+def test_the_newest_of_several_machines_records_is_taken(record, tmp_path, gpus):
+    gpus(0)
+    for processors, when in (("A", "2026-03-01"), ("Z", "2026-01-01"), ("M", "2026-11-21")):
+        machine = {**record.hardware, "processors": f"2 x NVIDIA {processors}"}
+        at = f"{when}T10:00:00+00:00"
+        written = write_record(replace(record, hardware=machine, recorded_at=at), tmp_path)
+        assert written.parent.name == f"2-x-nvidia-{processors.lower()}"
+    for newest in (load(tmp_path), newest_record(_NAME, tmp_path)):
+        assert newest.origin.startswith("recorded on 2 x NVIDIA M, 2026-11-21, torch ")
+
+
+# -- measuring or loading -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("here", [0, 1, 2, 3])
+def test_it_is_measured_here_if_there_are_gpus_enough(path, tmp_path, gpus, here):
+    gpus(here)
+    assert load(tmp_path).live == (here >= 2)
+
+
+def test_what_needs_no_gpu_is_always_measured(tmp_path, gpus):
+    gpus(0)
+    assert load(tmp_path, gpus=0).live
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("needed", [0, 2])
+def test_the_processors_are_those_that_it_needs(tmp_path, gpus, monkeypatch, needed):
+    named = {True: "2 x NVIDIA H200", False: "a CPU"}
+    monkeypatch.setattr("autopar.record.processor_names", lambda of=None: named[of is None])
+    gpus(2)
+    record = load(tmp_path, gpus=needed)
+    assert record.processors == named[needed == 2]
+    assert record.origin.startswith(f"measured live on {record.processors}, ")
+
+
+def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    live = load("elsewhere")
+    gpus(0)
+    monkeypatch.delenv(RECORD_TO)
+    assert load(tmp_path).recorded_at == live.recorded_at
+
+
+def test_recording_takes_gpus_enough_even_if_there_is_a_record(path, tmp_path, gpus, monkeypatch):
+    gpus(1)
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="needs 2 GPUs; this machine has 1"):
+        load(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
+    def wrong(size, counts, label):
+        found = experiment(size, counts, label)
+        return replace(found, checks={"same result": True, "same shape": torch.tensor(False)})
+
+    gpus(2)
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match=f"'{_NAME}' failed its check: same shape"):
+        load(tmp_path, experiment=wrong)
+    assert path.read_bytes() == before
+
+
+def test_checks_and_values_become_plain(tmp_path):
+    def odd():
+        checks, values = {"same": torch.tensor(True)}, {"share": torch.tensor(0.5)}
+        return Findings([Measurement("a", (1, 1, 1))], checks=checks, values=values)
+
+    record = load_record(write_record(observed(odd, name="odd", parameters={}), tmp_path))
+    assert record.checks == {"same": True}
+    assert record.values == {"share": 0.5}
+
+
+def test_two_measurements_of_one_label_are_refused():
+    twice = [Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))]
+    with pytest.raises(ValueError, match="expected each label once"):
+        Findings(twice)
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_an_experiment_needs_a_name(name):
+    with pytest.raises(ValueError, match="expected a few words"):
+        observed(experiment, name=name, parameters=_PARAMETERS)
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def test_a_record_that_is_too_large_is_not_written(record, path):
+    before = path.read_bytes()
+    spans = tuple(Span("mm", f"lane {i}", i, i + 1) for i in range(5_000))
+    large = replace(record, timelines={"all": Timeline(spans)})
+    with pytest.raises(RecordError, match="over 100000; keep fewer spans"):
+        write_record(large, path.parents[1])
+    assert path.read_bytes() == before
+
+
+def test_a_thousand_spans_are_not_too_large(record, tmp_path):
+    spans = tuple(Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in range(1_000))
+    path = write_record(replace(record, timelines={"all": Timeline(spans)}), tmp_path)
+    assert load_record(path).timelines["all"].lanes == ("lane 0", "lane 1", "lane 2")
+
+
+def test_a_write_that_dies_leaves_the_old_record(record, path, monkeypatch):
+    before = path.read_bytes()
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", die)
+        write_record(replace(record, recorded_at="2027-01-01T00:00:00+00:00"), path.parents[1])
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
