@@ -1,0 +1,51 @@
+"""Freshness: pages run again when the package, its records, torch or the machine change.
+
+sphinx-gallery and jupyter-cache look at a page's own code only, and would keep showing what
+an older package printed.
+"""
+
+import hashlib
+import platform
+from pathlib import Path
+
+import torch
+
+DOCS = Path(__file__).parents[1]
+PAGES = DOCS / "auto_gallery"
+_WATCHED = (("src", "*.py"), ("src", "*.json"), ("docs/_ext", "*.py"))
+
+
+def stamp() -> str:
+    """A digest of everything that pages depend on besides their own text."""
+    digest = hashlib.sha256()
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    digest.update(repr((platform.python_version(), torch.__version__, devices)).encode())
+    for folder, pattern in _WATCHED:
+        for path in sorted((DOCS.parent / folder).rglob(pattern)):
+            digest.update(path.relative_to(DOCS.parent).as_posix().encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def forget_stale_pages(app, config) -> None:
+    """Drop pages whose script is gone; make all others run again if the stamp has changed."""
+    for page in PAGES.rglob("plot_*.rst"):
+        if not (DOCS.parent / "gallery" / page.relative_to(PAGES)).with_suffix(".py").exists():
+            for made in page.parent.glob(f"{page.stem}.*"):
+                made.unlink()
+            built = Path(app.outdir, page.relative_to(DOCS)).with_suffix(".html")
+            built.unlink(missing_ok=True)
+
+    last = PAGES / ".stamp"
+    if last.exists() and last.read_text() == config.autopar_stamp:
+        return
+    for digest in PAGES.rglob("*.py.md5"):
+        digest.unlink()
+    PAGES.mkdir(exist_ok=True)
+    last.write_text(config.autopar_stamp)
+
+
+def setup(app):
+    app.add_config_value("autopar_stamp", stamp(), "env")
+    app.connect("config-inited", forget_stale_pages, priority=100)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

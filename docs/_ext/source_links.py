@@ -1,0 +1,25 @@
+"""Source links: where a documented name is written, on the project's repository."""
+
+import importlib
+import inspect
+from operator import attrgetter
+from pathlib import Path
+
+SOURCE = "https://github.com/autopar/autopar/blob/main"
+ROOT = Path(__file__).parents[2]
+
+
+def linkcode_resolve(domain, info):
+    """The address of the lines that define a name, or None where there are none (constants)."""
+    if domain != "py":
+        return None
+    module = importlib.import_module(info["module"])
+    try:
+        defined = inspect.unwrap(attrgetter(info["fullname"])(module))
+        if isinstance(defined, property):
+            defined = defined.fget
+        lines, first = inspect.getsourcelines(defined)
+        path = Path(inspect.getsourcefile(defined)).resolve().relative_to(ROOT)
+    except (AttributeError, OSError, TypeError, ValueError):
+        return None  # a field, a constant, or a method that Python wrote
+    return f"{SOURCE}/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"

@@ -1,0 +1,135 @@
+"""Settings of the site; `python -m sphinx docs docs/_build/html` needs no others."""
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(ROOT / "src"), str(DOCS / "_ext")]
+
+# A bare checkout builds as well as an installed package, in notebook kernels too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
+
+from freshness import stamp  # noqa: E402
+from inventories import write_inventories  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from source_links import linkcode_resolve  # noqa: E402, F401
+
+import autopar.plot  # noqa: E402
+
+# -- The project ------------------------------------------------------------------------------
+project = "autopar"
+author = "The autopar authors"
+copyright = "2026, The autopar authors"
+release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+REPOSITORY = "https://github.com/autopar/autopar"
+ADDRESS = os.environ.get("READTHEDOCS_CANONICAL_URL", "https://autopar.readthedocs.io/en/latest/")
+
+# -- Sphinx -----------------------------------------------------------------------------------
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.linkcode",
+    "myst_nb",  # brings the Markdown parser along: loading myst_parser too is an error
+    "sphinx_gallery.gen_gallery",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "sphinxcontrib.bibtex",
+    "sphinxext.opengraph",
+    "notfound.extension",
+    "freshness",
+    "gallery_hooks",
+]
+# Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
+source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}
+exclude_patterns = ["_build", "**.ipynb_checkpoints", "**/sg_execution_times.rst"] + [
+    f"auto_gallery/**{suffix}" for suffix in (".ipynb", ".json", ".md5", ".zip", ".py")
+]
+nitpicky = True
+default_role = "code"  # so that `name` reads as code in docstrings, as it does in Markdown
+intersphinx_mapping = write_inventories(DOCS / "intersphinx.txt", DOCS / "_build" / "inventories")
+bibtex_bibfiles = ["references.bib"]
+bibtex_reference_style = "author_year"
+
+# -- Reference --------------------------------------------------------------------------------
+autopar.plot.Axes = Axes  # which the module imports for type checkers only
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+autodoc_typehints = "signature"
+nitpick_ignore_regex = [("py:class", r"autopar\.\w+\._?T")]  # type variables
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+# -- Pages that run ---------------------------------------------------------------------------
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(DOCS / "_build" / "jupyter_cache" / stamp())
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 300
+nb_output_stderr = "warn"
+nb_merge_streams = True
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+sphinx_gallery_conf = {
+    "examples_dirs": "../gallery",
+    "gallery_dirs": "auto_gallery",
+    # One line for each section, in reading order; a section is a folder with a GALLERY_HEADER.rst.
+    "subsection_order": [
+        "../gallery/experiments",
+        "*",
+    ],
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "image_scrapers": ("gallery_hooks.figures_behind_summary",),
+    "image_srcset": ["2x"],
+    "default_thumb_file": str(DOCS / "_static" / "thumbnail.png"),
+    "capture_repr": ("_repr_html_", "__repr__"),
+    "ignore_repr_types": r"matplotlib\.",
+    "reset_modules": ("matplotlib", "gallery_hooks.reset_style", "gallery_hooks.reset_torch"),
+    "doc_module": ("autopar",),
+    "backreferences_dir": "auto_gallery/backreferences",
+    "inspect_global_variables": False,  # link what the page writes out, not every `int`
+    "css": ("sg_gallery",),
+    "junit": "../gallery-junit.xml",
+    "remove_config_comments": True,
+    "write_computation_times": False,
+    "download_all_examples": False,
+    "show_signature": False,
+    "parallel": False,  # scripts time their own work: a neighbour would be timed with it
+}
+
+# -- HTML -------------------------------------------------------------------------------------
+html_theme = "furo"
+html_title = "autopar"
+html_baseurl = ADDRESS
+html_static_path = ["_static"]
+html_css_files = ["autopar.css"]
+html_js_files = [("autopar.js", {"defer": "defer"})]
+html_favicon = "_static/favicon.svg"
+html_show_sphinx = False
+html_show_sourcelink = False
+html_theme_options = {
+    "source_repository": REPOSITORY,
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "top_of_page_buttons": [],  # gallery pages are generated: there is no such file to edit
+    "navigation_with_keys": True,
+    "footer_icons": [
+        {"name": "Source on GitHub", "url": REPOSITORY, "html": "Source", "class": ""}
+    ],
+}
+ogp_site_url = ADDRESS
+ogp_social_cards = {"enable": False}
+notfound_urls_prefix = "/en/latest/"
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .gp, .go"
