@@ -1,0 +1,170 @@
+"""
+Watch the front end return first
+================================
+
+**You'll do:** time the same 50 matrix products twice: until the calls return, and until the
+results are there.
+**You'll learn:** what a clock around GPU code measures, and what `synchronize` waits for.
+**You need:** nothing but this page; without two GPUs it shows a record and runs on the CPU.
+
+**The claim.** PyTorch's front end hands GPU work to a queue and returns long before the work is
+done; and a bare `torch.cuda.synchronize()` waits for the *current* GPU only. Whoever forgets
+either measures launches. The timeline shows the gap: a sliver of issuing, then a long wait.
+"""
+
+# %%
+# The work
+# --------
+# 50 independent products of two independent arrays, on the second GPU, while the first is the
+# current one: PyTorch's default, and the trap of this page.
+
+import threading
+
+import torch
+
+import autopar as ap
+
+BOOK = {"count": 50, "size": 4000}
+HERE = {"count": 10, "size": 512}
+
+# %%
+# Predict
+# -------
+# A launch takes the host a few microseconds, however large the product. 50 of them are issued in
+# well under a millisecond or two; the products take as long as their arithmetic takes. On the CPU
+# there is no such gap: an operator returns when its result is there.
+#
+# The bare wait is D2L's own. With the work on another GPU than the current one, it has nothing to
+# wait for and should return at once. The last way names what it waits for.
+
+
+def issue_and_wait(count, size):
+    """The same work until issued, until a bare wait returns, and until it is done."""
+    ap.synchronize()
+    device = ap.gpu(1)
+    x, u = (ap.workload.matrix(size, device, seed=seed) for seed in (0, 1))
+
+    def issue():
+        with ap.annotate("issue"):
+            return [a.mm(a) for _ in range(count // 2) for a in (x, u)]
+
+    def issue_and_wait_bare():
+        results = issue()
+        torch.cuda.synchronize()  # the current device: GPU 0
+        return results
+
+    def issue_and_wait_named():
+        results = issue()
+        with ap.annotate("wait"):
+            ap.synchronize(device)
+        return results
+
+    expected = [a.cpu() @ a.cpu() for a in (x, u)]
+    results = issue_and_wait_named()[-2:]
+    close = all(
+        torch.allclose(a.cpu(), b, atol=1e-4) for a, b in zip(results, expected, strict=True)
+    )
+    flops = ap.workload.product_flops(size, count)
+    measurements = (
+        ap.measure(issue, label="until the calls return", devices=()),
+        ap.measure(issue_and_wait_bare, label="until a bare wait returns", devices=()),
+        ap.measure(issue_and_wait_named, label="until done", devices=(), flops=flops),
+    )
+    timeline = ap.timeline_of(issue_and_wait_named)
+    agrees = abs(timeline.makespan_s / measurements[-1].median_s - 1) < 0.02
+    checks = {
+        "GPU 0 is the current device": torch.cuda.current_device() == 0,
+        "results are those of the CPU": close,
+        "timeline agrees with the clock": agrees,
+    }
+    return ap.Findings(measurements, {"issue and wait": timeline}, checks)
+
+
+# %%
+# How long?
+# ---------
+# The limit is the time that the GPU itself was busy with these kernels, from the profiler. It
+# belongs to the last row; the first two lie far below it, so they can't be times of the work.
+
+gpus = ap.recorded(issue_and_wait, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
+timeline = gpus.timelines["issue and wait"]
+busy_s = timeline.busy_s("compute")
+ap.show(
+    ap.compare(
+        gpus.measurements,
+        limit_s={"until done": busy_s},
+        caption="50 products, three ways to time them",
+    )
+)
+
+# %%
+# The claim, on the numbers: this page does not build if it stops being true.
+
+issued, bare, done = gpus.measurements.values()
+assert issued.median_s < 0.1 * done.median_s, "the calls don't return first"
+assert bare.median_s < 0.1 * done.median_s, "the bare wait does wait for the other GPU"
+assert done.median_s >= busy_s, "done before the GPU was"
+print(f"Issued after {issued.median_s / done.median_s:.1%} of the time that the work takes.")
+print(f"A bare wait makes the GPU look {done.median_s / bare.median_s:.0f} x faster than it is.")
+
+# %%
+# See it
+# ------
+# The host's lane is what Python did. The kernels go on long after the last call has returned.
+
+title = "The host issues, then waits; the GPU computes"
+ap.plot.timeline(timeline, title=title)
+ap.plot.show("e0_the_front_end_returns_first")
+ap.show(
+    ap.draw(
+        timeline,
+        title=title,
+        caption="All launches are issued in the sliver at the left of the host's lane.",
+    )
+)
+
+# %%
+# On this machine
+# ---------------
+# CPU operators don't return first. A lane does: `submit` only queues the task. That it returns
+# before the task is done is proven without a clock: the first task stands at a gate which opens
+# only after `submit` has returned and the handle has said that it is not done.
+
+
+def call_and_submit(count, size):
+    """CPU operators return when done; a lane's submit returns before."""
+    x = ap.workload.matrix(size)
+    run, flops = ap.workload.products, ap.workload.product_flops(size, count)
+    with ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as lane:
+        gate = threading.Event()
+        handle = lane.submit(gate.wait)
+        returned_first = not handle.done()
+        gate.set()
+        same = ap.workload.equal(lane.submit(run, x, count).result(), run(x, count))
+        measurements = (
+            ap.measure(lambda: run(x, count), label="operators, until they return", flops=flops),
+            ap.measure(
+                lambda: lane.submit(run, x, count), label="lane, until submitted", setup=lane.wait
+            ),
+            ap.measure(
+                lambda: lane.submit(run, x, count).result(), label="lane, until done", flops=flops
+            ),
+        )
+    checks = {"submit returned before the task was done": returned_first, "results equal": same}
+    return ap.Findings(measurements, {}, checks)
+
+
+here = ap.observed(call_and_submit, name="CPU operators and a CPU lane", parameters=HERE)
+ap.show(ap.compare(here.measurements, caption="10 products on the CPU"))
+
+# %%
+# When this does not help
+# -----------------------
+# Returning first gains nothing by itself: it pays when the host has something else to issue, as
+# in the pages that follow. And it can only last until the queue is full: about a thousand
+# launches ahead of a GPU, the next launch waits.
+#
+# Now you
+# -------
+# Time one product instead of 50, until issued and until done, for sizes from 64 to 4000. From
+# which size on does the GPU, not the host, decide how long a loop of products takes?

@@ -1,0 +1,171 @@
+"""
+Keep two devices busy at once
+=============================
+
+**You'll do:** the chapter's first experiment: 50 matrix products on each of two GPUs, one GPU
+alone, then both with a single wait at the end.
+**You'll learn:** what makes them run at the same time, and what would stop it.
+**You need:** nothing but this page; without two GPUs it shows a record and runs on CPU lanes.
+
+**The claim.** Work for two devices takes as long as the longer of the two alone, as long as
+nothing waits in between. The timeline further down settles it: two lanes, both full, one above
+the other.
+"""
+
+# %%
+# The work
+# --------
+# The products are independent, and each is large enough to fill a GPU by itself. The book runs 50
+# of 4000 x 4000 in float32; a laptop gets smaller ones.
+
+import autopar as ap
+
+BOOK = {"count": 50, "size": 4000}
+HERE = {"count": 12, "size": 512}
+
+
+# %%
+# Predict
+# -------
+# A launch returns before its kernel has run, so the host can fill the queue of the second GPU
+# while the first computes. Two GPUs of a kind should then need the time of one: half of what
+# they need one after the other. No order of the work can beat the longer of the two alone, so
+# that is the limit in the table.
+#
+# The experiment below runs the serial way first, as the reference for the results. Only then
+# does it time anything.
+
+
+def two_gpus(count, size):
+    """Each GPU alone, one after the other, and both with one wait at the end."""
+    gpus = ap.gpu(0), ap.gpu(1)
+    x, u = (ap.workload.matrix(size, device, seed=seed) for seed, device in enumerate(gpus))
+
+    def run_first():
+        return ap.workload.products(x, count)
+
+    def run_second():
+        return ap.workload.products(u, count)
+
+    def serial():
+        y = run_first()
+        ap.synchronize(gpus[0])
+        return y + run_second()
+
+    def both():
+        return run_first() + run_second()
+
+    check = ap.workload.equal(serial(), both())
+    flops = ap.workload.product_flops(size, count)
+    measurements = (
+        ap.measure(run_first, label="GPU1 alone", devices=gpus[:1], flops=flops),
+        ap.measure(run_second, label="GPU2 alone", devices=gpus[1:], flops=flops),
+        ap.measure(serial, label="one after the other", devices=gpus, flops=2 * flops),
+        ap.measure(both, label="both, one wait", devices=gpus, flops=2 * flops),
+    )
+    timeline = ap.timeline_of(both)
+    agrees = abs(timeline.makespan_s / measurements[-1].median_s - 1) < 0.02
+    checks = {"results equal the serial ones": check, "timeline agrees with the clock": agrees}
+    return ap.Findings(measurements, {"both": timeline}, checks)
+
+
+# %%
+# How long?
+# ---------
+# The times of each GPU alone give the limit, from the same run.
+
+gpus = ap.recorded(two_gpus, name="e1_two_devices_at_once", parameters=BOOK, gpus=2)
+alone = [gpus.measurements[f"GPU{i} alone"] for i in (1, 2)]
+limit_s = {"both, one wait": max(each.median_s for each in alone)}
+ap.show(ap.compare(gpus.measurements, limit_s=limit_s, caption="50 products on each GPU"))
+
+# %%
+# The claim, on the numbers: this page does not build if it stops being true.
+
+both = gpus.measurements["both, one wait"]
+speedup = both.speedup_over(gpus.measurements["one after the other"])
+hidden = ap.hidden_share([each.median_s for each in alone], both.median_s)
+assert speedup >= 1.95, f"two GPUs are only {speedup:.2f} x as fast as one after the other"
+print(f"Both at once: {speedup:.2f} x the serial way, {hidden:.1%} of the shorter run is hidden.")
+
+# %%
+# See it
+# ------
+# A lane for each GPU, from the profiler's record of one run. The second lane starts a moment
+# later: that is how long the host took to issue the first 50 launches.
+
+timeline = gpus.timelines["both"]
+ap.plot.timeline(timeline, limit_s=limit_s["both, one wait"], title="Two GPUs, one wait at the end")
+ap.plot.show("e1_two_devices_at_once")
+ap.show(
+    ap.draw(
+        timeline,
+        title="Two GPUs, one wait at the end",
+        caption="Neither GPU waits for the other, and the host waits once, for both.",
+        limit_s=limit_s["both, one wait"],
+    )
+)
+
+# %%
+# On this machine
+# ---------------
+# A CPU operator returns only when it is done, so two of them never overlap in one thread. Two CPU
+# lanes give each its own worker. How much that gains is up to the cores: two hardware threads of
+# one core do barely more than one. The limit therefore comes from a capacity probe in this very
+# run, not from a count of cores.
+
+
+def two_cpu_lanes(count, size):
+    """The same experiment on two single-threaded CPU lanes."""
+    x, u = ap.workload.matrix(size, seed=0), ap.workload.matrix(size, seed=1)
+    run, flops = ap.workload.products, ap.workload.product_flops(size, count)
+    with ap.cpu_lane(name="CPU lane 1") as one, ap.cpu_lane(name="CPU lane 2") as two:
+
+        def serial():
+            return one.submit(run, x, count).result() + two.submit(run, u, count).result()
+
+        def both():
+            return one.submit(run, x, count), two.submit(run, u, count)
+
+        handles = both()
+        check = ap.workload.equal(serial(), handles[0].result() + handles[1].result())
+        measurements = (
+            ap.measure(serial, label="one after the other", flops=2 * flops),
+            ap.measure(
+                lambda: [handle.result() for handle in both()], label="both", flops=2 * flops
+            ),
+        )
+        timeline = ap.timeline_of_handles(both())
+    checks = {"results equal the serial ones": check}
+    return ap.Findings(measurements, {"both": timeline}, checks, {"cores": ap.capacity(2).cores})
+
+
+here = ap.observed(two_cpu_lanes, name="two CPU lanes", parameters=HERE)
+capacity_limit_s = here.measurements["one after the other"].min_s / here.values["cores"]
+ap.show(
+    ap.compare(
+        here.measurements,
+        limit_s={"both": capacity_limit_s},
+        caption=f"Two CPU lanes on {here.values['cores']:.2f} cores' worth of this machine",
+    )
+)
+
+# %%
+# However little two hardware threads gain, the lanes do run at the same time.
+
+timeline = here.timelines["both"]
+assert timeline.overlap_s("CPU lane 1", "CPU lane 2") > 0, "the lanes ran one after the other"
+ap.show(ap.draw(timeline, title="Two CPU lanes", caption="Each lane is a worker thread."))
+
+# %%
+# When this does not help
+# -----------------------
+# One device is not two: the same products on two streams of one GPU gain nothing, because each
+# product fills it. And any wait in between (`.item()`, `.cpu()`, `print` of a result) makes
+# the host stop issuing, and the other device starve.
+#
+# Now you
+# -------
+# Give the second GPU matrices of half the side. Which number in the table stays as it is, and
+# what is the hidden share now? Then move `ap.synchronize(gpus[0])` into `both`, between the two
+# calls, and watch the second lane of the timeline.

@@ -1,0 +1,185 @@
+"""
+Run the CPU and a GPU at the same time
+======================================
+
+**You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU, ten larger ones
+on a GPU, and both together, in the book's order.
+**You'll learn:** why the order of two independent lines decides in PyTorch, and how lanes mend it.
+**You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+
+**The claim.** In plain PyTorch, CPU work issued first holds back the GPU: the two run one after the
+other. Issued second, it hides. With a lane for the CPU the order stops mattering, and the book's
+order runs in parallel, as in MXNet, whose engine knows what depends on what.
+"""
+
+# %%
+# The work
+# --------
+# The book's sizes: 10 products of 2000 x 2000 on the CPU, 10 of 6000 x 6000 on the GPU.
+
+import torch
+
+import autopar as ap
+
+BOOK = {"count": 10, "cpu_size": 2000, "gpu_size": 6000}
+HERE = {"count": 10, "short_size": 384, "long_size": 512}
+BOOKS_ORDER = "lanes, CPU first"
+
+
+# %%
+# Predict
+# -------
+# Neither part needs anything of the other, so the limit is the longer of the two. Plain PyTorch
+# reaches it in one order only: a CPU operator returns when it is done, and whatever comes after it
+# in the program is issued after that. A lane returns at once, so both orders should reach it.
+
+
+def cpu_and_gpu(count, cpu_size, gpu_size):
+    """CPU work and GPU work alone, in both plain orders, and on lanes in the book's order."""
+    run, gpu = ap.workload.products, ap.gpu(0)
+    x, u = ap.workload.matrix(cpu_size), ap.workload.matrix(gpu_size, gpu)
+
+    def on_cpu():
+        with ap.annotate("products on the CPU"):
+            return run(x, count)
+
+    def on_gpu():
+        return run(u, count)
+
+    def cpu_first():
+        return on_cpu() + on_gpu()
+
+    def gpu_first():
+        results = on_gpu()
+        return on_cpu() + results
+
+    with (
+        ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as cpu_lane,
+        ap.cuda_lane(gpu, name="GPU lane") as gpu_lane,
+    ):
+
+        def lanes():
+            return [cpu_lane.submit(run, x, count), gpu_lane.submit(run, u, count)]
+
+        def finished():
+            return [result for handle in lanes() for result in handle.result()]
+
+        def seen():
+            """The CPU lane's part of the timeline; the profiler sees the GPU's."""
+            handles = lanes()
+            return ap.timeline_of_handles(handles[:1])
+
+        check = ap.workload.equal(cpu_first(), gpu_first()) and ap.workload.equal(
+            cpu_first(), finished()
+        )
+        cpu_flops, gpu_flops = (ap.workload.product_flops(n, count) for n in (cpu_size, gpu_size))
+        measurements = (
+            ap.measure(on_cpu, label="CPU alone", flops=cpu_flops),
+            ap.measure(on_gpu, label="GPU alone", flops=gpu_flops),
+            ap.measure(cpu_first, label="plain, CPU first"),
+            ap.measure(gpu_first, label="plain, GPU first"),
+            ap.measure(finished, label=BOOKS_ORDER),
+        )
+        timelines = {
+            "plain, CPU first": ap.timeline_of(cpu_first),
+            BOOKS_ORDER: ap.timeline_of(seen),
+        }
+    return ap.Findings(measurements, timelines, {"results equal the serial ones": check})
+
+
+# %%
+# How long?
+# ---------
+# The limit of the last three rows is the longer of the first two, from the same run.
+
+gpu = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
+parts = [gpu.measurements[f"{each} alone"].median_s for each in ("CPU", "GPU")]
+together = ["plain, CPU first", "plain, GPU first", BOOKS_ORDER]
+limit_s = dict.fromkeys(together, max(parts))
+ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption="Ten products on CPU and GPU each"))
+
+# %%
+# The claim, on the numbers: this page does not build if it stops being true.
+
+hidden = {label: ap.hidden_share(parts, gpu.measurements[label].median_s) for label in together}
+assert hidden["plain, CPU first"] < 0.1, "plain PyTorch hides CPU work that was issued first"
+assert hidden["plain, GPU first"] > 0.9, "plain PyTorch doesn't hide CPU work issued second"
+assert hidden[BOOKS_ORDER] > 0.9, "the lanes don't run at the same time"
+for label, share in hidden.items():
+    print(f"{label}: {share:.1%} of the shorter part is hidden")
+
+# %%
+# See it
+# ------
+# Above, the GPU's queue stays empty until the CPU is done. Below, the same two lines in the same
+# order, on lanes: both start at once.
+
+timelines = gpu.timelines
+ap.plot.timelines(timelines, limit_s=max(parts), title="CPU work issued first")
+ap.plot.show("e2_cpu_and_gpu")
+ap.show(
+    ap.draw(
+        timelines,
+        title="CPU work issued first: plain PyTorch, then lanes",
+        caption="In plain PyTorch the order of the program is the order of the work.",
+        limit_s=max(parts),
+    )
+)
+
+# %%
+# On this machine
+# ---------------
+# Two CPU lanes play the two parts: a short one and a long one, one thread each. The limit is the
+# longer part, or what this machine's cores can do at all, whichever is more.
+
+
+def short_and_long(count, short_size, long_size):
+    """A short and a long part, one after the other and on two lanes."""
+    x, u = ap.workload.matrix(short_size), ap.workload.matrix(long_size)
+    run = ap.workload.products
+    with ap.cpu_lane(name="lane of the short") as one, ap.cpu_lane(name="lane of the long") as two:
+
+        def lanes():
+            return [one.submit(run, x, count), two.submit(run, u, count)]
+
+        def finished():
+            return [result for handle in lanes() for result in handle.result()]
+
+        def serial():
+            return one.submit(run, x, count).result() + two.submit(run, u, count).result()
+
+        check = ap.workload.equal(serial(), finished())
+        measurements = (
+            ap.measure(lambda: one.submit(run, x, count).result(), label="short alone"),
+            ap.measure(lambda: two.submit(run, u, count).result(), label="long alone"),
+            ap.measure(serial, label="one after the other"),
+            ap.measure(finished, label="on lanes"),
+        )
+        timeline = ap.timeline_of_handles(lanes())
+    checks = {"results equal the serial ones": check}
+    values = {"cores": ap.capacity(2).cores}
+    return ap.Findings(measurements, {"on lanes": timeline}, checks, values)
+
+
+here = ap.observed(short_and_long, name="a short and a long part", parameters=HERE)
+short_s, long_s = (here.measurements[f"{each} alone"].min_s for each in ("short", "long"))
+here_limit_s = max(long_s, (short_s + long_s) / here.values["cores"])
+assert here.timelines["on lanes"].overlap_s("lane of the short", "lane of the long") > 0
+ap.show(
+    ap.compare(
+        here.measurements,
+        limit_s={"on lanes": here_limit_s},
+        caption=f"Two CPU lanes on {here.values['cores']:.2f} cores' worth of this machine",
+    )
+)
+
+# %%
+# When this does not help
+# -----------------------
+# The shorter part is all that can be hidden: with a GPU part ten times the CPU's, the best that
+# overlap can save is a tenth. And a CPU lane with all cores competes with whatever else the host
+# has to do, such as launching kernels for the GPU.
+#
+# Now you
+# -------
+# Double `cpu_size`. Predict both plain orders and the limit first. Which of the three rows grow?
