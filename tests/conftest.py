@@ -12,7 +12,7 @@ import torch
 
 import autopar
 
-_TOO_LONG_S = 240  # far above the slowest test; a test that hangs ends the run and shows where
+_TOO_LONG_S = 120  # far above the slowest test; a test that hangs ends the run and shows where
 _PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -24,7 +24,8 @@ def pytest_configure(config):
 
 
 def pytest_unconfigure(config):
-    os.close(config.terminal_fd)
+    """Python waits for threads before it exits; one that a failed test left behind may hang."""
+    faulthandler.dump_traceback_later(30, exit=True, file=config.terminal_fd)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def run_program():
         environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
         command = [python, _PROGRAMS / name, *map(str, arguments)]
         return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=120, **options
+            command, env=environment, capture_output=True, text=True, timeout=100, **options
         )
 
     return run

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -34,6 +35,27 @@ class FakeNvtx:
 def nvtx(monkeypatch):
     fake = FakeNvtx()
     monkeypatch.setattr(_ROOM, "_nvtx", fake)
+    return fake
+
+
+class FakeProfiler:
+    """In place of torch's: the threads on which each range was opened and closed."""
+
+    def __init__(self):
+        self._is_profiler_enabled = True
+        self.ranges = []
+
+    @contextmanager
+    def record_function(self, name):
+        opened = threading.get_ident()
+        yield
+        self.ranges.append((opened, threading.get_ident()))
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    fake = FakeProfiler()
+    monkeypatch.setattr(_ROOM, "profiler", fake)
     return fake
 
 
@@ -80,7 +102,7 @@ def test_decorator_with_recursion_errors_and_what_it_returns(nvtx):
     assert nvtx.opened == ["down"] * 10
 
 
-def test_one_decorated_function_on_several_threads_at_once(nvtx):
+def test_one_decorated_function_on_several_threads_at_once(nvtx, tool):
     barrier = threading.Barrier(4)
     leaks = []
 
@@ -98,10 +120,23 @@ def test_one_decorated_function_on_several_threads_at_once(nvtx):
     for thread in threads:
         thread.join()
     assert leaks == [(["shared"], [])] * 4
+    assert all(opened == closed for opened, closed in tool.ranges)
+    assert len(tool.ranges) == 4
+
+
+def test_each_range_is_closed_at_its_own_end(tool):
+    """Also where one object is entered again after the profiler has stopped."""
+    shared = annotate("shared")
+    with shared:
+        tool._is_profiler_enabled = False
+        with shared:
+            pass
+        assert tool.ranges == []
+    assert len(tool.ranges) == 1
 
 
 def profiled():
-    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
 
 
 def names(session):

@@ -1,6 +1,8 @@
 """What a range costs, and that both kinds of tools see it."""
 
+import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +15,9 @@ _RANGES = 100_000
 
 
 def test_a_range_that_nobody_watches_costs_next_to_nothing():
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and coverage.Coverage.current() is not None:
+        pytest.skip("coverage watches every line, and that costs more than the range")
     batches_s = []
     for _ in range(7):  # the best counts: others include what else the machine did
         start_s = time.perf_counter()
@@ -23,15 +28,22 @@ def test_a_range_that_nobody_watches_costs_next_to_nothing():
     assert min(batches_s) / _RANGES <= _MOST_S
 
 
-def test_this_build_has_nvtx_and_ranges_are_closed():
+def test_this_build_has_nvtx_and_ranges_are_closed(monkeypatch):
     from torch._C import _nvtx
 
-    depth = _nvtx.rangePushA("outer")
+    room = sys.modules["autopar.annotate"]
+    assert room._nvtx is _nvtx
+    calls = []  # without a tool the library itself keeps no count
+
+    def counted(name):
+        call = getattr(_nvtx, name)
+        return lambda *args: (calls.append((name, *args)), call(*args))[1]
+
+    names = ("rangePushA", "rangePop")
+    monkeypatch.setattr(room, "_nvtx", SimpleNamespace(**{name: counted(name) for name in names}))
     with pytest.raises(ZeroDivisionError), annotate("one"), annotate("two"):
         _ = 1 / 0
-    assert _nvtx.rangePushA("inner") == depth + 1, "a range was left open"
-    _nvtx.rangePop()
-    _nvtx.rangePop()
+    assert calls == [("rangePushA", "one"), ("rangePushA", "two"), ("rangePop",), ("rangePop",)]
 
 
 def test_torch_profiler_sees_it_round_the_launches():

@@ -81,7 +81,7 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     pids, backends, places, packages = map(set, zip(*notes, strict=True))
     assert len(pids | {str(os.getpid())}) == 3
     assert backends == {"Agg"}
-    assert not any(str(tmp_path / "gallery") in place for place in places), "figures lie about"
+    assert not any(place.startswith(str(tmp_path)) for place in places), "figures lie about"
     assert packages == {autopar.__file__}
     said = capfd.readouterr().out.splitlines()
     assert [line.split()[:2] for line in said] == [

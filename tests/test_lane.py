@@ -206,6 +206,21 @@ def test_the_first_unseen_error_is_raised_at_the_latest_on_leaving(later, wait):
     assert "'first'" in caught.value.__notes__[0]
 
 
+def test_the_first_error_is_the_first_also_if_a_later_one_is_still_to_come(gate):
+    def second():
+        gate()
+        fail("second")
+
+    with pytest.raises(ValueError, match="first"), cpu_lane() as lane:
+        lane.submit(fail, "first")
+        lane.submit(int).result()
+        lane.submit(second)
+        assert gate.begun.wait(_WAIT_S)
+        opening = threading.Timer(0.02, gate.open)
+        opening.start()
+    opening.join()
+
+
 def test_a_lane_goes_on_after_an_error():
     with cpu_lane() as lane:
         with pytest.raises(ValueError, match="on purpose"):

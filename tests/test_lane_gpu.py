@@ -324,6 +324,7 @@ def test_kernels_of_a_task_that_failed_do_not_outlive_the_lane(spin, moves_on):
         raise ValueError("on purpose")
 
     with cuda_lane(0) as lane:
+        lane.submit(spin, 20)  # not done yet when the error is there
         with pytest.raises(ValueError, match="on purpose"):
             lane.submit(fail).result()
         if moves_on:

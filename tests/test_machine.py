@@ -48,7 +48,7 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: i != j)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda i, j: True)
 
 
 def test_fields_and_their_units():

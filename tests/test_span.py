@@ -56,10 +56,10 @@ def test_spans_without_duration_hide_nothing():
 
 def test_merging_keeps_the_larger_error_and_the_origin():
     other = Timeline((Span("early", "CPU lane", -1, 0),), 0.25, "here")
-    both = _RUN.merged(other)
-    assert both.spans[0].name == "early"
-    assert len(both.spans) == 6
-    assert (both.alignment_error_s, both.origin) == (0.5, "here")
+    for both in (_RUN.merged(other), other.merged(_RUN)):
+        assert both.spans[0].name == "early"
+        assert len(both.spans) == 6
+        assert (both.alignment_error_s, both.origin) == (0.5, "here")
 
 
 def test_rebasing_moves_all_spans_alike():

@@ -1,0 +1,61 @@
+"""Workload: reproducible matrices, independent products, and their exact cost."""
+
+import pytest
+import torch
+
+from autopar import workload
+
+
+def test_a_seed_gives_the_same_matrix_and_another_gives_another():
+    x = workload.matrix(32, seed=3)
+    assert (x.shape, x.dtype) == ((32, 32), torch.float32)
+    assert torch.equal(x, workload.matrix(32, seed=3))
+    assert not torch.equal(x, workload.matrix(32, seed=4))
+
+
+def test_drawing_a_matrix_leaves_the_callers_random_numbers_alone():
+    torch.manual_seed(0)
+    expected = torch.rand(4)
+    torch.manual_seed(0)
+    workload.matrix(8)
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_products_keep_their_magnitude():
+    x = workload.matrix(256)
+    for _ in range(3):
+        x = x.mm(x)
+    assert 0.3 < x.std().item() * 256**0.5 < 3
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_matrix_needs_a_side(size):
+    with pytest.raises(ValueError, match=f"size is {size}; expected"):
+        workload.matrix(size)
+
+
+def test_products_are_independent_and_right():
+    x = workload.matrix(16)
+    results = workload.products(x, 3)
+    assert len({each.data_ptr() for each in results}) == 3
+    assert workload.equal(results, [x @ x] * 3)
+
+
+def test_equal_sees_one_bit_and_a_missing_result():
+    x = workload.matrix(4)
+    other = x.clone()
+    other[1, 2] = torch.nextafter(other[1, 2], torch.tensor(9.0))
+    assert not workload.equal([x, other], [x, x])
+    with pytest.raises(ValueError, match="shorter|longer"):
+        workload.equal([x, x], [x])
+
+
+def test_cost():
+    assert workload.product_flops(10, 3) == 2 * 10 * 10 * 10 * 3
+    x = workload.matrix(10)
+    assert workload.product_bytes(10, 3) == 3 * x.nbytes
+
+
+@pytest.mark.gpu
+def test_a_seed_gives_the_same_matrix_on_a_gpu():
+    assert torch.equal(workload.matrix(64, "cuda:0", seed=1).cpu(), workload.matrix(64, seed=1))
