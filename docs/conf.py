@@ -2,7 +2,6 @@
 
 import os
 import sys
-import tomllib
 from pathlib import Path
 
 DOCS = Path(__file__).parent
@@ -26,7 +25,7 @@ import autopar.plot  # noqa: E402
 project = "autopar"
 author = "The autopar authors"
 copyright = "2026, The autopar authors"
-release = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+release = autopar.__version__
 REPOSITORY = "https://github.com/autopar/autopar"
 ADDRESS = os.environ.get("READTHEDOCS_CANONICAL_URL", "https://autopar.readthedocs.io/en/latest/")
 

@@ -13,17 +13,9 @@ import pytest
 import torch
 
 import autopar
+from autopar.experiment import RECORD_TO, observed, recorded
 from autopar.measurement import Measurement
-from autopar.record import (
-    RECORD_TO,
-    Findings,
-    RecordError,
-    load_record,
-    newest_record,
-    observed,
-    recorded,
-    write_record,
-)
+from autopar.record import Findings, RecordError, load_record, newest_record, write_record
 from autopar.span import Span, Timeline
 
 _NAME = "two_gpus"
@@ -57,7 +49,7 @@ def _not_recording(monkeypatch):
 @pytest.fixture
 def gpus(monkeypatch):
     """Set how many GPUs the room believes in."""
-    return lambda count: monkeypatch.setattr("autopar.record.num_gpus", lambda: count)
+    return lambda count: monkeypatch.setattr("autopar.experiment.num_gpus", lambda: count)
 
 
 @pytest.fixture
@@ -321,6 +313,7 @@ def test_a_missing_record_is_refused(path, tmp_path):
 
 _PAGE = """
 from autopar.record import Findings
+from autopar.experiment import RECORD_TO, observed, recorded
 from autopar.measurement import Measurement
 
 def experiment(size, counts, label):
@@ -390,7 +383,7 @@ def test_what_needs_no_gpu_is_always_measured(tmp_path, gpus):
 @pytest.mark.parametrize("needed", [0, 2])
 def test_the_processors_are_those_that_it_needs(tmp_path, gpus, monkeypatch, needed):
     named = {True: "2 x NVIDIA H200", False: "a CPU"}
-    monkeypatch.setattr("autopar.record.processor_names", lambda of=None: named[of is None])
+    monkeypatch.setattr("autopar.experiment.processor_names", lambda of=None: named[of is None])
     gpus(2)
     record = load(tmp_path, gpus=needed)
     assert record.processors == named[needed == 2]

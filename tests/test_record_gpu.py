@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from autopar.device import gpu
+from autopar.experiment import RECORD_TO, recorded
 from autopar.measurement import Measurement
 from autopar.profiler import timeline_of
-from autopar.record import RECORD_TO, Findings, load_record, recorded
+from autopar.record import Findings, load_record
 from autopar.timer import measure
 from autopar.workload import matrix, product_flops
 

@@ -2,10 +2,10 @@
 Watch the front end return first
 ================================
 
-**You'll do:** time the same 50 matrix products twice: until the calls return, and until the
-results are there.
-**You'll learn:** what a clock around GPU code measures, and what `synchronize` waits for.
-**You need:** nothing but this page; without two GPUs it shows a record and runs on the CPU.
+| **You'll do:** time the same 50 matrix products twice: until the calls return, and until the
+  results are there.
+| **You'll learn:** what a clock around GPU code measures, and what `synchronize` waits for.
+| **You need:** nothing but this page; without two GPUs it shows a record and runs on the CPU.
 
 **The claim.** PyTorch's front end hands GPU work to a queue and returns long before the work is
 done; and a bare `torch.cuda.synchronize()` waits for the *current* GPU only. Whoever forgets

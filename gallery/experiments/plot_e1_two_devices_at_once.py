@@ -2,10 +2,10 @@
 Keep two devices busy at once
 =============================
 
-**You'll do:** the chapter's first experiment: 50 matrix products on each of two GPUs, one GPU
-alone, then both with a single wait at the end.
-**You'll learn:** what makes them run at the same time, and what would stop it.
-**You need:** nothing but this page; without two GPUs it shows a record and runs on CPU lanes.
+| **You'll do:** the chapter's first experiment: 50 matrix products on each of two GPUs, one GPU
+  alone, then both with a single wait at the end.
+| **You'll learn:** what makes them run at the same time, and what would stop it.
+| **You need:** nothing but this page; without two GPUs it shows a record and runs on CPU lanes.
 
 **The claim.** Work for two devices takes as long as the longer of the two alone, as long as
 nothing waits in between. The timeline further down settles it: two lanes, both full, one above

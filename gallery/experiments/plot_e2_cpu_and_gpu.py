@@ -2,10 +2,10 @@
 Run the CPU and a GPU at the same time
 ======================================
 
-**You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU, ten larger ones
-on a GPU, and both together, in the book's order.
-**You'll learn:** why the order of two independent lines decides in PyTorch, and how lanes mend it.
-**You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+| **You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU, ten larger ones
+  on a GPU, and both together, in the book's order.
+| **You'll learn:** why the order of independent lines matters in PyTorch, and how lanes mend it.
+| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
 
 **The claim.** In plain PyTorch, CPU work issued first holds back the GPU: the two run one after the
 other. Issued second, it hides. With a lane for the CPU the order stops mattering, and the book's

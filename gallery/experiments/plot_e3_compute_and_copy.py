@@ -2,15 +2,15 @@
 Hide the copies behind the computing
 ====================================
 
-**You'll do:** the chapter's second experiment: 50 products on a GPU, their 50 results copied to
-the CPU, in the book's two ways and in one that works.
-**You'll learn:** why `non_blocking=True` alone overlaps nothing, where the book's gain comes from,
-and the four things that true overlap needs.
-**You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+| **You'll do:** the chapter's second experiment: 50 products on a GPU, their 50 results copied to
+  the CPU, in the book's two ways and in one that works.
+| **You'll learn:** why `non_blocking=True` overlaps nothing, where the book's gain comes from,
+  and the four things that true overlap needs.
+| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
 
 **The claim.** Copy and compute use different hardware, so all copies but the last can hide. The
 book's code hides none of them: both share one stream. On a side stream, with one event per result
-and pinned buffers, they do hide. The three timelines settle it.
+and pinned buffers, they do hide. The two timelines settle it.
 """
 
 # %%

@@ -8,12 +8,14 @@ from autopar import plot, workload
 from autopar.annotate import annotate
 from autopar.device import cpu, empty_pinned_pool, gpu, num_gpus, synchronize, try_all_gpus, try_gpu
 from autopar.display import show
+from autopar.experiment import observed, recorded
 from autopar.handle import Handle, timeline_of_handles
 from autopar.lane import Lane
 from autopar.machine import Capacity, capacity, describe
 from autopar.measurement import Measurement, hidden_share
 from autopar.profiler import timeline_of
-from autopar.record import Findings, Record, RecordError, newest_record, observed, recorded
+from autopar.provenance import VERSION
+from autopar.record import Findings, Record, RecordError, newest_record
 from autopar.span import Span, Timeline
 from autopar.stream import cuda_lane
 from autopar.svg import Drawing, draw
@@ -21,6 +23,8 @@ from autopar.table import Table, compare, tabulate
 from autopar.timer import Benchmark, Timer, measure
 from autopar.traces import write_trace
 from autopar.worker import cpu_lane
+
+__version__ = VERSION
 
 __all__ = [
     "Benchmark",

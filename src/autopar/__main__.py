@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autopar.device import num_gpus
+from autopar.experiment import RECORD_TO
 from autopar.machine import capacity, describe
-from autopar.record import RECORD_TO
+from autopar.record import FOLDER
 
 _PACKAGE = Path(__file__).parent
 
@@ -25,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     verbs.add_parser("devices", help="describe this machine, and how much it really gives")
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument("scripts", nargs="*", type=Path, help="all of gallery/ if not given")
-    record.add_argument("--to", type=Path, default=_PACKAGE / "recorded", help="folder of records")
+    record.add_argument("--to", type=Path, default=FOLDER, help="folder of records")
     options = parser.parse_args(arguments)
     return _devices() if options.verb == "devices" else _record(options.scripts, options.to)
 

@@ -1,31 +1,23 @@
-"""Record: what an experiment found, measured here or loaded from where it was, with provenance."""
+"""Record: what an experiment found, with all it takes to believe it, in memory and as a file."""
 
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
-import os
 import re
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from autopar.device import cpu, num_gpus
-from autopar.digest import code_digest
-from autopar.machine import describe, processor_names
-from autopar.measurement import Measurement, check_label
+from autopar.measurement import Measurement
 from autopar.span import Span, Timeline
 from autopar.storage import write_atomically
 
 SCHEMA = 1
-RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
-_FOLDER = Path(__file__).parent / "recorded"
+FOLDER = Path(__file__).parent / "recorded"
 _FIELDS = {
     "schema": int,
     "experiment": str,
@@ -41,8 +33,6 @@ _FIELDS = {
     "command": str,
     "seal": str,
 }
-
-Experiment = Callable[..., "Findings"]
 
 
 class RecordError(RuntimeError):
@@ -122,91 +112,6 @@ class Record:
         return f"{self.experiment}: {self.origin}"
 
 
-def observed(
-    experiment: Experiment, *, name: str, parameters: Mapping[str, Any], gpus: int = 0
-) -> Record:
-    """Run an experiment here and now.
-
-    Args:
-        experiment: A function of keyword arguments that returns `Findings`.
-        name: The experiment's name.
-        parameters: Its keyword arguments; must be JSON.
-        gpus: How many GPUs it uses; with none, its origin names the CPU.
-
-    Raises:
-        RuntimeError: A check of the experiment failed, so its timings would mean nothing.
-    """
-    check_label(name)
-    findings = experiment(**parameters)
-    failed = [check for check, held in findings.checks.items() if not held]
-    if failed:
-        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
-        raise RuntimeError(msg)
-    processors = processor_names(None if gpus else [cpu()])
-    description = describe()
-    record = Record(
-        experiment=name,
-        parameters=dict(parameters),
-        digest=code_digest(experiment, parameters),
-        measurements={each.label: each for each in findings.measurements},
-        timelines={label: each.rebased() for label, each in findings.timelines.items()},
-        checks={check: bool(held) for check, held in findings.checks.items()},
-        values={value: float(number) for value, number in findings.values.items()},
-        hardware={"processors": processors, **description["hardware"]},
-        software={**_version(), **description["software"]},
-        recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=_command(experiment),
-        live=True,
-    )
-    return _with_origin(record)
-
-
-def recorded(
-    experiment: Experiment,
-    *,
-    name: str,
-    parameters: Mapping[str, Any],
-    gpus: int = 1,
-    folder: Path | str | None = None,
-) -> Record:
-    """Run an experiment if this machine has the GPUs for it, else load what one measured that has.
-
-    A record is refused unless it was measured with this very code and these parameters.
-
-    Args:
-        experiment: A function of keyword arguments that returns `Findings`.
-        name: The record's name.
-        parameters: Its keyword arguments; must be JSON.
-        gpus: How many GPUs the experiment needs.
-        folder: Where records lie, one folder per machine; those that come with autopar if not
-            given. Of several machines' records the newest is taken.
-
-    Raises:
-        RecordError: There is no record, or it is damaged, edited, of another version of the
-            format, or was measured with other code or parameters.
-        RuntimeError: A check of the experiment failed.
-    """
-    record_to = os.environ.get(RECORD_TO)
-    if num_gpus() >= gpus:
-        record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
-        if record_to:
-            write_record(record, record_to)
-        return record
-    if record_to:
-        msg = f"recording {name!r} needs {gpus} GPUs; this machine has {num_gpus()}"
-        raise RecordError(msg)
-    again = f"On a machine with {gpus} GPUs run: {_command(experiment)}"
-    record = newest_record(name, folder, again)
-    digest = code_digest(experiment, parameters)
-    if record.digest != digest:
-        msg = (
-            f"{name}.json: was measured with other code or parameters (its digest is "
-            f"{record.digest[:19]}, now {digest[:19]}). {again}"
-        )
-        raise RecordError(msg)
-    return record
-
-
 def newest_record(
     name: str, folder: Path | str | None = None, again: str = "Record it anew."
 ) -> Record:
@@ -220,7 +125,7 @@ def newest_record(
     Raises:
         RecordError: There is none, or one of that name is damaged.
     """
-    folder = Path(folder or _FOLDER)
+    folder = Path(folder or FOLDER)
     paths = sorted(folder.glob(f"*/{name}.json"))
     if not paths:
         msg = f"{folder.name}/*/{name}.json: there is no such record. {again}"
@@ -228,7 +133,7 @@ def newest_record(
     return max((load_record(path, again) for path in paths), key=lambda each: each.recorded_at)
 
 
-def write_record(record: Record, folder: Path | str = _FOLDER) -> Path:
+def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     """Write a record as JSON to its machine's folder, atomically, and return where.
 
     Raises:
@@ -307,12 +212,12 @@ def load_record(path: Path | str, again: str = "Record it anew.") -> Record:
         }
         timelines = {label: _unpack(each) for label, each in fields.pop("timelines").items()}
         record = Record(**fields, measurements=measurements, timelines=timelines, live=False)
-        return _with_origin(record)
+        return with_origin(record)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         refuse(f"has a measurement or timeline that can't be read ({error!r})")
 
 
-def _with_origin(record: Record) -> Record:
+def with_origin(record: Record) -> Record:
     """Let every measurement and timeline say where it comes from."""
     measurements = {
         label: replace(each, origin=record.origin) for label, each in record.measurements.items()
@@ -371,35 +276,3 @@ def _seal(fields: Mapping[str, Any]) -> str:
     """A SHA-256 over the contents, so that an edit by hand shows."""
     text = json.dumps(fields, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def _version() -> dict[str, Any]:
-    """Autopar's version, and the commit it is at or else a digest of its sources."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    package = Path(__file__).parent
-    try:
-        number = version("autopar")
-    except PackageNotFoundError:  # run from a checkout that was not installed
-        number = "not installed"
-    sources = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        sources.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    git = ["git", "-C", str(package), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "not read: no git here"
-    return {
-        "autopar": number,
-        "autopar_commit": commit,
-        "autopar_sources": f"sha256:{sources.hexdigest()}",
-    }
-
-
-def _command(experiment: Experiment) -> str:
-    """The command that records this experiment's script, without this machine's paths."""
-    script = Path(inspect.getsourcefile(experiment) or "gallery")
-    parts = script.parts
-    shown = "/".join(parts[parts.index("gallery") :]) if "gallery" in parts else script.name
-    return f"python -m autopar record {shown}"
