@@ -63,8 +63,18 @@ def _streams(monkeypatch, current):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    monkeypatch.setattr(torch.cuda, "stream", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: current)
+    here = threading.local()
+
+    @contextlib.contextmanager
+    def stream(chosen):
+        here.stream = chosen
+        yield
+        del here.stream
+
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device=None: getattr(here, "stream", current)
+    )
     base = FakeEvent()
     clock = DeviceClock(base, base.recorded_s, 1e-6)
     monkeypatch.setattr("autopar.stream.device_clock", lambda device: clock)
@@ -81,6 +91,7 @@ def test_tasks_are_launched_by_their_submitter_in_order():
             lane.submit(lambda i: ran.append((i, threading.get_ident())), i)
             assert len(ran) == i + 1
         assert lane.submit(int, name="n").span.lane == "left"
+        assert lane.submit(torch.cuda.current_stream).result() is lane.stream
     assert ran == [(i, threading.get_ident()) for i in range(3)]
     assert lane.device == torch.device("cuda:1")
 
