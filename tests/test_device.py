@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from autopar import device
-from autopar.device import cpu, gpu, present, synchronize
+from autopar.device import cpu, empty_pinned_pool, gpu, present, synchronize
 
 
 @pytest.fixture
@@ -15,7 +14,9 @@ def waited(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.setattr(torch.cuda, "synchronize", log.append)
-    monkeypatch.setattr(device, "_has_context", lambda each: each.index != 1)
+    monkeypatch.setattr(
+        torch._C, "_cuda_hasPrimaryContext", lambda index: index != 1, raising=False
+    )
     return log
 
 
@@ -54,6 +55,7 @@ def test_the_cpu_is_always_there(name):
         (0, "cuda", r"not on this machine.*try_gpu\(0\)"),
         (2, 2, r"cuda:2.*it has cuda:0, cuda:1.*try_gpu\(2\)"),
         (2, "meta", "meta; expected the CPU or a CUDA GPU"),
+        (2, "nonsense", "'nonsense'; expected the CPU or a CUDA GPU"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(monkeypatch, count, name, match):
@@ -65,4 +67,4 @@ def test_devices_that_are_not_there_are_refused(monkeypatch, count, name, match)
 
 def test_emptying_a_pinned_pool_that_nobody_made_does_nothing(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    device.empty_pinned_pool()
+    empty_pinned_pool()

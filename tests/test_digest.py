@@ -26,6 +26,9 @@ from autopar.workload import products
 SCALE = 2.0
 LABEL = "one"
 SIZES = (1, 2)
+TABLE = {"rows": [1, 2]}
+DTYPE = torch.float32
+results = []
 UNUSED = 1
 
 def helper(x):
@@ -41,7 +44,8 @@ def unrelated():
 def experiment(size, count):
     """Measures."""
     x = d2l.workload.matrix(size)
-    return helper(products(x, count)), SIZES
+    results.append(TABLE["rows"])
+    return helper(products(x, count)), SIZES, DTYPE
 '''
 _numbers = itertools.count()
 
@@ -85,6 +89,7 @@ def test_a_digest_says_what_it_is(digest_of):
         ("deeper(x) * SCALE", "deeper( x )*SCALE"),
         ("    x = d2l", "\n\n    # a note\n    x = d2l"),
         ("helper(products(x, count)), SIZES", "helper(\n        products(x, count)\n    ), SIZES"),
+        ("results = []", "results = [1]"),  # lower case: filled as the script runs
         ("    x = d2l.workload.matrix", "    x = \\\n        d2l.workload.matrix"),
         ("UNUSED = 1", "UNUSED = 2"),
         ("def unrelated():\n    return 1", "def unrelated():\n    return 2"),
@@ -103,6 +108,8 @@ def test_what_does_not_matter(digest_of, old, new):
         ("SCALE = 2.0", "SCALE = 2"),
         ('LABEL = "one"', 'LABEL = "two"'),  # named by a helper's helper, in an f-string only
         ("SIZES = (1, 2)", "SIZES = (1, 3)"),
+        ('"rows": [1, 2]', '"rows": [1, 3]'),
+        ("torch.float32", "torch.float64"),
         ("deeper(x) * SCALE", "deeper(x) + SCALE"),
         ("{x} +", "{x}  +"),
         ("!r:>", "!s:>"),

@@ -183,6 +183,28 @@ def test_a_cpu_lanes_result_is_there_even_if_its_copy_did_not_block(spin):
             assert equals(worker.submit(fetch, source).result(), 7)
 
 
+@pytest.mark.gpu(2)
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_cpu_lanes_copy_comes_after_what_its_submitter_has_queued(spin, index):
+    with cpu_lane() as worker:
+        for _ in range(3):
+            x = torch.zeros(_N, device=gpu(index))
+            with torch.cuda.device(index):
+                spin(30)
+            x += 7
+            assert equals(worker.submit(lambda x=x: x.cpu()).result(), 7)  # no argument says so
+            assert equals(worker.submit(lambda x: x.cpu(), x).result(), 7)
+
+
+def test_a_cpu_lane_does_not_wait_for_a_gpu_that_its_task_does_not_use(spin):
+    with cpu_lane() as worker:
+        spin(200)
+        busy = torch.cuda.current_stream(0)
+        assert worker.submit(int).result() == 0
+        assert not busy.query(), "it waited for its submitter's kernels"
+    torch.cuda.synchronize(0)
+
+
 def test_waiting_for_a_lane_covers_its_stream(spin):
     with cuda_lane(0) as lane:
         lane.submit(spin, 50)

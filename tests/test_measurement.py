@@ -1,6 +1,7 @@
 """Raw samples and what is derived from them."""
 
 import math
+import re
 
 import pytest
 
@@ -61,9 +62,9 @@ def test_hidden_share(parts_s, together_s, share):
     assert hidden_share(iter(parts_s), together_s) == share
 
 
-@pytest.mark.parametrize("parts_s", [[], [1.0]])
+@pytest.mark.parametrize("parts_s", [[], [1.0], [1.0, 0.0]])
 def test_one_part_can_hide_behind_nothing(parts_s):
-    with pytest.raises(ValueError, match=f"has {len(parts_s)} times"):
+    with pytest.raises(ValueError, match=re.escape(f"parts_s is {parts_s}; expected")):
         hidden_share(parts_s, 1.0)
 
 
@@ -83,3 +84,8 @@ def test_one_part_can_hide_behind_nothing(parts_s):
 )
 def test_seconds_in_the_unit_a_reader_expects(seconds, text):
     assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize("seconds", [0.99996, 0.00099996])
+def test_rounding_up_takes_the_next_unit(seconds):
+    assert format_seconds(seconds).startswith("1.000 ")

@@ -8,7 +8,7 @@ import torch
 
 from autopar import timer
 from autopar.device import cpu
-from autopar.timer import Benchmark, measure
+from autopar.timer import Benchmark, measure, measure_in_turn
 
 
 class FakeTime:
@@ -156,3 +156,27 @@ def test_benchmark_of_work_that_failed_prints_no_time(capsys):
 def test_benchmark_refuses_a_device_that_is_not_there():
     with pytest.raises(ValueError, match="cuda:99"):
         Benchmark("there", [99])
+
+
+def test_in_turn_each_round_has_one_sample_of_every_way(log):
+    ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
+    one, other = measure_in_turn(ways, devices=[GPU], warmup=1, repeats=3, flops={"other": 8.0})
+    samples = [entry for way in ways for entry in ("all", "clock", way, (GPU,), "clock", "all")]
+    assert log == samples * 4
+    assert (one.label, one.values_s, one.flops) == ("one", (1.0,) * 3, None)
+    assert (other.label, other.values_s, other.flops) == ("other", (1.0,) * 3, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"ways": {"": int}}, "expected a few words"),
+        ({"repeats": 2}, "at least 3 repeats"),
+        ({"flops": {"else": 1.0}}, r"flops has \['else'\]; expected labels of the ways: work"),
+        ({"devices": ["cuda:99"]}, "cuda:99"),
+    ],
+)
+def test_in_turn_refuses_before_running_anything(changes, match):
+    ways = {"work": lambda: pytest.fail("it ran")}
+    with pytest.raises(ValueError, match=match):
+        measure_in_turn(**{"ways": ways, **changes})

@@ -65,11 +65,12 @@ def issue_and_wait(count, size):
         torch.allclose(a.cpu(), b, atol=1e-4) for a, b in zip(results, expected, strict=True)
     )
     flops = ap.workload.product_flops(size, count)
-    measurements = (
-        ap.measure(issue, label="until the calls return", devices=()),
-        ap.measure(issue_and_wait_bare, label="until a bare wait returns", devices=()),
-        ap.measure(issue_and_wait_named, label="until done", devices=(), flops=flops),
-    )
+    ways = {
+        "until the calls return": issue,
+        "until a bare wait returns": issue_and_wait_bare,
+        "until done": issue_and_wait_named,
+    }
+    measurements = ap.measure_in_turn(ways, devices=(), flops={"until done": flops})
     timeline = ap.timeline_of(issue_and_wait_named)
     agrees = abs(timeline.makespan_s / measurements[-1].median_s - 1) < 0.02
     checks = {

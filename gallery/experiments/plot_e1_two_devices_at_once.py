@@ -57,12 +57,14 @@ def two_gpus(count, size):
 
     check = ap.workload.equal(serial(), both())
     flops = ap.workload.product_flops(size, count)
-    measurements = (
-        ap.measure(run_first, label="GPU1 alone", devices=gpus[:1], flops=flops),
-        ap.measure(run_second, label="GPU2 alone", devices=gpus[1:], flops=flops),
-        ap.measure(serial, label="one after the other", devices=gpus, flops=2 * flops),
-        ap.measure(both, label="both, one wait", devices=gpus, flops=2 * flops),
-    )
+    ways = {
+        "GPU1 alone": run_first,
+        "GPU2 alone": run_second,
+        "one after the other": serial,
+        "both, one wait": both,
+    }
+    rates = dict(zip(ways, (flops, flops, 2 * flops, 2 * flops), strict=True))
+    measurements = ap.measure_in_turn(ways, devices=gpus, flops=rates)
     timeline = ap.timeline_of(both)
     agrees = abs(timeline.makespan_s / measurements[-1].median_s - 1) < 0.02
     checks = {"results equal the serial ones": check, "timeline agrees with the clock": agrees}
@@ -129,12 +131,11 @@ def two_cpu_lanes(count, size):
 
         handles = both()
         check = ap.workload.equal(serial(), handles[0].result() + handles[1].result())
-        measurements = (
-            ap.measure(serial, label="one after the other", flops=2 * flops),
-            ap.measure(
-                lambda: [handle.result() for handle in both()], label="both", flops=2 * flops
-            ),
-        )
+        ways = {
+            "one after the other": serial,
+            "both": lambda: [handle.result() for handle in both()],
+        }
+        measurements = ap.measure_in_turn(ways, flops=dict.fromkeys(ways, 2 * flops))
         timeline = ap.timeline_of_handles(both())
     checks = {"results equal the serial ones": check}
     return ap.Findings(measurements, {"both": timeline}, checks, {"cores": ap.capacity(2).cores})

@@ -73,13 +73,15 @@ def cpu_and_gpu(count, cpu_size, gpu_size):
             cpu_first(), finished()
         )
         cpu_flops, gpu_flops = (ap.workload.product_flops(n, count) for n in (cpu_size, gpu_size))
-        measurements = (
-            ap.measure(on_cpu, label="CPU alone", flops=cpu_flops),
-            ap.measure(on_gpu, label="GPU alone", flops=gpu_flops),
-            ap.measure(cpu_first, label="plain, CPU first"),
-            ap.measure(gpu_first, label="plain, GPU first"),
-            ap.measure(finished, label=BOOKS_ORDER),
-        )
+        ways = {
+            "CPU alone": on_cpu,
+            "GPU alone": on_gpu,
+            "plain, CPU first": cpu_first,
+            "plain, GPU first": gpu_first,
+            BOOKS_ORDER: finished,
+        }
+        rates = {"CPU alone": cpu_flops, "GPU alone": gpu_flops}
+        measurements = ap.measure_in_turn(ways, flops=rates)
         timelines = {
             "plain, CPU first": ap.timeline_of(cpu_first),
             BOOKS_ORDER: ap.timeline_of(seen),
@@ -102,7 +104,7 @@ ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption="Ten products on C
 # The claim, on the numbers: this page does not build if it stops being true.
 
 hidden = {label: ap.hidden_share(parts, gpu.measurements[label].median_s) for label in together}
-assert hidden["plain, CPU first"] < 0.1, "plain PyTorch hides CPU work that was issued first"
+assert abs(hidden["plain, CPU first"]) < 0.1, "plain PyTorch hides CPU work issued first"
 assert hidden["plain, GPU first"] > 0.9, "plain PyTorch doesn't hide CPU work issued second"
 assert hidden[BOOKS_ORDER] > 0.9, "the lanes don't run at the same time"
 for label, share in hidden.items():
@@ -149,12 +151,13 @@ def short_and_long(count, short_size, long_size):
             return one.submit(run, x, count).result() + two.submit(run, u, count).result()
 
         check = ap.workload.equal(serial(), finished())
-        measurements = (
-            ap.measure(lambda: one.submit(run, x, count).result(), label="short alone"),
-            ap.measure(lambda: two.submit(run, u, count).result(), label="long alone"),
-            ap.measure(serial, label="one after the other"),
-            ap.measure(finished, label="on lanes"),
-        )
+        ways = {
+            "short alone": lambda: one.submit(run, x, count).result(),
+            "long alone": lambda: two.submit(run, u, count).result(),
+            "one after the other": serial,
+            "on lanes": finished,
+        }
+        measurements = ap.measure_in_turn(ways)
         timeline = ap.timeline_of_handles(lanes())
     checks = {"results equal the serial ones": check}
     values = {"cores": ap.capacity(2).cores}

@@ -100,9 +100,7 @@ def compute_and_copy(count, size):
             checks[f"{way}: equal"] = ap.workload.equal(results, y)
             for buffer in buffers:
                 buffer.fill_(torch.nan)
-        measurements = [
-            ap.measure(way, label=label, devices=[gpu], repeats=7) for label, way in ways.items()
-        ]
+        measurements = ap.measure_in_turn(ways, devices=[gpu], repeats=7)
         timelines = {way: ap.timeline_of(ways[way]) for way in (SECOND, SIDE)}
     wall_s = {each.label: each.median_s for each in measurements}
     for way, timeline in timelines.items():
@@ -218,11 +216,12 @@ def lanes_compute_and_copy(count, size):
         checks = {
             "copies equal the products": ap.workload.equal(buffers, ap.workload.products(x, count))
         }
-        measurements = (
-            ap.measure(lambda: compute.submit(ap.workload.products, x, count).wait(), label="run"),
-            ap.measure(serial, label="one after the other"),
-            ap.measure(lambda: overlapped()[-1].wait(), label="on two lanes"),
-        )
+        ways = {
+            "run": lambda: compute.submit(ap.workload.products, x, count).wait(),
+            "one after the other": serial,
+            "on two lanes": lambda: overlapped()[-1].wait(),
+        }
+        measurements = ap.measure_in_turn(ways)
     return ap.Findings(measurements, {"on two lanes": timeline}, checks)
 
 

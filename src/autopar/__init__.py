@@ -20,7 +20,7 @@ from autopar.span import Span, Timeline
 from autopar.stream import cuda_lane
 from autopar.svg import Drawing, draw
 from autopar.table import Table, compare, tabulate
-from autopar.timer import Benchmark, Timer, measure
+from autopar.timer import Benchmark, Timer, measure, measure_in_turn
 from autopar.traces import write_trace
 from autopar.worker import cpu_lane
 
@@ -52,6 +52,7 @@ __all__ = [
     "gpu",
     "hidden_share",
     "measure",
+    "measure_in_turn",
     "newest_record",
     "num_gpus",
     "observed",

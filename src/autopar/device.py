@@ -38,7 +38,11 @@ def present(device: torch.device | str | int) -> torch.device:
     Raises:
         ValueError: The device is neither a CPU nor a CUDA GPU of this machine.
     """
-    found = gpu(device) if isinstance(device, int) else torch.device(device)
+    try:
+        found = gpu(device) if isinstance(device, int) else torch.device(device)
+    except RuntimeError as error:
+        msg = f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu' or 'cuda:0'"
+        raise ValueError(msg) from error
     if found.type == "cpu":
         return cpu()
     here = ", ".join(str(each) for each in try_all_gpus())
@@ -65,11 +69,20 @@ def synchronize(*devices: torch.device | str | int) -> None:
     Raises:
         ValueError: A device that is not on this machine.
     """
-    if not devices and not torch.cuda.is_initialized():
-        return  # nothing was ever given to a GPU, and waiting would create contexts
-    for device in [present(each) for each in devices] or try_all_gpus():
-        if device.type == "cuda" and (devices or _has_context(device)):
+    for device in [present(each) for each in devices] if devices else used_gpus():
+        if device.type == "cuda":
             torch.cuda.synchronize(device)
+
+
+def used_gpus() -> list[torch.device]:
+    """The GPUs that this process has given anything to.
+
+    Others have nothing to wait for, and asking them would take memory there for a context.
+    """
+    if not torch.cuda.is_initialized():
+        return []
+    used = torch._C._cuda_hasPrimaryContext  # type: ignore[attr-defined]
+    return [gpu(i) for i in range(num_gpus()) if used(i)]
 
 
 def empty_pinned_pool() -> None:
@@ -77,8 +90,3 @@ def empty_pinned_pool() -> None:
     if torch.cuda.is_initialized():
         free = getattr(torch.accelerator, "empty_host_cache", None)
         (free or torch._C._host_emptyCache)()  # public only in newer versions of torch
-
-
-def _has_context(device: torch.device) -> bool:
-    """Whether this process ever used the GPU; waiting for one it never used costs memory there."""
-    return bool(torch._C._cuda_hasPrimaryContext(device.index))  # type: ignore[attr-defined]

@@ -46,7 +46,7 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
         for name, value in _named(source, _namespace(code)):
             if _is_code(value) and (_home(value) in _WORKING_ROOMS or _same_script(code, value)):
                 queue.append(value)
-            elif isinstance(value, _CONSTANTS) and _home(code) == "script":
+            elif _home(code) == "script" and _is_constant(name, value):
                 parts[f"script.{name}"] = repr(value)
     text = json.dumps(parts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
@@ -117,6 +117,13 @@ def _attribute(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
         owner = _attribute(node.value, namespace)
         return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
     return None
+
+
+def _is_constant(name: str, value: object) -> bool:
+    """Whether a name of the script stands for a value that its work may depend on."""
+    if isinstance(value, (list, dict)) or type(value).__name__ == "dtype":
+        return name.isupper()  # others may be results, which differ from run to run
+    return isinstance(value, _CONSTANTS)
 
 
 def _is_code(value: object) -> bool:

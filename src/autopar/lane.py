@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from autopar.handle import Handle, cuda_tensors
+from autopar.handle import Handle
 from autopar.span import KINDS
 from autopar.task import Task
 
@@ -61,8 +61,10 @@ class Lane(ABC):
     ) -> Handle[T]:
         """Queue `fn(*args, **kwargs)` behind what this lane was given before.
 
-        A handle among the arguments stands for its result. CUDA tensors among them, and anything
-        on this lane's device, may still be under way on the caller's current stream.
+        A handle among the arguments stands for its result. What the caller has queued on its
+        current streams comes before the task: on this lane's GPU, on those of CUDA tensors among
+        the arguments, and for what a CPU lane's task does on any GPU. A tensor of another GPU
+        must be an argument for that, not just be used by `fn`.
 
         Args:
             fn: The task.
@@ -87,7 +89,7 @@ class Lane(ABC):
         given = tuple(arg for arg in (*args, *kwargs.values()) if isinstance(arg, Handle))
         task_name = name or str(getattr(fn, "__name__", "task"))
         handle: Handle[T] = Handle(task_name, self.name, self.device, self.kind)
-        ready = self._submitters_work((args, kwargs))
+        ready = _queued_work(self._gpus((args, kwargs)))
         task = Task(handle, fn, args, kwargs, (*after, *given), ready, torch.is_grad_enabled())
         self._forget_done()
         self._handles.append(handle)
@@ -141,15 +143,11 @@ class Lane(ABC):
             f"block. Make a new one: with {self._maker}(...) as lane: ..."
         )
 
-    def _submitters_work(self, arguments: object) -> tuple[torch.cuda.Event, ...]:
-        """Events after what the calling thread has queued on the current streams that matter."""
-        devices = {tensor.device for tensor in cuda_tensors(arguments)}
-        if self.device.type == "cuda":
-            devices.add(self.device)
-        streams = (torch.cuda.current_stream(device) for device in devices)
-        return tuple(stream.record_event() for stream in streams if not stream.query())
-
     _maker: str
+
+    @abstractmethod
+    def _gpus(self, arguments: object) -> Iterable[torch.device]:
+        """The GPUs on which a task must not overtake what its submitter has queued."""
 
     @abstractmethod
     def _accept(self, task: Task[Any]) -> None:
@@ -162,3 +160,11 @@ class Lane(ABC):
     @abstractmethod
     def _drain(self) -> None:
         """Wait for those that have."""
+
+
+def _queued_work(gpus: Iterable[torch.device]) -> dict[torch.device, torch.cuda.Event]:
+    """An event after what the calling thread has queued on each GPU, where that is not done."""
+    streams = {device: torch.cuda.current_stream(device) for device in gpus}
+    return {
+        device: stream.record_event() for device, stream in streams.items() if not stream.query()
+    }

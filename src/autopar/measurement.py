@@ -118,14 +118,14 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
         together_s: Time of all of them run together, in seconds.
 
     Raises:
-        ValueError: Fewer than two parts.
+        ValueError: Fewer than two parts, or one that takes no time.
 
     >>> hidden_share([4.0, 1.0], 4.25)
     0.75
     """
     parts = list(parts_s)
-    if len(parts) < 2:
-        msg = f"parts_s has {len(parts)} times; expected those of two or more parts that overlap"
+    if len(parts) < 2 or min(parts) <= 0:
+        msg = f"parts_s is {parts}; expected the times of two or more parts, all above zero"
         raise ValueError(msg)
     return (sum(parts) - together_s) / (sum(parts) - max(parts))
 
@@ -149,6 +149,7 @@ def format_seconds(seconds: float) -> str:
     """
     if seconds == 0:
         return "0 s"
+    seconds = float(f"{seconds:.4g}")  # first, or 0.99996 s would be 1000.0 ms
     scale, unit = next(
         ((scale, unit) for scale, unit in ((1.0, "s"), (1e-3, "ms")) if abs(seconds) >= scale),
         (1e-6, "us"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any, Self
 
@@ -12,7 +13,7 @@ import torch
 
 from autopar.clock import device_clock
 from autopar.device import gpu, present
-from autopar.handle import Handle, wait_for_event
+from autopar.handle import Handle, cuda_tensors, wait_for_event
 from autopar.lane import Lane
 from autopar.task import Task
 
@@ -72,8 +73,8 @@ class CudaLane(Lane):
     def _launch_ready(self, _: Future[Any] | None = None) -> None:
         """Launch from the head of the queue as long as nothing unissued is in the way.
 
-        Whoever holds the lock launches for all; a thread that finds it taken looks again after
-        it is free, so that a task appended in between is never left behind.
+        Whoever holds the lock launches for all, and looks again after letting go of it: so a
+        task that another thread appended meanwhile, finding the lock taken, is not left behind.
         """
         while self._pending and self._launching.acquire(blocking=False):
             try:
@@ -105,7 +106,7 @@ class CudaLane(Lane):
             task.require_dependencies()
             handle.clock = device_clock(self.device)
             with torch.cuda.stream(self.stream):
-                for event in task.ready:
+                for event in task.ready.values():
                     self.stream.wait_event(event)
                 for before in task.after:
                     if isinstance(before.end, torch.cuda.Event):
@@ -119,6 +120,9 @@ class CudaLane(Lane):
             task.fail(error)
         else:
             handle.issued.set_result(value)
+
+    def _gpus(self, arguments: object) -> Iterable[torch.device]:
+        return {self.device, *(tensor.device for tensor in cuda_tensors(arguments))}
 
     def _drop(self) -> None:
         for task in tuple(self._pending):

@@ -24,7 +24,7 @@ class Task(Generic[T]):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     after: tuple[Handle[Any], ...]
-    ready: tuple[torch.cuda.Event, ...]  # what the submitter had queued on its current streams
+    ready: Mapping[torch.device, torch.cuda.Event]  # after what its submitter had queued there
     grad: bool  # grad mode is thread-local: the submitter's counts
 
     def arguments(self) -> Arguments:

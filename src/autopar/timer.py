@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
 import torch
@@ -72,7 +72,7 @@ class Benchmark:
 
     def __init__(self, description: str = "Done", devices: Devices | None = None) -> None:
         self.description = description
-        self.devices = None if devices is None else [present(device) for device in devices]
+        self.devices = _present(devices)
         self.elapsed_s: float | None = None
 
     def __enter__(self) -> Benchmark:
@@ -125,36 +125,97 @@ def measure(
         ValueError: An empty label, too few repeats, a negative warm-up, a device not here.
     """
     check_label(label)
+    _check_counts(repeats, warmup)
+    waited = _present(devices)
+    values_s = []
+    for i in progress(range(-warmup, repeats), label):
+        if setup is not None:
+            setup()
+        sample_s = _sample(fn, waited)
+        if i >= 0:
+            values_s.append(sample_s)
+    return Measurement(label, tuple(values_s), flops, size_bytes, _origin(waited))
+
+
+def measure_in_turn(
+    ways: Mapping[str, Callable[[], object]],
+    *,
+    devices: Devices | None = None,
+    warmup: int = 3,
+    repeats: int = 20,
+    flops: Mapping[str, float] | None = None,
+) -> tuple[Measurement, ...]:
+    """Time several ways, one sample of each in every round, so that they can be compared.
+
+    A machine whose speed drifts, as shared ones do, then drifts for all of them alike. Samples
+    are taken as `measure` does.
+
+    Args:
+        ways: Label to work; called without arguments, in this order.
+        devices: As in `measure`, for all ways.
+        warmup: Rounds before the first that counts.
+        repeats: Rounds, at least three.
+        flops: Label to floating-point operations, for the ways that are to have a rate.
+
+    Returns:
+        A measurement for each way, in order.
+
+    Raises:
+        ValueError: As `measure` does, or `flops` for a way that is not there.
+    """
+    for label in ways:
+        check_label(label)
+    _check_counts(repeats, warmup)
+    flops = flops or {}
+    if unknown := set(flops) - set(ways):
+        msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
+        raise ValueError(msg)
+    waited = _present(devices)
+    values_s: dict[str, list[float]] = {label: [] for label in ways}
+    for i in progress(range(-warmup, repeats), "rounds"):
+        for label, way in ways.items():
+            sample_s = _sample(way, waited)
+            if i >= 0:
+                values_s[label].append(sample_s)
+    return tuple(
+        Measurement(label, tuple(taken_s), flops.get(label), origin=_origin(waited))
+        for label, taken_s in values_s.items()
+    )
+
+
+def _sample(fn: Callable[[], object], devices: list[torch.device] | None) -> float:
+    """Seconds that `fn` and the devices take, from idle to done."""
+    synchronize()
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        start_s = time.perf_counter()
+        kept = fn()
+        _wait(devices)
+        elapsed_s = time.perf_counter() - start_s
+    finally:
+        if collecting:
+            gc.enable()
+    synchronize()
+    del kept  # freed here, outside the clock
+    return elapsed_s
+
+
+def _check_counts(repeats: int, warmup: int) -> None:
     if repeats < MIN_SAMPLES or warmup < 0:
         msg = (
             f"repeats is {repeats} and warmup {warmup}; expected at least {MIN_SAMPLES} repeats, "
             f"so that there is a spread, and no negative warm-up."
         )
         raise ValueError(msg)
-    waited = None if devices is None else [present(device) for device in devices]
-    values_s: list[float] = []
-    collecting = gc.isenabled()
-    try:
-        for i in progress(range(-warmup, repeats), label):
-            if setup is not None:
-                setup()
-            synchronize()
-            gc.disable()
-            start_s = time.perf_counter()
-            kept = fn()
-            _wait(waited)
-            elapsed_s = time.perf_counter() - start_s
-            if collecting:
-                gc.enable()
-            synchronize()
-            del kept
-            if i >= 0:
-                values_s.append(elapsed_s)
-    finally:
-        if collecting:
-            gc.enable()
-    origin = f"measured live on {processor_names(waited)}"
-    return Measurement(label, tuple(values_s), flops, size_bytes, origin)
+
+
+def _present(devices: Devices | None) -> list[torch.device] | None:
+    return None if devices is None else [present(device) for device in devices]
+
+
+def _origin(devices: list[torch.device] | None) -> str:
+    return f"measured live on {processor_names(devices)}"
 
 
 def _wait(devices: list[torch.device] | None) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
 import torch
 
-from autopar.device import cpu, gpu
-from autopar.handle import cuda_tensors
+from autopar.device import cpu, used_gpus
 from autopar.lane import Lane
 from autopar.task import Task
 
@@ -74,33 +74,33 @@ class CpuLane(Lane):
             if not handle.issued.set_running_or_notify_cancel():
                 return
             task.require_dependencies()
-            for event in task.ready:
-                event.synchronize()
             handle.start = time.perf_counter()
             arguments = task.arguments()
-            self._use_own_streams(arguments)
+            self._use_own_streams(task.ready)
             value = task.call(arguments)
-            for stream in self._streams.values():
-                stream.synchronize()  # what the task has queued on GPUs is part of it
+            for device in used_gpus():  # what the task has queued there is part of it
+                torch.cuda.current_stream(device).synchronize()
             handle.end = time.perf_counter()
         except BaseException as error:
             task.fail(error)
         else:
             handle.issued.set_result(value)
 
-    def _use_own_streams(self, arguments: object) -> None:
-        """Give the worker a stream of its own on each GPU that a task may use.
+    def _use_own_streams(self, ready: Mapping[torch.device, torch.cuda.Event]) -> None:
+        """Let the worker queue on streams of its own, behind what the submitter has queued.
 
-        On the default stream, waiting for its own work would mean waiting for everybody's.
+        On the default streams, waiting for its own work would mean waiting for everybody's.
         """
-        if not torch.cuda.is_initialized():
-            return
-        current = gpu(torch.cuda.current_device())
-        for device in {current, *(tensor.device for tensor in cuda_tensors(arguments))}:
+        for device in used_gpus():
             if device not in self._streams:
-                self._streams[device] = torch.cuda.Stream(device)
-                torch.cuda.set_stream(self._streams[device])
-        torch.cuda.set_device(current)  # which setting a stream of another GPU has changed
+                with torch.cuda.device(device):  # setting a stream makes its device the current one
+                    self._streams[device] = torch.cuda.Stream(device)
+                    torch.cuda.set_stream(self._streams[device])
+            if device in ready:
+                self._streams[device].wait_event(ready[device])
+
+    def _gpus(self, arguments: object) -> Iterable[torch.device]:
+        return used_gpus()
 
     def _drop(self) -> None:
         for handle in self._handles:
