@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import time
 import traceback
 import weakref
 from concurrent.futures import CancelledError
@@ -244,7 +245,7 @@ def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(gate, 
         begun = lane.submit(running)
         queued = lane.submit(ran.append, 1, name="queued")
         # Opens the gate once the queued task is dropped: only then may leaving come to an end.
-        opening = threading.Thread(target=lambda: (queued.wait_quietly(), gate.open()))
+        opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
         opening.start()
         assert gate.begun.wait(_WAIT_S)
         _ = 1 / 0
@@ -263,7 +264,7 @@ def test_what_waits_for_a_dropped_task_says_so(gate):
             queued = inner.submit(int, name="queued")
             dependent = outer.submit(int, after=[queued])
             assert gate.begun.wait(_WAIT_S)
-            opening = threading.Thread(target=lambda: (queued.wait_quietly(), gate.open()))
+            opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
             opening.start()
             _ = 1 / 0
         opening.join(_WAIT_S)
@@ -285,7 +286,7 @@ def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate):
     with pytest.raises(ZeroDivisionError), cpu_lane() as outer, cpu_lane() as inner:
         held = outer.submit(gate)
         waits = inner.submit(int, after=[held])
-        opening = threading.Thread(target=lambda: (waits.wait_quietly(), gate.open()))
+        opening = threading.Thread(target=lambda: (waits.wait_until_issued(), gate.open()))
         opening.start()
         assert gate.begun.wait(_WAIT_S)
         _ = 1 / 0
@@ -437,3 +438,12 @@ def test_tasks_are_annotated_with_their_names(monkeypatch):
     with cpu_lane() as lane:
         lane.submit(names.append, "runs", name="forward")
     assert names == ["forward", "runs", "end"]
+
+
+def test_a_result_goes_with_its_handle():
+    with cpu_lane() as lane:
+        result = weakref.ref(lane.submit(torch.zeros, 3).result())
+        give_up_s = time.perf_counter() + _WAIT_S
+        while result() is not None:  # the worker may be on its way out of the task still
+            assert time.perf_counter() < give_up_s, "the lane holds on to a result"
+            time.sleep(1e-3)

@@ -1,5 +1,6 @@
 """Lanes on GPUs: waits, memory, errors and leaving, with work that is late on purpose."""
 
+import functools
 import json
 import random
 import threading
@@ -183,17 +184,37 @@ def test_a_cpu_lanes_result_is_there_even_if_its_copy_did_not_block(spin):
             assert equals(worker.submit(fetch, source).result(), 7)
 
 
-@pytest.mark.gpu(2)
-@pytest.mark.parametrize("index", [0, 1])
-def test_a_cpu_lanes_copy_comes_after_what_its_submitter_has_queued(spin, index):
+_REACHES = {
+    "argument": lambda x: (torch.Tensor.cpu, x),
+    "container": lambda x: (lambda xs: xs["x"][0].cpu(), {"x": [x]}),
+    "closure": lambda x: (lambda: x.cpu(),),
+    "default": lambda x: (lambda x=x: x.cpu(),),
+    "partial": lambda x: (functools.partial(torch.Tensor.cpu, x),),
+    "bound": lambda x: (x.cpu,),
+    "global": lambda x: (eval("lambda: x.cpu()", {"x": x}),),
+}
+
+
+@pytest.mark.parametrize("reach", _REACHES.values(), ids=_REACHES)
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=_two)])
+def test_a_cpu_lanes_copy_comes_after_what_its_submitter_has_queued(spin, index, reach):
     with cpu_lane() as worker:
-        for _ in range(3):
-            x = torch.zeros(_N, device=gpu(index))
-            with torch.cuda.device(index):
-                spin(30)
-            x += 7
-            assert equals(worker.submit(lambda x=x: x.cpu()).result(), 7)  # no argument says so
-            assert equals(worker.submit(lambda x: x.cpu(), x).result(), 7)
+        x = torch.zeros(_N, device=gpu(index))
+        with torch.cuda.device(index):
+            spin(30)
+        x += 7
+        assert equals(worker.submit(*reach(x)).result(), 7)
+
+
+@_two
+@pytest.mark.parametrize("reach", [_REACHES[name] for name in ("argument", "closure")])
+def test_a_cuda_lanes_task_comes_after_what_was_queued_on_another_gpu(spin, reach):
+    with cuda_lane(0) as lane:
+        x = torch.zeros(_N, device=gpu(1))
+        with torch.cuda.device(1):
+            spin(30)
+        x += 7
+        assert equals(lane.submit(*reach(x)).result(), 7)
 
 
 def test_a_cpu_lane_does_not_wait_for_a_gpu_that_its_task_does_not_use(spin):
@@ -293,7 +314,7 @@ def test_an_argument_freed_while_another_lane_reads_it_is_not_overwritten(moved)
 @pytest.mark.parametrize("device", [0, pytest.param(1, marks=_two)])
 def test_a_span_lies_between_the_hosts_readings(spin, monkeypatch, device, recalibrated):
     if recalibrated:
-        monkeypatch.setattr(clock, "_REBASE_AFTER_S", 0.0)
+        clock._clocks.clear()
     with cuda_lane(device, kind="copy") as lane:
         lane.submit(spin, 1).result()
         before_s = time.perf_counter()
@@ -360,7 +381,7 @@ def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(spin, 
         held = worker.submit(gate)
         running = lane.submit(spin, 100)
         queued = [lane.submit(ran.append, held), lane.submit(ran.append, 1)]
-        opening = threading.Thread(target=lambda: (queued[1].wait_quietly(), gate.open()))
+        opening = threading.Thread(target=lambda: (queued[1].wait_until_issued(), gate.open()))
         opening.start()
         assert gate.begun.wait(_WAIT_S)
         _ = 1 / 0

@@ -61,6 +61,7 @@ def current():
 @pytest.fixture
 def _streams(monkeypatch, current):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # keeps real GPUs out of it
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     here = threading.local()
@@ -77,7 +78,7 @@ def _streams(monkeypatch, current):
     )
     base = FakeEvent()
     clock = DeviceClock(base, base.recorded_s, 1e-6)
-    monkeypatch.setattr("autopar.stream.device_clock", lambda device: clock)
+    monkeypatch.setattr("autopar.stream.device_clock", lambda device, **_: clock)
 
 
 def fail():
@@ -186,7 +187,7 @@ def test_left_by_an_exception_it_drops_what_is_not_launched(gate):
     with pytest.raises(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
         held = worker.submit(gate)
         queued = [lane.submit(ran.append, held), lane.submit(ran.append, 1)]
-        opening = threading.Thread(target=lambda: (queued[1].wait_quietly(), gate.open()))
+        opening = threading.Thread(target=lambda: (queued[1].wait_until_issued(), gate.open()))
         opening.start()
         assert gate.begun.wait(_WAIT_S)
         _ = 1 / 0

@@ -10,6 +10,8 @@ import torch
 
 # Event times are float32 milliseconds: 1 us coarse after 10 s, 4 us after a minute.
 _REBASE_AFTER_S = 10.0
+_DRIFT = 10e-6  # of a GPU's clock against the host's; 4 us in a second were seen
+_RESOLUTION_S = 1e-6  # of a difference between two events; each is known to 0.5 us
 _TRIES = 50  # the best of 50 is within a microsecond or two of the best of 200
 
 _clocks: dict[torch.device, DeviceClock] = {}
@@ -25,7 +27,7 @@ class DeviceClock:
     Args:
         base: A finished timing event.
         base_s: When it happened, by `time.perf_counter`.
-        error_s: By how much `base_s` can be off, either way.
+        error_s: By how much a time just after `base_s` can be off, either way.
     """
 
     base: torch.cuda.Event
@@ -37,12 +39,16 @@ class DeviceClock:
         elapsed_ms: float = self.base.elapsed_time(event)
         return self.base_s + elapsed_ms / 1e3
 
+    def error_at(self, event: torch.cuda.Event) -> float:
+        """By how much `time_s` of an event can be off, either way, in seconds."""
+        return self.error_s + _DRIFT * abs(self.time_s(event) - self.base_s)
 
-def device_clock(device: torch.device) -> DeviceClock:
-    """The device's clock, calibrated now if the last time is too long ago."""
+
+def device_clock(device: torch.device, max_age_s: float = _REBASE_AFTER_S) -> DeviceClock:
+    """The device's clock, calibrated now if it is older than `max_age_s` seconds."""
     with _lock:
         clock = _clocks.get(device)
-        if clock is None or time.perf_counter() - clock.base_s > _REBASE_AFTER_S:
+        if clock is None or time.perf_counter() - clock.base_s > max_age_s:
             clock = _clocks[device] = _calibrated(device)
         return clock
 
@@ -58,7 +64,7 @@ def _calibrated(device: torch.device) -> DeviceClock:
         event.synchronize()
         after_s = time.perf_counter()
         error_s = (after_s - before_s) / 2
-        if best is None or error_s < best.error_s:
-            best = DeviceClock(event, before_s + error_s, error_s)
+        if best is None or error_s + _RESOLUTION_S < best.error_s:
+            best = DeviceClock(event, before_s + error_s, error_s + _RESOLUTION_S)
     assert best is not None
     return best

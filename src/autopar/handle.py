@@ -67,9 +67,7 @@ class Handle(Generic[T]):
             CancelledError: The task was dropped, as its lane was left by an exception.
             RuntimeError: The task waits for itself, or for one that failed.
         """
-        if not self.issued.done() and self.runner() == threading.get_ident():
-            msg = f"{self} is awaited by a task of its own lane, which it is queued behind"
-            raise RuntimeError(msg)
+        self.wait_until_issued()
         try:
             self.issued.result()
         except CancelledError:
@@ -78,15 +76,24 @@ class Handle(Generic[T]):
         except BaseException:
             self._mark_seen()
             raise
+        self.wait_until_done()
+
+    def wait_until_done(self) -> None:
+        """Wait for the end of what it has queued on a stream; it must be issued."""
         if isinstance(self.end, torch.cuda.Event):
             wait_for_event(self.end)
 
-    def wait_quietly(self) -> None:
-        """Wait for a task to end, well or not, without counting its error as seen."""
+    def wait_until_issued(self) -> None:
+        """Wait until its function has returned or failed, or it was dropped.
+
+        Raises:
+            RuntimeError: The calling task keeps it from being issued.
+        """
+        if not self.issued.done() and self.runner() == threading.get_ident():
+            msg = f"{self} is awaited by a task of its own lane, which it is queued behind"
+            raise RuntimeError(msg)
         with contextlib.suppress(CancelledError):
             self.issued.exception()
-        if isinstance(self.end, torch.cuda.Event):
-            self.end.synchronize()
 
     def result(self) -> T:
         """Wait for the work and return what the task returned.
@@ -114,8 +121,11 @@ class Handle(Generic[T]):
 
     @property
     def alignment_error_s(self) -> float:
-        """Seconds by which the span may be off, either way; none on a CPU lane."""
-        return self.clock.error_s if self.clock else 0.0
+        """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
+        self.wait()
+        if self.clock is None or not isinstance(self.end, torch.cuda.Event):
+            return 0.0
+        return self.clock.error_at(self.end)
 
     def __str__(self) -> str:
         return f"task {self.name!r} on lane {self.lane!r} ({self.device})"

@@ -12,16 +12,15 @@ A task waits for the handles among its arguments and in `after=`:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
 
-from autopar.handle import Handle
+from autopar.handle import Handle, cuda_tensors
 from autopar.span import KINDS
-from autopar.task import Task
+from autopar.task import Task, reached_by
 
 T = TypeVar("T")
 
@@ -48,7 +47,8 @@ class Lane(ABC):
         self.kind = kind
         self._open = False
         self._left = False
-        self._handles: deque[Handle[Any]] = deque()  # not known to be done, in order
+        # Results belong to the caller: a lane holds on to handles until they are issued, no longer.
+        self._waiting: dict[Handle[Any], None] = {}
         self._failures: list[Handle[Any]] = []
 
     def submit(
@@ -61,10 +61,10 @@ class Lane(ABC):
     ) -> Handle[T]:
         """Queue `fn(*args, **kwargs)` behind what this lane was given before.
 
-        A handle among the arguments stands for its result. What the caller has queued on its
-        current streams comes before the task: on this lane's GPU, on those of CUDA tensors among
-        the arguments, and for what a CPU lane's task does on any GPU. A tensor of another GPU
-        must be an argument for that, not just be used by `fn`.
+        A handle among the arguments stands for its result. CUDA tensors that the task reaches may
+        still be under way on the caller's current streams: the task waits for those. It reaches
+        its arguments, what `fn` is bound to, its closure and defaults, and the global tensors it
+        names; what it finds in other ways, such as a module's parameters, must be an argument.
 
         Args:
             fn: The task.
@@ -89,28 +89,47 @@ class Lane(ABC):
         given = tuple(arg for arg in (*args, *kwargs.values()) if isinstance(arg, Handle))
         task_name = name or str(getattr(fn, "__name__", "task"))
         handle: Handle[T] = Handle(task_name, self.name, self.device, self.kind)
-        ready = _queued_work(self._gpus((args, kwargs)))
-        task = Task(handle, fn, args, kwargs, (*after, *given), ready, torch.is_grad_enabled())
-        self._forget_done()
-        self._handles.append(handle)
+        captured = tuple(cuda_tensors(reached_by(fn)))
+        devices = {tensor.device for tensor in (*captured, *cuda_tensors((args, kwargs)))}
+        if self.device.type == "cuda":
+            devices.add(self.device)
+        ready, grad = _queued_work(devices), torch.is_grad_enabled()
+        task = Task(handle, fn, args, kwargs, captured, (*after, *given), ready, grad)
+        self._waiting[handle] = None
         self._accept(task)
         return handle
 
     def wait(self) -> None:
         """Wait for everything submitted so far; raise the first error that nobody has seen."""
-        self._forget_done()
-        for handle in (*self._failures, *self._handles):
-            if not handle.seen:
-                handle.wait()
-        self._handles.clear()
-
-    def _forget_done(self) -> None:
-        """Let go of results that belong to the caller; keep errors until they are seen."""
-        while self._handles and self._handles[0].done():
-            handle = self._handles.popleft()
-            if handle.failed():
-                self._failures.append(handle)
+        self._drain()
         self._failures = [handle for handle in self._failures if not handle.seen]
+        for handle in self._failures:
+            handle.wait()
+
+    def _run(self, task: Task[T], run: Callable[[Task[T]], T]) -> None:
+        """Issue a task and resolve its handle, unless it was dropped."""
+        handle = task.handle
+        if handle.issued.set_running_or_notify_cancel():
+            try:
+                task.require_dependencies()
+                value = run(task)
+            except BaseException as error:
+                error.add_note(f"in {handle}")
+                self._failures.append(handle)  # before anybody can know that it has failed
+                handle.issued.set_exception(error)
+            else:
+                handle.issued.set_result(value)
+        self._waiting.pop(handle)
+
+    def _drop(self) -> None:
+        """Cancel tasks that have not begun."""
+        for handle in tuple(self._waiting):
+            handle.issued.cancel()
+
+    def _drain(self) -> None:
+        """Wait until everything is done or dropped."""
+        for handle in tuple(self._waiting):
+            handle.wait_until_issued()
 
     def __enter__(self) -> Self:
         if self._open or self._left:
@@ -146,20 +165,8 @@ class Lane(ABC):
     _maker: str
 
     @abstractmethod
-    def _gpus(self, arguments: object) -> Iterable[torch.device]:
-        """The GPUs on which a task must not overtake what its submitter has queued."""
-
-    @abstractmethod
     def _accept(self, task: Task[Any]) -> None:
         """Queue a task."""
-
-    @abstractmethod
-    def _drop(self) -> None:
-        """Cancel tasks that have not begun."""
-
-    @abstractmethod
-    def _drain(self) -> None:
-        """Wait for those that have."""
 
 
 def _queued_work(gpus: Iterable[torch.device]) -> dict[torch.device, torch.cuda.Event]:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
 from autopar.clock import device_clock
 from autopar.device import gpu, present
-from autopar.handle import Handle, cuda_tensors, wait_for_event
+from autopar.handle import Handle, wait_for_event
 from autopar.lane import Lane
 from autopar.task import Task
+
+T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -62,7 +63,7 @@ class CudaLane(Lane):
         self._launcher: int | None = None  # ident of the thread that holds the lock
 
     def __enter__(self) -> Self:
-        device_clock(self.device)  # calibrated before there is work to disturb
+        device_clock(self.device, max_age_s=1.0)  # while there is no work to disturb
         return super().__enter__()
 
     def _accept(self, task: Task[Any]) -> None:
@@ -94,41 +95,25 @@ class CudaLane(Lane):
             for before in task.after:
                 if not before.issued.done():
                     return before
-            self._launch(task)
+            self._run(task, self._launch)
             self._pending.popleft()
         return None
 
-    def _launch(self, task: Task[Any]) -> None:
+    def _launch(self, task: Task[T]) -> T:
         handle = task.handle
-        if not handle.issued.set_running_or_notify_cancel():
-            return
-        try:
-            task.require_dependencies()
-            handle.clock = device_clock(self.device)
-            with torch.cuda.stream(self.stream):
-                for event in task.ready.values():
-                    self.stream.wait_event(event)
-                for before in task.after:
-                    if isinstance(before.end, torch.cuda.Event):
-                        self.stream.wait_event(before.end)
-                handle.start = self.stream.record_event(torch.cuda.Event(enable_timing=True))
-                try:
-                    value = task.call(task.arguments())
-                finally:
-                    handle.end = self.stream.record_event(torch.cuda.Event(enable_timing=True))
-        except BaseException as error:
-            task.fail(error)
-        else:
-            handle.issued.set_result(value)
-
-    def _gpus(self, arguments: object) -> Iterable[torch.device]:
-        return {self.device, *(tensor.device for tensor in cuda_tensors(arguments))}
-
-    def _drop(self) -> None:
-        for task in tuple(self._pending):
-            task.handle.issued.cancel()
+        handle.clock = device_clock(self.device)
+        with torch.cuda.stream(self.stream):
+            for event in task.ready.values():
+                self.stream.wait_event(event)
+            for before in task.after:
+                if isinstance(before.end, torch.cuda.Event):
+                    self.stream.wait_event(before.end)
+            handle.start = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+            try:
+                return task.call(task.arguments())
+            finally:
+                handle.end = self.stream.record_event(torch.cuda.Event(enable_timing=True))
 
     def _drain(self) -> None:
-        for handle in self._handles:
-            handle.wait_quietly()
-        wait_for_event(self.stream.record_event())  # a task that failed may have queued kernels
+        super()._drain()
+        wait_for_event(self.stream.record_event())  # after all kernels, those of failed tasks too

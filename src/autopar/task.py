@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -23,6 +26,7 @@ class Task(Generic[T]):
     fn: Callable[..., T]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    captured: tuple[torch.Tensor, ...]  # CUDA tensors that `fn` reaches without an argument
     after: tuple[Handle[Any], ...]
     ready: Mapping[torch.device, torch.cuda.Event]  # after what its submitter had queued there
     grad: bool  # grad mode is thread-local: the submitter's counts
@@ -35,14 +39,9 @@ class Task(Generic[T]):
     def call(self, arguments: Arguments) -> T:
         """Run it in the calling thread, on its current streams."""
         args, kwargs = arguments
-        use_on_current_streams(arguments)
+        use_on_current_streams((arguments, self.captured))
         with torch.set_grad_enabled(self.grad), annotate(self.handle.name):
             return self.fn(*args, **kwargs)
-
-    def fail(self, error: BaseException) -> None:
-        """Hand the error to whoever waits, saying which task it was."""
-        error.add_note(f"in {self.handle}")
-        self.handle.issued.set_exception(error)
 
     def require_dependencies(self) -> None:
         """Refuse to run without what the task waits for."""
@@ -54,6 +53,30 @@ class Task(Generic[T]):
                 ending = "was dropped" if dropped else "failed"
                 msg = f"not run, because {before}, which it waits for, {ending}"
                 raise RuntimeError(msg) from cause
+
+
+def reached_by(fn: Callable[..., Any]) -> list[object]:
+    """What a function can use without being given it, as far as it shows.
+
+    >>> x = torch.tensor(5)
+    >>> reached_by(lambda y=[3]: x + y[0])
+    [([3],), tensor(5)]
+    """
+    found: list[object] = []
+    if isinstance(fn, functools.partial):
+        found += [fn.args, fn.keywords, *reached_by(fn.func)]
+    bound_to = getattr(fn, "__self__", None)
+    if isinstance(bound_to, torch.Tensor):
+        found.append(bound_to)
+    fn = inspect.unwrap(getattr(fn, "__func__", fn))
+    if inspect.isfunction(fn):
+        found += [each for each in (fn.__defaults__, fn.__kwdefaults__) if each]
+        for cell in fn.__closure__ or ():
+            with contextlib.suppress(ValueError):  # a cell may be empty still
+                found.append(cell.cell_contents)
+        named = (fn.__globals__.get(name) for name in fn.__code__.co_names)
+        found += [each for each in named if isinstance(each, torch.Tensor)]
+    return found
 
 
 def _value(argument: Any) -> Any:

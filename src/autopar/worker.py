@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
 from autopar.device import cpu, used_gpus
 from autopar.lane import Lane
 from autopar.task import Task
+
+T = TypeVar("T")
 
 _numbers = itertools.count(1)
 
@@ -66,25 +68,23 @@ class CpuLane(Lane):
         self._executor.submit(self._work, task)
 
     def _work(self, task: Task[Any]) -> None:
+        for before in task.after:
+            if not task.handle.issued.cancelled():
+                before.wait_until_issued()
+        self._run(task, self._do)
+
+    def _do(self, task: Task[T]) -> T:
         handle = task.handle
-        try:
-            for before in task.after:
-                if not handle.issued.cancelled():
-                    before.wait_quietly()
-            if not handle.issued.set_running_or_notify_cancel():
-                return
-            task.require_dependencies()
-            handle.start = time.perf_counter()
-            arguments = task.arguments()
-            self._use_own_streams(task.ready)
-            value = task.call(arguments)
-            for device in used_gpus():  # what the task has queued there is part of it
-                torch.cuda.current_stream(device).synchronize()
-            handle.end = time.perf_counter()
-        except BaseException as error:
-            task.fail(error)
-        else:
-            handle.issued.set_result(value)
+        for before in task.after:
+            before.wait_until_done()
+        handle.start = time.perf_counter()
+        arguments = task.arguments()
+        self._use_own_streams(task.ready)
+        value = task.call(arguments)
+        for device in used_gpus():  # what the task has queued there is part of it
+            torch.cuda.current_stream(device).synchronize()
+        handle.end = time.perf_counter()
+        return value
 
     def _use_own_streams(self, ready: Mapping[torch.device, torch.cuda.Event]) -> None:
         """Let the worker queue on streams of its own, behind what the submitter has queued.
@@ -99,15 +99,10 @@ class CpuLane(Lane):
             if device in ready:
                 self._streams[device].wait_event(ready[device])
 
-    def _gpus(self, arguments: object) -> Iterable[torch.device]:
-        return used_gpus()
-
-    def _drop(self) -> None:
-        for handle in self._handles:
-            handle.issued.cancel()
-
     def _drain(self) -> None:
-        self._executor.shutdown(wait=True)
+        super()._drain()
+        if not self._open:
+            self._executor.shutdown(wait=True)
 
 
 def _settle(threads: int) -> int:
