@@ -98,7 +98,9 @@ gpu = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
 parts = [gpu.measurements[f"{each} alone"].median_s for each in ("CPU", "GPU")]
 together = ["plain, CPU first", "plain, GPU first", BOOKS_ORDER]
 limit_s = dict.fromkeys(together, max(parts))
-ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption="Ten products on CPU and GPU each"))
+cpu = f"{gpu.hardware['cpu_cores']} cores of {gpu.hardware['cpu']}"
+caption = f"Ten products each, on {cpu} and on a GPU"
+ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption=caption))
 
 # %%
 # The claim, on the numbers: this page does not build if it stops being true.
