@@ -303,9 +303,9 @@ def test_a_missing_record_is_refused(path, tmp_path):
     path.unlink()
     with pytest.raises(RecordError, match=f"{_NAME}.json: there is no such record.*2 GPUs run"):
         load(tmp_path)
-    with pytest.raises(RecordError, match="there is no such file.*Record it anew"):
+    with pytest.raises(RecordError, match="there is no such file.*python -m autopar record"):
         load_record(path)
-    with pytest.raises(RecordError, match="there is no such record.*Record it anew"):
+    with pytest.raises(RecordError, match="there is no such record.*python -m autopar record"):
         newest_record(_NAME, tmp_path)
 
 

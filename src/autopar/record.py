@@ -18,6 +18,7 @@ from autopar.storage import write_atomically
 SCHEMA = 1
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
 FOLDER = Path(__file__).parent / "recorded"
+_AGAIN = "On a machine with GPUs run: python -m autopar record"
 _FIELDS = {
     "schema": int,
     "experiment": str,
@@ -112,9 +113,7 @@ class Record:
         return f"{self.experiment}: {self.origin}"
 
 
-def newest_record(
-    name: str, folder: Path | str | None = None, again: str = "Record it anew."
-) -> Record:
+def newest_record(name: str, folder: Path | str | None = None, again: str = _AGAIN) -> Record:
     """Load the record of a name that was measured last, on whichever machine.
 
     Args:
@@ -173,7 +172,7 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     return path
 
 
-def load_record(path: Path | str, again: str = "Record it anew.") -> Record:
+def load_record(path: Path | str, again: str = _AGAIN) -> Record:
     """Read a record and check that it is whole and as it was written.
 
     Args:
