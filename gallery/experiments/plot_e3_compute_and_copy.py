@@ -18,11 +18,14 @@ and pinned buffers, they do hide. The two timelines settle it.
 # --------
 # 50 products of 4000 x 4000 in float32, and as many copies of 64 MB. `copy_to_cpu` is the book's.
 
-import resource
+import contextlib
 
 import torch
 
 import autopar as ap
+
+with contextlib.suppress(ImportError):  # Windows has no such module
+    import resource
 
 BOOK = {"count": 50, "size": 4000}
 HERE = {"count": 12, "size": 512}
@@ -151,8 +154,9 @@ ap.show(
 # Where the book's gain comes from
 # --------------------------------
 # If nothing overlaps, why do the editions print a gain? Their first way copies into fresh memory,
-# which the system hands out page by page, clearing each; their second way makes torch pin memory,
-# which costs far more once, and nothing afterwards. Neither has to do with overlap.
+# which the system hands out page by page, clearing each. Their second way makes torch pin its
+# memory: that is paid for the first time only, for torch keeps the memory for the next copies.
+# Neither has to do with overlap.
 
 
 def one_result(size):
