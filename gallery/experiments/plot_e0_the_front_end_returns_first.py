@@ -30,8 +30,8 @@ HERE = {"count": 10, "size": 512}
 # %%
 # Predict
 # -------
-# A launch takes the host a few microseconds, however large the product. 50 of them are issued in
-# well under a millisecond or two; the products take as long as their arithmetic takes. On the CPU
+# A launch takes the host the same few microseconds however large the product; the products take
+# as long as their arithmetic takes. So issuing should be a small share of the whole. On the CPU
 # there is no such gap: an operator returns when its result is there.
 #
 # The bare wait is D2L's own. With the work on another GPU than the current one, it has nothing to
@@ -162,8 +162,8 @@ ap.show(ap.compare(here.measurements, caption="10 products on the CPU"))
 # When this does not help
 # -----------------------
 # Returning first gains nothing by itself: it pays when the host has something else to issue, as
-# in the pages that follow. And it can only last until the queue is full: about a thousand
-# launches ahead of a GPU, the next launch waits.
+# in the pages that follow. And it can only last until the queue is full: then the next
+# launch waits for the GPU.
 #
 # Now you
 # -------

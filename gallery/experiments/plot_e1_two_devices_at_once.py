@@ -161,8 +161,8 @@ ap.show(ap.draw(timeline, title="Two CPU lanes", caption="Each lane is a worker 
 # %%
 # When this does not help
 # -----------------------
-# One device is not two: the same products on two streams of one GPU gain nothing, because each
-# product fills it. And any wait in between (`.item()`, `.cpu()`, `print` of a result) makes
+# One device is not two: the same products on two streams of one GPU have little to gain, because
+# a large product fills it. And any wait in between (`.item()`, `.cpu()`, `print` of a result) makes
 # the host stop issuing, and the other device starve.
 #
 # Now you

@@ -132,6 +132,8 @@ assert abs(hidden[SECOND]) < 0.03, "the book's second way overlaps after all"
 assert min(hidden[SIDE], hidden[LANE]) >= 0.97, "the side stream doesn't hide the copies"
 for way, share in hidden.items():
     print(f"{way}: {share:z.1%} of the copies hidden, of at best {1 - 1 / BOOK['count']:.0%}")
+even_size = BOOK["size"] * median_s["copy"] / median_s["run"]
+print(f"Below a side of about {even_size:,.0f} a copy takes longer than its product.")
 
 # %%
 # See it
@@ -243,9 +245,9 @@ ap.show(ap.draw(timeline, title="Two CPU lanes", caption="A copy starts when its
 # %%
 # When this does not help
 # -----------------------
-# Only the shorter of the two can hide. With products of half the side, a copy takes longer than a
-# product and the bus becomes the limit. And results that fit into one copy at the end need no
-# pipeline: what can't overlap is exactly the last copy.
+# Only the shorter of the two can hide. A product shrinks with the cube of its side and a copy with
+# the square: below the side that the claim has printed, the bus is the limit. And results that
+# fit into one copy at the end need no pipeline: what can't overlap is exactly the last copy.
 #
 # Now you
 # -------

@@ -18,7 +18,7 @@ from autopar.span import Span, Timeline
 T = TypeVar("T")
 
 _SPIN_S = 200e-6  # waits shorter than this end without a sleep
-_NAP_S = 20e-6  # the kernel makes about 70 us of it
+_NAP_S = 20e-6  # Linux adds its timer slack, 50 us unless told otherwise
 
 
 class Handle(Generic[T]):

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autopar.display import RICH
 from autopar.limit import Limit, check_limit, limits_of
 from autopar.measurement import Measurement, format_seconds
 from autopar.origin import origins_of, short_names
@@ -161,7 +162,7 @@ def show(name: str) -> None:
     if name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
         raise ValueError(msg)
-    if os.environ.get("AUTOPAR_RICH"):
+    if os.environ.get(RICH):
         return
     import matplotlib.pyplot as plt
 
