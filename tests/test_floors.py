@@ -13,7 +13,7 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 
 # From the ground up. A room imports rooms of lower floors only, so there can be no circle.
 _PURE_FLOORS = (
-    {"digest", "display", "limit", "measurement", "origin", "progress"}
+    {"copyplan", "digest", "display", "limit", "measurement", "origin", "progress"}
     | {"provenance", "span", "storage"},
     {"record", "traces", "unit"},
     {"table"},
@@ -22,11 +22,13 @@ _PURE_FLOORS = (
     {"plot", "svg"},
 )
 _TORCH_FLOORS = (
-    {"annotate", "clock", "device", "workload"},
-    {"handle", "machine"},
-    {"experiment", "profiler", "task", "timer"},
-    {"lane"},
+    {"annotate", "clock", "device", "layout", "owner", "workload"},
+    {"copystream", "handle", "machine"},
+    {"experiment", "load", "profiler", "task", "timer"},
+    {"lane", "parcel"},
     {"stream", "worker"},
+    {"ring"},
+    {"transfer"},
     {"__init__", "__main__"},
 )
 _FLOORS = {

@@ -22,6 +22,7 @@ from autopar.svg import Drawing, draw
 from autopar.table import Table, compare, tabulate
 from autopar.timer import Benchmark, Timer, measure, measure_in_turn
 from autopar.traces import write_trace
+from autopar.transfer import CopyPipeline
 from autopar.worker import cpu_lane
 
 __version__ = VERSION
@@ -29,6 +30,7 @@ __version__ = VERSION
 __all__ = [
     "Benchmark",
     "Capacity",
+    "CopyPipeline",
     "Drawing",
     "Findings",
     "Handle",

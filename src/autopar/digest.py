@@ -16,7 +16,11 @@ from typing import Any
 
 # The rooms whose code does the measured work. The instruments (timer, profiler, spans) are
 # covered by the version and the sources' digest that a record carries as provenance.
-_WORKING_ROOMS = {f"autopar.{room}" for room in ("lane", "task", "worker", "stream", "workload")}
+_WORKING_ROOMS = {
+    *("autopar.lane", "autopar.task", "autopar.worker", "autopar.stream", "autopar.workload"),
+    *("autopar.transfer", "autopar.parcel", "autopar.owner", "autopar.layout", "autopar.load"),
+    *("autopar.ring", "autopar.copystream", "autopar.copyplan"),
+}
 _CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
 _F_START = getattr(tokenize, "FSTRING_START", None)  # Python 3.12 and later take f-strings apart

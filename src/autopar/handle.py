@@ -123,9 +123,10 @@ class Handle(Generic[T]):
     def alignment_error_s(self) -> float:
         """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
         self.wait()
-        if self.clock is None or not isinstance(self.end, torch.cuda.Event):
+        events = [each for each in (self.start, self.end) if isinstance(each, torch.cuda.Event)]
+        if self.clock is None or not events:
             return 0.0
-        return self.clock.error_at(self.end)
+        return max(self.clock.error_at(event) for event in events)
 
     def __str__(self) -> str:
         return f"task {self.name!r} on lane {self.lane!r} ({self.device})"

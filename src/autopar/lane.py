@@ -11,6 +11,7 @@ A task waits for the handles among its arguments and in `after=`:
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from types import TracebackType
@@ -50,6 +51,7 @@ class Lane(ABC):
         # Results belong to the caller: a lane holds on to handles until they are issued, no longer.
         self._waiting: dict[Handle[Any], None] = {}
         self._failures: list[Handle[Any]] = []
+        self._noting = threading.Lock()
 
     def submit(
         self,
@@ -102,9 +104,9 @@ class Lane(ABC):
     def wait(self) -> None:
         """Wait for everything submitted so far; raise the first error that nobody has seen."""
         self._drain()
-        self._failures = [handle for handle in self._failures if not handle.seen]
-        for handle in self._failures:
-            handle.wait()
+        for handle in tuple(self._failures):
+            if not handle.seen:
+                handle.wait()
 
     def _run(self, task: Task[T], run: Callable[[Task[T]], T]) -> None:
         """Issue a task and resolve its handle, unless it was dropped."""
@@ -115,11 +117,17 @@ class Lane(ABC):
                 value = run(task)
             except BaseException as error:
                 error.add_note(f"in {handle}")
-                self._failures.append(handle)  # before anybody can know that it has failed
+                self._note_failure(handle)  # before anybody can know that it has failed
                 handle.issued.set_exception(error)
             else:
                 handle.issued.set_result(value)
         self._waiting.pop(handle)
+
+    def _note_failure(self, handle: Handle[Any]) -> None:
+        """Keep a failed task until its error was seen, and no longer than to the next failure."""
+        with self._noting:
+            self._failures = [each for each in self._failures if not each.seen]
+            self._failures.append(handle)
 
     def _drop(self) -> None:
         """Cancel tasks that have not begun."""

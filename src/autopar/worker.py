@@ -18,6 +18,7 @@ from autopar.task import Task
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
+_setting_threads = threading.Lock()
 
 
 def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
@@ -56,11 +57,12 @@ class CpuLane(Lane):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        threads_before = torch.get_num_threads()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=self.name)
-        self._worker = self._executor.submit(_settle, self.threads).result()
-        # The worker's number also became the default of threads yet to be made: put that back.
-        torch.set_num_threads(threads_before)
+        with _setting_threads:  # else one lane could take another's number for the default
+            threads_before = torch.get_num_threads()
+            self._worker = self._executor.submit(_settle, self.threads).result()
+            # The worker's number also became the default of threads yet to be made: put it back.
+            torch.set_num_threads(threads_before)
         return self
 
     def _accept(self, task: Task[Any]) -> None:

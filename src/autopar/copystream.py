@@ -1,0 +1,146 @@
+"""Copy stream: where a pipeline's copies between host and device queue, and its caller's stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+import torch
+from typing_extensions import override
+
+from autopar.clock import DeviceClock, device_clock
+
+
+class Waitable(Protocol):
+    """Something that ends; a CUDA event is one."""
+
+    def synchronize(self) -> None:
+        """Wait until it has ended."""
+
+
+class Past:
+    """An end that has been."""
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+
+class CopyStream:
+    """An in-order queue of copies beside the caller's computing.
+
+    This one is for the CPU: there each copy is done when it is queued.
+
+    Args:
+        device: What it copies to and from.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def begin(self) -> None:
+        """Make it the stream of the calling thread, which queues on it from now on."""
+
+    def pinned(self, size_bytes: int) -> torch.Tensor:
+        """Bytes of host memory that the device copies to and from by itself."""
+        return torch.empty(size_bytes, dtype=torch.uint8)
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        """Whether a host tensor lies in such memory."""
+        return False
+
+    def wait(self, end: Waitable) -> None:
+        """Let what is queued from now on wait for an end."""
+        end.synchronize()
+
+    def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        """Queue a copy."""
+        to.copy_(source)
+
+    def mark(self) -> Waitable:
+        """The end of what was queued so far."""
+        return Past()
+
+    def caller_mark(self) -> Waitable:
+        """The end of what the calling thread has queued on its current stream."""
+        return Past()
+
+    def caller_receives(self, end: Waitable, tensors: Iterable[torch.Tensor]) -> None:
+        """Let what the calling thread queues from now on find tensors filled, and keep them."""
+        end.synchronize()
+
+    def outlives(self, tensor: torch.Tensor) -> None:
+        """Keep a tensor's memory, should it be freed, until the copies queued by then are done."""
+
+    def clock(self) -> DeviceClock | None:
+        """What turns the times of its events into the host's."""
+        return None
+
+
+class CudaCopyStream(CopyStream):
+    """Copies on a CUDA stream of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self._stream = torch.cuda.Stream(device)
+
+    @override
+    def begin(self) -> None:
+        torch.cuda.set_stream(self._stream)
+
+    @override
+    def pinned(self, size_bytes: int) -> torch.Tensor:
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+    @override
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.is_pinned()
+
+    @override
+    def wait(self, end: Waitable) -> None:
+        if isinstance(end, torch.cuda.Event):
+            self._stream.wait_event(end)
+        else:
+            end.synchronize()  # the host's work: whoever queues waits
+
+    @override
+    def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        to.copy_(source, non_blocking=True)
+
+    @override
+    def mark(self) -> Waitable:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(self._stream)
+        return event
+
+    @override
+    def caller_mark(self) -> Waitable:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    @override
+    def caller_receives(self, end: Waitable, tensors: Iterable[torch.Tensor]) -> None:
+        stream = torch.cuda.current_stream(self.device)
+        if isinstance(end, torch.cuda.Event):
+            stream.wait_event(end)
+        for tensor in tensors:  # it may not be the stream that they were allocated for
+            tensor.record_stream(stream)
+
+    @override
+    def outlives(self, tensor: torch.Tensor) -> None:
+        tensor.record_stream(self._stream)
+
+    @override
+    def clock(self) -> DeviceClock:
+        return device_clock(self.device)
+
+
+def copy_stream(device: torch.device) -> CopyStream:
+    """A new one for a device."""
+    return CudaCopyStream(device) if device.type == "cuda" else CopyStream(device)
+
+
+def time_of(end: Waitable) -> torch.cuda.Event | float:
+    """When an end was, to be read later, or now where it is none of a CUDA stream."""
+    return end if isinstance(end, torch.cuda.Event) else time.perf_counter()

@@ -1,0 +1,363 @@
+"""Parcel: how a pipeline's items become loads, large ones alone, small ones together, and back."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from typing_extensions import override
+
+from autopar.copyplan import ALIGNMENT, Pack, packs
+from autopar.copystream import CopyStream, Waitable
+from autopar.device import cpu
+from autopar.layout import Layout, check_tensor, flat, is_dense, resolved
+from autopar.load import Load, Part
+from autopar.owner import next_owned
+
+# Small tensors of a batch share a block of up to this size. Not more: they are freed together.
+_BATCH_BLOCK_BYTES = 1 << 20
+# Of small items, twice as many travel together next time if these came sooner than this.
+_SOON_S = 5e-3
+
+_kind_of = operator.attrgetter("dtype", "requires_grad")
+
+
+class Parcels(ABC):
+    """The loads of an iterable's items, in order, made when they are asked for.
+
+    An error ends them. It is kept, to be raised once the items before it have been taken.
+
+    Args:
+        verb: What is being done, in words.
+        stream: The stream that will copy them.
+        source: The items.
+        given: Whether all are there already, so that none changes when the next one is taken.
+    """
+
+    def __init__(self, verb: str, stream: CopyStream, source: Iterator[Any], given: bool) -> None:
+        self._verb = verb
+        self._stream = stream
+        self._source = source
+        self._given = given
+        self._number = 0  # of the next item to make a load for
+        self._failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[Load]:
+        try:
+            yield from self._loads()
+        except Exception as error:
+            error.add_note(f"in item {self._number} of {self._verb}")
+            self._failure = error
+
+    def raise_failure(self) -> None:
+        """Raise the error that ended them, if one did."""
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+
+    @abstractmethod
+    def _loads(self) -> Iterator[Load]:
+        """Take items from the source and make their loads."""
+
+    @abstractmethod
+    def unpack(self, load: Load) -> list[Any]:
+        """The items of a load, once they are copied."""
+
+    def _load(self, count: int, parts: tuple[Part, ...], value: Any, ready: Waitable) -> Load:
+        last = self._number + count - 1
+        name = f"item {last}" if count == 1 else f"items {self._number} to {last}"
+        load = Load(name, self._verb, self._stream.device, parts, value, ready)
+        self._number += count
+        return load
+
+
+class ToHostParcels(Parcels):
+    """Loads that bring tensors to the host.
+
+    Args:
+        stream: The stream that will copy them.
+        slot_bytes: How much fits into a slot.
+        source: The tensors.
+        given: Whether they are all there already.
+        out: Where to copy to, if not to fresh memory.
+        pin: Whether fresh memory is to be pinned.
+    """
+
+    def __init__(
+        self,
+        stream: CopyStream,
+        slot_bytes: int,
+        source: Iterator[torch.Tensor],
+        *,
+        given: bool = False,
+        out: Iterator[torch.Tensor] | None = None,
+        pin: bool = False,
+    ) -> None:
+        super().__init__(f"to_host from {stream.device}", stream, source, given)
+        self._slot_bytes = slot_bytes
+        self._out = out
+        self._pin = pin
+        self._taken = 0  # tensors of `out`
+        self._together = 1  # how many small ones travel in one load
+
+    def _loads(self) -> Iterator[Load]:
+        while True:
+            start_s = time.perf_counter()
+            group, ending = self._pull()
+            for load in self._loads_of(group):
+                load.made_in_s = time.perf_counter() - start_s
+                yield load
+                del load  # it holds its tensors
+            if isinstance(ending, StopIteration):
+                return
+            if ending is not None:
+                raise ending
+
+    @override
+    def unpack(self, load: Load) -> list[torch.Tensor]:
+        start_s = time.perf_counter()
+        load.handle.wait()
+        soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
+        self._together = self._together * 2 if soon else max(1, self._together // 2)
+        results: list[torch.Tensor] = load.unpack()
+        return results
+
+    def _pull(self) -> tuple[list[torch.Tensor], Exception | None]:
+        """The next item, others to travel with it if it is small, and what ended the source."""
+        group: list[torch.Tensor] = []
+        try:
+            group.append(self._take())
+            size_bytes = max(1, getattr(group[0], "nbytes", self._slot_bytes))
+            more = max(0, min(self._together, self._slot_bytes // size_bytes) - 1)
+            if self._given:
+                group.extend(itertools.islice(self._source, more))
+            else:
+                for _ in range(more):
+                    group.append(self._take())
+        except Exception as ending:
+            return group, ending
+        return group, None
+
+    def _take(self) -> torch.Tensor:
+        """The next tensor, or a clone if anybody could write to it before it is copied."""
+        tensor, owned = next_owned(self._source)
+        if owned or self._given or not isinstance(tensor, torch.Tensor):
+            return tensor
+        return tensor.clone()
+
+    def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
+        block = self._stacked(group)
+        if block is not None:
+            yield self._together_load(_Alike(block), group)
+            return
+        good, refusal = self._checked(group)
+        for pack in packs([tensor.nbytes for tensor in good], self._slot_bytes):
+            chosen = [_dense(good[i]) for i in pack.members]
+            if len(chosen) == 1:
+                yield self._single_load(chosen[0], private=chosen[0] is not good[pack.members[0]])
+            else:
+                yield self._together_load(_Joined(chosen, pack), chosen)
+        if refusal is not None:
+            raise refusal
+
+    def _checked(
+        self, group: list[torch.Tensor]
+    ) -> tuple[list[torch.Tensor], TypeError | ValueError | None]:
+        """The tensors before the first that can't be copied, and why that one can't."""
+        for i, tensor in enumerate(group):
+            try:
+                check_tensor(tensor, f"tensors[{self._number + i}]", self._stream.device)
+            except (TypeError, ValueError) as refusal:
+                return group[:i], refusal
+        return group, None
+
+    def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
+        """All in one block of the device's memory, if they are alike: the quick way for many."""
+        if len(group) < 2:
+            return None
+        try:
+            alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
+            if alike and group[0].dim() and all(map(torch.Tensor.is_contiguous, group)):
+                block = torch.stack(group)
+                if block.device == self._stream.device and block.numel():
+                    return block
+        except (AttributeError, TypeError, RuntimeError):
+            pass  # not all tensors, or not of one shape and device: looked at one by one
+        return None
+
+    def _together_load(self, block: _Alike | _Joined, tensors: list[torch.Tensor]) -> Load:
+        targets = None if self._out is None else [self._target(each) for each in tensors]
+        host = block.layout.empty(pin=self._pin)
+        load = self._load_of(len(tensors), block.device, host, staged=not self._pin)
+        if targets is None:
+            load.unpack = lambda: block.split(host)
+        else:
+            load.unpack = lambda: _copy_into(targets, block.split(host))
+        return load
+
+    def _single_load(self, tensor: torch.Tensor, private: bool) -> Load:
+        """One tensor's load.
+
+        Args:
+            tensor: The tensor, without gaps.
+            private: Whether it is a copy of the pipeline's own by now.
+        """
+        target = None if self._out is None else self._target(tensor)
+        if target is not None and is_dense(target):
+            if tensor.stride() != target.stride():
+                tensor = Layout.of(target).empty(tensor.device).copy_(tensor)
+                private = True
+            host, staged = target, not self._stream.is_pinned(target)
+        else:
+            host, staged = Layout.of(tensor).empty(pin=self._pin), not self._pin
+        if self._given and not private:
+            tensor = tensor.clone()
+        load = self._load_of(1, flat(tensor), host, staged=staged)
+        if target is not None and target is not host:
+            load.unpack = lambda: _copy_into([target], [host])
+        return load
+
+    def _load_of(
+        self, count: int, device: torch.Tensor, host: torch.Tensor, *, staged: bool
+    ) -> Load:
+        part = Part(device, ((0, flat(host)),), staged)
+        return self._load(count, (part,), host, self._stream.caller_mark())
+
+    def _target(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The next tensor of `out`, checked to fit."""
+        assert self._out is not None
+        name = f"out[{self._taken}]"
+        try:
+            target = next(self._out)
+        except StopIteration:
+            msg = f"out has only {self._taken} tensors; expected one for each of tensors."
+            raise ValueError(msg) from None
+        check_tensor(target, name, cpu())
+        if target.shape != tensor.shape or target.dtype != tensor.dtype:
+            msg = (
+                f"{name} is {tuple(target.shape)} of {target.dtype}; expected "
+                f"{tuple(tensor.shape)} of {tensor.dtype}, as the tensor to copy has."
+            )
+            raise ValueError(msg)
+        self._taken += 1
+        return target
+
+
+class ToDeviceParcels(Parcels):
+    """Loads that bring batches to the device.
+
+    Args:
+        stream: The stream that will copy them.
+        source: The batches.
+        given: Whether they are all there already.
+    """
+
+    def __init__(self, stream: CopyStream, source: Iterator[Any], *, given: bool = False) -> None:
+        super().__init__(f"prefetch to {stream.device}", stream, source, given)
+
+    def _loads(self) -> Iterator[Load]:
+        for batch in self._source:
+            load = self._batch_load(batch)
+            del batch
+            yield load
+            if not self._given:  # it may overwrite the batch now
+                load.wait_until_read()
+            del load
+
+    @override
+    def unpack(self, load: Load) -> list[Any]:
+        load.handle.wait_until_issued()
+        batch = load.handle.issued.result()
+        self._stream.caller_receives(load.copied, load.device_tensors())
+        return [batch]
+
+    def _batch_load(self, batch: Any) -> Load:
+        leaves, structure = pytree.tree_flatten(batch)
+        where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        tensors = [self._host_tensor(leaves[i], i) for i in where]
+        parts: list[Part] = []
+        for pack in self._packs(tensors):
+            layouts = [Layout.of(tensors[i]) for i in pack.members]
+            pieces = [flat(tensors[i]) for i in pack.members]
+            if len(layouts) == 1:
+                on_device = [layouts[0].empty(self._stream.device)]
+                block = flat(on_device[0])
+            else:
+                block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._stream.device)
+                on_device = _within(block, layouts, pack)
+            staged = len(layouts) > 1 or not self._stream.is_pinned(pieces[0])
+            parts.append(Part(block, tuple(zip(pack.offsets, pieces, strict=True)), staged))
+            for i, tensor in zip(pack.members, on_device, strict=True):
+                leaves[where[i]] = tensor
+        value = pytree.tree_unflatten(leaves, structure)
+        return self._load(1, tuple(parts), value, self._stream.caller_mark())
+
+    def _packs(self, tensors: list[torch.Tensor]) -> Iterator[Pack]:
+        return packs([tensor.nbytes for tensor in tensors], _BATCH_BLOCK_BYTES)
+
+    def _host_tensor(self, leaf: torch.Tensor, i: int) -> torch.Tensor:
+        return _dense(check_tensor(leaf, f"tensor {i} of batches[{self._number}]", cpu()))
+
+
+def lone_load(stream: CopyStream, tensor: torch.Tensor, *, pin: bool) -> Load:
+    """The load of one tensor that is cloned on the device first."""
+    parcels = ToHostParcels(stream, max(1, tensor.nbytes), iter([tensor]), given=True, pin=pin)
+    for load in parcels:
+        return load
+    parcels.raise_failure()
+    raise AssertionError
+
+
+class _Alike:
+    """Tensors of one dtype and shape, stacked."""
+
+    def __init__(self, block: torch.Tensor) -> None:
+        self.layout = Layout.of(block)
+        self.device = flat(block)
+
+    def split(self, host: torch.Tensor) -> list[torch.Tensor]:
+        count, size, *rest = self.layout.shape
+        # Unlike what `split` gives, these may be written to in place, each by itself.
+        return list(host.view(count * size, *rest).unsafe_split(size))
+
+
+class _Joined:
+    """Tensors of any dtypes and shapes in one block, with gaps that keep them aligned."""
+
+    def __init__(self, tensors: list[torch.Tensor], pack: Pack) -> None:
+        self._layouts = [Layout.of(each) for each in tensors]
+        self._pack = pack
+        gap = torch.zeros(ALIGNMENT, dtype=torch.uint8, device=tensors[0].device)
+        pieces, stop = [], 0
+        for tensor, offset in zip(tensors, pack.offsets, strict=True):
+            pieces += [gap[: offset - stop], flat(tensor)]
+            stop = offset + tensor.nbytes
+        self.device = torch.cat(pieces)
+        self.layout = Layout.of(self.device)
+
+    def split(self, host: torch.Tensor) -> list[torch.Tensor]:
+        return _within(host, self._layouts, self._pack)
+
+
+def _within(block: torch.Tensor, layouts: list[Layout], pack: Pack) -> list[torch.Tensor]:
+    """The tensors in a block; `.data`, so that each counts its own changes, as autograd does."""
+    pairs = zip(layouts, pack.offsets, strict=True)
+    return [layout.within(block, offset).data for layout, offset in pairs]
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where its elements lie apart or are still to be conjugated."""
+    tensor = resolved(tensor)
+    return tensor if is_dense(tensor) else tensor.clone()
+
+
+def _copy_into(targets: list[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
+    for target, result in zip(targets, results, strict=True):
+        target.copy_(result)
+    return targets

@@ -1,0 +1,301 @@
+"""Ring: pinned slots, the stream that copies, and the CPU lanes that fill or empty them.
+
+    to the host      leader: queue copy 0 1 2, wait for copy 0, hand it out, queue copy 3, ...
+    (3 slots)        stream:  0 -> slot 0   1 -> slot 1   2 -> slot 2   3 -> slot 0 ...
+                     movers:                slot 0 -> x   slot 1 -> x   slot 2 -> x ...
+
+One thread, the leader, does a chunk's two steps as the copy plan has them, as soon as they can be
+done; the other threads, the movers, only copy from host memory to host memory, in pieces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import queue
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+import torch
+
+from autopar.copyplan import Chunk, End, Step, slot_of, to_device_steps, to_host_steps
+from autopar.copystream import CopyStream, Past, Waitable, time_of
+from autopar.lane import Lane
+from autopar.load import Latch, Load, Part
+from autopar.worker import cpu_lane
+
+_PIECE_BYTES = 2 << 20  # what a mover takes at once: some tenths of a millisecond
+_TOO_SMALL_TO_SHARE_BYTES = 128 << 10  # below this, waking a mover takes longer than copying
+_KEPT_ROUNDS = 2  # rounds of the ring after which nothing waits for a chunk's steps any more
+
+Pair = tuple[torch.Tensor, torch.Tensor]  # to, from
+
+
+class Move(NamedTuple):
+    """A chunk on its way."""
+
+    load: Load
+    part: Part
+    start: int
+    stop: int
+    chunk: Chunk
+    steps: tuple[Step, Step]
+
+
+class Ring(ABC):
+    """Slots for one direction; a context manager, and leaving it waits for what was sent.
+
+    Args:
+        name: What it does, in words.
+        stream: Where the copies queue.
+        slots: How many slots.
+        slot_bytes: The size of each.
+        threads: How many movers; with one the leader moves by itself.
+
+    Raises:
+        RuntimeError: There is no memory for the slots.
+    """
+
+    direction: str
+
+    def __init__(
+        self, name: str, stream: CopyStream, slots: int, slot_bytes: int, threads: int
+    ) -> None:
+        self.name = name
+        self.stream = stream
+        self.slot_bytes = slot_bytes
+        self._slots = [stream.pinned(slot_bytes) for _ in range(slots)]
+        self._movers = threads if threads > 1 else 0
+        # One step may be waited for while the chunk after it is handed over already.
+        self._ahead = slots - 1 if slots < 3 else slots - 2
+        self._ends: dict[End, Waitable] = {}
+        self._chunks, self._items = itertools.count(), itertools.count()
+        self._inbox: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
+        self._pieces: queue.SimpleQueue[tuple[torch.Tensor, torch.Tensor, Latch, Load] | None]
+        self._pieces = queue.SimpleQueue()
+        self._dropping = False
+        self._lanes = contextlib.ExitStack()
+
+    def send(self, load: Load) -> None:
+        """Queue a load."""
+        load.count(self.slot_bytes)
+        if not load.over:
+            self._inbox.put(load)
+
+    def drop(self) -> None:
+        """Do no more than what is under way."""
+        self._dropping = True
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as lanes:
+            movers = [self._lane(lanes, f"mover {i}") for i in range(self._movers)]
+            lanes.callback(self._stop_movers)
+            leader = self._lane(lanes, "leader")
+            lanes.callback(self._inbox.put, None)
+            for mover in movers:
+                mover.submit(self._move_pieces)
+            leader.submit(self._lead)
+            self._lanes = lanes.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self._lanes.close()
+        finally:
+            self._slots.clear()
+            self._ends.clear()
+
+    def _lane(self, lanes: contextlib.ExitStack, role: str) -> Lane:
+        return lanes.enter_context(cpu_lane(name=f"{self.name}: {role}", kind="copy"))
+
+    def _stop_movers(self) -> None:
+        for _ in range(self._movers):
+            self._pieces.put(None)
+
+    def _lead(self) -> None:
+        begun: deque[Move] = deque()
+        self.stream.begin()
+        with torch.inference_mode():  # then it may write to tensors that were made in it, too
+            for move in self._moves(begun):
+                if move is None:
+                    self._end(begun.popleft())
+                else:
+                    while len(begun) > self._ahead:
+                        self._end(begun.popleft())
+                    self._begin(move)
+                    begun.append(move)
+                del move  # or its tensors would stay until the next one comes
+
+    def _moves(self, begun: deque[Move]) -> Iterator[Move | None]:
+        """Chunks as they come; None while there is none but some wait for their second step."""
+        while True:
+            try:
+                load = self._inbox.get(block=not begun)
+            except queue.Empty:
+                yield None
+                continue
+            if load is None:
+                yield from itertools.repeat(None, len(begun))
+                return
+            if self._dropping:
+                load.drop()
+            elif load.take_up():
+                yield from self._chunks_of(load)
+            del load
+
+    def _chunks_of(self, load: Load) -> Iterator[Move]:
+        item = next(self._items)
+        for part in load.parts:
+            for start, stop in part.ranges(self.slot_bytes):
+                if self._dropping:
+                    load.drop()
+                if load.over:
+                    return
+                if part.staged:
+                    chunk = Chunk(next(self._chunks), item, first=not load.begun)
+                    load.begun = True
+                    yield Move(load, part, start, stop, chunk, self._steps(chunk))
+                else:
+                    self._copy_pinned(load, part)
+
+    def _begin(self, move: Move) -> None:
+        self._do(move, move.steps[0])
+
+    def _end(self, move: Move) -> None:
+        self._do(move, move.steps[1])
+
+    def _do(self, move: Move, step: Step) -> None:
+        """Wait for what the plan says, act, and keep the end for those that wait for it."""
+        load = move.load
+        ended: Waitable = Past()
+        try:
+            for end in step.waits:
+                before = load.before.get(end.name) or self._ends[end]
+                if step.lane == "stream":
+                    self.stream.wait(before)
+                else:
+                    before.synchronize()
+            if not load.over:
+                ended = self._copy(move) if step.name == "copy" else self._move(move)
+        except BaseException as error:
+            load.fail(error)
+        self._ends[step.end] = ended
+        self._ends.pop(End(step.name, step.number - _KEPT_ROUNDS * len(self._slots)), None)
+
+    def _copy(self, move: Move) -> Waitable:
+        if move.chunk.first:
+            move.load.handle.start = time_of(self.stream.mark())
+        self._copy_between(move.part.device[move.start : move.stop], self._slot(move))
+        return self.stream.mark()
+
+    def _copy_pinned(self, load: Load, part: Part) -> None:
+        """Copy between the device and pinned memory of the caller's, without a slot."""
+        try:
+            if not load.begun:
+                load.begun = True
+                self.stream.wait(load.before["ready"])
+                load.handle.start = time_of(self.stream.mark())
+            for offset, host in part.host:
+                self._copy_between(part.device[offset : offset + host.numel()], host)
+            load.copied = self.stream.mark()
+        except BaseException as error:
+            load.fail(error)
+        else:
+            load.unread.count_down()
+            load.left.count_down()
+
+    def _move(self, move: Move) -> Waitable:
+        """Give a chunk's pieces to the movers, or move it here if that is quicker."""
+        load, slot = move.load, self._slot(move)
+        pairs = [
+            self._pair(slot[at : at + host.numel()], host)
+            for at, host in move.part.pieces(move.start, move.stop)
+        ]
+        if not self._movers or move.stop - move.start <= _TOO_SMALL_TO_SHARE_BYTES:
+            for to, source in pairs:
+                to.copy_(source)
+            self._moved(load)
+            return Past()
+        pieces = [piece for pair in pairs for piece in _split(*pair)]
+        latch = Latch(len(pieces), lambda: self._moved(load))
+        for piece in pieces:
+            self._pieces.put((*piece, latch, load))
+        return latch
+
+    def _move_pieces(self) -> None:
+        """What each mover does."""
+        with torch.inference_mode():
+            for to, source, latch, load in iter(self._pieces.get, None):
+                try:
+                    to.copy_(source)
+                except BaseException as error:
+                    load.fail(error)
+                latch.count_down()
+                del to, source, latch, load
+
+    def _slot(self, move: Move) -> torch.Tensor:
+        slot = slot_of(move.chunk, len(self._slots))
+        return self._slots[slot][: move.stop - move.start]
+
+    @abstractmethod
+    def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
+        """A chunk's two steps."""
+
+    @abstractmethod
+    def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
+        """Queue a copy, in this ring's direction."""
+
+    @abstractmethod
+    def _pair(self, slot: torch.Tensor, host: torch.Tensor) -> Pair:
+        """Where to move to, and from where."""
+
+    @abstractmethod
+    def _moved(self, load: Load) -> None:
+        """Count a chunk that was moved."""
+
+
+class ToHostRing(Ring):
+    """Slots that the device copies to, and that are emptied into the caller's memory."""
+
+    direction = "to host"
+
+    def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
+        return to_host_steps(chunk, len(self._slots))
+
+    def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
+        self.stream.copy(host, device)
+
+    def _pair(self, slot: torch.Tensor, host: torch.Tensor) -> Pair:
+        return host, slot
+
+    def _moved(self, load: Load) -> None:
+        load.left.count_down()
+
+
+class ToDeviceRing(Ring):
+    """Slots that are filled from the caller's memory, and that the device copies from."""
+
+    direction = "from host"
+
+    def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
+        return to_device_steps(chunk, len(self._slots))
+
+    def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
+        self.stream.copy(device, host)
+
+    def _pair(self, slot: torch.Tensor, host: torch.Tensor) -> Pair:
+        return slot, host
+
+    def _copy(self, move: Move) -> Waitable:
+        move.load.copied = super()._copy(move)
+        move.load.left.count_down()
+        return move.load.copied
+
+    def _moved(self, load: Load) -> None:
+        load.unread.count_down()
+
+
+def _split(to: torch.Tensor, source: torch.Tensor) -> Iterator[Pair]:
+    return zip(to.split(_PIECE_BYTES), source.split(_PIECE_BYTES), strict=True)

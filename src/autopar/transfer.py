@@ -1,0 +1,310 @@
+"""Transfer: the pinned-memory copy pipeline between a device and the host, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+
+from autopar.copystream import copy_stream
+from autopar.device import present
+from autopar.handle import Handle
+from autopar.layout import check_tensor
+from autopar.load import Load
+from autopar.parcel import Parcels, ToDeviceParcels, ToHostParcels, lone_load
+from autopar.ring import Ring, ToDeviceRing, ToHostRing
+
+T = TypeVar("T")
+
+SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
+_MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
+
+
+class CopyPipeline:
+    """Copies between a device and the host that run beside the computing, in bounded memory.
+
+    A context manager. Each direction has a ring of pinned slots, allocated at its first use. Host
+    tensors that are pinned already are copied without one. Any dtype, shape and stride comes out
+    bit for bit as from `.cpu()` or `.to(device)`. On the CPU the same calls copy on CPU lanes.
+
+    Autograd is kept out: tensors that require grad are refused. One thread may use a pipeline at
+    a time; several pipelines run at once, on one device or on many.
+
+    Args:
+        device: A GPU, or the CPU.
+        slots: Slots in a ring, and how many items are under way at once.
+        slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
+            tensors are copied in chunks, small ones share a slot.
+        threads: CPU threads that fill or empty the slots of one direction; half of the machine's
+            if not given, 16 at most.
+
+    Attributes:
+        device: The device.
+        slots: Slots in a ring.
+        slot_bytes: The size that a slot really has.
+
+    Raises:
+        ValueError: The device is not on this machine, or there are no slots, no bytes in them or
+            no threads.
+
+    >>> with CopyPipeline("cpu") as pipeline:
+    ...     [x.sum().item() for x in pipeline.to_host(torch.ones(3) * i for i in range(3))]
+    [0.0, 3.0, 6.0]
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str | int,
+        *,
+        slots: int = 3,
+        slot_bytes: int = SLOT_BYTES,
+        threads: int | None = None,
+    ) -> None:
+        self.device = present(device)
+        self.slots = _at_least_one("slots", slots, "slots in a ring, such as 3")
+        slot_bytes = _at_least_one("slot_bytes", slot_bytes, f"bytes, such as {SLOT_BYTES}")
+        self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
+        half = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
+        self._threads = half if threads is None else _at_least_one("threads", threads, "threads")
+        self._rings: dict[type[Ring], Ring] = {}
+        self._open, self._left = False, False
+        self._using = threading.RLock()
+        self._exits = contextlib.ExitStack()
+
+    def to_host(
+        self,
+        tensors: Iterable[torch.Tensor],
+        out: Iterable[torch.Tensor] | None = None,
+        pin: bool = False,
+    ) -> Iterator[torch.Tensor]:
+        """Copy tensors to the host, while later ones are still computed.
+
+        Up to `slots` items are asked for ahead of the one that is yielded. A tensor may be freed
+        or overwritten once it was handed over; if anything else still leads to its memory, as in
+        `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` does without.
+        Results belong to the caller. Small ones that travelled together share one block of
+        memory, as the parts of `torch.split` do: clone one to keep it without the others.
+
+        Args:
+            tensors: Tensors on the device; a generator may compute them as it goes.
+            out: Host tensors to copy into, one for each; none is touched again once its item was
+                yielded. Fresh memory costs page faults that memory used before does not.
+            pin: Return pinned tensors from torch's pool, which the copies land in directly.
+
+        Yields:
+            Host tensors in order, of the same dtypes, shapes and strides; those of `out` if given.
+
+        Raises:
+            ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
+                grad; a tensor of `out` is missing, or has another shape, dtype or device.
+            TypeError: An item is not a dense tensor.
+            RuntimeError: The pipeline is not open, or in use by another thread.
+            Exception: What `tensors` raised, after the items before. Errors name their item.
+        """
+        if pin and out is not None:
+            msg = "out and pin are both given; expected one: results go to out, or are allocated."
+            raise ValueError(msg)
+        source = _iterated(tensors, "tensors", "to_host_async(x), or [x], for a single tensor")
+        with self._turn():
+            ring = self._ring(ToHostRing)
+            parcels = ToHostParcels(
+                *(ring.stream, self.slot_bytes, source),
+                given=isinstance(tensors, Sequence),
+                out=None if out is None else iter(out),
+                pin=pin and self.device.type == "cuda",
+            )
+        return self._relay(ring, parcels)
+
+    def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
+        """Copy batches to the device, the next ones while the caller works on this one.
+
+        Up to `slots` batches are asked for ahead of the one that is yielded. A batch's memory may
+        be overwritten once the next one is asked for.
+
+        Args:
+            batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a
+                DataLoader gives. What else is in them is passed on as it is.
+
+        Yields:
+            The same, on the device, in order, for use on the caller's current stream.
+
+        Raises:
+            ValueError: A tensor is not on the host, or requires grad.
+            TypeError: A tensor is sparse, nested or quantized.
+            RuntimeError: The pipeline is not open, or in use by another thread.
+            Exception: What `batches` raised, after the items before. Errors name their item.
+        """
+        source = _iterated(batches, "batches", "[x] for a single batch")
+        with self._turn():
+            ring = self._ring(ToDeviceRing)
+            parcels = ToDeviceParcels(ring.stream, source, given=isinstance(batches, Sequence))
+        return self._relay(ring, parcels)
+
+    def map(
+        self,
+        fn: Callable[[T], torch.Tensor],
+        batches: Iterable[T],
+        out: Iterable[torch.Tensor] | None = None,
+        pin: bool = False,
+    ) -> Iterator[torch.Tensor]:
+        """Copy batches to the device, call `fn` on each, and copy the results to the host.
+
+        All three run at once.
+
+        Args:
+            fn: Called with each batch on the device; returns a tensor there.
+            batches: As for `prefetch`.
+            out: As for `to_host`.
+            pin: As for `to_host`.
+
+        Yields:
+            Results on the host, in order.
+
+        Raises:
+            Exception: As `prefetch` and `to_host` do, and what `fn` raised.
+        """
+        if not callable(fn):
+            msg = f"fn is {fn!r}; expected a function. Write map(fn, batches), not map(fn(x))."
+            raise TypeError(msg)
+        on_device = self.prefetch(batches)
+        return _closing(self.to_host((fn(batch) for batch in on_device), out, pin), on_device)
+
+    def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
+        """Start the copy of one tensor, and return at once.
+
+        The tensor is cloned on the device first, so it may be freed or overwritten.
+
+        Args:
+            tensor: On the device.
+            pin: Return a pinned tensor from torch's pool.
+
+        Returns:
+            A handle whose `result()` waits for the tensor on the host.
+
+        Raises:
+            ValueError: It is on another device, or requires grad.
+            TypeError: It is not a dense tensor.
+            RuntimeError: The pipeline is not open, or in use by another thread.
+        """
+        check_tensor(tensor, "tensor", self.device)
+        with self._turn():
+            ring = self._ring(ToHostRing)
+            load = lone_load(ring.stream, tensor, pin=pin and self.device.type == "cuda")
+            load.handle.clock = ring.stream.clock()
+            ring.stream.outlives(next(load.device_tensors()))
+            ring.send(load)
+            return load.handle
+
+    def __enter__(self) -> Self:
+        if self._open or self._left:
+            raise RuntimeError(self._not_open())
+        self._open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open, self._left = False, True
+        if error is not None:
+            for ring in self._rings.values():
+                ring.drop()
+        self._rings.clear()
+        self._exits.close()
+
+    def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:
+        """Keep items under way, and yield them in order."""
+        moving: deque[Load] = deque()
+        coming = iter(parcels)
+        try:
+            while True:
+                with self._turn():
+                    for load in itertools.islice(coming, self.slots - len(moving)):
+                        moving.append(load)
+                        ring.send(load)
+                        del load
+                    if not moving:
+                        parcels.raise_failure()
+                        return
+                    items = deque(parcels.unpack(moving.popleft()))
+                while items:
+                    yield items.popleft()  # and keep none, so that the caller can free it
+        finally:
+            for load in moving:
+                load.abandon(ring.stream)
+
+    def _ring(self, kind: type[Ring]) -> Ring:
+        if kind not in self._rings:
+            name = f"{self.device} {kind.direction}"
+            size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
+            try:
+                stream = copy_stream(self.device)
+                ring = kind(name, stream, self.slots, self.slot_bytes, self._threads)
+            except (RuntimeError, MemoryError) as error:
+                error.add_note(f"while pinning {size}; give fewer slots or a smaller slot_bytes")
+                raise
+            self._rings[kind] = self._exits.enter_context(ring)
+        return self._rings[kind]
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread at a time; the same thread may come again, as in a generator."""
+        if not self._using.acquire(blocking=False):
+            msg = (
+                f"the pipeline on {self.device} is in use by another thread; expected one thread "
+                f"at a time. Make a pipeline for each thread."
+            )
+            raise RuntimeError(msg)
+        try:
+            if not self._open:
+                raise RuntimeError(self._not_open())
+            yield
+        finally:
+            self._using.release()
+
+    def _not_open(self) -> str:
+        state = "was left" if self._left else "is open" if self._open else "is not open yet"
+        return (
+            f"the pipeline on {self.device} {state}; it works inside one `with` block. "
+            f"Make a new one: with CopyPipeline({str(self.device)!r}) as pipeline: ..."
+        )
+
+
+def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
+    """An iterator, refused for what could only be a mistake."""
+    if isinstance(values, torch.Tensor):
+        msg = f"{name} is a single tensor; expected an iterable of them. Pass {instead}."
+        raise TypeError(msg)
+    if not isinstance(values, Iterable):
+        msg = f"{name} is {values!r}; expected an iterable, such as a list or a generator."
+        raise TypeError(msg)
+    if inspect.isgenerator(values) and values.gi_running:
+        msg = f"{name} is a generator that is running already; expected one that is suspended."
+        raise ValueError(msg)
+    return iter(values)
+
+
+def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
+    """Yield the results, and close their source's generator whatever happens."""
+    try:
+        yield from results
+    finally:
+        if inspect.isgenerator(source):
+            source.close()
+
+
+def _at_least_one(name: str, value: int, what: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        msg = f"{name} is {value!r}; expected at least one, as a whole number of {what}."
+        raise ValueError(msg)
+    return value
