@@ -4,6 +4,9 @@
 Deep Learning* unchanged. Importing has no effects: no CUDA context, thread, file or plot style.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from autopar import plot, workload
 from autopar.annotate import annotate
 from autopar.device import cpu, empty_pinned_pool, gpu, num_gpus, synchronize, try_all_gpus, try_gpu
@@ -22,10 +25,14 @@ from autopar.svg import Drawing, draw
 from autopar.table import Table, compare, tabulate
 from autopar.timer import Benchmark, Timer, measure, measure_in_turn
 from autopar.traces import write_trace
-from autopar.transfer import CopyPipeline
 from autopar.worker import cpu_lane
 
+if TYPE_CHECKING:
+    from autopar.transfer import CopyPipeline
+
 __version__ = VERSION
+
+_AT_FIRST_USE = {"CopyPipeline": "autopar.transfer"}  # what many programs do without
 
 __all__ = [
     "Benchmark",
@@ -70,3 +77,12 @@ __all__ = [
     "workload",
     "write_trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is not needed before its first use."""
+    if name not in _AT_FIRST_USE:
+        msg = f"module 'autopar' has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = globals()[name] = getattr(importlib.import_module(_AT_FIRST_USE[name]), name)
+    return value

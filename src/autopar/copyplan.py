@@ -171,16 +171,25 @@ class Pack:
     size_bytes: int = 0
 
 
-def packs(sizes_bytes: Iterable[int], capacity_bytes: int) -> Iterator[Pack]:
-    """Put neighbours into one block as long as it fits a slot; larger ones go alone.
+def packs(
+    sizes_bytes: Iterable[int], capacity_bytes: int, *, alone_above_bytes: int | None = None
+) -> Iterator[Pack]:
+    """Put neighbours into one block as long as it fits; larger ones go alone.
+
+    Args:
+        sizes_bytes: Of the tensors, in order.
+        capacity_bytes: The most that a block of several may have.
+        alone_above_bytes: Tensors above this size go alone, too.
 
     >>> [pack.members for pack in packs([8, 100, 4096, 8], capacity_bytes=1024)]
     [[0, 1], [2], [3]]
     """
+    most = capacity_bytes if alone_above_bytes is None else alone_above_bytes
     pack = Pack()
     for number, size_bytes in enumerate(sizes_bytes):
         offset = -(-pack.size_bytes // ALIGNMENT) * ALIGNMENT
-        if pack.members and offset + size_bytes > capacity_bytes:
+        alone = max(size_bytes, pack.size_bytes if len(pack.members) == 1 else 0) > most
+        if pack.members and (alone or offset + size_bytes > capacity_bytes):
             yield pack
             pack, offset = Pack(), 0
         pack.members.append(number)

@@ -29,12 +29,6 @@ class Layout:
         """The layout of a dense tensor."""
         return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.nbytes)
 
-    def empty(self, device: torch.device | str = "cpu", *, pin: bool = False) -> torch.Tensor:
-        """Fresh memory laid out so."""
-        return torch.empty_strided(
-            self.shape, self.strides, dtype=self.dtype, device=device, pin_memory=pin
-        )
-
     def within(self, block: torch.Tensor, offset: int = 0) -> torch.Tensor:
         """The tensor that lies in a block of bytes, from an offset on."""
         own = block[offset : offset + self.size_bytes].view(self.dtype)

@@ -18,20 +18,21 @@ def _nothing() -> None:
 
 
 class Latch:
-    """Opens when it has been counted down, or at once for a count of none.
+    """Opens when it has been counted down.
 
     Args:
-        count: How often it must be counted down.
-        then: Called by the thread that opens it.
+        count: How often it must be counted down, at least once.
+        then: Called by the thread that counts the last one, before it opens.
     """
+
+    __slots__ = ("_closed", "_counting", "_left", "_then")
 
     def __init__(self, count: int, then: Callable[[], None] = _nothing) -> None:
         self._left = count
         self._then = then
         self._counting = threading.Lock()
         self._closed = threading.Lock()
-        if count:
-            self._closed.acquire()
+        self._closed.acquire()
 
     def count_down(self) -> None:
         """Count one; the last one opens it."""
@@ -63,18 +64,22 @@ class Part(NamedTuple):
     Args:
         device: Bytes on the device.
         host: Bytes on the host, each with the offset of its first in `device`.
-        staged: Whether they travel through slots; host memory that is pinned needs none.
+        staged: Whether they travel through slots. Where the host memory is pinned they need not:
+            then these are one tensor on either side, of any dtype, and copied as such.
     """
 
     device: torch.Tensor
     host: tuple[tuple[int, torch.Tensor], ...]
     staged: bool
 
+    def chunks(self, slot_bytes: int) -> int:
+        """In how many chunks it travels through slots."""
+        return -(-self.device.numel() // slot_bytes) if self.staged else 0
+
     def ranges(self, slot_bytes: int) -> Iterator[tuple[int, int]]:
         """From where to where each chunk goes."""
         size = self.device.numel()
-        step = slot_bytes if self.staged else max(1, size)
-        return ((start, min(start + step, size)) for start in range(0, size, step))
+        return ((at, min(at + slot_bytes, size)) for at in range(0, size, slot_bytes))
 
     def pieces(self, start: int, stop: int) -> Iterator[tuple[int, torch.Tensor]]:
         """What host memory of a range there is, with its offset from the range's start."""
@@ -85,95 +90,138 @@ class Part(NamedTuple):
 
 
 class Load:
-    """Everything that an item needs copied.
+    """Everything that some items need copied.
 
     Args:
-        name: The item, in words.
-        lane: What copies it, in words.
-        device: Its device.
+        name: The items, and what is done to them, in words.
+        stream: The stream of its copies.
         parts: What to copy.
-        value: What its handle's result is.
-        ready: What the copies wait for, on the caller's stream.
+        value: What is there once it is copied.
+        ends_on_host: Whether the last step of what is staged is one of the movers', and not a
+            copy on the stream.
 
     Attributes:
         unpack: Gives its items, once it is copied.
         made_in_s: Seconds that taking its items from their source took.
+        handle: Resolved when it is copied, if somebody holds one.
+        before: What its steps wait for on the caller's side, by the plan's names.
+        copied: The end of its last copy on the stream, once that is queued.
+        over: Whether nothing more is to be done for it.
     """
+
+    __slots__ = (
+        *("_error", "_left", "_name", "_settling", "_stream", "_unread", "before", "copied"),
+        *("ends_on_host", "handle", "made_in_s", "over", "parts", "unpack", "value"),
+    )
 
     def __init__(
         self,
         name: str,
-        lane: str,
-        device: torch.device,
+        stream: CopyStream,
         parts: tuple[Part, ...],
         value: Any,
-        ready: Waitable,
+        *,
+        ends_on_host: bool = False,
     ) -> None:
-        self.handle: Handle[Any] = Handle(name, lane, device, "copy")
+        self._name = name
+        self._stream = stream
         self.parts = parts
         self.value = value
+        self.ends_on_host = ends_on_host
         self.unpack: Callable[[], list[Any]] = lambda: [value]
         self.made_in_s = 0.0
-        # What its steps wait for on the caller's side, by the plan's names.
-        self.before = {"ready": ready, "room": ready, "given": Past()}
-        # The end of its last copy on the stream, where nothing comes after that.
+        self.handle: Handle[Any] | None = None
+        ready = stream.caller_mark()
+        self.before: dict[str, Waitable] = {"ready": ready, "room": ready, "given": Past()}
         self.copied: Waitable = Past()
-        self.begun = False
+        self.over = False
+        self._error: BaseException | None = None
+        self._left: Latch | None = None  # staged chunks that are to be copied
+        self._unread: Latch | None = None  # those of them whose host memory is to be read
         self._settling = threading.Lock()
 
-    def count(self, slot_bytes: int) -> None:
-        """Count the chunks that it has to wait for."""
-        chunks = sum(sum(1 for _ in part.ranges(slot_bytes)) for part in self.parts)
-        self.left = Latch(chunks, self._arrive)
-        self.unread = Latch(chunks)  # chunks of host memory yet to be read
-        if chunks == 0:
-            self.take_up()
+    def expect(self, chunks: int) -> None:
+        """Count the staged chunks that it has to wait for; with none it is over."""
+        if chunks:
+            self._left = Latch(chunks, self._arrive)
+            self._unread = Latch(chunks)
+        else:
             self._arrive()
 
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is to be done for it."""
-        return self.handle.issued.done()
+    def begin(self) -> None:
+        """Note that its first copy is about to be queued on the stream."""
+        if self.handle is not None:
+            self.handle.start = time_of(self._stream.mark(timed=True))
 
-    def take_up(self) -> bool:
-        """Take it out of the queue; false if it was dropped meanwhile."""
-        return self.handle.issued.set_running_or_notify_cancel()
+    def chunk_read(self) -> None:
+        """Count a chunk of host memory that was read."""
+        if self._unread is not None:
+            self._unread.count_down()
+
+    def chunk_copied(self) -> None:
+        """Count a chunk that is copied, or whose copy is queued if that is its last step."""
+        if self._left is not None:
+            self._left.count_down()
 
     def fail(self, error: BaseException) -> None:
-        """Hand an error to whoever waits for it."""
+        """Hand an error to whoever waits for it; the first one counts."""
         with self._settling:
-            if not self.over:
-                error.add_note(f"in {self.handle}")
-                self.handle.issued.set_exception(error)
-        self.left.open()
-        self.unread.open()
+            if self.over:
+                return
+            self.over, self._error = True, error
+        error.add_note(f"in {self._name}")
+        if self.handle is not None:
+            self.handle.issued.set_exception(error)
+        for latch in (self._left, self._unread):
+            if latch is not None:
+                latch.open()
 
-    def drop(self) -> None:
-        """Do no more for it than is under way."""
-        if not self.handle.issued.cancel():
-            self.fail(CancelledError("dropped"))
-        self.left.open()
-        self.unread.open()
-
-    def abandon(self, stream: CopyStream) -> None:
+    def abandon(self) -> None:
         """Give up on it; what is under way may end after its tensors were dropped."""
         for part in self.parts:
-            stream.outlives(part.device)
-        self.drop()
+            self._stream.outlives(part.device)
+        self.fail(CancelledError("dropped before it was copied"))
+
+    def wait(self) -> None:
+        """Wait until it is copied; Ctrl-C ends the wait.
+
+        Raises:
+            Exception: What went wrong, with a note that names the items.
+        """
+        self.wait_until_queued()
+        if isinstance(self.copied, torch.cuda.Event):
+            wait_for_event(self.copied)
+
+    def wait_until_queued(self) -> None:
+        """Wait until it is copied, or its last step is queued on the stream.
+
+        Raises:
+            Exception: As `wait` does.
+        """
+        if self._left is not None:
+            self._left.synchronize()
+        if self._error is not None:
+            raise self._error
+
+    def wait_until_read(self) -> None:
+        """Wait until its host memory may be overwritten."""
+        if self._unread is not None:
+            self._unread.synchronize()
+        if not all(part.staged for part in self.parts):
+            self.wait()
 
     def device_tensors(self) -> Iterator[torch.Tensor]:
         """The device memory of its parts."""
         return (part.device for part in self.parts)
 
-    def wait_until_read(self) -> None:
-        """Wait until its host memory may be overwritten."""
-        self.unread.synchronize()
-        if isinstance(self.copied, torch.cuda.Event) and not all(p.staged for p in self.parts):
-            wait_for_event(self.copied)
-
     def _arrive(self) -> None:
         with self._settling:
-            if not self.over:
-                self.handle.end = time_of(self.copied)
-                self.handle.start = self.handle.start or self.handle.end
-                self.handle.issued.set_result(self.value)
+            if self.over:
+                return
+            if not (self.ends_on_host and self._left is not None):
+                self.copied = self._stream.mark(timed=self.handle is not None)
+            self.over = True
+        if self.handle is not None:
+            self.handle.end = time_of(self.copied)
+            self.handle.start = self.handle.start or self.handle.end
+            self.handle.issued.set_result(self.value)

@@ -19,26 +19,22 @@ def next_owned(source: Iterator[torch.Tensor]) -> tuple[torch.Tensor, bool]:
         StopIteration: There is none.
     """
     tensor = next(source)
-    return tensor, _references(tensor) == _of_sole_owner()
+    owned = sys.getrefcount(tensor) == _names_of_a_sole_owner() and _is_only_tensor(tensor)
+    return tensor, owned
 
 
 @cache
-def _of_sole_owner() -> tuple[int, ...]:
-    """The references to a tensor that nobody else has, counted on one taken in the same way.
-
-    How many they are depends on the version of Python.
-    """
+def _names_of_a_sole_owner() -> int:
+    """References to a Python object that nobody else has; how many depends on Python's version."""
     tensor = next(iter(torch.empty(1) for _ in range(1)))
-    return _references(tensor)
+    return sys.getrefcount(tensor)
 
 
-def _references(tensor: torch.Tensor) -> tuple[int, ...]:
-    """How many refer to the Python object, to torch's tensor behind it, and to its memory."""
+def _is_only_tensor(tensor: torch.Tensor) -> bool:
+    """Whether nothing else leads to torch's tensor behind it, nor to its memory."""
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        return ()
-    storage = tensor.untyped_storage()
-    return (
-        sys.getrefcount(tensor),
-        tensor._use_count(),  # type: ignore[attr-defined]
-        torch._C._storage_Use_Count(storage._cdata),
-    )
+        return False
+    if tensor._use_count() > 1:  # type: ignore[attr-defined]
+        return False
+    storage = tensor.untyped_storage()  # this object of Python's counts, too
+    return torch._C._storage_Use_Count(storage._cdata) <= 2

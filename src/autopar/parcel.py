@@ -14,17 +14,21 @@ from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from autopar.copyplan import ALIGNMENT, Pack, packs
-from autopar.copystream import CopyStream, Waitable
+from autopar.copystream import CopyStream
 from autopar.device import cpu
 from autopar.layout import Layout, check_tensor, flat, is_dense, resolved
 from autopar.load import Load, Part
 from autopar.owner import next_owned
 
 # Small tensors of a batch share a block of up to this size. Not more: they are freed together.
-_BATCH_BLOCK_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 20
+# Items up to this size travel together: by themselves they would take longer to queue than to copy.
+_SMALL_BYTES = 1 << 18
 # Of small items, twice as many travel together next time if these came sooner than this.
 _SOON_S = 5e-3
 
+_flatten = pytree.tree_flatten
+_LEAF = pytree.tree_structure(0)
 _kind_of = operator.attrgetter("dtype", "requires_grad")
 
 
@@ -69,12 +73,11 @@ class Parcels(ABC):
     def unpack(self, load: Load) -> list[Any]:
         """The items of a load, once they are copied."""
 
-    def _load(self, count: int, parts: tuple[Part, ...], value: Any, ready: Waitable) -> Load:
-        last = self._number + count - 1
-        name = f"item {last}" if count == 1 else f"items {self._number} to {last}"
-        load = Load(name, self._verb, self._stream.device, parts, value, ready)
-        self._number += count
-        return load
+    def _count(self, items: int) -> str:
+        """Count items that a load is made for, and name them."""
+        first, self._number = self._number, self._number + items
+        items_ = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
+        return f"{items_} of {self._verb}"
 
 
 class ToHostParcels(Parcels):
@@ -122,7 +125,7 @@ class ToHostParcels(Parcels):
     @override
     def unpack(self, load: Load) -> list[torch.Tensor]:
         start_s = time.perf_counter()
-        load.handle.wait()
+        load.wait()
         soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
         self._together = self._together * 2 if soon else max(1, self._together // 2)
         results: list[torch.Tensor] = load.unpack()
@@ -133,8 +136,7 @@ class ToHostParcels(Parcels):
         group: list[torch.Tensor] = []
         try:
             group.append(self._take())
-            size_bytes = max(1, getattr(group[0], "nbytes", self._slot_bytes))
-            more = max(0, min(self._together, self._slot_bytes // size_bytes) - 1)
+            more = self._company(group[0])
             if self._given:
                 group.extend(itertools.islice(self._source, more))
             else:
@@ -143,6 +145,12 @@ class ToHostParcels(Parcels):
         except Exception as ending:
             return group, ending
         return group, None
+
+    def _company(self, first: torch.Tensor) -> int:
+        """How many more are to travel with an item."""
+        if not isinstance(first, torch.Tensor) or first.nbytes > _SMALL_BYTES:
+            return 0
+        return max(0, min(self._together, self._slot_bytes // max(1, first.nbytes)) - 1)
 
     def _take(self) -> torch.Tensor:
         """The next tensor, or a clone if anybody could write to it before it is copied."""
@@ -154,15 +162,16 @@ class ToHostParcels(Parcels):
     def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
         block = self._stacked(group)
         if block is not None:
-            yield self._together_load(_Alike(block), group)
+            yield self._block_load(_Alike(block), group)
             return
         good, refusal = self._checked(group)
-        for pack in packs([tensor.nbytes for tensor in good], self._slot_bytes):
-            chosen = [_dense(good[i]) for i in pack.members]
+        sizes = [tensor.nbytes for tensor in good]
+        for pack in packs(sizes, self._slot_bytes, alone_above_bytes=_SMALL_BYTES):
+            chosen = [good[i] for i in pack.members]
             if len(chosen) == 1:
-                yield self._single_load(chosen[0], private=chosen[0] is not good[pack.members[0]])
+                yield self._single_load(chosen[0])
             else:
-                yield self._together_load(_Joined(chosen, pack), chosen)
+                yield self._block_load(_Joined(list(map(_dense, chosen)), pack), chosen)
         if refusal is not None:
             raise refusal
 
@@ -191,9 +200,9 @@ class ToHostParcels(Parcels):
             pass  # not all tensors, or not of one shape and device: looked at one by one
         return None
 
-    def _together_load(self, block: _Alike | _Joined, tensors: list[torch.Tensor]) -> Load:
+    def _block_load(self, block: _Alike | _Joined, tensors: list[torch.Tensor]) -> Load:
         targets = None if self._out is None else [self._target(each) for each in tensors]
-        host = block.layout.empty(pin=self._pin)
+        host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
         load = self._load_of(len(tensors), block.device, host, staged=not self._pin)
         if targets is None:
             load.unpack = lambda: block.split(host)
@@ -201,24 +210,19 @@ class ToHostParcels(Parcels):
             load.unpack = lambda: _copy_into(targets, block.split(host))
         return load
 
-    def _single_load(self, tensor: torch.Tensor, private: bool) -> Load:
-        """One tensor's load.
-
-        Args:
-            tensor: The tensor, without gaps.
-            private: Whether it is a copy of the pipeline's own by now.
-        """
+    def _single_load(self, tensor: torch.Tensor) -> Load:
+        dense = _dense(tensor)
         target = None if self._out is None else self._target(tensor)
         if target is not None and is_dense(target):
-            if tensor.stride() != target.stride():
-                tensor = Layout.of(target).empty(tensor.device).copy_(tensor)
-                private = True
+            if dense.stride() != target.stride():
+                dense = torch.empty_like(target, device=tensor.device).copy_(tensor)
             host, staged = target, not self._stream.is_pinned(target)
         else:
-            host, staged = Layout.of(tensor).empty(pin=self._pin), not self._pin
-        if self._given and not private:
-            tensor = tensor.clone()
-        load = self._load_of(1, flat(tensor), host, staged=staged)
+            host = torch.empty_like(dense, device="cpu", pin_memory=self._pin)
+            staged = not self._pin
+        if self._given and dense is tensor:
+            dense = tensor.clone()
+        load = self._load_of(1, dense, host, staged=staged)
         if target is not None and target is not host:
             load.unpack = lambda: _copy_into([target], [host])
         return load
@@ -226,8 +230,12 @@ class ToHostParcels(Parcels):
     def _load_of(
         self, count: int, device: torch.Tensor, host: torch.Tensor, *, staged: bool
     ) -> Load:
-        part = Part(device, ((0, flat(host)),), staged)
-        return self._load(count, (part,), host, self._stream.caller_mark())
+        if staged:
+            device, pieces = flat(device), ((0, flat(host)),)
+        else:
+            pieces = ((0, host),)
+        part = Part(device, pieces, staged)
+        return Load(self._count(count), self._stream, (part,), host, ends_on_host=True)
 
     def _target(self, tensor: torch.Tensor) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
@@ -272,34 +280,36 @@ class ToDeviceParcels(Parcels):
 
     @override
     def unpack(self, load: Load) -> list[Any]:
-        load.handle.wait_until_issued()
-        batch = load.handle.issued.result()
+        load.wait_until_queued()
         self._stream.caller_receives(load.copied, load.device_tensors())
-        return [batch]
+        return load.unpack()
 
     def _batch_load(self, batch: Any) -> Load:
-        leaves, structure = pytree.tree_flatten(batch)
+        leaves, structure = ([batch], _LEAF) if type(batch) is torch.Tensor else _flatten(batch)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         tensors = [self._host_tensor(leaves[i], i) for i in where]
         parts: list[Part] = []
-        for pack in self._packs(tensors):
-            layouts = [Layout.of(tensors[i]) for i in pack.members]
-            pieces = [flat(tensors[i]) for i in pack.members]
-            if len(layouts) == 1:
-                on_device = [layouts[0].empty(self._stream.device)]
-                block = flat(on_device[0])
-            else:
-                block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._stream.device)
-                on_device = _within(block, layouts, pack)
-            staged = len(layouts) > 1 or not self._stream.is_pinned(pieces[0])
-            parts.append(Part(block, tuple(zip(pack.offsets, pieces, strict=True)), staged))
-            for i, tensor in zip(pack.members, on_device, strict=True):
+        for pack in packs([tensor.nbytes for tensor in tensors], _BLOCK_BYTES):
+            sources = [tensors[i] for i in pack.members]
+            part, arriving = self._part(sources, pack)
+            parts.append(part)
+            for i, tensor in zip(pack.members, arriving, strict=True):
                 leaves[where[i]] = tensor
         value = pytree.tree_unflatten(leaves, structure)
-        return self._load(1, tuple(parts), value, self._stream.caller_mark())
+        return Load(self._count(1), self._stream, tuple(parts), value)
 
-    def _packs(self, tensors: list[torch.Tensor]) -> Iterator[Pack]:
-        return packs([tensor.nbytes for tensor in tensors], _BATCH_BLOCK_BYTES)
+    def _part(self, sources: list[torch.Tensor], pack: Pack) -> tuple[Part, list[torch.Tensor]]:
+        """How some tensors of a batch travel, and the device tensors that they arrive in."""
+        device = self._stream.device
+        if len(sources) == 1:
+            arriving = torch.empty_like(sources[0], device=device)
+            if self._stream.is_pinned(sources[0]):
+                return Part(arriving, ((0, sources[0]),), staged=False), [arriving]
+            return Part(flat(arriving), ((0, flat(sources[0])),), staged=True), [arriving]
+        block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=device)
+        pieces = zip(pack.offsets, map(flat, sources), strict=True)
+        layouts = [Layout.of(source) for source in sources]
+        return Part(block, tuple(pieces), staged=True), _within(block, layouts, pack)
 
     def _host_tensor(self, leaf: torch.Tensor, i: int) -> torch.Tensor:
         return _dense(check_tensor(leaf, f"tensor {i} of batches[{self._number}]", cpu()))
@@ -318,11 +328,10 @@ class _Alike:
     """Tensors of one dtype and shape, stacked."""
 
     def __init__(self, block: torch.Tensor) -> None:
-        self.layout = Layout.of(block)
-        self.device = flat(block)
+        self.device = block
 
     def split(self, host: torch.Tensor) -> list[torch.Tensor]:
-        count, size, *rest = self.layout.shape
+        count, size, *rest = host.shape
         # Unlike what `split` gives, these may be written to in place, each by itself.
         return list(host.view(count * size, *rest).unsafe_split(size))
 
@@ -339,7 +348,6 @@ class _Joined:
             pieces += [gap[: offset - stop], flat(tensor)]
             stop = offset + tensor.nbytes
         self.device = torch.cat(pieces)
-        self.layout = Layout.of(self.device)
 
     def split(self, host: torch.Tensor) -> list[torch.Tensor]:
         return _within(host, self._layouts, self._pack)

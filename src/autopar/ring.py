@@ -21,12 +21,12 @@ from typing import NamedTuple, Self
 import torch
 
 from autopar.copyplan import Chunk, End, Step, slot_of, to_device_steps, to_host_steps
-from autopar.copystream import CopyStream, Past, Waitable, time_of
+from autopar.copystream import CopyStream, Past, Waitable
 from autopar.lane import Lane
 from autopar.load import Latch, Load, Part
 from autopar.worker import cpu_lane
 
-_PIECE_BYTES = 2 << 20  # what a mover takes at once: some tenths of a millisecond
+_MOST_MOVERS = 3
 _TOO_SMALL_TO_SHARE_BYTES = 128 << 10  # below this, waking a mover takes longer than copying
 _KEPT_ROUNDS = 2  # rounds of the ring after which nothing waits for a chunk's steps any more
 
@@ -67,7 +67,9 @@ class Ring(ABC):
         self.stream = stream
         self.slot_bytes = slot_bytes
         self._slots = [stream.pinned(slot_bytes) for _ in range(slots)]
-        self._movers = threads if threads > 1 else 0
+        self._movers, self._threads_each = movers_of(threads, slots)
+        # A chunk in so many pieces keeps all movers busy while another is being copied.
+        self._pieces_of_slot = -(-self._movers // max(1, slots - 1))
         # One step may be waited for while the chunk after it is handed over already.
         self._ahead = slots - 1 if slots < 3 else slots - 2
         self._ends: dict[End, Waitable] = {}
@@ -79,9 +81,13 @@ class Ring(ABC):
         self._lanes = contextlib.ExitStack()
 
     def send(self, load: Load) -> None:
-        """Queue a load."""
-        load.count(self.slot_bytes)
-        if not load.over:
+        """Queue a load; copies that need no slot go to the stream at once."""
+        pinned = [part for part in load.parts if not part.staged]
+        if pinned:
+            self._copy_pinned(load, pinned)
+        chunks = sum(part.chunks(self.slot_bytes) for part in load.parts)
+        load.expect(chunks)
+        if chunks:
             self._inbox.put(load)
 
     def drop(self) -> None:
@@ -90,9 +96,10 @@ class Ring(ABC):
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as lanes:
-            movers = [self._lane(lanes, f"mover {i}") for i in range(self._movers)]
+            each = self._threads_each
+            movers = [self._lane(lanes, f"mover {i}", each) for i in range(self._movers)]
             lanes.callback(self._stop_movers)
-            leader = self._lane(lanes, "leader")
+            leader = self._lane(lanes, "leader", 1)
             lanes.callback(self._inbox.put, None)
             for mover in movers:
                 mover.submit(self._move_pieces)
@@ -107,8 +114,9 @@ class Ring(ABC):
             self._slots.clear()
             self._ends.clear()
 
-    def _lane(self, lanes: contextlib.ExitStack, role: str) -> Lane:
-        return lanes.enter_context(cpu_lane(name=f"{self.name}: {role}", kind="copy"))
+    def _lane(self, lanes: contextlib.ExitStack, role: str, threads: int) -> Lane:
+        lane = cpu_lane(threads, name=f"{self.name}: {role}", kind="copy")
+        return lanes.enter_context(lane)
 
     def _stop_movers(self) -> None:
         for _ in range(self._movers):
@@ -117,16 +125,26 @@ class Ring(ABC):
     def _lead(self) -> None:
         begun: deque[Move] = deque()
         self.stream.begin()
-        with torch.inference_mode():  # then it may write to tensors that were made in it, too
-            for move in self._moves(begun):
-                if move is None:
+        try:
+            with torch.inference_mode():  # so that it may write to tensors made in that mode, too
+                self._run(begun)
+        except BaseException as error:  # nobody must wait for what will not come
+            for move in begun:
+                move.load.fail(error)
+            for load in iter(self._inbox.get, None):
+                load.fail(error)
+            raise
+
+    def _run(self, begun: deque[Move]) -> None:
+        for move in self._moves(begun):
+            if move is None:
+                self._end(begun.popleft())
+            else:
+                while len(begun) > self._ahead:
                     self._end(begun.popleft())
-                else:
-                    while len(begun) > self._ahead:
-                        self._end(begun.popleft())
-                    self._begin(move)
-                    begun.append(move)
-                del move  # or its tensors would stay until the next one comes
+                self._begin(move)
+                begun.append(move)
+            del move  # or its tensors would stay until the next one comes
 
     def _moves(self, begun: deque[Move]) -> Iterator[Move | None]:
         """Chunks as they come; None while there is none but some wait for their second step."""
@@ -139,26 +157,21 @@ class Ring(ABC):
             if load is None:
                 yield from itertools.repeat(None, len(begun))
                 return
-            if self._dropping:
-                load.drop()
-            elif load.take_up():
-                yield from self._chunks_of(load)
+            yield from self._chunks_of(load)
             del load
 
     def _chunks_of(self, load: Load) -> Iterator[Move]:
         item = next(self._items)
-        for part in load.parts:
+        first = True
+        for part in (part for part in load.parts if part.staged):
             for start, stop in part.ranges(self.slot_bytes):
                 if self._dropping:
-                    load.drop()
+                    load.abandon()
                 if load.over:
                     return
-                if part.staged:
-                    chunk = Chunk(next(self._chunks), item, first=not load.begun)
-                    load.begun = True
-                    yield Move(load, part, start, stop, chunk, self._steps(chunk))
-                else:
-                    self._copy_pinned(load, part)
+                chunk = Chunk(next(self._chunks), item, first)
+                first = False
+                yield Move(load, part, start, stop, chunk, self._steps(chunk))
 
     def _begin(self, move: Move) -> None:
         self._do(move, move.steps[0])
@@ -186,25 +199,20 @@ class Ring(ABC):
 
     def _copy(self, move: Move) -> Waitable:
         if move.chunk.first:
-            move.load.handle.start = time_of(self.stream.mark())
+            move.load.begin()
         self._copy_between(move.part.device[move.start : move.stop], self._slot(move))
         return self.stream.mark()
 
-    def _copy_pinned(self, load: Load, part: Part) -> None:
-        """Copy between the device and pinned memory of the caller's, without a slot."""
+    def _copy_pinned(self, load: Load, parts: list[Part]) -> None:
+        """Queue copies between the device and pinned memory of the caller's, without a slot."""
         try:
-            if not load.begun:
-                load.begun = True
+            with self.stream.current():
                 self.stream.wait(load.before["ready"])
-                load.handle.start = time_of(self.stream.mark())
-            for offset, host in part.host:
-                self._copy_between(part.device[offset : offset + host.numel()], host)
-            load.copied = self.stream.mark()
-        except BaseException as error:
-            load.fail(error)
-        else:
-            load.unread.count_down()
-            load.left.count_down()
+                load.begin()
+                for part in parts:
+                    self._copy_between(part.device, part.host[0][1])
+        except Exception as error:
+            load.fail(error)  # raised where its items are waited for
 
     def _move(self, move: Move) -> Waitable:
         """Give a chunk's pieces to the movers, or move it here if that is quicker."""
@@ -218,7 +226,8 @@ class Ring(ABC):
                 to.copy_(source)
             self._moved(load)
             return Past()
-        pieces = [piece for pair in pairs for piece in _split(*pair)]
+        most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-self.slot_bytes // self._pieces_of_slot))
+        pieces = [piece for pair in pairs for piece in _split(*pair, most)]
         latch = Latch(len(pieces), lambda: self._moved(load))
         for piece in pieces:
             self._pieces.put((*piece, latch, load))
@@ -236,8 +245,9 @@ class Ring(ABC):
                 del to, source, latch, load
 
     def _slot(self, move: Move) -> torch.Tensor:
-        slot = slot_of(move.chunk, len(self._slots))
-        return self._slots[slot][: move.stop - move.start]
+        slot = self._slots[slot_of(move.chunk, len(self._slots))]
+        size = move.stop - move.start
+        return slot if size == slot.numel() else slot[:size]
 
     @abstractmethod
     def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
@@ -271,7 +281,7 @@ class ToHostRing(Ring):
         return host, slot
 
     def _moved(self, load: Load) -> None:
-        load.left.count_down()
+        load.chunk_copied()
 
 
 class ToDeviceRing(Ring):
@@ -289,13 +299,27 @@ class ToDeviceRing(Ring):
         return slot, host
 
     def _copy(self, move: Move) -> Waitable:
-        move.load.copied = super()._copy(move)
-        move.load.left.count_down()
-        return move.load.copied
+        ended = super()._copy(move)
+        move.load.chunk_copied()
+        return ended
 
     def _moved(self, load: Load) -> None:
-        load.unread.count_down()
+        load.chunk_read()
 
 
-def _split(to: torch.Tensor, source: torch.Tensor) -> Iterator[Pair]:
-    return zip(to.split(_PIECE_BYTES), source.split(_PIECE_BYTES), strict=True)
+def movers_of(threads: int, slots: int) -> tuple[int, int]:
+    """How many movers there are, and how many threads each of them has.
+
+    A few with several threads each: they copy as fast as many, and wait for each other's turn in
+    Python far less often.
+    """
+    if threads == 1:
+        return 0, 1
+    movers = min(slots, _MOST_MOVERS, threads)
+    return movers, threads // movers
+
+
+def _split(to: torch.Tensor, source: torch.Tensor, most: int) -> Iterator[Pair]:
+    if to.numel() <= most:
+        return iter([(to, source)])
+    return zip(to.split(most), source.split(most), strict=True)

@@ -24,6 +24,7 @@ from autopar.ring import Ring, ToDeviceRing, ToHostRing
 
 T = TypeVar("T")
 
+_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
 
@@ -40,7 +41,7 @@ class CopyPipeline:
 
     Args:
         device: A GPU, or the CPU.
-        slots: Slots in a ring, and how many items are under way at once.
+        slots: Slots in a ring; two more items than that are under way at once.
         slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
             tensors are copied in chunks, small ones share a slot.
         threads: CPU threads that fill or empty the slots of one direction; half of the machine's
@@ -87,9 +88,10 @@ class CopyPipeline:
     ) -> Iterator[torch.Tensor]:
         """Copy tensors to the host, while later ones are still computed.
 
-        Up to `slots` items are asked for ahead of the one that is yielded. A tensor may be freed
-        or overwritten once it was handed over; if anything else still leads to its memory, as in
-        `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` does without.
+        Up to `slots` + 2 items are asked for ahead of the one that is yielded. A tensor may be
+        freed or overwritten once it was handed over; if anything else still leads to its memory,
+        as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` does
+        without.
         Results belong to the caller. Small ones that travelled together share one block of
         memory, as the parts of `torch.split` do: clone one to keep it without the others.
 
@@ -126,8 +128,8 @@ class CopyPipeline:
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
         """Copy batches to the device, the next ones while the caller works on this one.
 
-        Up to `slots` batches are asked for ahead of the one that is yielded. A batch's memory may
-        be overwritten once the next one is asked for.
+        Up to `slots` + 2 batches are asked for ahead of the one that is yielded. A batch's
+        memory may be overwritten once the next one is asked for.
 
         Args:
             batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a
@@ -198,10 +200,12 @@ class CopyPipeline:
         with self._turn():
             ring = self._ring(ToHostRing)
             load = lone_load(ring.stream, tensor, pin=pin and self.device.type == "cuda")
-            load.handle.clock = ring.stream.clock()
+            handle: Handle[torch.Tensor] = Handle("copy", ring.name, self.device, "copy")
+            handle.clock = ring.stream.clock()
+            load.handle = handle
             ring.stream.outlives(next(load.device_tensors()))
             ring.send(load)
-            return load.handle
+            return handle
 
     def __enter__(self) -> Self:
         if self._open or self._left:
@@ -228,8 +232,9 @@ class CopyPipeline:
         coming = iter(parcels)
         try:
             while True:
-                with self._turn():
-                    for load in itertools.islice(coming, self.slots - len(moving)):
+                self._take_turn()
+                try:
+                    for load in itertools.islice(coming, self.slots + _QUEUED - len(moving)):
                         moving.append(load)
                         ring.send(load)
                         del load
@@ -237,11 +242,13 @@ class CopyPipeline:
                         parcels.raise_failure()
                         return
                     items = deque(parcels.unpack(moving.popleft()))
+                finally:
+                    self._using.release()
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
             for load in moving:
-                load.abandon(ring.stream)
+                load.abandon()
 
     def _ring(self, kind: type[Ring]) -> Ring:
         if kind not in self._rings:
@@ -258,6 +265,13 @@ class CopyPipeline:
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
+        self._take_turn()
+        try:
+            yield
+        finally:
+            self._using.release()
+
+    def _take_turn(self) -> None:
         """One thread at a time; the same thread may come again, as in a generator."""
         if not self._using.acquire(blocking=False):
             msg = (
@@ -265,12 +279,9 @@ class CopyPipeline:
                 f"at a time. Make a pipeline for each thread."
             )
             raise RuntimeError(msg)
-        try:
-            if not self._open:
-                raise RuntimeError(self._not_open())
-            yield
-        finally:
+        if not self._open:
             self._using.release()
+            raise RuntimeError(self._not_open())
 
     def _not_open(self) -> str:
         state = "was left" if self._left else "is open" if self._open else "is not open yet"
