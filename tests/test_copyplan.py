@@ -2,7 +2,6 @@
 
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import chain, pairwise, product
 
 import pytest
@@ -86,7 +85,7 @@ def with_waits_replaced(plan, kind, others):
         for i, end in enumerate(step.waits):
             for other in others(step, end):
                 waits = step.waits[:i] + other + step.waits[i + 1 :]
-                yield kind, with_step(plan, replace(step, waits=waits))
+                yield kind, with_step(plan, step._replace(waits=waits))
 
 
 def with_a_wait_dropped(plan):
@@ -124,7 +123,7 @@ def with_a_wrong_slot(plan, work):
             names = getattr(step, side)
             if names and names[0].startswith("slot"):
                 wrong = f"slot {(int(names[0].split()[1]) + 1) % work.slots}"
-                yield "wrong slot", with_step(plan, replace(step, **{side: (wrong,)}))
+                yield "wrong slot", with_step(plan, step._replace(**{side: (wrong,)}))
 
 
 def with_records_swapped(plan):
@@ -135,7 +134,7 @@ def with_records_swapped(plan):
     for one, other in sorted(pair for pair in pairs if ends.issuperset(pair)):
         swapped = {one: other, other: one}
         waits = [tuple(swapped.get(end, end) for end in step.waits) for step in plan]
-        mutant = (replace(step, waits=own) for step, own in zip(plan, waits, strict=True))
+        mutant = (step._replace(waits=own) for step, own in zip(plan, waits, strict=True))
         yield "swapped records", tuple(mutant)
 
 

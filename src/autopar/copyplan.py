@@ -27,8 +27,7 @@ class End(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """Something to do, once what it waits for has ended.
 
     Args:
@@ -59,8 +58,7 @@ class Step:
         return f"{self.lane}: {self.name} {self.number} after {after}"
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What goes through a slot at once.
 
     Args:

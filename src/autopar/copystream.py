@@ -66,6 +66,17 @@ class CopyStream:
         """The end of what was queued so far; a timed one can tell when that was."""
         return Past()
 
+    def caller(self) -> torch.cuda.Stream | None:
+        """The stream that the calling thread computes on."""
+        return None
+
+    def caller_on(self, caller: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+        """Make a stream the one that the calling thread computes on, for a while."""
+        return nullcontext()
+
+    def caller_follows(self, caller: torch.cuda.Stream | None, tensor: torch.Tensor) -> None:
+        """Let a stream that was the caller's use a tensor of the one that is so now."""
+
     def caller_mark(self) -> Waitable:
         """The end of what the calling thread has queued on its current stream."""
         return Past()
@@ -131,6 +142,20 @@ class CudaCopyStream(CopyStream):
         event = torch.cuda.Event(enable_timing=timed)
         event.record(self._stream)
         return event
+
+    @override
+    def caller(self) -> torch.cuda.Stream:
+        return torch.cuda.current_stream(self.device)
+
+    @override
+    def caller_on(self, caller: torch.cuda.Stream | None) -> AbstractContextManager[object]:
+        return nullcontext() if caller == self.caller() else torch.cuda.stream(caller)
+
+    @override
+    def caller_follows(self, caller: torch.cuda.Stream | None, tensor: torch.Tensor) -> None:
+        if caller is not None and caller != self.caller():
+            caller.wait_event(self.caller().record_event())
+            tensor.record_stream(caller)
 
     @override
     def caller_mark(self) -> Waitable:

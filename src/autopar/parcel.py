@@ -24,8 +24,9 @@ from autopar.owner import next_owned
 _BLOCK_BYTES = 1 << 20
 # Items up to this size travel together: by themselves they would take longer to queue than to copy.
 _SMALL_BYTES = 1 << 18
-# Of small items, twice as many travel together next time if these came sooner than this.
-_SOON_S = 5e-3
+# Of small items, more travel together next time if these came soon, else fewer.
+_SOON_S, _FASTER = 5e-3, 4
+_FIRST_TOGETHER = 256
 
 _flatten = pytree.tree_flatten
 _LEAF = pytree.tree_structure(0)
@@ -107,13 +108,20 @@ class ToHostParcels(Parcels):
         self._out = out
         self._pin = pin
         self._taken = 0  # tensors of `out`
-        self._together = 1  # how many small ones travel in one load
+        self._caller = stream.caller()  # the stream that the first of a group was computed on
+        # How many small ones travel in one load. Nobody waits for those that are there already.
+        self._together = _FIRST_TOGETHER if given else 1
 
     def _loads(self) -> Iterator[Load]:
         while True:
             start_s = time.perf_counter()
             group, ending = self._pull()
-            for load in self._loads_of(group):
+            loads = self._loads_of(group)
+            while True:
+                with self._stream.caller_on(self._caller):
+                    load = next(loads, None)
+                if load is None:
+                    break
                 load.made_in_s = time.perf_counter() - start_s
                 yield load
                 del load  # it holds its tensors
@@ -127,7 +135,7 @@ class ToHostParcels(Parcels):
         start_s = time.perf_counter()
         load.wait()
         soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
-        self._together = self._together * 2 if soon else max(1, self._together // 2)
+        self._together = max(1, self._together * _FASTER if soon else self._together // _FASTER)
         results: list[torch.Tensor] = load.unpack()
         return results
 
@@ -136,12 +144,14 @@ class ToHostParcels(Parcels):
         group: list[torch.Tensor] = []
         try:
             group.append(self._take())
+            self._caller = self._stream.caller()
             more = self._company(group[0])
             if self._given:
                 group.extend(itertools.islice(self._source, more))
             else:
                 for _ in range(more):
                     group.append(self._take())
+                    self._stream.caller_follows(self._caller, group[-1])
         except Exception as ending:
             return group, ending
         return group, None

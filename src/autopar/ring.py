@@ -40,7 +40,8 @@ class Move(NamedTuple):
     part: Part
     start: int
     stop: int
-    chunk: Chunk
+    slot: torch.Tensor
+    first: bool
     steps: tuple[Step, Step]
 
 
@@ -155,6 +156,7 @@ class Ring(ABC):
                 yield None
                 continue
             if load is None:
+                self._inbox.put(None)  # still there, should the rest fail
                 yield from itertools.repeat(None, len(begun))
                 return
             yield from self._chunks_of(load)
@@ -170,8 +172,9 @@ class Ring(ABC):
                 if load.over:
                     return
                 chunk = Chunk(next(self._chunks), item, first)
+                slot = self._slots[slot_of(chunk, len(self._slots))][: stop - start]
+                yield Move(load, part, start, stop, slot, first, self._steps(chunk))
                 first = False
-                yield Move(load, part, start, stop, chunk, self._steps(chunk))
 
     def _begin(self, move: Move) -> None:
         self._do(move, move.steps[0])
@@ -198,9 +201,9 @@ class Ring(ABC):
         self._ends.pop(End(step.name, step.number - _KEPT_ROUNDS * len(self._slots)), None)
 
     def _copy(self, move: Move) -> Waitable:
-        if move.chunk.first:
+        if move.first:
             move.load.begin()
-        self._copy_between(move.part.device[move.start : move.stop], self._slot(move))
+        self._copy_between(move.part.device[move.start : move.stop], move.slot)
         return self.stream.mark()
 
     def _copy_pinned(self, load: Load, parts: list[Part]) -> None:
@@ -216,7 +219,7 @@ class Ring(ABC):
 
     def _move(self, move: Move) -> Waitable:
         """Give a chunk's pieces to the movers, or move it here if that is quicker."""
-        load, slot = move.load, self._slot(move)
+        load, slot = move.load, move.slot
         pairs = [
             self._pair(slot[at : at + host.numel()], host)
             for at, host in move.part.pieces(move.start, move.stop)
@@ -243,11 +246,6 @@ class Ring(ABC):
                     load.fail(error)
                 latch.count_down()
                 del to, source, latch, load
-
-    def _slot(self, move: Move) -> torch.Tensor:
-        slot = self._slots[slot_of(move.chunk, len(self._slots))]
-        size = move.stop - move.start
-        return slot if size == slot.numel() else slot[:size]
 
     @abstractmethod
     def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
