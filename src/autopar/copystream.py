@@ -153,8 +153,9 @@ class CudaCopyStream(CopyStream):
 
     @override
     def caller_follows(self, caller: torch.cuda.Stream | None, tensor: torch.Tensor) -> None:
-        if caller is not None and caller != self.caller():
-            caller.wait_event(self.caller().record_event())
+        current = self.caller()
+        if caller is not None and caller != current and tensor.is_cuda:
+            caller.wait_event(current.record_event())
             tensor.record_stream(caller)
 
     @override

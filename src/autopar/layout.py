@@ -43,6 +43,11 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return torch.empty_like(tensor, device="meta").stride() == tensor.stride()
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a dense tensor holds its values as they are."""
+    return is_dense(tensor) and not tensor.is_conj() and not tensor.is_neg()
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a dense tensor as one row of bytes."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
@@ -85,6 +90,19 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
         )
         raise ValueError(msg)
     return tensor
+
+
+def check_no_overlap(tensor: torch.Tensor, name: str) -> None:
+    """Refuse a tensor of which several elements share their memory, as in an expanded one.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if torch._debug_has_internal_overlap(tensor) == 1:
+        msg = (
+            f"{name} has elements that share memory; expected one that can be written to. Clone it."
+        )
+        raise ValueError(msg)
 
 
 def _what(value: object) -> str:

@@ -106,12 +106,14 @@ class Load:
         handle: Resolved when it is copied, if somebody holds one.
         before: What its steps wait for on the caller's side, by the plan's names.
         copied: The end of its last copy on the stream, once that is queued.
+        writes_to_out: Whether copies on the stream land in memory of the caller's.
         over: Whether nothing more is to be done for it.
     """
 
     __slots__ = (
-        *("_error", "_left", "_name", "_settling", "_stream", "_unread", "before", "copied"),
-        *("ends_on_host", "handle", "made_in_s", "over", "parts", "unpack", "value"),
+        *("_error", "_left", "_moving", "_name", "_settling", "_stream", "_unread", "before"),
+        *("copied", "ends_on_host", "handle", "made_in_s", "over", "parts", "unpack", "value"),
+        "writes_to_out",
     )
 
     def __init__(
@@ -134,14 +136,18 @@ class Load:
         ready = stream.caller_mark()
         self.before: dict[str, Waitable] = {"ready": ready, "room": ready, "given": Past()}
         self.copied: Waitable = Past()
+        self.writes_to_out = False
         self.over = False
         self._error: BaseException | None = None
         self._left: Latch | None = None  # staged chunks that are to be copied
+        self._moving: list[Latch] = []  # pieces that movers have in hand, or had
         self._unread: Latch | None = None  # those of them whose host memory is to be read
         self._settling = threading.Lock()
 
     def expect(self, chunks: int) -> None:
         """Count the staged chunks that it has to wait for; with none it is over."""
+        if self.over:  # it has failed
+            return
         if chunks:
             self._left = Latch(chunks, self._arrive)
             self._unread = Latch(chunks)
@@ -152,6 +158,13 @@ class Load:
         """Note that its first copy is about to be queued on the stream."""
         if self.handle is not None:
             self.handle.start = time_of(self._stream.mark(timed=True))
+
+    def moves(self, latch: Latch) -> bool:
+        """Note that host memory is about to be moved; false if nothing is to be any more."""
+        with self._settling:
+            if not self.over:
+                self._moving.append(latch)
+            return not self.over
 
     def chunk_read(self) -> None:
         """Count a chunk of host memory that was read."""
@@ -177,20 +190,28 @@ class Load:
                 latch.open()
 
     def abandon(self) -> None:
-        """Give up on it; what is under way may end after its tensors were dropped."""
+        """Give up on it: once this returns, nothing more is written to the caller's memory.
+
+        Other copies on the stream may end after their tensors were dropped.
+        """
         for part in self.parts:
             self._stream.outlives(part.device)
         self.fail(CancelledError("dropped before it was copied"))
+        with self._settling:
+            moving, self._moving = self._moving, []
+        for latch in moving:
+            latch.synchronize()
+        if self.writes_to_out:
+            wait_for_end(self.copied)
 
     def wait(self) -> None:
         """Wait until it is copied; Ctrl-C ends the wait.
 
         Raises:
-            Exception: What went wrong, with a note that names the items.
+            Exception: What went wrong, with a note that names the items; only once.
         """
         self.wait_until_queued()
-        if isinstance(self.copied, torch.cuda.Event):
-            wait_for_event(self.copied)
+        wait_for_end(self.copied)
 
     def wait_until_queued(self) -> None:
         """Wait until it is copied, or its last step is queued on the stream.
@@ -200,15 +221,28 @@ class Load:
         """
         if self._left is not None:
             self._left.synchronize()
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None  # or it, its frames and this would keep each other
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error
 
     def wait_until_read(self) -> None:
-        """Wait until its host memory may be overwritten."""
+        """Wait until its host memory may be overwritten, or it has failed."""
         if self._unread is not None:
             self._unread.synchronize()
-        if not all(part.staged for part in self.parts):
-            self.wait()
+        if self._left is not None and self.has_pinned():
+            self._left.synchronize()
+        wait_for_end(self.reading())
+
+    def reading(self) -> Waitable:
+        """The end of what reads its host memory, once all of that is queued."""
+        return self.copied if self.has_pinned() else Past()
+
+    def has_pinned(self) -> bool:
+        """Whether some of its host memory is copied without a slot."""
+        return not all(part.staged for part in self.parts)
 
     def device_tensors(self) -> Iterator[torch.Tensor]:
         """The device memory of its parts."""
@@ -221,7 +255,16 @@ class Load:
             if not (self.ends_on_host and self._left is not None):
                 self.copied = self._stream.mark(timed=self.handle is not None)
             self.over = True
+            self._moving.clear()
         if self.handle is not None:
             self.handle.end = time_of(self.copied)
             self.handle.start = self.handle.start or self.handle.end
             self.handle.issued.set_result(self.value)
+
+
+def wait_for_end(end: Waitable) -> None:
+    """Wait for an end so that Ctrl-C is heard."""
+    if isinstance(end, torch.cuda.Event):
+        wait_for_event(end)
+    else:
+        end.synchronize()

@@ -36,5 +36,16 @@ def _is_only_tensor(tensor: torch.Tensor) -> bool:
         return False
     if tensor._use_count() > 1:  # type: ignore[attr-defined]
         return False
-    storage = tensor.untyped_storage()  # this object of Python's counts, too
-    return torch._C._storage_Use_Count(storage._cdata) <= 2
+    # Memory that torch can't resize is an array's, or somebody else's.
+    return tensor.untyped_storage().resizable() and _users(tensor) == _users_of_own_memory()
+
+
+@cache
+def _users_of_own_memory() -> tuple[int, int]:
+    return _users(torch.empty(1))
+
+
+def _users(tensor: torch.Tensor) -> tuple[int, int]:
+    """References to Python's object for a tensor's memory, and of torch's tensors to it."""
+    storage = tensor.untyped_storage()
+    return sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)

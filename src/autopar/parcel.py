@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -14,10 +15,18 @@ from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from autopar.copyplan import ALIGNMENT, Pack, packs
-from autopar.copystream import CopyStream
+from autopar.copystream import CopyStream, Past, Waitable
 from autopar.device import cpu
-from autopar.layout import Layout, check_tensor, flat, is_dense, resolved
-from autopar.load import Load, Part
+from autopar.layout import (
+    Layout,
+    check_no_overlap,
+    check_tensor,
+    flat,
+    is_dense,
+    is_plain,
+    resolved,
+)
+from autopar.load import Load, Part, wait_for_end
 from autopar.owner import next_owned
 
 # Small tensors of a batch share a block of up to this size. Not more: they are freed together.
@@ -43,7 +52,12 @@ class Parcels(ABC):
         stream: The stream that will copy them.
         source: The items.
         given: Whether all are there already, so that none changes when the next one is taken.
+
+    Attributes:
+        ahead_at_first: Half of how many items to have under way before the first is yielded.
     """
+
+    ahead_at_first = 1  # what is to be worked on should be there soon
 
     def __init__(self, verb: str, stream: CopyStream, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
@@ -62,9 +76,12 @@ class Parcels(ABC):
 
     def raise_failure(self) -> None:
         """Raise the error that ended them, if one did."""
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # or it and this frame would keep each other
 
     @abstractmethod
     def _loads(self) -> Iterator[Load]:
@@ -93,6 +110,8 @@ class ToHostParcels(Parcels):
         pin: Whether fresh memory is to be pinned.
     """
 
+    ahead_at_first = sys.maxsize  # all that there may be: it is computed meanwhile
+
     def __init__(
         self,
         stream: CopyStream,
@@ -107,7 +126,7 @@ class ToHostParcels(Parcels):
         self._slot_bytes = slot_bytes
         self._out = out
         self._pin = pin
-        self._taken = 0  # tensors of `out`
+        self._ended = False
         self._caller = stream.caller()  # the stream that the first of a group was computed on
         # How many small ones travel in one load. Nobody waits for those that are there already.
         self._together = _FIRST_TOGETHER if given else 1
@@ -115,7 +134,7 @@ class ToHostParcels(Parcels):
     def _loads(self) -> Iterator[Load]:
         while True:
             start_s = time.perf_counter()
-            group, ending = self._pull()
+            group, failure = self._pull()
             loads = self._loads_of(group)
             while True:
                 with self._stream.caller_on(self._caller):
@@ -125,10 +144,13 @@ class ToHostParcels(Parcels):
                 load.made_in_s = time.perf_counter() - start_s
                 yield load
                 del load  # it holds its tensors
-            if isinstance(ending, StopIteration):
+            if failure is not None:
+                try:
+                    raise failure
+                finally:
+                    del failure  # or it and this frame would keep each other
+            if self._ended:
                 return
-            if ending is not None:
-                raise ending
 
     @override
     def unpack(self, load: Load) -> list[torch.Tensor]:
@@ -140,7 +162,7 @@ class ToHostParcels(Parcels):
         return results
 
     def _pull(self) -> tuple[list[torch.Tensor], Exception | None]:
-        """The next item, others to travel with it if it is small, and what ended the source."""
+        """The next item, others to travel with it if it is small, and the source's error."""
         group: list[torch.Tensor] = []
         try:
             group.append(self._take())
@@ -149,81 +171,92 @@ class ToHostParcels(Parcels):
             if self._given:
                 group.extend(itertools.islice(self._source, more))
             else:
-                for _ in range(more):
+                room_bytes = self._slot_bytes
+                while len(group) <= more and _is_small(group[-1]):
+                    room_bytes -= group[-1].nbytes
+                    if room_bytes < 0:
+                        break
                     group.append(self._take())
-                    self._stream.caller_follows(self._caller, group[-1])
-        except Exception as ending:
-            return group, ending
+                    if isinstance(group[-1], torch.Tensor):
+                        self._stream.caller_follows(self._caller, group[-1])
+        except StopIteration:
+            self._ended = True
+        except Exception as failure:
+            return group, failure
         return group, None
 
     def _company(self, first: torch.Tensor) -> int:
         """How many more are to travel with an item."""
-        if not isinstance(first, torch.Tensor) or first.nbytes > _SMALL_BYTES:
+        if not _is_small(first):
             return 0
         return max(0, min(self._together, self._slot_bytes // max(1, first.nbytes)) - 1)
 
     def _take(self) -> torch.Tensor:
         """The next tensor, or a clone if anybody could write to it before it is copied."""
         tensor, owned = next_owned(self._source)
-        if owned or self._given or not isinstance(tensor, torch.Tensor):
-            return tensor
+        if owned or self._given or not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
+            return tensor  # what can't be copied is refused later
         return tensor.clone()
 
     def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
         block = self._stacked(group)
         if block is not None:
-            yield self._block_load(_Alike(block), group)
+            yield self._block_load(_Alike(block), None)
             return
-        good, refusal = self._checked(group)
+        good, targets, refusals = self._checked(group)
         sizes = [tensor.nbytes for tensor in good]
         for pack in packs(sizes, self._slot_bytes, alone_above_bytes=_SMALL_BYTES):
             chosen = [good[i] for i in pack.members]
+            into = [targets[i] for i in pack.members] if targets else None
             if len(chosen) == 1:
-                yield self._single_load(chosen[0])
+                yield self._single_load(chosen[0], into[0] if into else None)
             else:
-                yield self._block_load(_Joined(list(map(_dense, chosen)), pack), chosen)
-        if refusal is not None:
-            raise refusal
+                yield self._block_load(_Joined(list(map(_dense, chosen)), pack), into)
+        if refusals:
+            raise refusals.pop()
 
     def _checked(
         self, group: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], TypeError | ValueError | None]:
-        """The tensors before the first that can't be copied, and why that one can't."""
-        for i, tensor in enumerate(group):
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[Exception]]:
+        """The tensors before the first that can't be copied, where to, and why that one can't."""
+        good: list[torch.Tensor] = []
+        targets: list[torch.Tensor] = []
+        for number, tensor in enumerate(group, self._number):
             try:
-                check_tensor(tensor, f"tensors[{self._number + i}]", self._stream.device)
-            except (TypeError, ValueError) as refusal:
-                return group[:i], refusal
-        return group, None
+                check_tensor(tensor, f"tensors[{number}]", self._stream.device)
+                if self._out is not None:
+                    targets.append(self._target(tensor, number))
+            except Exception as refusal:
+                return good, targets, [refusal]
+            good.append(tensor)
+        return good, targets, []
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
         """All in one block of the device's memory, if they are alike: the quick way for many."""
-        if len(group) < 2:
+        if len(group) < 2 or self._out is not None:
             return None
         try:
             alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
             if alike and group[0].dim() and all(map(torch.Tensor.is_contiguous, group)):
-                block = torch.stack(group)
-                if block.device == self._stream.device and block.numel():
+                block = check_tensor(torch.stack(group), "", self._stream.device)
+                if block.numel():
                     return block
-        except (AttributeError, TypeError, RuntimeError):
-            pass  # not all tensors, or not of one shape and device: looked at one by one
+        except (AttributeError, TypeError, ValueError, RuntimeError):
+            pass  # something is not as it should be: they are looked at one by one
         return None
 
-    def _block_load(self, block: _Alike | _Joined, tensors: list[torch.Tensor]) -> Load:
-        targets = None if self._out is None else [self._target(each) for each in tensors]
+    def _block_load(self, block: _Alike | _Joined, targets: list[torch.Tensor] | None) -> Load:
         host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
-        load = self._load_of(len(tensors), block.device, host, staged=not self._pin)
+        load = self._load_of(block.count, block.device, host, staged=not self._pin)
         if targets is None:
             load.unpack = lambda: block.split(host)
         else:
             load.unpack = lambda: _copy_into(targets, block.split(host))
         return load
 
-    def _single_load(self, tensor: torch.Tensor) -> Load:
+    def _single_load(self, tensor: torch.Tensor, target: torch.Tensor | None) -> Load:
         dense = _dense(tensor)
-        target = None if self._out is None else self._target(tensor)
-        if target is not None and is_dense(target):
+        if target is not None and is_plain(target):
             if dense.stride() != target.stride():
                 dense = torch.empty_like(target, device=tensor.device).copy_(tensor)
             host, staged = target, not self._stream.is_pinned(target)
@@ -233,6 +266,7 @@ class ToHostParcels(Parcels):
         if self._given and dense is tensor:
             dense = tensor.clone()
         load = self._load_of(1, dense, host, staged=staged)
+        load.writes_to_out = host is target and not staged
         if target is not None and target is not host:
             load.unpack = lambda: _copy_into([target], [host])
         return load
@@ -247,14 +281,14 @@ class ToHostParcels(Parcels):
         part = Part(device, pieces, staged)
         return Load(self._count(count), self._stream, (part,), host, ends_on_host=True)
 
-    def _target(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
         assert self._out is not None
-        name = f"out[{self._taken}]"
+        name = f"out[{number}]"
         try:
             target = next(self._out)
         except StopIteration:
-            msg = f"out has only {self._taken} tensors; expected one for each of tensors."
+            msg = f"out has only {number} tensors; expected one for each of tensors."
             raise ValueError(msg) from None
         check_tensor(target, name, cpu())
         if target.shape != tensor.shape or target.dtype != tensor.dtype:
@@ -263,7 +297,7 @@ class ToHostParcels(Parcels):
                 f"{tuple(tensor.shape)} of {tensor.dtype}, as the tensor to copy has."
             )
             raise ValueError(msg)
-        self._taken += 1
+        check_no_overlap(target, name)
         return target
 
 
@@ -278,19 +312,22 @@ class ToDeviceParcels(Parcels):
 
     def __init__(self, stream: CopyStream, source: Iterator[Any], *, given: bool = False) -> None:
         super().__init__(f"prefetch to {stream.device}", stream, source, given)
+        self._reading: Waitable = Past()  # of the last batch, where its memory is pinned
 
     def _loads(self) -> Iterator[Load]:
         for batch in self._source:
             load = self._batch_load(batch)
             del batch
             yield load
-            if not self._given:  # it may overwrite the batch now
+            if not self._given:  # it may overwrite the batch when it is asked for the next one
                 load.wait_until_read()
             del load
 
     @override
     def unpack(self, load: Load) -> list[Any]:
         load.wait_until_queued()
+        wait_for_end(self._reading)  # long done: it was queued some batches ago
+        self._reading = load.reading()
         self._stream.caller_receives(load.copied, load.device_tensors())
         return load.unpack()
 
@@ -339,6 +376,7 @@ class _Alike:
 
     def __init__(self, block: torch.Tensor) -> None:
         self.device = block
+        self.count = len(block)
 
     def split(self, host: torch.Tensor) -> list[torch.Tensor]:
         count, size, *rest = host.shape
@@ -352,6 +390,7 @@ class _Joined:
     def __init__(self, tensors: list[torch.Tensor], pack: Pack) -> None:
         self._layouts = [Layout.of(each) for each in tensors]
         self._pack = pack
+        self.count = len(tensors)
         gap = torch.zeros(ALIGNMENT, dtype=torch.uint8, device=tensors[0].device)
         pieces, stop = [], 0
         for tensor, offset in zip(tensors, pack.offsets, strict=True):
@@ -369,6 +408,10 @@ def _within(block: torch.Tensor, layouts: list[Layout], pack: Pack) -> list[torc
     return [layout.within(block, offset).data for layout, offset in pairs]
 
 
+def _is_small(tensor: object) -> bool:
+    return isinstance(tensor, torch.Tensor) and tensor.nbytes <= _SMALL_BYTES
+
+
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or a copy where its elements lie apart or are still to be conjugated."""
     tensor = resolved(tensor)
@@ -376,6 +419,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copy_into(targets: list[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
-    for target, result in zip(targets, results, strict=True):
-        target.copy_(result)
+    with torch.inference_mode():  # some may have been made in that mode
+        for target, result in zip(targets, results, strict=True):
+            target.copy_(result)
     return targets

@@ -88,7 +88,7 @@ class Ring(ABC):
             self._copy_pinned(load, pinned)
         chunks = sum(part.chunks(self.slot_bytes) for part in load.parts)
         load.expect(chunks)
-        if chunks:
+        if not load.over:
             self._inbox.put(load)
 
     def drop(self) -> None:
@@ -224,28 +224,36 @@ class Ring(ABC):
             self._pair(slot[at : at + host.numel()], host)
             for at, host in move.part.pieces(move.start, move.stop)
         ]
-        if not self._movers or move.stop - move.start <= _TOO_SMALL_TO_SHARE_BYTES:
-            for to, source in pairs:
-                to.copy_(source)
+        here = not self._movers or move.stop - move.start <= _TOO_SMALL_TO_SHARE_BYTES
+        if not here:
+            most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-self.slot_bytes // self._pieces_of_slot))
+            pairs = [piece for pair in pairs for piece in _split(*pair, most)]
+        if not pairs:  # nothing but the gap between two tensors
             self._moved(load)
             return Past()
-        most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-self.slot_bytes // self._pieces_of_slot))
-        pieces = [piece for pair in pairs for piece in _split(*pair, most)]
-        latch = Latch(len(pieces), lambda: self._moved(load))
-        for piece in pieces:
-            self._pieces.put((*piece, latch, load))
+        latch = Latch(len(pairs), lambda: self._moved(load))
+        if not load.moves(latch):
+            return Past()
+        for to, source in pairs:
+            if here:
+                self._move_piece(to, source, latch, load)
+            else:
+                self._pieces.put((to, source, latch, load))
         return latch
 
     def _move_pieces(self) -> None:
         """What each mover does."""
         with torch.inference_mode():
-            for to, source, latch, load in iter(self._pieces.get, None):
-                try:
-                    to.copy_(source)
-                except BaseException as error:
-                    load.fail(error)
-                latch.count_down()
-                del to, source, latch, load
+            for piece in iter(self._pieces.get, None):
+                self._move_piece(*piece)
+                del piece
+
+    def _move_piece(self, to: torch.Tensor, source: torch.Tensor, latch: Latch, load: Load) -> None:
+        try:
+            to.copy_(source)
+        except BaseException as error:
+            load.fail(error)
+        latch.count_down()
 
     @abstractmethod
     def _steps(self, chunk: Chunk) -> tuple[Step, Step]:

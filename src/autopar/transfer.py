@@ -8,7 +8,7 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -115,12 +115,14 @@ class CopyPipeline:
             msg = "out and pin are both given; expected one: results go to out, or are allocated."
             raise ValueError(msg)
         source = _iterated(tensors, "tensors", "to_host_async(x), or [x], for a single tensor")
+        if out is not None:  # the rows of a single tensor will do
+            out = iter(out) if isinstance(out, torch.Tensor) else _iterated(out, "out", "a list")
         with self._turn():
             ring = self._ring(ToHostRing)
             parcels = ToHostParcels(
                 *(ring.stream, self.slot_bytes, source),
-                given=isinstance(tensors, Sequence),
-                out=None if out is None else iter(out),
+                given=isinstance(tensors, (list, tuple)),
+                out=out,
                 pin=pin and self.device.type == "cuda",
             )
         return self._relay(ring, parcels)
@@ -147,7 +149,7 @@ class CopyPipeline:
         source = _iterated(batches, "batches", "[x] for a single batch")
         with self._turn():
             ring = self._ring(ToDeviceRing)
-            parcels = ToDeviceParcels(ring.stream, source, given=isinstance(batches, Sequence))
+            parcels = ToDeviceParcels(ring.stream, source, given=isinstance(batches, (list, tuple)))
         return self._relay(ring, parcels)
 
     def map(
@@ -230,11 +232,13 @@ class CopyPipeline:
         """Keep items under way, and yield them in order."""
         moving: deque[Load] = deque()
         coming = iter(parcels)
+        ahead = parcels.ahead_at_first
         try:
             while True:
                 self._take_turn()
                 try:
-                    for load in itertools.islice(coming, self.slots + _QUEUED - len(moving)):
+                    ahead = min(2 * ahead, self.slots + _QUEUED)
+                    for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
                         ring.send(load)
                         del load
@@ -315,7 +319,7 @@ def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
 
 
 def _at_least_one(name: str, value: int, what: str) -> int:
-    if not isinstance(value, int) or value < 1:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         msg = f"{name} is {value!r}; expected at least one, as a whole number of {what}."
         raise ValueError(msg)
     return value
