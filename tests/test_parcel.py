@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 import threading
 import weakref
 from concurrent.futures import CancelledError
@@ -73,7 +74,17 @@ def test_an_opened_latch_stays_open_and_nothing_follows(counted):
     assert called == [1] * (counted >= 3)
 
 
+@pytest.fixture
+def hasty_switches():
+    """Let threads take over from each other wherever they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize("opening", [False, True])
+@pytest.mark.usefixtures("hasty_switches")
 def test_many_threads_count_one_latch(opening):
     for _ in range(20):
         called = []
@@ -122,7 +133,7 @@ def part_by(chance):
         size = chance.choice((0, 1, 2, 5, 9))
         pieces.append((at, torch.arange(at, at + size, dtype=torch.uint8)))
         at += size + chance.choice((0, 0, 1, 4))
-    return Part(torch.zeros(at, dtype=torch.uint8), tuple(pieces), staged=True)
+    return Part(torch.arange(at, dtype=torch.uint8), tuple(pieces), staged=True)
 
 
 @pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64])
@@ -130,12 +141,12 @@ def test_a_parts_chunks_cover_it_once(slot_bytes):
     chance = random.Random(slot_bytes)
     for _ in range(100):
         part = part_by(chance)
-        ranges = list(part.ranges(slot_bytes))
-        assert part.chunks(slot_bytes) == len(ranges)
-        covered = [i for start, stop in ranges for i in range(start, stop)]
+        chunks = [on_device for on_device, _ in part.cut(slot_bytes)]
+        assert part.chunks(slot_bytes) == len(chunks)
+        covered = [byte for chunk in chunks for byte in chunk.tolist()]
         assert covered == list(range(part.device.numel()))
-        assert all(0 < stop - start <= slot_bytes for start, stop in ranges)
-        assert all(stop - start == slot_bytes for start, stop in ranges[:-1])
+        assert all(0 < len(chunk) <= slot_bytes for chunk in chunks)
+        assert all(len(chunk) == slot_bytes for chunk in chunks[:-1])
 
 
 @pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64])
@@ -143,14 +154,13 @@ def test_a_chunks_pieces_are_all_the_host_memory_that_it_has(slot_bytes):
     chance = random.Random(slot_bytes)
     for _ in range(100):
         part = part_by(chance)
-        whole = {at + i: byte for at, piece in part.host for i, byte in enumerate(piece.tolist())}
-        found = {}
-        for start, stop in part.ranges(slot_bytes):
-            for at, piece in part.pieces(start, stop):
+        whole = [byte for _, piece in part.host for byte in piece.tolist()]
+        found = []
+        for on_device, pieces in part.cut(slot_bytes):
+            for at, piece in pieces:
                 assert piece.numel() > 0
-                for i, byte in enumerate(piece.tolist()):
-                    assert start + at + i < stop
-                    found[start + at + i] = byte
+                assert piece.tolist() == on_device[at : at + len(piece)].tolist()
+                found += piece.tolist()
         assert found == whole
 
 
@@ -287,8 +297,10 @@ def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
     found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
     assert found[0] == 1
     assert sum(found) == 1000
-    growing = found[: found.index(max(found))]
+    growing = found[: found.index(max(found)) + 1]
     assert growing == sorted(set(growing))
+    assert all(b <= 4 * a for a, b in itertools.pairwise(growing))
+    growing.pop()
     assert max(found) == 256  # as many as fit into a slot
     assert set(found[len(growing) : -1]) == {256}
 

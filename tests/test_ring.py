@@ -353,7 +353,15 @@ def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, see
             verb(pipeline, chance)
 
 
-@pytest.mark.parametrize("kind", [LateStream, EarlyStream, CopyStream])
+class SlowStream(LateStream):
+    """Queues copies late, too."""
+
+    def copy(self, to, source):
+        time.sleep(2e-3)
+        super().copy(to, source)
+
+
+@pytest.mark.parametrize("kind", [LateStream, EarlyStream, SlowStream, CopyStream])
 def test_batches_of_pinned_and_other_tensors(streams, kind):
     """One of a batch's copies is queued at once, and others once their slots were filled."""
     streams(kind)
@@ -374,6 +382,36 @@ def test_batches_of_pinned_and_other_tensors(streams, kind):
         for i, batch in enumerate(pipeline.prefetch(batches())):
             assert [x.unique().tolist() for x in batch[:6]] == [[10 * i + j] for j in range(6)]
             assert [len(x) for x in batch[5:]] == [1 << 21, 0, 0]
+
+
+class LateCallers(LateStream):
+    """A stream of the caller's that comes to what it receives later."""
+
+    def caller_receives(self, end, tensors):
+        self.compute(end.synchronize)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_batches_of_a_list_may_be_overwritten_once_the_next_one_is_there(streams, pinned):
+    made = streams(LateCallers)
+    batches = [torch.full((1 << 19,), i, dtype=torch.uint8) for i in range(8)]
+    if pinned:
+        LateStream.pinned_memory.update(x.untyped_storage().data_ptr() for x in batches)
+    taken = []
+    with CopyPipeline("cpu", slots=2, slot_bytes=1 << 18) as pipeline:
+        for i, batch in enumerate(pipeline.prefetch(batches)):
+            taken.append(batch)
+            if i:
+                poisoned(batches[i - 1])
+        made[0].compute.run_until(made[0].compute.taken)
+    assert [x.unique().tolist() for x in taken] == [[i] for i in range(8)]
+
+
+def test_a_ring_remembers_no_more_than_it_needs():
+    with CopyPipeline("cpu", slots=3, slot_bytes=64) as pipeline:
+        list(pipeline.map(torch.clone, [torch.ones(2000) for _ in range(5)]))
+        for ring in pipeline._rings.values():
+            assert len(ring._ends) <= 2 * 2 * 3 + 2
 
 
 @pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0), (0, 0, 1, 1)])

@@ -1,13 +1,14 @@
 """Copy pipelines on the CPU: what comes out, whose it is, when it comes, and what is refused."""
 
 import gc
-import itertools
+import queue
 import random
 import threading
 import time
 import weakref
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -168,12 +169,14 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("slot_bytes", [512, 8192])
+@pytest.mark.parametrize(
+    ("slot_bytes", "sizes"), [(512, (2, 9, 9)), (8192, (2, 2, 2, 2, 2)), (8192, (2, 9, 2))]
+)
 @pytest.mark.usefixtures("together")
-def test_any_layout(layout, slot_bytes):
+def test_any_layout(layout, slot_bytes, sizes):
     views = [
-        LAYOUTS[layout](filled((2, 4, 2 + 7 * (seed // 4), 5), torch.complex64, seed))
-        for seed in range(6)
+        LAYOUTS[layout](filled((2, 4, size, 5), torch.complex64, seed))
+        for seed, size in enumerate(sizes)
     ]
     with CopyPipeline("cpu", slot_bytes=slot_bytes) as pipeline:
         results = list(all_ways(pipeline, views))
@@ -499,9 +502,32 @@ def test_what_a_pipeline_held_goes_when_it_is_left(monkeypatch):
 
     monkeypatch.setattr(CopyStream, "pinned", watched)
     with CopyPipeline("cpu", slots=3, slot_bytes=1024, threads=2) as pipeline:
-        list(pipeline.map(torch.clone, numbers(9, 1000)))
+        results = pipeline.map(torch.clone, numbers(9, 1000))
+        next(results)  # who goes on holding this holds no slots
         assert len(slots) == 6
     assert all_gone(slots)
+    del results
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_error_that_the_caller_drops_is_gone(streams, monkeypatch):
+    class BrokenError(Exception):
+        pass
+
+    def copy(stream, to, source):
+        raise BrokenError
+
+    def run(use):
+        try:
+            list(use)
+        except BrokenError as error:
+            return [weakref.ref(error)]
+
+    monkeypatch.setattr(Noting, "copy", copy)
+    with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
+        assert all_gone(run(pipeline.to_host(numbers(9, 1000))))
+        assert all_gone(run(pipeline.prefetch(numbers(9, 1000))))
+        assert all_gone(run(pipeline.map(torch.clone, numbers(9, 1000))))
 
 
 # -- out and pin ----------------------------------------------------------------------------------
@@ -565,17 +591,32 @@ def test_out_is_no_more_touched_once_its_item_was_yielded(pipeline):
     assert torch.equal(torch.stack(out), torch.full((20, 300), -1))
 
 
-def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
-    """Also where the movers are at it: closing waits for what is under way."""
-    own, calls = ring._split, itertools.count()
-
-    def split(*args):
-        if next(calls) == 1:
-            gate()
-        return own(*args)
-
-    monkeypatch.setattr(ring, "_split", split)
+@pytest.mark.parametrize("where", ["leader", "leader, sharing", "mover"])
+def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch, where):
+    """Closing waits for whoever is at it; here that is the second item."""
     out = [torch.zeros(1 << 18) for _ in range(3)]
+
+    def hold_back(values):
+        tensors = (x for x in pytree.tree_leaves(values) if isinstance(x, torch.Tensor))
+        if any(memory_of(tensor) == memory_of(out[1]) for tensor in tensors):
+            gate()
+
+    def holding(own):
+        return lambda *args: (hold_back(args), own(*args))[1]
+
+    class Pieces(queue.SimpleQueue):
+        def get(self, *args, **options):
+            item = super().get(*args, **options)
+            hold_back(item)
+            return item
+
+    if where == "leader":
+        monkeypatch.setattr(ring.Ring, "_move", holding(ring.Ring._move))
+    elif where == "mover":
+        names = SimpleNamespace(SimpleQueue=Pieces, Empty=queue.Empty)
+        monkeypatch.setattr(ring, "queue", names)
+    else:
+        monkeypatch.setattr(ring, "_split", holding(ring._split))
     with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20, threads=2) as pipeline:
         results = pipeline.to_host([torch.ones(1 << 18) for _ in range(3)], out)
         next(results)
@@ -586,6 +627,10 @@ def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
         out[1].fill_(-1)
         opening.join()
     assert out[1].unique().tolist() == [-1]
+
+
+def memory_of(tensor):
+    return tensor.untyped_storage().data_ptr()
 
 
 def test_what_backward_needs_is_not_overwritten_in_silence(pipeline):
@@ -672,6 +717,23 @@ def test_a_handle_outlives_its_pipeline_and_tells_when_it_ran():
         assert handle.alignment_error_s == 0
         assert handle.device == torch.device("cpu")
     assert handles[0].span.end_s <= handles[1].span.end_s <= handles[2].span.end_s
+
+
+def test_a_span_reaches_from_the_first_chunk_to_the_last(monkeypatch):
+    copied_s = []
+
+    def copy(stream, to, source):
+        copied_s.append(time.perf_counter())
+        to.copy_(source)
+
+    monkeypatch.setattr(CopyStream, "copy", copy)
+    with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
+        span = pipeline.to_host_async(torch.ones(1 << 13)).span
+        assert span.start_s <= copied_s[0]
+        assert span.end_s >= copied_s[-1]
+        assert len(copied_s) == 32
+        nothing = pipeline.to_host_async(torch.ones(0)).span
+        assert nothing.start_s == nothing.end_s
 
 
 def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):
@@ -808,7 +870,9 @@ def test_only_so_many_items_are_asked_for_ahead(verb, slots, size):
         for i, result in enumerate(results, 1):
             assert result[0] == i
             assert asked <= i + most
-            assert asked >= min(100, i + slots - 1 if i > 5 else i + 1)
+            # What is to be worked on comes soon, and others after it.
+            early = i + 1 if verb != "to_host" and i <= 5 else i + slots - 1
+            assert asked >= min(100, early)
         assert asked == 100
 
 

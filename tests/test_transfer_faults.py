@@ -958,6 +958,7 @@ def ended_s(begun, rescue, wait, patience_s=4 * _PROMPT_S):
     pressing = threading.Thread(target=press)
     pressing.start()
     interrupted_s = None
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # not so in the background
     try:
         try:
             wait()
@@ -969,6 +970,7 @@ def ended_s(begun, rescue, wait, patience_s=4 * _PROMPT_S):
     finally:
         ended.set()
         pressing.join()
+        signal.signal(signal.SIGINT, heard)
     assert sent_s, "what was to be waited for never began"
     assert interrupted_s is not None, "nothing was interrupted"
     return interrupted_s - sent_s[0]

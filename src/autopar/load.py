@@ -58,6 +58,9 @@ class Latch:
             pass
 
 
+Piece = tuple[int, torch.Tensor]  # an offset, and bytes of the host's from there on
+
+
 class Part(NamedTuple):
     """One stretch of device memory, and the host memory that it is copied from or to.
 
@@ -69,24 +72,33 @@ class Part(NamedTuple):
     """
 
     device: torch.Tensor
-    host: tuple[tuple[int, torch.Tensor], ...]
+    host: tuple[Piece, ...]
     staged: bool
 
     def chunks(self, slot_bytes: int) -> int:
         """In how many chunks it travels through slots."""
         return -(-self.device.numel() // slot_bytes) if self.staged else 0
 
-    def ranges(self, slot_bytes: int) -> Iterator[tuple[int, int]]:
-        """From where to where each chunk goes."""
-        size = self.device.numel()
-        return ((at, min(at + slot_bytes, size)) for at in range(0, size, slot_bytes))
+    def cut(self, slot_bytes: int) -> Iterator[tuple[torch.Tensor, list[Piece]]]:
+        """Its chunks: the device's bytes of each, and the host's, with their offsets in it."""
+        starts = range(0, self.device.numel(), slot_bytes)
+        if not starts:
+            return
+        on_device = self.device.split(slot_bytes)
+        if len(self.host) == 1 and len(self.host[0][1]) == len(self.device):
+            for device, host in zip(on_device, self.host[0][1].split(slot_bytes), strict=True):
+                yield device, [(0, host)]
+            return
+        for start, device in zip(starts, on_device, strict=True):
+            yield device, self._pieces(start, start + slot_bytes)
 
-    def pieces(self, start: int, stop: int) -> Iterator[tuple[int, torch.Tensor]]:
-        """What host memory of a range there is, with its offset from the range's start."""
+    def _pieces(self, start: int, stop: int) -> list[Piece]:
+        found = []
         for offset, bytes_ in self.host:
             low, high = max(start, offset), min(stop, offset + bytes_.numel())
             if low < high:
-                yield low - start, bytes_[low - offset : high - offset]
+                found.append((low - start, bytes_[low - offset : high - offset]))
+        return found
 
 
 class Load:
@@ -165,6 +177,13 @@ class Load:
             if not self.over:
                 self._moving.append(latch)
             return not self.over
+
+    def move_here(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Move host memory, unless nothing is to be moved any more."""
+        with self._settling:  # so that giving up on it waits for this
+            if not self.over:
+                for to, source in pairs:
+                    to.copy_(source)
 
     def chunk_read(self) -> None:
         """Count a chunk of host memory that was read."""

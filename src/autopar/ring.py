@@ -23,7 +23,7 @@ import torch
 from autopar.copyplan import Chunk, End, Step, slot_of, to_device_steps, to_host_steps
 from autopar.copystream import CopyStream, Past, Waitable
 from autopar.lane import Lane
-from autopar.load import Latch, Load, Part
+from autopar.load import Latch, Load, Part, Piece
 from autopar.worker import cpu_lane
 
 _MOST_MOVERS = 3
@@ -37,9 +37,8 @@ class Move(NamedTuple):
     """A chunk on its way."""
 
     load: Load
-    part: Part
-    start: int
-    stop: int
+    device: torch.Tensor
+    host: list[Piece]
     slot: torch.Tensor
     first: bool
     steps: tuple[Step, Step]
@@ -166,14 +165,16 @@ class Ring(ABC):
         item = next(self._items)
         first = True
         for part in (part for part in load.parts if part.staged):
-            for start, stop in part.ranges(self.slot_bytes):
+            for device, host in part.cut(self.slot_bytes):
                 if self._dropping:
                     load.abandon()
                 if load.over:
                     return
                 chunk = Chunk(next(self._chunks), item, first)
-                slot = self._slots[slot_of(chunk, len(self._slots))][: stop - start]
-                yield Move(load, part, start, stop, slot, first, self._steps(chunk))
+                slot = self._slots[slot_of(chunk, len(self._slots))]
+                if len(device) < len(slot):
+                    slot = slot[: len(device)]
+                yield Move(load, device, host, slot, first, self._steps(chunk))
                 first = False
 
     def _begin(self, move: Move) -> None:
@@ -203,7 +204,7 @@ class Ring(ABC):
     def _copy(self, move: Move) -> Waitable:
         if move.first:
             move.load.begin()
-        self._copy_between(move.part.device[move.start : move.stop], move.slot)
+        self._copy_between(move.device, move.slot)
         return self.stream.mark()
 
     def _copy_pinned(self, load: Load, parts: list[Part]) -> None:
@@ -221,39 +222,32 @@ class Ring(ABC):
         """Give a chunk's pieces to the movers, or move it here if that is quicker."""
         load, slot = move.load, move.slot
         pairs = [
-            self._pair(slot[at : at + host.numel()], host)
-            for at, host in move.part.pieces(move.start, move.stop)
+            self._pair(slot[at : at + len(host)] if len(host) < len(slot) else slot, host)
+            for at, host in move.host
         ]
-        here = not self._movers or move.stop - move.start <= _TOO_SMALL_TO_SHARE_BYTES
-        if not here:
-            most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-self.slot_bytes // self._pieces_of_slot))
-            pairs = [piece for pair in pairs for piece in _split(*pair, most)]
-        if not pairs:  # nothing but the gap between two tensors
+        if not (pairs and self._movers) or len(slot) <= _TOO_SMALL_TO_SHARE_BYTES:
+            load.move_here(pairs)
             self._moved(load)
             return Past()
-        latch = Latch(len(pairs), lambda: self._moved(load))
+        most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-len(slot) // self._pieces_of_slot))
+        pieces = [piece for pair in pairs for piece in _split(*pair, most)]
+        latch = Latch(len(pieces), lambda: self._moved(load))
         if not load.moves(latch):
             return Past()
-        for to, source in pairs:
-            if here:
-                self._move_piece(to, source, latch, load)
-            else:
-                self._pieces.put((to, source, latch, load))
+        for to, source in pieces:
+            self._pieces.put((to, source, latch, load))
         return latch
 
     def _move_pieces(self) -> None:
         """What each mover does."""
         with torch.inference_mode():
-            for piece in iter(self._pieces.get, None):
-                self._move_piece(*piece)
-                del piece
-
-    def _move_piece(self, to: torch.Tensor, source: torch.Tensor, latch: Latch, load: Load) -> None:
-        try:
-            to.copy_(source)
-        except BaseException as error:
-            load.fail(error)
-        latch.count_down()
+            for to, source, latch, load in iter(self._pieces.get, None):
+                try:
+                    to.copy_(source)
+                except BaseException as error:
+                    load.fail(error)
+                latch.count_down()
+                del to, source, latch, load
 
     @abstractmethod
     def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
