@@ -178,13 +178,6 @@ class Load:
                 self._moving.append(latch)
             return not self.over
 
-    def move_here(self, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Move host memory, unless nothing is to be moved any more."""
-        with self._settling:  # so that giving up on it waits for this
-            if not self.over:
-                for to, source in pairs:
-                    to.copy_(source)
-
     def chunk_read(self) -> None:
         """Count a chunk of host memory that was read."""
         if self._unread is not None:
@@ -201,6 +194,7 @@ class Load:
             if self.over:
                 return
             self.over, self._error = True, error
+        self._outlive()
         error.add_note(f"in {self._name}")
         if self.handle is not None:
             self.handle.issued.set_exception(error)
@@ -209,12 +203,9 @@ class Load:
                 latch.open()
 
     def abandon(self) -> None:
-        """Give up on it: once this returns, nothing more is written to the caller's memory.
-
-        Other copies on the stream may end after their tensors were dropped.
-        """
-        for part in self.parts:
-            self._stream.outlives(part.device)
+        """Give up on it: once this returns, nothing more is written to the caller's memory."""
+        if self.over:
+            self._outlive()
         self.fail(CancelledError("dropped before it was copied"))
         with self._settling:
             moving, self._moving = self._moving, []
@@ -267,12 +258,20 @@ class Load:
         """The device memory of its parts."""
         return (part.device for part in self.parts)
 
+    def _outlive(self) -> None:
+        """Keep its device memory for the copies that may be under way."""
+        for part in self.parts:
+            self._stream.outlives(part.device)
+
     def _arrive(self) -> None:
+        try:
+            if not (self.ends_on_host and self._left is not None):
+                self.copied = self._stream.mark(timed=self.handle is not None)
+        except Exception as error:
+            self.fail(error)
         with self._settling:
             if self.over:
                 return
-            if not (self.ends_on_host and self._left is not None):
-                self.copied = self._stream.mark(timed=self.handle is not None)
             self.over = True
             self._moving.clear()
         if self.handle is not None:

@@ -157,7 +157,8 @@ class ToHostParcels(Parcels):
         start_s = time.perf_counter()
         load.wait()
         soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
-        self._together = max(1, self._together * _FASTER if soon else self._together // _FASTER)
+        together = self._together * _FASTER if soon else self._together // _FASTER
+        self._together = min(max(1, together), self._slot_bytes)
         results: list[torch.Tensor] = load.unpack()
         return results
 

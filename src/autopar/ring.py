@@ -124,8 +124,8 @@ class Ring(ABC):
 
     def _lead(self) -> None:
         begun: deque[Move] = deque()
-        self.stream.begin()
         try:
+            self.stream.begin()
             with torch.inference_mode():  # so that it may write to tensors made in that mode, too
                 self._run(begun)
         except BaseException as error:  # nobody must wait for what will not come
@@ -225,29 +225,29 @@ class Ring(ABC):
             self._pair(slot[at : at + len(host)] if len(host) < len(slot) else slot, host)
             for at, host in move.host
         ]
-        if not (pairs and self._movers) or len(slot) <= _TOO_SMALL_TO_SHARE_BYTES:
-            load.move_here(pairs)
+        shared = self._movers and len(slot) > _TOO_SMALL_TO_SHARE_BYTES
+        if shared:
+            most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-len(slot) // self._pieces_of_slot))
+            pairs = [piece for pair in pairs for piece in _split(*pair, most)]
+        if not pairs:  # nothing but the gap between two tensors
             self._moved(load)
             return Past()
-        most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-len(slot) // self._pieces_of_slot))
-        pieces = [piece for pair in pairs for piece in _split(*pair, most)]
-        latch = Latch(len(pieces), lambda: self._moved(load))
+        latch = Latch(len(pairs), lambda: self._moved(load))
         if not load.moves(latch):
             return Past()
-        for to, source in pieces:
-            self._pieces.put((to, source, latch, load))
+        for to, source in pairs:
+            if shared:
+                self._pieces.put((to, source, latch, load))
+            else:
+                _move_piece(to, source, latch, load)
         return latch
 
     def _move_pieces(self) -> None:
         """What each mover does."""
         with torch.inference_mode():
-            for to, source, latch, load in iter(self._pieces.get, None):
-                try:
-                    to.copy_(source)
-                except BaseException as error:
-                    load.fail(error)
-                latch.count_down()
-                del to, source, latch, load
+            for piece in iter(self._pieces.get, None):
+                _move_piece(*piece)
+                del piece
 
     @abstractmethod
     def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
@@ -317,6 +317,14 @@ def movers_of(threads: int, slots: int) -> tuple[int, int]:
         return 0, 1
     movers = min(slots, _MOST_MOVERS, threads)
     return movers, threads // movers
+
+
+def _move_piece(to: torch.Tensor, source: torch.Tensor, latch: Latch, load: Load) -> None:
+    try:
+        to.copy_(source)
+    except BaseException as error:
+        load.fail(error)
+    latch.count_down()
 
 
 def _split(to: torch.Tensor, source: torch.Tensor, most: int) -> Iterator[Pair]:

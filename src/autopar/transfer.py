@@ -88,10 +88,11 @@ class CopyPipeline:
     ) -> Iterator[torch.Tensor]:
         """Copy tensors to the host, while later ones are still computed.
 
-        Up to `slots` + 2 items are asked for ahead of the one that is yielded. A tensor may be
-        freed or overwritten once it was handed over; if anything else still leads to its memory,
-        as in `y = f(x); yield y`, it is cloned on the device first, which `yield f(x)` does
-        without.
+        Up to `slots` + 2 items are asked for ahead of the one that is yielded, or as many slots
+        full of small ones. A tensor may be freed or overwritten once it was handed over; if
+        anything else still leads to its memory, as in `y = f(x); yield y`, it is cloned on the
+        device first, which `yield f(x)` does without.
+
         Results belong to the caller. Small ones that travelled together share one block of
         memory, as the parts of `torch.split` do: clone one to keep it without the others.
 
