@@ -246,7 +246,8 @@ class CopyPipeline:
                     if not moving:
                         parcels.raise_failure()
                         return
-                    items = deque(parcels.unpack(moving.popleft()))
+                    items = deque(parcels.unpack(moving[0]))
+                    moving.popleft()  # not before, or nobody would give it up after Ctrl-C
                 finally:
                     self._using.release()
                 while items:
