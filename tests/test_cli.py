@@ -23,12 +23,13 @@ def no_gpu(monkeypatch):
 
 
 def script(path, code=""):
-    """A script that notes what it was run with in the folder of records."""
+    """A script whose record notes what it was run with."""
     path.write_text(
         "import autopar, os, pathlib, sys\n"
-        "folder = pathlib.Path(os.environ['AUTOPAR_RECORD_TO'])\n"
+        "folder = pathlib.Path(os.environ['AUTOPAR_RECORD_TO'], 'machine')\n"
+        "folder.mkdir()\n"
         "notes = [os.getpid(), os.environ['MPLBACKEND'], os.getcwd(), autopar.__file__]\n"
-        f"(folder / '{path.stem}.txt').write_text('\\n'.join(map(str, notes)))\n" + code
+        f"(folder / '{path.stem}.json').write_text('\\n'.join(map(str, notes)))\n" + code
     )
     return str(path)
 
@@ -49,14 +50,14 @@ def test_recording_without_a_gpu_is_declined(no_gpu, tmp_path, capsys):
     said = capsys.readouterr()
     assert said.err.startswith("python -m autopar: recording needs CUDA GPUs")
     assert said.out == ""
-    assert not (tmp_path / "plot_a.txt").exists()
+    assert not (tmp_path / "machine" / "plot_a.json").exists()
 
 
 def test_scripts_that_are_not_there_are_named_before_any_is_run(a_gpu, tmp_path, capsys):
     there = script(tmp_path / "plot_a.py")
     assert main(["record", there, str(tmp_path / "plot_b.py"), "--to", str(tmp_path)]) == 2
     assert "plot_b.py" in capsys.readouterr().err
-    assert not (tmp_path / "plot_a.txt").exists()
+    assert not (tmp_path / "machine" / "plot_a.json").exists()
 
 
 def test_outside_a_checkout_there_is_nothing_to_record(a_gpu, tmp_path, monkeypatch, capsys):
@@ -76,7 +77,7 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
         script(scripts / name)
     (scripts / "helper.py").write_text("raise SystemExit('not a page')")
     assert main(["record", "--to", "records"]) == 0
-    notes = [path.read_text().splitlines() for path in sorted(folder.iterdir())]
+    notes = [path.read_text().splitlines() for path in sorted(folder.glob("machine/*"))]
     assert len(notes) == 2
     pids, backends, places, packages = map(set, zip(*notes, strict=True))
     assert len(pids | {str(os.getpid())}) == 3
@@ -98,7 +99,7 @@ def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, tmp_path, c
     assert "the claim does not hold" in said.err
     assert "failed: plot_1_bad.py;" in said.err
     assert "FAILED" in said.out
-    assert (tmp_path / "plot_2_good.txt").exists()
+    assert [path.name for path in tmp_path.glob("machine/*")] == ["plot_2_good.json"]
 
 
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["devices", "--loud"]])

@@ -15,6 +15,7 @@ from autopar.device import num_gpus
 from autopar.experiment import RECORD_TO
 from autopar.machine import capacity, describe
 from autopar.record import FOLDER
+from autopar.storage import write_atomically
 
 _PACKAGE = Path(__file__).parent
 
@@ -58,13 +59,20 @@ def _record(scripts: Sequence[Path], folder: Path) -> int:
 
 
 def _run(script: Path, folder: Path) -> bool:
-    """Run a gallery script as a reader would, with records and figures going elsewhere."""
+    """Run a gallery script as a reader would, with records and figures going elsewhere.
+
+    Its records come to the folder when it has run to its end: till then a claim of it may fail.
+    """
     path = os.pathsep.join([str(_PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    environment = os.environ | {RECORD_TO: str(folder), "MPLBACKEND": "Agg", "PYTHONPATH": path}
     print(f"recording {script.name} ...", end=" ", flush=True)
     start_s = time.perf_counter()
-    with tempfile.TemporaryDirectory() as figures:
+    with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
+        environment = os.environ | {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": path}
         done = subprocess.run([sys.executable, script], cwd=figures, env=environment, check=False)
+        for record in () if done.returncode else Path(records).glob("*/*.json"):
+            place = folder / record.relative_to(records)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, record.read_text(encoding="utf-8"))
     ending = "FAILED" if done.returncode else "done"
     print(f"{ending} in {time.perf_counter() - start_s:.1f} s")
     return done.returncode == 0
