@@ -17,12 +17,13 @@ _STYLE = {
 
 
 def figures_behind_summary(block, block_vars, gallery_conf, **kwargs):
-    """Save a cell's figures, and show them closed: the page already draws the same as SVG.
+    """Save a cell's figures, and show them closed where the cell draws the same as SVG, too.
 
     Images still serve the thumbnails, printing, and readers who want to copy a picture.
     """
     images = matplotlib_scraper(block, block_vars, gallery_conf, **kwargs)
-    if not images:
+    _, code, _ = block
+    if not images or "ap.draw(" not in code:
         return images
     header = f".. dropdown:: The same figure as an image\n    :class-container: {_IMAGE}\n\n"
     return header + indent(images, "    ")
