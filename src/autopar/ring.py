@@ -26,7 +26,7 @@ from autopar.lane import Lane
 from autopar.load import Latch, Load, Part, Piece
 from autopar.worker import cpu_lane
 
-_MOST_MOVERS = 3
+_MOST_MOVERS = 3  # with several threads each: more of them wait for their turn in Python
 _TOO_SMALL_TO_SHARE_BYTES = 128 << 10  # below this, waking a mover takes longer than copying
 _KEPT_ROUNDS = 2  # rounds of the ring after which nothing waits for a chunk's steps any more
 
@@ -52,7 +52,7 @@ class Ring(ABC):
         stream: Where the copies queue.
         slots: How many slots.
         slot_bytes: The size of each.
-        threads: How many movers; with one the leader moves by itself.
+        threads: CPU threads of all movers together; with one the leader moves by itself.
 
     Raises:
         RuntimeError: There is no memory for the slots.
