@@ -1077,7 +1077,6 @@ def test_ctrl_c_that_leaves_the_pipeline_waits_for_what_runs(
     bench.a_new_one_works()
 
 
-@pytest.mark.skip(reason="known fault: leaving waits for all that was sent, deaf to Ctrl-C")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("kind", ["copy", "move"])
@@ -1257,7 +1256,6 @@ def test_a_second_thread_is_refused_and_the_first_unharmed(
     assert bench.a_new_one_works()
 
 
-@pytest.mark.skip(reason="known fault: a thread that is inside when another leaves may hang")
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("by_error", [False, True])
 @pytest.mark.parametrize("k", [0, 1, 4])

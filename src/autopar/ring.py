@@ -77,7 +77,7 @@ class Ring(ABC):
         self._inbox: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
         self._pieces: queue.SimpleQueue[tuple[torch.Tensor, torch.Tensor, Latch, Load] | None]
         self._pieces = queue.SimpleQueue()
-        self._dropping = False
+        self._dropping = self._left = False
         self._lanes = contextlib.ExitStack()
 
     def send(self, load: Load) -> None:
@@ -89,6 +89,8 @@ class Ring(ABC):
         load.expect(chunks)
         if not load.over:
             self._inbox.put(load)
+            if self._left:
+                self._refuse()
 
     def drop(self) -> None:
         """Do no more than what is under way."""
@@ -103,16 +105,38 @@ class Ring(ABC):
             lanes.callback(self._inbox.put, None)
             for mover in movers:
                 mover.submit(self._move_pieces)
-            leader.submit(self._lead)
+            self._leading = leader.submit(self._lead)
             self._lanes = lanes.pop_all()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, *error: object) -> None:
+        if kind is not None:
+            self.drop()
+        self._inbox.put(None)
+        try:
+            self._leading.wait()  # Ctrl-C ends this wait
+        except BaseException:
+            self.drop()
+            raise
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
         try:
             self._lanes.close()
         finally:
+            self._left = True
+            self._refuse()
             self._slots.clear()
             self._ends.clear()
+
+    def _refuse(self) -> None:
+        """Fail what was sent too late, by a thread that did not know that the ring was left."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                load = self._inbox.get_nowait()
+                if load is not None:
+                    load.fail(RuntimeError("the pipeline was left meanwhile"))
 
     def _lane(self, lanes: contextlib.ExitStack, role: str, threads: int) -> Lane:
         lane = cpu_lane(threads, name=f"{self.name}: {role}", kind="copy")

@@ -267,6 +267,9 @@ class CopyPipeline:
                 error.add_note(f"while pinning {size}; give fewer slots or a smaller slot_bytes")
                 raise
             self._rings[kind] = self._exits.enter_context(ring)
+            if self._left:  # meanwhile, by another thread
+                self._exits.close()
+                raise RuntimeError(self._not_open())
         return self._rings[kind]
 
     @contextlib.contextmanager
