@@ -1,5 +1,6 @@
 """Parcels and their loads: what travels together, latches, parts, and loads that end."""
 
+import ctypes
 import itertools
 import random
 import sys
@@ -141,8 +142,9 @@ def test_a_parts_chunks_cover_it_once(slot_bytes):
     chance = random.Random(slot_bytes)
     for _ in range(100):
         part = part_by(chance)
-        chunks = [on_device for on_device, _ in part.cut(slot_bytes)]
+        chunks = [on_device for on_device, _, _ in part.cut(slot_bytes)]
         assert part.chunks(slot_bytes) == len(chunks)
+        assert [size for _, size, _ in part.cut(slot_bytes)] == list(map(len, chunks))
         covered = [byte for chunk in chunks for byte in chunk.tolist()]
         assert covered == list(range(part.device.numel()))
         assert all(0 < len(chunk) <= slot_bytes for chunk in chunks)
@@ -156,11 +158,12 @@ def test_a_chunks_pieces_are_all_the_host_memory_that_it_has(slot_bytes):
         part = part_by(chance)
         whole = [byte for _, piece in part.host for byte in piece.tolist()]
         found = []
-        for on_device, pieces in part.cut(slot_bytes):
-            for at, piece in pieces:
-                assert piece.numel() > 0
-                assert piece.tolist() == on_device[at : at + len(piece)].tolist()
-                found += piece.tolist()
+        for on_device, _, stretches in part.cut(slot_bytes):
+            for at, address, size in stretches:
+                bytes_ = list(ctypes.string_at(address, size))
+                assert size > 0
+                assert bytes_ == on_device[at : at + size].tolist()
+                found += bytes_
         assert found == whole
 
 

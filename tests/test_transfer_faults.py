@@ -1,6 +1,7 @@
 """Faults in copy pipelines: errors name their item, nothing hangs or leaks, and work goes on."""
 
 import contextlib
+import ctypes
 import functools
 import gc
 import itertools
@@ -61,16 +62,9 @@ def breaks(error):
 # -- pipelines that can be made to fail -----------------------------------------------------------
 
 
-class Slot(torch.Tensor):
-    """A slot that asks a hook before anything is moved between it and other memory."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function is torch.Tensor.copy_:
-            to, source = (each.as_subclass(torch.Tensor) for each in args)
-            Slot.hook(source)
-            return to.copy_(source, **(kwargs or {}))
-        return super().__torch_function__(function, types, args, kwargs or {})
+def bytes_at(address, size_bytes):
+    """Memory of the host's as a tensor."""
+    return torch.frombuffer((ctypes.c_uint8 * size_bytes).from_address(address), dtype=torch.uint8)
 
 
 class NoRoom(torch.overrides.TorchFunctionMode):
@@ -122,7 +116,7 @@ class Bench:
         self.patch.setattr(parcel, "_SMALL_BYTES", 1 << 18 if size == "packed" else 0)
         self.patch.setattr(ring, "_TOO_SMALL_TO_SHARE_BYTES", 128)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
-        self.patch.setattr(Slot, "hook", lambda source: self._ask("move", source), raising=False)
+        self.patch.setattr(ring, "move_bytes", self._asking_move)
         return CopyPipeline(device, slots=slots, slot_bytes=_SLOT_BYTES, threads=threads)
 
     _copy_stream_of = staticmethod(transfer.copy_stream)
@@ -134,13 +128,12 @@ class Bench:
         def pinned_slot(size_bytes):
             slot = self.watch(pinned(size_bytes))
             self.slots.append(self.watched[-1])
-            return slot.as_subclass(Slot)
+            return slot
 
         def asking_copy(to, source):
-            to, source = to.as_subclass(torch.Tensor), source.as_subclass(torch.Tensor)
             self._ask("copy", source)
             if source.numel():
-                item = abs(int(source.view(torch.int32)[0])) // 1000
+                item = abs(int(source.view(torch.int32).flatten()[0])) // 1000
                 self.destinations[item] = to.untyped_storage().data_ptr()
             copy(to, source)
 
@@ -158,6 +151,12 @@ class Bench:
     def _is_said_to_be_pinned(self, tensor):
         return self.said_to_be_pinned.get(tensor.data_ptr(), lambda: None)() is not None
 
+    def _asking_move(self, to, source, size_bytes, *threads):
+        self._ask("move", bytes_at(source, size_bytes))
+        self._move_bytes(to, source, size_bytes, *threads)
+
+    _move_bytes = staticmethod(ring.move_bytes)
+
     def _ask(self, kind, source):
         if kind in self.hooks:
             self.hooks[kind](source)
@@ -167,7 +166,7 @@ class Bench:
         seen, before = [], self.hooks.get("copy", lambda source: None)
 
         def hook(source):
-            seen.append(int(source.view(torch.int32)[0]))
+            seen.append(int(source.view(torch.int32).flatten()[0]))
             before(source)
 
         self.hooks["copy"] = hook

@@ -5,6 +5,7 @@ programs/transfer_csan.py). Those are tested here by poison: whoever reads too e
 """
 
 import contextlib
+import ctypes
 import functools
 import gc
 import json
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from autopar import CopyPipeline, copyplan, empty_pinned_pool, parcel, ring
+from autopar import CopyPipeline, empty_pinned_pool, parcel, ring
 from autopar.copystream import CopyStream, CudaCopyStream
 from autopar.load import Load
 
@@ -116,46 +117,48 @@ class Late:
         return self._chance.choice((0, 1, 1)) * self._chance.uniform(0, self._most_ms)
 
 
-class Slot(torch.Tensor):
-    """A slot that late threads fill and empty, and that holds poison until it is filled."""
-
-    @classmethod
-    def __torch_function__(cls, function, types, args=(), kwargs=None):
-        if function is torch.Tensor.copy_:
-            if isinstance(args[0], Slot):
-                plain(args[0]).fill_(_POISON)
-            cls.late.on_thread("movers")
-            return plain(args[0]).copy_(plain(args[1]))
-        return super().__torch_function__(function, types, args, kwargs or {})
-
-
-def plain(tensor):
-    return tensor.as_subclass(torch.Tensor)
-
-
 @contextlib.contextmanager
 def lateness(late):
-    """Delays inside all pipelines; the movers get even crumbs, and slots are poisoned."""
+    """Delays inside all pipelines; the movers get even crumbs, and slots hold poison until filled.
+
+    A slot that was emptied holds nothing of use until the next copy is done.
+    """
+    slots = []
+
+    def is_slot(address):
+        return any(slot.data_ptr() <= address < slot.data_ptr() + len(slot) for slot in slots)
 
     def late_copy(copy):
         def delayed(stream, to, source):
-            if isinstance(to, Slot):  # empty now: it holds nothing of use until the copy is done
-                plain(to).fill_(_POISON)
+            if is_slot(to.data_ptr()):
+                to.fill_(_POISON)
             late.on_thread("leader")
             late.on_stream("copies")
-            copy(stream, plain(to), plain(source))
+            copy(stream, to, source)
 
         return delayed
 
-    def late_slot(pinned):
-        return lambda stream, size_bytes: pinned(stream, size_bytes).as_subclass(Slot)
+    def noted(pinned):
+        def slot(stream, size_bytes):
+            slots.append(pinned(stream, size_bytes))
+            return slots[-1]
+
+        return slot
+
+    move = ring.move_bytes
+
+    def late_move(to, source, size_bytes, *threads):
+        if is_slot(to):
+            ctypes.memset(to, _POISON, size_bytes)
+        late.on_thread("movers")
+        move(to, source, size_bytes, *threads)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Slot, "late", late, raising=False)
         patch.setattr(ring, "_TOO_SMALL_TO_SHARE_BYTES", 0)
+        patch.setattr(ring, "move_bytes", late_move)
         for kind in (CopyStream, CudaCopyStream):
             patch.setattr(kind, "copy", late_copy(kind.copy))
-            patch.setattr(kind, "pinned", late_slot(kind.pinned))
+            patch.setattr(kind, "pinned", noted(kind.pinned))
         yield
 
 
@@ -312,7 +315,9 @@ def marks_come_early(patch):
 
 
 def slots_count_as_free(patch):
-    patch.setattr(copyplan, "_slot_free", lambda *given: ())
+    for kind in (ring.ToHostRing, ring.ToDeviceRing):
+        first, second = kind.rules
+        patch.setattr(kind, "rules", (first._replace(slot="nothing"), second))
 
 
 def nothing_is_cloned(patch):

@@ -6,8 +6,9 @@
     to the device  given -> fill -> copy -> use          the source is free after the last fill
                             movers  stream               a slot is free after its copy
 
-A plan is data: what runs it waits for what its steps name, and for nothing else. `CopyPipeline`
-runs the steps of its chunks as they come; tests check whole plans against every order of events.
+The rules are data: what follows them waits for what they name, and for nothing else. A ring
+follows them for each chunk as it comes; a plan has the steps that they make of given chunks, for
+tests to check against every order of events.
 """
 
 from __future__ import annotations
@@ -58,59 +59,40 @@ class Step(NamedTuple):
         return f"{self.lane}: {self.name} {self.number} after {after}"
 
 
-class Chunk(NamedTuple):
-    """What goes through a slot at once.
+class Rule(NamedTuple):
+    """One of the two steps that every chunk takes, in terms of its slot and its item.
 
     Args:
-        number: Counted over all chunks of the ring.
-        item: The item that it is a part of.
-        first: Whether it is the first of its item.
+        name: What is done.
+        lane: `stream` or `mover`.
+        slot: What must have been done with its slot before: by the chunk that had it last for
+            the first of a chunk's steps, by this chunk for the second.
+        item: The caller's step that it waits for. A stream is in order, so there an item's first
+            chunk waits for all of them.
+        reads: Memory that it reads: `source`, `slot`.
+        writes: Memory that it writes: `slot`, `chunk`, `result`.
     """
 
-    number: int
-    item: int
-    first: bool = True
+    name: str
+    lane: str
+    slot: str
+    item: str | None
+    reads: str
+    writes: str
+
+    def item_step(self, first: bool) -> str | None:
+        """The caller's step that a chunk waits for, be it the first of its item or not."""
+        return self.item if first or self.lane != "stream" else None
 
 
-def slot_of(chunk: Chunk, slots: int) -> int:
-    """The number of the slot that a chunk goes through."""
-    return chunk.number % slots
-
-
-def to_host_steps(chunk: Chunk, slots: int) -> tuple[Step, Step]:
-    """Copy a chunk from the device into its slot, then empty the slot into host memory."""
-    slot = f"slot {slot_of(chunk, slots)}"
-    ready = (End("ready", chunk.item),) if chunk.first else ()
-    copy = Step(
-        *("copy", chunk.number, "stream"),
-        (*ready, *_slot_free("empty", chunk, slots)),
-        reads=(f"source {chunk.item}",),
-        writes=(slot,),
-    )
-    empty = Step(
-        *("empty", chunk.number, f"mover {chunk.number}", (copy.end,)),
-        reads=(slot,),
-        writes=(f"chunk {chunk.number}",),
-    )
-    return copy, empty
-
-
-def to_device_steps(chunk: Chunk, slots: int) -> tuple[Step, Step]:
-    """Fill a slot from host memory, then copy it to the device."""
-    slot = f"slot {slot_of(chunk, slots)}"
-    fill = Step(
-        *("fill", chunk.number, f"mover {chunk.number}"),
-        (End("given", chunk.item), *_slot_free("copy", chunk, slots)),
-        reads=(f"source {chunk.item}",),
-        writes=(slot,),
-    )
-    room = (End("room", chunk.item),) if chunk.first else ()
-    copy = Step(
-        *("copy", chunk.number, "stream", (*room, fill.end)),
-        reads=(slot,),
-        writes=(f"result {chunk.item}",),
-    )
-    return fill, copy
+TO_HOST = (
+    Rule("copy", "stream", slot="empty", item="ready", reads="source", writes="slot"),
+    Rule("empty", "mover", slot="copy", item=None, reads="slot", writes="chunk"),
+)
+TO_DEVICE = (
+    Rule("fill", "mover", slot="copy", item="given", reads="source", writes="slot"),
+    Rule("copy", "stream", slot="fill", item="room", reads="slot", writes="result"),
+)
 
 
 def to_host_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
@@ -123,11 +105,10 @@ def to_host_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
     steps: list[Step] = []
     for item, own in enumerate(_numbered(chunks)):
         steps.append(Step("ready", item, "compute", (), writes=(f"source {item}",)))
-        for chunk in own:
-            steps += to_host_steps(chunk, slots)
-        taken = tuple(End("empty", chunk.number) for chunk in own)
-        arrived = tuple(f"chunk {chunk.number}" for chunk in own)
-        last = End("copy", own[-1].number)
+        steps += _steps(TO_HOST, item, own, slots)
+        taken = tuple(End("empty", chunk) for chunk in own)
+        arrived = tuple(f"chunk {chunk}" for chunk in own)
+        last = End("copy", own[-1])
         steps.append(Step("free", item, "compute", (last,), writes=(f"source {item}",)))
         steps.append(Step("take", item, "caller", taken, reads=arrived))
     return tuple(steps)
@@ -145,11 +126,10 @@ def to_device_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
         source, result = f"source {item}", f"result {item}"
         steps.append(Step("given", item, "caller", (), writes=(source,)))
         steps.append(Step("room", item, "compute", (), writes=(result,)))
-        for chunk in own:
-            steps += to_device_steps(chunk, slots)
-        filled = tuple(End("fill", chunk.number) for chunk in own)
+        steps += _steps(TO_DEVICE, item, own, slots)
+        filled = tuple(End("fill", chunk) for chunk in own)
         steps.append(Step("free", item, "caller", filled, writes=(source,)))
-        last = End("copy", own[-1].number)
+        last = End("copy", own[-1])
         steps.append(Step("use", item, "compute", (last,), reads=(result,)))
     return tuple(steps)
 
@@ -197,12 +177,25 @@ def packs(
         yield pack
 
 
-def _slot_free(last_use: str, chunk: Chunk, slots: int) -> tuple[End, ...]:
-    before = chunk.number - slots
-    return (End(last_use, before),) if before >= 0 else ()
+def _steps(rules: tuple[Rule, Rule], item: int, chunks: range, slots: int) -> Iterator[Step]:
+    """The steps of an item's chunks."""
+    for chunk in chunks:
+        memory = {
+            "source": f"source {item}",
+            "slot": f"slot {chunk % slots}",
+            "chunk": f"chunk {chunk}",
+            "result": f"result {item}",
+        }
+        for rule, before in zip(rules, (chunk - slots, chunk), strict=True):
+            callers = rule.item_step(first=chunk == chunks[0])
+            waits = [End(callers, item)] if callers else []
+            if before >= 0:
+                waits.append(End(rule.slot, before))
+            lane = rule.lane if rule.lane == "stream" else f"{rule.lane} {chunk}"
+            reads, writes = (memory[rule.reads],), (memory[rule.writes],)
+            yield Step(rule.name, chunk, lane, tuple(waits), reads, writes)
 
 
-def _numbered(chunks: Sequence[int]) -> Iterator[list[Chunk]]:
-    numbers = itertools.count()
-    for item, count in enumerate(chunks):
-        yield [Chunk(next(numbers), item, first=i == 0) for i in range(count)]
+def _numbered(chunks: Sequence[int]) -> Iterator[range]:
+    """The numbers of each item's chunks, counted over all of the ring."""
+    return itertools.starmap(range, itertools.pairwise(itertools.accumulate(chunks, initial=0)))

@@ -19,12 +19,19 @@ class Waitable(Protocol):
     def synchronize(self) -> None:
         """Wait until it has ended."""
 
+    def query(self) -> bool:
+        """Whether it has ended."""
+
 
 class Past:
     """An end that has been."""
 
     def synchronize(self) -> None:
         """Return at once."""
+
+    def query(self) -> bool:
+        """It has."""
+        return True
 
 
 class CopyStream:

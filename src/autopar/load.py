@@ -57,8 +57,13 @@ class Latch:
         with self._closed:
             pass
 
+    def query(self) -> bool:
+        """Whether it is open."""
+        return not self._closed.locked()
+
 
 Piece = tuple[int, torch.Tensor]  # an offset, and bytes of the host's from there on
+Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
 
 
 class Part(NamedTuple):
@@ -79,26 +84,24 @@ class Part(NamedTuple):
         """In how many chunks it travels through slots."""
         return -(-self.device.numel() // slot_bytes) if self.staged else 0
 
-    def cut(self, slot_bytes: int) -> Iterator[tuple[torch.Tensor, list[Piece]]]:
-        """Its chunks: the device's bytes of each, and the host's, with their offsets in it."""
-        starts = range(0, self.device.numel(), slot_bytes)
-        if not starts:
+    def cut(self, slot_bytes: int) -> Iterator[tuple[torch.Tensor, int, list[Stretch]]]:
+        """Its chunks: the device's bytes, how many, and the host's, with their offsets in it."""
+        stop = self.device.numel()
+        if not stop:
             return
-        on_device = self.device.split(slot_bytes)
-        if len(self.host) == 1 and len(self.host[0][1]) == len(self.device):
-            for device, host in zip(on_device, self.host[0][1].split(slot_bytes), strict=True):
-                yield device, [(0, host)]
-            return
-        for start, device in zip(starts, on_device, strict=True):
-            yield device, self._pieces(start, start + slot_bytes)
+        host = [(offset, bytes_.data_ptr(), bytes_.numel()) for offset, bytes_ in self.host]
+        starts = range(0, stop, slot_bytes)
+        for start, device in zip(starts, self.device.split(slot_bytes), strict=True):
+            size = min(slot_bytes, stop - start)
+            yield device, size, list(_within(host, start, start + size))
 
-    def _pieces(self, start: int, stop: int) -> list[Piece]:
-        found = []
-        for offset, bytes_ in self.host:
-            low, high = max(start, offset), min(stop, offset + bytes_.numel())
-            if low < high:
-                found.append((low - start, bytes_[low - offset : high - offset]))
-        return found
+
+def _within(host: list[Stretch], start: int, stop: int) -> Iterator[Stretch]:
+    """What of some stretches lies in a chunk, from its first byte on."""
+    for offset, address, size in host:
+        low, high = max(start, offset), min(stop, offset + size)
+        if low < high:
+            yield low - start, address + low - offset, high - low
 
 
 class Load:
@@ -120,11 +123,12 @@ class Load:
         copied: The end of its last copy on the stream, once that is queued.
         writes_to_out: Whether copies on the stream land in memory of the caller's.
         over: Whether nothing more is to be done for it.
+        settling: Held to say that it is over, and while host memory is moved at once.
     """
 
     __slots__ = (
-        *("_error", "_left", "_moving", "_name", "_settling", "_stream", "_unread", "before"),
-        *("copied", "ends_on_host", "handle", "made_in_s", "over", "parts", "unpack", "value"),
+        *("_error", "_left", "_moving", "_name", "_stream", "_unread", "before", "copied"),
+        *("ends_on_host", "handle", "made_in_s", "over", "parts", "settling", "unpack", "value"),
         "writes_to_out",
     )
 
@@ -154,7 +158,7 @@ class Load:
         self._left: Latch | None = None  # staged chunks that are to be copied
         self._moving: list[Latch] = []  # pieces that movers have in hand, or had
         self._unread: Latch | None = None  # those of them whose host memory is to be read
-        self._settling = threading.Lock()
+        self.settling = threading.Lock()
 
     def expect(self, chunks: int) -> None:
         """Count the staged chunks that it has to wait for; with none it is over."""
@@ -173,7 +177,7 @@ class Load:
 
     def moves(self, latch: Latch) -> bool:
         """Note that host memory is about to be moved; false if nothing is to be any more."""
-        with self._settling:
+        with self.settling:
             if not self.over:
                 self._moving.append(latch)
             return not self.over
@@ -190,7 +194,7 @@ class Load:
 
     def fail(self, error: BaseException) -> None:
         """Hand an error to whoever waits for it; the first one counts."""
-        with self._settling:
+        with self.settling:
             if self.over:
                 return
             self.over, self._error = True, error
@@ -207,7 +211,7 @@ class Load:
         if self.over:
             self._outlive()
         self.fail(CancelledError("dropped before it was copied"))
-        with self._settling:
+        with self.settling:
             moving, self._moving = self._moving, []
         for latch in moving:
             latch.synchronize()
@@ -269,7 +273,7 @@ class Load:
                 self.copied = self._stream.mark(timed=self.handle is not None)
         except Exception as error:
             self.fail(error)
-        with self._settling:
+        with self.settling:
             if self.over:
                 return
             self.over = True

@@ -261,6 +261,7 @@ class ToHostParcels(Parcels):
             if dense.stride() != target.stride():
                 dense = torch.empty_like(target, device=tensor.device).copy_(tensor)
             host, staged = target, not self._stream.is_pinned(target)
+            torch.autograd.graph.increment_version(target)  # a graph may have saved it
         else:
             host = torch.empty_like(dense, device="cpu", pin_memory=self._pin)
             staged = not self._pin
@@ -382,7 +383,7 @@ class _Alike:
     def split(self, host: torch.Tensor) -> list[torch.Tensor]:
         count, size, *rest = host.shape
         # Unlike what `split` gives, these may be written to in place, each by itself.
-        return list(host.view(count * size, *rest).unsafe_split(size))
+        return list(host.view(count * size, *rest).unsafe_split_with_sizes([size] * count))
 
 
 class _Joined:

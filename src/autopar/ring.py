@@ -4,13 +4,14 @@
     (3 slots)        stream:  0 -> slot 0   1 -> slot 1   2 -> slot 2   3 -> slot 0 ...
                      movers:                slot 0 -> x   slot 1 -> x   slot 2 -> x ...
 
-One thread, the leader, does a chunk's two steps as the copy plan has them, as soon as they can be
-done; the other threads, the movers, only copy from host memory to host memory, in pieces.
+One thread, the leader, does a chunk's two steps as the copy plan's rules have them, as soon as they
+can be done; the other threads, the movers, only copy within host memory, in pieces.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import queue
 from abc import ABC, abstractmethod
@@ -20,17 +21,29 @@ from typing import NamedTuple, Self
 
 import torch
 
-from autopar.copyplan import Chunk, End, Step, slot_of, to_device_steps, to_host_steps
+from autopar.copyplan import TO_DEVICE, TO_HOST, Rule
 from autopar.copystream import CopyStream, Past, Waitable
 from autopar.lane import Lane
-from autopar.load import Latch, Load, Part, Piece
+from autopar.load import Latch, Load, Part, Stretch
 from autopar.worker import cpu_lane
 
-_MOST_MOVERS = 3  # with several threads each: more of them wait for their turn in Python
 _TOO_SMALL_TO_SHARE_BYTES = 128 << 10  # below this, waking a mover takes longer than copying
-_KEPT_ROUNDS = 2  # rounds of the ring after which nothing waits for a chunk's steps any more
 
-Pair = tuple[torch.Tensor, torch.Tensor]  # to, from
+_MOST_SHARING = 3  # movers that share chunks: more of them wait for their turn in Python
+
+Piece = tuple[int, int, int]  # the addresses to copy to and from, and bytes
+_PAST = Past()
+
+
+class Slot:
+    """Pinned memory, and the ends of what was last done with it, by the rules' names."""
+
+    __slots__ = ("address", "ends", "memory")
+
+    def __init__(self, memory: torch.Tensor) -> None:
+        self.memory = memory
+        self.address = memory.data_ptr()
+        self.ends: dict[str, Waitable] = {}
 
 
 class Move(NamedTuple):
@@ -38,10 +51,10 @@ class Move(NamedTuple):
 
     load: Load
     device: torch.Tensor
-    host: list[Piece]
-    slot: torch.Tensor
+    size_bytes: int
+    host: list[Stretch]
+    slot: Slot
     first: bool
-    steps: tuple[Step, Step]
 
 
 class Ring(ABC):
@@ -59,6 +72,7 @@ class Ring(ABC):
     """
 
     direction: str
+    rules: tuple[Rule, Rule]
 
     def __init__(
         self, name: str, stream: CopyStream, slots: int, slot_bytes: int, threads: int
@@ -66,17 +80,13 @@ class Ring(ABC):
         self.name = name
         self.stream = stream
         self.slot_bytes = slot_bytes
-        self._slots = [stream.pinned(slot_bytes) for _ in range(slots)]
+        self._slots = [Slot(stream.pinned(slot_bytes)) for _ in range(slots)]
         self._movers, self._threads_each = movers_of(threads, slots)
         # A chunk in so many pieces keeps all movers busy while another is being copied.
         self._pieces_of_slot = -(-self._movers // max(1, slots - 1))
-        # One step may be waited for while the chunk after it is handed over already.
-        self._ahead = slots - 1 if slots < 3 else slots - 2
-        self._ends: dict[End, Waitable] = {}
-        self._chunks, self._items = itertools.count(), itertools.count()
+        self._next_slot = itertools.cycle(self._slots)
         self._inbox: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
-        self._pieces: queue.SimpleQueue[tuple[torch.Tensor, torch.Tensor, Latch, Load] | None]
-        self._pieces = queue.SimpleQueue()
+        self._pieces: queue.SimpleQueue[tuple[Piece, Latch, Load] | None] = queue.SimpleQueue()
         self._dropping = self._left = False
         self._lanes = contextlib.ExitStack()
 
@@ -101,7 +111,7 @@ class Ring(ABC):
             each = self._threads_each
             movers = [self._lane(lanes, f"mover {i}", each) for i in range(self._movers)]
             lanes.callback(self._stop_movers)
-            leader = self._lane(lanes, "leader", 1)
+            leader = self._lane(lanes, "leader")
             lanes.callback(self._inbox.put, None)
             for mover in movers:
                 mover.submit(self._move_pieces)
@@ -128,7 +138,7 @@ class Ring(ABC):
             self._left = True
             self._refuse()
             self._slots.clear()
-            self._ends.clear()
+            self._next_slot = itertools.cycle(())
 
     def _refuse(self) -> None:
         """Fail what was sent too late, by a thread that did not know that the ring was left."""
@@ -138,7 +148,7 @@ class Ring(ABC):
                 if load is not None:
                     load.fail(RuntimeError("the pipeline was left meanwhile"))
 
-    def _lane(self, lanes: contextlib.ExitStack, role: str, threads: int) -> Lane:
+    def _lane(self, lanes: contextlib.ExitStack, role: str, threads: int = 1) -> Lane:
         lane = cpu_lane(threads, name=f"{self.name}: {role}", kind="copy")
         return lanes.enter_context(lane)
 
@@ -164,7 +174,7 @@ class Ring(ABC):
             if move is None:
                 self._end(begun.popleft())
             else:
-                while len(begun) > self._ahead:
+                while begun and self._comes_first(begun, move):
                     self._end(begun.popleft())
                 self._begin(move)
                 begun.append(move)
@@ -186,49 +196,58 @@ class Ring(ABC):
             del load
 
     def _chunks_of(self, load: Load) -> Iterator[Move]:
-        item = next(self._items)
         first = True
         for part in (part for part in load.parts if part.staged):
-            for device, host in part.cut(self.slot_bytes):
+            for device, size, host in part.cut(self.slot_bytes):
                 if self._dropping:
                     load.abandon()
                 if load.over:
                     return
-                chunk = Chunk(next(self._chunks), item, first)
-                slot = self._slots[slot_of(chunk, len(self._slots))]
-                if len(device) < len(slot):
-                    slot = slot[: len(device)]
-                yield Move(load, device, host, slot, first, self._steps(chunk))
+                yield Move(load, device, size, host, next(self._next_slot), first)
                 first = False
 
+    def _comes_first(self, begun: deque[Move], move: Move) -> bool:
+        """Whether to end the oldest chunk before another one begins.
+
+        So it is if the one can be done at once, or the other can't.
+        """
+        into, _ = self.rules
+        oldest = begun[0].slot.ends
+        return (
+            len(begun) == len(self._slots)
+            or oldest[into.name].query()
+            or not move.slot.ends.get(into.slot, _PAST).query()
+        )
+
     def _begin(self, move: Move) -> None:
-        self._do(move, move.steps[0])
+        self._do(move, self.rules[0])
 
     def _end(self, move: Move) -> None:
-        self._do(move, move.steps[1])
+        self._do(move, self.rules[1])
 
-    def _do(self, move: Move, step: Step) -> None:
-        """Wait for what the plan says, act, and keep the end for those that wait for it."""
-        load = move.load
-        ended: Waitable = Past()
+    def _do(self, move: Move, rule: Rule) -> None:
+        """Wait for what the rule says, act, and keep the end for those that wait for it."""
+        load, ends = move.load, move.slot.ends
+        wait = self.stream.wait if rule.lane == "stream" else _synchronize
+        ended: Waitable = _PAST
         try:
-            for end in step.waits:
-                before = load.before.get(end.name) or self._ends[end]
-                if step.lane == "stream":
-                    self.stream.wait(before)
-                else:
-                    before.synchronize()
+            callers = rule.item_step(move.first)
+            if callers is not None:
+                wait(load.before[callers])
+            wait(ends.get(rule.slot, _PAST))
             if not load.over:
-                ended = self._copy(move) if step.name == "copy" else self._move(move)
+                ended = self._copy(move) if rule.name == "copy" else self._move(move)
         except BaseException as error:
             load.fail(error)
-        self._ends[step.end] = ended
-        self._ends.pop(End(step.name, step.number - _KEPT_ROUNDS * len(self._slots)), None)
+        ends[rule.name] = ended
 
     def _copy(self, move: Move) -> Waitable:
         if move.first:
             move.load.begin()
-        self._copy_between(move.device, move.slot)
+        memory = move.slot.memory
+        if move.size_bytes < self.slot_bytes:
+            memory = memory[: move.size_bytes]
+        self._copy_between(move.device, memory)
         return self.stream.mark()
 
     def _copy_pinned(self, load: Load, parts: list[Part]) -> None:
@@ -244,46 +263,46 @@ class Ring(ABC):
 
     def _move(self, move: Move) -> Waitable:
         """Give a chunk's pieces to the movers, or move it here if that is quicker."""
-        load, slot = move.load, move.slot
-        pairs = [
-            self._pair(slot[at : at + len(host)] if len(host) < len(slot) else slot, host)
-            for at, host in move.host
-        ]
-        shared = self._movers and len(slot) > _TOO_SMALL_TO_SHARE_BYTES
-        if shared:
-            most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-len(slot) // self._pieces_of_slot))
-            pairs = [piece for pair in pairs for piece in _split(*pair, most)]
-        if not pairs:  # nothing but the gap between two tensors
-            self._moved(load)
-            return Past()
-        latch = Latch(len(pairs), lambda: self._moved(load))
+        load, base = move.load, move.slot.address
+        pieces = [self._piece(base + offset, at, size) for offset, at, size in move.host]
+        if pieces and self._movers and move.size_bytes > _TOO_SMALL_TO_SHARE_BYTES:
+            return self._share(load, pieces, move.size_bytes)
+        with load.settling:  # whoever gives it up waits for this
+            if load.over:
+                return _PAST
+            for piece in pieces:  # none, if there is nothing but the gap between two tensors
+                move_bytes(*piece)
+        self._moved(load)
+        return _PAST
+
+    def _share(self, load: Load, pieces: list[Piece], size_bytes: int) -> Waitable:
+        """Give pieces to the movers."""
+        most = max(_TOO_SMALL_TO_SHARE_BYTES, -(-size_bytes // self._pieces_of_slot))
+        pieces = [part for piece in pieces for part in _split(piece, most)]
+        latch = Latch(len(pieces), lambda: self._moved(load))
         if not load.moves(latch):
-            return Past()
-        for to, source in pairs:
-            if shared:
-                self._pieces.put((to, source, latch, load))
-            else:
-                _move_piece(to, source, latch, load)
+            return _PAST
+        for piece in pieces:
+            self._pieces.put((piece, latch, load))
         return latch
 
     def _move_pieces(self) -> None:
         """What each mover does."""
-        with torch.inference_mode():
-            for piece in iter(self._pieces.get, None):
-                _move_piece(*piece)
-                del piece
-
-    @abstractmethod
-    def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
-        """A chunk's two steps."""
+        for piece, latch, load in iter(self._pieces.get, None):
+            try:
+                move_bytes(*piece, self._threads_each)
+            except BaseException as error:
+                load.fail(error)
+            latch.count_down()
+            del latch, load
 
     @abstractmethod
     def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
         """Queue a copy, in this ring's direction."""
 
     @abstractmethod
-    def _pair(self, slot: torch.Tensor, host: torch.Tensor) -> Pair:
-        """Where to move to, and from where."""
+    def _piece(self, slot: int, host: int, size_bytes: int) -> Piece:
+        """Where to move to, given two addresses, and from where."""
 
     @abstractmethod
     def _moved(self, load: Load) -> None:
@@ -294,15 +313,13 @@ class ToHostRing(Ring):
     """Slots that the device copies to, and that are emptied into the caller's memory."""
 
     direction = "to host"
-
-    def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
-        return to_host_steps(chunk, len(self._slots))
+    rules = TO_HOST
 
     def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
         self.stream.copy(host, device)
 
-    def _pair(self, slot: torch.Tensor, host: torch.Tensor) -> Pair:
-        return host, slot
+    def _piece(self, slot: int, host: int, size_bytes: int) -> Piece:
+        return host, slot, size_bytes
 
     def _moved(self, load: Load) -> None:
         load.chunk_copied()
@@ -312,15 +329,13 @@ class ToDeviceRing(Ring):
     """Slots that are filled from the caller's memory, and that the device copies from."""
 
     direction = "from host"
-
-    def _steps(self, chunk: Chunk) -> tuple[Step, Step]:
-        return to_device_steps(chunk, len(self._slots))
+    rules = TO_DEVICE
 
     def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
         self.stream.copy(device, host)
 
-    def _pair(self, slot: torch.Tensor, host: torch.Tensor) -> Pair:
-        return slot, host
+    def _piece(self, slot: int, host: int, size_bytes: int) -> Piece:
+        return slot, host, size_bytes
 
     def _copy(self, move: Move) -> Waitable:
         ended = super()._copy(move)
@@ -334,24 +349,40 @@ class ToDeviceRing(Ring):
 def movers_of(threads: int, slots: int) -> tuple[int, int]:
     """How many movers there are, and how many threads each of them has.
 
-    A few with several threads each: they copy as fast as many, and wait for each other's turn in
-    Python far less often.
+    One for each slot but that which is being copied, or a few with several threads each if there
+    are not so many slots: parts of one slot would have to wait for each other's turn in Python.
     """
     if threads == 1:
         return 0, 1
-    movers = min(slots, _MOST_MOVERS, threads)
+    if threads < slots:
+        return threads, 1
+    movers = min(slots, _MOST_SHARING)
     return movers, threads // movers
 
 
-def _move_piece(to: torch.Tensor, source: torch.Tensor, latch: Latch, load: Load) -> None:
-    try:
-        to.copy_(source)
-    except BaseException as error:
-        load.fail(error)
-    latch.count_down()
+def move_bytes(to: int, source: int, size_bytes: int, threads: int = 1) -> None:
+    """Copy within host memory, from address to address, on a lane of so many threads.
+
+    One thread takes the C library's copy: torch's reads each line of the cache that it is going
+    to overwrite, and takes longer by half.
+    """
+    if threads == 1:
+        ctypes.memmove(to, source, size_bytes)
+    else:
+        _bytes_at(to, size_bytes).copy_(_bytes_at(source, size_bytes))
 
 
-def _split(to: torch.Tensor, source: torch.Tensor, most: int) -> Iterator[Pair]:
-    if to.numel() <= most:
-        return iter([(to, source)])
-    return zip(to.split(most), source.split(most), strict=True)
+def _bytes_at(address: int, size_bytes: int) -> torch.Tensor:
+    buffer = (ctypes.c_ubyte * size_bytes).from_address(address)
+    return torch.frombuffer(buffer, dtype=torch.uint8)
+
+
+def _synchronize(end: Waitable) -> None:
+    end.synchronize()
+
+
+def _split(piece: Piece, most: int) -> Iterator[Piece]:
+    """A piece in parts of so many bytes at most."""
+    to, source, size_bytes = piece
+    for start in range(0, size_bytes, most):
+        yield to + start, source + start, min(most, size_bytes - start)
