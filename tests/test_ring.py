@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from autopar.copystream import CopyStream, Past
 from autopar.layout import flat
 from autopar.load import Load
-from autopar.ring import Ring
+from autopar.ring import Ring, move_bytes, movers_of
 from autopar.transfer import CopyPipeline
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -467,6 +467,33 @@ def test_leaving_waits_for_what_was_sent(streams, slots, threads, source):
         handles = [pipeline.to_host_async(torch.full((source,), i)) for i in range(20)]
     assert all(handle.done() for handle in handles)
     assert [handle.result()[-1].item() for handle in handles] == list(range(20))
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, verb):
+    """Four movers have to meet over four slots' chunks before any of them goes on."""
+    meeting = threading.Barrier(4)
+
+    def meet_and_move(*piece):
+        meeting.wait(timeout=10)
+        move_bytes(*piece)
+
+    monkeypatch.setattr("autopar.ring.move_bytes", meet_and_move)
+    items = [torch.full((1 << 20,), i, dtype=torch.uint8) for i in range(4)]
+    with CopyPipeline("cpu", slots=6, slot_bytes=1 << 18, threads=4) as pipeline:
+        check(items, getattr(pipeline, verb)(items))
+
+
+@pytest.mark.parametrize("slots", range(1, 9))
+@pytest.mark.parametrize("threads", range(1, 17))
+def test_movers_take_the_threads_there_are(threads, slots):
+    movers, each = movers_of(threads, slots)
+    assert movers * each <= threads
+    if threads == 1:
+        assert movers == 0
+    else:
+        assert 1 <= movers <= slots
+        assert each == 1 or threads >= slots
 
 
 def test_memory_of_what_is_given_up_is_kept_for_the_copies(streams):

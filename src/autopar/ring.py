@@ -28,7 +28,6 @@ from autopar.load import Latch, Load, Part, Stretch
 from autopar.worker import cpu_lane
 
 _TOO_SMALL_TO_SHARE_BYTES = 128 << 10  # below this, waking a mover takes longer than copying
-
 _MOST_SHARING = 3  # movers that share chunks: more of them wait for their turn in Python
 
 Piece = tuple[int, int, int]  # the addresses to copy to and from, and bytes
