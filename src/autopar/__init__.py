@@ -28,11 +28,13 @@ from autopar.traces import write_trace
 from autopar.worker import cpu_lane
 
 if TYPE_CHECKING:
+    from autopar.graph import TaskGraph
     from autopar.transfer import CopyPipeline
 
 __version__ = VERSION
 
-_AT_FIRST_USE = {"CopyPipeline": "autopar.transfer"}  # what many programs do without
+# What many programs do without.
+_AT_FIRST_USE = {"CopyPipeline": "autopar.transfer", "TaskGraph": "autopar.graph"}
 
 __all__ = [
     "Benchmark",
@@ -47,6 +49,7 @@ __all__ = [
     "RecordError",
     "Span",
     "Table",
+    "TaskGraph",
     "Timeline",
     "Timer",
     "annotate",

@@ -19,7 +19,8 @@ from typing import Any
 _WORKING_ROOMS = {
     *("autopar.lane", "autopar.task", "autopar.worker", "autopar.stream", "autopar.workload"),
     *("autopar.transfer", "autopar.parcel", "autopar.owner", "autopar.layout", "autopar.load"),
-    *("autopar.ring", "autopar.copystream", "autopar.copyplan"),
+    *("autopar.ring", "autopar.copystream", "autopar.copyplan", "autopar.graph", "autopar.node"),
+    *("autopar.graphrun", "autopar.schedule", "autopar.access", "autopar.aliasing"),
 }
 _CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}

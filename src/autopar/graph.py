@@ -1,0 +1,324 @@
+"""Graph: tasks that state what they depend on, and a plan that runs everything else at once.
+
+    graph.add(fn, x, other_task, device=...)  ->  plan: lanes, waits, copies  ->  run, or its twin
+
+A task depends on the tasks among its arguments. Reads and writes of memory keep the order of the
+program: any number of readers of it, or one writer (`writes=`), as in MXNet's engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autopar.access import Accesses, Stretch
+from autopar.aliasing import returns_fresh, stretches_of
+from autopar.device import cpu, present
+from autopar.graphrun import Plan, Run, Runner
+from autopar.node import Node, Result, resource_of
+from autopar.schedule import Job, Resource, schedule
+
+_GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
+_MOST_CPU_LANES = 4
+
+
+class Task:
+    """A task of a graph; among the arguments of others it stands for its result."""
+
+    __slots__ = ("device", "graph", "name", "number")
+
+    def __init__(self, graph: TaskGraph, number: int, name: str, device: torch.device) -> None:
+        self.graph = graph
+        self.number = number
+        self.name = name
+        self.device = device
+
+    def __repr__(self) -> str:
+        return f"task {self.name!r} ({self.device})"
+
+
+class TaskGraph:
+    """Tasks on any devices, with their dependencies; it can be run again and again.
+
+    Results cross devices by themselves, over copy lanes. As a context manager it keeps its lanes
+    open between runs; otherwise each run opens and leaves its own.
+
+    Args:
+        cpu_lanes: CPU workers, which share out the machine's threads; up to 4 if not given.
+        streams: CUDA streams for the tasks of each GPU.
+
+    Raises:
+        ValueError: There are no lanes or no streams.
+
+    >>> graph = TaskGraph()
+    >>> two = graph.add(torch.add, torch.ones(2), 1)
+    >>> six = graph.add(torch.mul, two, 3)
+    >>> graph.run()[six]
+    tensor([6., 6.])
+    """
+
+    def __init__(self, *, cpu_lanes: int | None = None, streams: int = 4) -> None:
+        most = min(_MOST_CPU_LANES, os.cpu_count() or 1)
+        self.cpu_lanes = _at_least_one("cpu_lanes", most if cpu_lanes is None else cpu_lanes)
+        self.streams = _at_least_one("streams", streams)
+        self._nodes: list[Node] = []
+        self._accesses = Accesses()
+        self._memory: list[frozenset[Stretch]] = []  # where each node's results may lie
+        self._writes: dict[Stretch, int] = {}  # how often a piece of memory was written
+        self._copies: dict[tuple[Any, ...], int] = {}
+        self._tasks: dict[int, Task] = {}
+        self._measured_s: dict[int, float] = {}
+        self._runner = Runner(self.cpu_lanes)
+        self._planned: Plan | None = None
+        self._run: Run | None = None
+
+    def add(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        device: torch.device | str | int | None = None,
+        name: str | None = None,
+        writes: Iterable[Task | torch.Tensor] = (),
+        cost_s: float | None = None,
+        **kwargs: Any,
+    ) -> Task:
+        """Add `fn(*args, **kwargs)`; tasks among the arguments stand for their results.
+
+        Tensors and results that lie on other devices are copied to the task's first. What the
+        function changes in place must be an argument, on the task's device, and be said.
+
+        Args:
+            fn: What to call.
+            *args: Its arguments; tasks and tensors may be in nested containers.
+            device: Where it runs; with its first task or tensor if not given, else on the CPU.
+            name: Its name; the function's if not given.
+            writes: The tasks' results and tensors that it changes in place.
+            cost_s: Seconds that it takes; measured by `run_serial` if not given.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            TypeError: `fn` can't be called, or `writes` holds something else.
+            ValueError: A task is of another graph, the device is not on this machine, the cost is
+                no time, or what is written is no argument, or lies on another device.
+        """
+        if not callable(fn):
+            msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
+            raise TypeError(msg)
+        task_name = name or str(getattr(fn, "__name__", None) or "task")
+        if cost_s is not None and not 0 <= cost_s < float("inf"):
+            msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
+            raise ValueError(msg)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        for leaf in leaves:
+            self._require_own(leaf, task_name)
+        place = self._place(device, leaves, task_name)
+        written = [self._written(each, leaves, place, task_name) for each in writes]
+        given = tuple(self._given(leaf, place) for leaf in leaves)
+        reads = [stretch for leaf in given for stretch in self._memory_of(leaf)]
+        stretches = [stretch for each in written for stretch in self._memory_of(each)]
+        number = self._append(
+            task_name, fn, given, spec, place, cost_s=cost_s, reads=reads, writes=stretches
+        )
+        fresh = returns_fresh(fn) and "out" not in kwargs
+        own = frozenset([Stretch(("result", number))])
+        self._memory.append(own if fresh else own | frozenset(reads))
+        self._tasks[number] = Task(self, number, task_name, place)
+        return self._tasks[number]
+
+    def order(self, first: Task, then: Task) -> None:
+        """Let a task wait for another, whatever their arguments are.
+
+        Raises:
+            ValueError: A task is of another graph.
+        """
+        for task in (first, then):
+            self._require_own(task, "order")
+        old = self._nodes[then.number]
+        self._nodes[then.number] = replace(old, after=old.after | {first.number})
+        self._planned = None
+
+    def plan(self) -> Plan:
+        """Which lane each task and copy goes to, in which order, and what it waits for.
+
+        Tasks that take longer to the end go first, by given costs and those of `run_serial`.
+
+        Raises:
+            ValueError: Tasks wait for each other in a circle.
+        """
+        if self._planned is None:
+            self._planned = self._plan()
+        return self._planned
+
+    def run(self) -> Run:
+        """Run all tasks, each as soon as its lane comes to it, and wait for them.
+
+        Raises:
+            Exception: What the first task to fail raised, with a note that names it. No other is
+                begun after that, and all that are under way are waited for.
+            ValueError: Tasks wait for each other in a circle.
+        """
+        with self.start() as run:
+            run.wait()
+        return run
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[Run]:
+        """Start all tasks, and wait for them at the end of the block; `run[task]` waits for one.
+
+        Raises:
+            Exception: As `run` does, unless a result that was asked for has raised it.
+            RuntimeError: The graph is running.
+        """
+        if self._run is not None:
+            msg = "the graph is running; expected one run at a time. Wait for it: graph.waitall()."
+            raise RuntimeError(msg)
+        with self._runner.started(self.plan()) as self._run:
+            run = self._run
+            try:
+                yield run
+            finally:
+                self._run = None
+
+    def waitall(self) -> None:
+        """Wait for all tasks of the run that is under way, if there is one."""
+        if self._run is not None:
+            self._run.wait()
+
+    def run_serial(self) -> Run:
+        """Run the same tasks one after another, in the order of the program.
+
+        Each one's time is kept, and later plans are made by it.
+
+        Raises:
+            Exception: As `run` does.
+        """
+        run = self._runner.one_by_one(self.plan())
+        self._measured_s, self._planned = dict(run.cost_s), None
+        return run
+
+    def __enter__(self) -> Self:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._runner.__exit__(*error)
+
+    def _plan(self) -> Plan:
+        known = [*self._measured_s.values()]
+        guess_s = sorted(known)[len(known) // 2] if known else _GUESSED_S
+        jobs = []
+        for node in self._nodes:
+            cost_s = self._measured_s.get(node.number, guess_s)
+            given_s = cost_s if node.cost_s is None else node.cost_s
+            jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
+        resources = {node.resource: self._resource(node) for node in self._nodes}
+        return Plan(tuple(self._nodes), schedule(jobs, resources), resources)
+
+    def _append(
+        self,
+        name: str,
+        fn: Callable[..., Any] | None,
+        leaves: tuple[Any, ...],
+        spec: pytree.TreeSpec,
+        device: torch.device,
+        *,
+        reads: Iterable[Stretch],
+        writes: Iterable[Stretch] = (),
+        cost_s: float | None = None,
+        source: torch.device | None = None,
+    ) -> int:
+        number = len(self._nodes)
+        writes = list(writes)
+        after = frozenset(self._accesses.note(number, reads, writes))
+        for stretch in writes:
+            self._writes[stretch] = self._writes.get(stretch, 0) + 1
+        resource = resource_of(device, source)
+        node = Node(number, name, fn, leaves, spec, device, resource, after, cost_s, source)
+        self._nodes.append(node)
+        self._planned = None
+        return number
+
+    def _given(self, leaf: Any, device: torch.device) -> Any:
+        """What to put among a node's arguments: a value, a result, or the result of a copy."""
+        if not isinstance(leaf, (Task, torch.Tensor)):
+            return leaf
+        value = Result(leaf.number) if isinstance(leaf, Task) else leaf
+        source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
+        if source == device or (isinstance(leaf, torch.Tensor) and not leaf.dim()):
+            return value  # torch takes numbers from the CPU anywhere
+        reads = self._memory_of(value)
+        written = sum(n for each, n in self._writes.items() if any(map(each.meets, reads)))
+        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, written)
+        if key not in self._copies:
+            _, spec = pytree.tree_flatten((value,))
+            copy = f"{name} to {device}"
+            self._copies[key] = self._append(
+                copy, None, (value,), spec, device, reads=reads, source=source
+            )
+            self._memory.append(frozenset([Stretch(("result", self._copies[key]))]))
+        return Result(self._copies[key])
+
+    def _memory_of(self, value: Any) -> frozenset[Stretch]:
+        if isinstance(value, Task):
+            return self._memory[value.number]
+        if isinstance(value, Result):
+            return self._memory[value.node]
+        return frozenset(stretches_of(value))
+
+    def _place(
+        self, device: torch.device | str | int | None, leaves: list[Any], name: str
+    ) -> torch.device:
+        if device is not None:
+            try:
+                return present(device)
+            except ValueError as error:
+                error.add_note(f"in task {name!r}")
+                raise
+        placed = (leaf.device for leaf in leaves if isinstance(leaf, (Task, torch.Tensor)))
+        return next(placed, cpu())
+
+    def _written(
+        self, value: Any, leaves: list[Any], device: torch.device, name: str
+    ) -> Task | torch.Tensor:
+        if not isinstance(value, (Task, torch.Tensor)):
+            msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
+            raise TypeError(msg)
+        self._require_own(value, name)
+        if all(leaf is not value for leaf in leaves):
+            msg = f"writes of task {name!r} holds {value!r}; expected one of its arguments."
+            raise ValueError(msg)
+        if value.device != device:
+            msg = (
+                f"task {name!r} on {device} is to write to {value!r} on {value.device}; expected "
+                f"both on one device, as a copy's changes would be lost. Run it there."
+            )
+            raise ValueError(msg)
+        return value
+
+    def _require_own(self, value: Any, name: str) -> None:
+        if isinstance(value, Task) and value.graph is not self:
+            msg = (
+                f"{value!r}, given to task {name!r}, is of another graph; expected one of this "
+                f"graph. Add it here, or pass its result."
+            )
+            raise ValueError(msg)
+
+    def _resource(self, node: Node) -> Resource:
+        if node.source is not None:
+            return Resource()
+        if node.device.type == "cpu":
+            return Resource(self.cpu_lanes, self.cpu_lanes)
+        return Resource(self.streams)
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        msg = f"{name} is {value!r}; expected a whole number of at least 1."
+        raise ValueError(msg)
+    return value

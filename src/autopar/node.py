@@ -1,0 +1,90 @@
+"""Node: one task of a graph, or the copy of a task's result to another device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+class Result(NamedTuple):
+    """Stands among a node's arguments for what another one returns."""
+
+    node: int
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Something that a graph runs.
+
+    Args:
+        number: Counted in the order of the program.
+        name: For people.
+        fn: What to call; none for a copy of its only argument to `device`.
+        leaves: The arguments, taken out of their containers; a `Result` for another's result.
+        spec: The containers.
+        device: Where it runs.
+        resource: What it takes its turn on.
+        after: Numbers of nodes that must have ended before, besides those it has results of.
+        cost_s: Seconds that it takes, where somebody has said so.
+        source: Where a copy comes from.
+    """
+
+    number: int
+    name: str
+    fn: Callable[..., Any] | None
+    leaves: tuple[Any, ...]
+    spec: pytree.TreeSpec
+    device: torch.device
+    resource: str
+    after: frozenset[int]
+    cost_s: float | None = None
+    source: torch.device | None = None
+
+    @property
+    def before(self) -> frozenset[int]:
+        """Numbers of all nodes that it must come after."""
+        given = {leaf.node for leaf in self.leaves if isinstance(leaf, Result)}
+        return self.after | given
+
+    def call(self, results: list[Any]) -> Any:
+        """Run it in the calling thread, on its current streams, given all results so far."""
+        leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
+        if self.fn is None:
+            return pytree.tree_map_only(torch.Tensor, self._copied, leaves[0])
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        return self.fn(*args, **kwargs)
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device == self.device:
+            return tensor
+        if self.device.type == "cpu":
+            host = torch.empty_like(tensor, device="cpu", pin_memory=True)
+            return host.copy_(tensor, non_blocking=True)
+        if tensor.device.type == "cpu" and not tensor.is_pinned():
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
+
+
+def resource_of(device: torch.device, source: torch.device | None = None) -> str:
+    """What work on a device, or a copy to it from another, takes its turn on."""
+    if source is None:
+        return str(device)
+    if device.type == "cpu":
+        return f"{source} to host"
+    if source.type == "cpu":
+        return f"{device} from host"
+    return f"{source} to {device}"
+
+
+def host_of(node: Node) -> str:
+    """The thread that issues a node, unless a CPU lane's own worker runs it.
+
+    What copies from the host waits for memory to be pinned, so it has a thread of its own.
+    """
+    if node.source is not None and node.source.type == "cuda":
+        return str(node.source)
+    return node.resource
