@@ -25,7 +25,7 @@ import autopar as ap
 
 E3 = {"count": 50, "size": 4000}
 REGIMES = {"count": 100, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
-RINGS = ([3, 32, 16], [3, 32, 24], [4, 32, 24], [6, 16, 24], [20, 16, 16], [32, 16, 24])
+RINGS = ([3, 32, 16], [3, 32, 24], [6, 16, 24], [9, 16, 24], [12, 16, 24], [20, 16, 16])
 PLAIN = {"total_bytes": 6_400_000_000, "sizes_mb": [16, 64], "rings": RINGS}
 TWO = {"count": 100, "size": 4000}
 SMALL = {"count": 10_000, "length": 1024}

@@ -9,6 +9,7 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -122,8 +123,14 @@ class TaskGraph:
         given = tuple(self._given(leaf, place) for leaf in leaves)
         reads = [stretch for leaf in given for stretch in self._memory_of(leaf)]
         stretches = [stretch for each in written for stretch in self._memory_of(each)]
+        plain = [*args, *kwargs.values()]
+        flat = len(plain) == len(leaves) and all(map(operator.is_, plain, leaves))
         number = self._append(
-            task_name, fn, given, spec, place, cost_s=cost_s, reads=reads, writes=stretches
+            *(task_name, fn, given, spec, place),
+            reads=reads,
+            writes=stretches,
+            cost_s=cost_s,
+            keywords=tuple(kwargs) if flat else None,
         )
         fresh = returns_fresh(fn) and "out" not in kwargs
         own = frozenset([Stretch(("result", number))])
@@ -232,6 +239,7 @@ class TaskGraph:
         writes: Iterable[Stretch] = (),
         cost_s: float | None = None,
         source: torch.device | None = None,
+        keywords: tuple[str, ...] | None = None,
     ) -> int:
         number = len(self._nodes)
         writes = list(writes)
@@ -239,7 +247,9 @@ class TaskGraph:
         for stretch in writes:
             self._writes[stretch] = self._writes.get(stretch, 0) + 1
         resource = resource_of(device, source)
-        node = Node(number, name, fn, leaves, spec, device, resource, after, cost_s, source)
+        node = Node(
+            number, name, fn, leaves, spec, device, resource, after, cost_s, source, keywords
+        )
         self._nodes.append(node)
         self._planned = None
         return number

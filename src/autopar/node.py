@@ -31,6 +31,8 @@ class Node:
         after: Numbers of nodes that must have ended before, besides those it has results of.
         cost_s: Seconds that it takes, where somebody has said so.
         source: Where a copy comes from.
+        keywords: Names of the last arguments, if no argument is a container: then they need not be
+            put together again each time.
     """
 
     number: int
@@ -43,6 +45,7 @@ class Node:
     after: frozenset[int]
     cost_s: float | None = None
     source: torch.device | None = None
+    keywords: tuple[str, ...] | None = None
 
     @property
     def before(self) -> frozenset[int]:
@@ -55,8 +58,13 @@ class Node:
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
         if self.fn is None:
             return pytree.tree_map_only(torch.Tensor, self._copied, leaves[0])
-        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        return self.fn(*args, **kwargs)
+        if self.keywords is None:
+            args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+            return self.fn(*args, **kwargs)
+        if not self.keywords:
+            return self.fn(*leaves)
+        count = len(leaves) - len(self.keywords)
+        return self.fn(*leaves[:count], **dict(zip(self.keywords, leaves[count:], strict=True)))
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self.device:
