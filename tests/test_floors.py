@@ -22,12 +22,13 @@ _PURE_FLOORS = (
     {"plot", "svg"},
 )
 _TORCH_FLOORS = (
-    {"aliasing", "annotate", "clock", "device", "layout", "node", "owner", "workload"},
+    {"aliasing", "annotate", "clock", "device", "layout", "node", "owner", "tracing"}
+    | {"workload"},
     {"copystream", "handle", "machine"},
     {"experiment", "load", "profiler", "task", "timer"},
     {"lane", "parcel"},
     {"stream", "worker"},
-    {"graphrun", "ring"},
+    {"capture", "graphrun", "ring"},
     {"graph", "transfer"},
     {"__init__", "__main__"},
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import statistics
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self
@@ -20,28 +21,15 @@ from torch.utils import _pytree as pytree
 
 from autopar.access import Accesses, Stretch
 from autopar.aliasing import returns_fresh, stretches_of
+from autopar.capture import Captured, captured
 from autopar.device import cpu, present
 from autopar.graphrun import Plan, Run, Runner
-from autopar.node import Node, Result, resource_of
+from autopar.node import Node, Result, Task, resource_of
 from autopar.schedule import Job, Resource, schedule
+from autopar.tracing import traced
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
-
-
-class Task:
-    """A task of a graph; among the arguments of others it stands for its result."""
-
-    __slots__ = ("device", "graph", "name", "number")
-
-    def __init__(self, graph: TaskGraph, number: int, name: str, device: torch.device) -> None:
-        self.graph = graph
-        self.number = number
-        self.name = name
-        self.device = device
-
-    def __repr__(self) -> str:
-        return f"task {self.name!r} ({self.device})"
 
 
 class TaskGraph:
@@ -100,7 +88,7 @@ class TaskGraph:
             device: Where it runs; with its first task or tensor if not given, else on the CPU.
             name: Its name; the function's if not given.
             writes: The tasks' results and tensors that it changes in place.
-            cost_s: Seconds that it takes; measured by `run_serial` if not given.
+            cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments.
 
         Raises:
@@ -138,6 +126,59 @@ class TaskGraph:
         self._tasks[number] = Task(self, number, task_name, place)
         return self._tasks[number]
 
+    @classmethod
+    def trace(cls, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Self, Any]:
+        """Make a graph of what unmodified PyTorch code does, operator by operator.
+
+        Each runs where its result lies, so code that moves tensors between devices is spread over
+        them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
+        are not tracked by autograd. Numbers and shapes are those of this call; the tensors given
+        here, and those that the function finds by itself, are read anew in each run.
+
+        Args:
+            fn: A function or a module.
+            *args: What to call it with.
+            **kwargs: The same, by name.
+
+        Returns:
+            The graph, and what the function returned, with tasks in place of tensors: for
+            `run[result]`.
+
+        Raises:
+            ValueError: It can't be traced, as when it does one thing or another depending on the
+                data; the message has the reason and the line.
+
+        >>> graph, result = TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
+        >>> graph.run()[result]
+        {'y': tensor([[2., 2.],
+                [2., 2.]])}
+        """
+        graph = cls()
+        graph._runner.tracks = False
+        found = traced(fn, args, kwargs)
+        tasks: dict[Any, Task] = {}
+        last: dict[Any, Task] = {}  # each device's last task that drew random numbers
+
+        def own(value: Any) -> Any:
+            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
+
+        for node, call in found.calls:
+            writes, given = own(call.writes), own(call.args)
+            task = graph.add(
+                call.fn,
+                *given,
+                device=call.device,
+                name=node.name,
+                writes=writes,
+                **own(call.kwargs),
+            )
+            tasks[node] = task
+            if call.random:
+                if call.device in last:
+                    graph.order(last[call.device], task)
+                last[call.device] = task
+        return graph, own(found.result)
+
     def order(self, first: Task, then: Task) -> None:
         """Let a task wait for another, whatever their arguments are.
 
@@ -153,7 +194,7 @@ class TaskGraph:
     def plan(self) -> Plan:
         """Which lane each task and copy goes to, in which order, and what it waits for.
 
-        Tasks that take longer to the end go first, by given costs and those of `run_serial`.
+        Tasks that take longer to the end go first, by costs that were given or measured.
 
         Raises:
             ValueError: Tasks wait for each other in a circle.
@@ -200,14 +241,46 @@ class TaskGraph:
     def run_serial(self) -> Run:
         """Run the same tasks one after another, in the order of the program.
 
-        Each one's time is kept, and later plans are made by it.
-
         Raises:
             Exception: As `run` does.
         """
-        run = self._runner.one_by_one(self.plan())
-        self._measured_s, self._planned = dict(run.cost_s), None
-        return run
+        return self._runner.one_by_one(self.plan())
+
+    def measure(self, repeats: int = 3) -> None:
+        """Run the tasks one after another and keep each one's time; later plans are made by it.
+
+        On a GPU the time is the device's, without the launch. Tasks that write do so each time.
+
+        Args:
+            repeats: How often; the median counts. One more run comes first, to warm up.
+
+        Raises:
+            ValueError: There are no repeats.
+            Exception: As `run` does.
+        """
+        _at_least_one("repeats", repeats)
+        runs = [self._runner.one_by_one(self.plan(), alone=True) for _ in range(repeats + 1)]
+        costs_s = [run.cost_s for run in runs[1:]]
+        numbers = range(len(self._nodes))
+        self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
+        self._planned = None
+
+    def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
+        """Make a CUDA graph of all tasks, with parallel branches where they pay.
+
+        Where they don't, in a trial of its own, it is one chain of the tasks in order. Tensors
+        that are written are given back their values after the trial.
+
+        Args:
+            inputs: Tensors given to `add` that each replay is to have anew; others are read where
+                they lie.
+
+        Raises:
+            ValueError: A task is not on the one GPU, or an input is no argument of any.
+            RuntimeError: A task can't be captured, as one that waits for the GPU; a note names it.
+        """
+        costs_s = [job.cost_s for job in self.plan().schedule.jobs]
+        return captured(tuple(self._nodes), costs_s, inputs)
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -217,15 +290,17 @@ class TaskGraph:
         self._runner.__exit__(*error)
 
     def _plan(self) -> Plan:
-        known = [*self._measured_s.values()]
-        guess_s = sorted(known)[len(known) // 2] if known else _GUESSED_S
+        guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
         jobs = []
         for node in self._nodes:
             cost_s = self._measured_s.get(node.number, guess_s)
             given_s = cost_s if node.cost_s is None else node.cost_s
             jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
         resources = {node.resource: self._resource(node) for node in self._nodes}
-        return Plan(tuple(self._nodes), schedule(jobs, resources), resources)
+        known = all(
+            node.cost_s is not None or node.number in self._measured_s for node in self._nodes
+        )
+        return Plan(tuple(self._nodes), schedule(jobs, resources), resources, known, self)
 
     def _append(
         self,

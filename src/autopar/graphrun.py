@@ -16,16 +16,19 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
+from torch.utils import _pytree as pytree
 
 from autopar.annotate import annotate
 from autopar.clock import device_clock
 from autopar.device import synchronize
 from autopar.handle import Handle, use_on_current_streams, wait_for_event
 from autopar.lane import Lane
-from autopar.node import Node, Result, host_of
+from autopar.node import Node, Result, Task, host_of
 from autopar.schedule import Entry, Resource, Schedule, faults, limit_s
 from autopar.span import Span, Timeline
 from autopar.worker import cpu_lane
+
+_LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,15 @@ class Plan:
         nodes: Tasks and copies, in the order of the program.
         schedule: Their order, lanes and waits.
         resources: What they take their turns on.
+        known: Whether all costs were given or measured, and none guessed.
+        graph: Whose plan it is.
     """
 
     nodes: tuple[Node, ...]
     schedule: Schedule
     resources: dict[str, Resource]
+    known: bool = True
+    graph: object = None
 
     @property
     def makespan_s(self) -> float:
@@ -100,7 +107,7 @@ class Run:
         wall_s: Seconds from the start until all tasks were done.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, *, tracks: bool = True) -> None:
         self.plan = plan
         self.wall_s = float("nan")
         self._results: list[Any] = [None] * len(plan.nodes)
@@ -110,7 +117,7 @@ class Run:
         self._raised = False
         self._failing = threading.Lock()
         self._workers: list[Handle[None]] = []
-        self._grad = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._grad = tracks and torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._start_s = time.perf_counter()
         gpus = {node.device for node in plan.nodes} | {node.source for node in plan.nodes}
         self._ready = {
@@ -120,16 +127,24 @@ class Run:
         }
 
     def __getitem__(self, task: Any) -> Any:
-        """The result of a task; waits for it.
+        """The result of a task, or of tasks in nested containers; waits for it.
 
         Raises:
             Exception: What the task raised.
             RuntimeError: It was not run, as another one failed before.
             KeyError: It is no task of the graph that was run.
         """
-        number = getattr(task, "number", -1)
-        if not 0 <= number < len(self._ends):
-            msg = f"{task!r} is no task of this run; expected what graph.add returned before it."
+        value = pytree.tree_map_only(Task, lambda each: self._result(each), task)
+        if value is task:
+            msg = f"{task!r} is no task; expected what graph.add returned."
+            raise KeyError(msg)
+        use_on_current_streams(value)
+        return value
+
+    def _result(self, task: Task) -> Any:
+        number = task.number
+        if task.graph is not self.plan.graph or number >= len(self._ends):
+            msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
         end = self._ends[number]
         with end.issued:
@@ -138,9 +153,7 @@ class Run:
             self._raise_for(self.plan.nodes[number])
         if isinstance(end.end, torch.cuda.Event):
             wait_for_event(end.end)
-        value = self._results[number]
-        use_on_current_streams(value)
-        return value
+        return self._results[number]
 
     def wait(self) -> None:
         """Wait for all tasks; Ctrl-C ends the wait.
@@ -183,9 +196,17 @@ class Run:
     def limit_s(self) -> float:
         """The larger of the longest chain and the busiest resource, in seconds.
 
-        By the tasks' times alone, as `run_serial` measured them, where the plan knew them.
+        By the costs that the plan was made with, or by the tasks' times in this run if it knew
+        none.
         """
-        return self.plan.limit_s
+        if self.plan.known:
+            return self.plan.limit_s
+        cost_s = self.cost_s
+        jobs = [
+            job._replace(cost_s=cost_s.get(number, 0.0))
+            for number, job in enumerate(self.plan.schedule.jobs)
+        ]
+        return limit_s(jobs, self.plan.resources)
 
     def work(self, entries: list[Entry], streams: dict[str, torch.cuda.Stream]) -> None:
         """Do some entries, in order; what fails is kept, and nothing else is begun after it."""
@@ -227,24 +248,44 @@ class Run:
             self._results[entry.job] = node.call(self._results)
         own.start, own.end = start, time.perf_counter() if stream is None else _mark(stream)
 
-    def one_after_another(self) -> None:
-        """Do all of it in the calling thread, waiting for each before the next."""
+    def one_after_another(self, alone: bool) -> None:
+        """Do all of it in the calling thread, waiting for each before the next.
+
+        Args:
+            alone: Whether to take a GPU's times on the device, behind something that keeps it busy
+                while the host launches.
+        """
         grad, inference = self._grad
         entry_of = {entry.job: entry for entry in self.plan.schedule.entries}
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             for node in _in_program_order(self.plan.nodes):
                 end = self._ends[node.number]
                 gpus = [gpu for gpu in (node.device, node.source) if gpu and gpu.type == "cuda"]
-                start_s = time.perf_counter()
                 try:
                     if self._error is None:
-                        self._results[node.number] = node.call(self._results)
-                        synchronize(*gpus) if gpus else None
-                        end.start, end.end = start_s, time.perf_counter()
+                        self._do_alone(node, end, gpus, alone)
                 except BaseException as error:
                     self._fail(entry_of[node.number], error)
                 finally:
                     end.issued.release()
+
+    def _do_alone(self, node: Node, own: _End, gpus: list[torch.device], alone: bool) -> None:
+        """Do a node, and wait for it."""
+        start_s = time.perf_counter()
+        if not gpus:
+            self._results[node.number] = node.call(self._results)
+            own.start, own.end = start_s, time.perf_counter()
+            return
+        with torch.cuda.device(node.source if node.device not in gpus else node.device):
+            stream = torch.cuda.current_stream()
+            if alone:
+                torch.cuda._sleep(_LAUNCHING_CYCLES)
+            start = _mark(stream)
+            self._results[node.number] = node.call(self._results)
+            own.start, own.end = start, _mark(stream)
+        synchronize(*gpus)
+        if not alone:  # the launch is part of it
+            own.start, own.end = start_s, time.perf_counter()
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -291,9 +332,13 @@ class Runner:
 
     Args:
         cpu_lanes: How many CPU workers share the machine's threads.
+
+    Attributes:
+        tracks: Whether autograd tracks what tasks do, where it is on.
     """
 
     def __init__(self, cpu_lanes: int) -> None:
+        self.tracks = True
         self._threads_each = max(1, (os.cpu_count() or 1) // cpu_lanes)
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[str, Lane] = {}
@@ -321,7 +366,7 @@ class Runner:
             shares.setdefault(host_of(node) if self._on_gpu(node) else entry.lane, []).append(entry)
         with self._open(shares, plan) as lanes:
             streams = self._streams_of(plan)
-            run = Run(plan)
+            run = Run(plan, tracks=self.tracks)
             run.started(
                 [lanes[host].submit(run.work, own, streams) for host, own in shares.items()]
             )
@@ -336,12 +381,12 @@ class Runner:
                     lane.wait()
                 run.ended()
 
-    def one_by_one(self, plan: Plan) -> Run:
-        """Carry out a plan, each task alone."""
+    def one_by_one(self, plan: Plan, *, alone: bool = False) -> Run:
+        """Carry out a plan, one task after another; `alone` takes a GPU's times on the device."""
         with cpu_lane(self._threads_each, name="one by one") as lane:
-            run = Run(plan)
+            run = Run(plan, tracks=self.tracks)
             synchronize(*run._ready)
-            run.started([lane.submit(run.one_after_another)])
+            run.started([lane.submit(run.one_after_another, alone)])
             try:
                 run.wait()
             except BaseException:

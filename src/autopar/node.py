@@ -1,4 +1,4 @@
-"""Node: one task of a graph, or the copy of a task's result to another device."""
+"""Node: one task of a graph, or the copy of a result to another device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
+
+
+class Task:
+    """A task of a graph; among the arguments of others it stands for its result."""
+
+    __slots__ = ("device", "graph", "name", "number")
+
+    def __init__(self, graph: object, number: int, name: str, device: torch.device) -> None:
+        self.graph = graph
+        self.number = number
+        self.name = name
+        self.device = device
+
+    def __repr__(self) -> str:
+        return f"task {self.name!r} ({self.device})"
 
 
 class Result(NamedTuple):
