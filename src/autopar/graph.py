@@ -26,7 +26,6 @@ from autopar.device import cpu, present
 from autopar.graphrun import Plan, Run, Runner
 from autopar.node import Node, Result, Task, resource_of
 from autopar.schedule import Job, Resource, schedule
-from autopar.tracing import traced
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
@@ -153,6 +152,8 @@ class TaskGraph:
         {'y': tensor([[2., 2.],
                 [2., 2.]])}
         """
+        from autopar.tracing import traced  # which imports much that nothing else needs
+
         graph = cls()
         graph._runner.tracks = False
         found = traced(fn, args, kwargs)

@@ -7,6 +7,7 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 from __future__ import annotations
 
 import contextlib
+import functools
 import heapq
 import os
 import threading
@@ -59,6 +60,26 @@ class Plan:
         """Seconds that no order can beat, by the same costs."""
         return limit_s(self.schedule.jobs, self.resources)
 
+    @functools.cached_property
+    def shares(self) -> dict[str, list[Entry]]:
+        """What each thread issues, in order: a CPU lane's worker, or a launcher."""
+        shares: dict[str, list[Entry]] = {}
+        for entry in self.schedule.entries:
+            host = host_of(self.nodes[entry.job]) or entry.lane
+            shares.setdefault(host, []).append(entry)
+        return shares
+
+    @functools.cached_property
+    def gpu_of_lane(self) -> dict[str, torch.device]:
+        """The GPUs on whose streams lanes are; none for those of the CPU."""
+        gpus = {}
+        for lane, entries in self.schedule.lanes.items():
+            node = self.nodes[entries[0].job]
+            found = [gpu for gpu in (node.source, node.device) if gpu and gpu.type == "cuda"]
+            if found:
+                gpus[lane] = found[0]
+        return gpus
+
     def faults(self) -> list[str]:
         """What is wrong with it: tasks that may begin too early, or never, or far from their data.
 
@@ -87,16 +108,7 @@ class Plan:
         return str(self.schedule)
 
 
-class _End:
-    """That a node is issued; on a stream also when it begins and ends there."""
-
-    __slots__ = ("end", "issued", "start")
-
-    def __init__(self) -> None:
-        self.issued = threading.Lock()  # released once, by whoever issues the node
-        self.issued.acquire()
-        self.start: torch.cuda.Event | float | None = None
-        self.end: torch.cuda.Event | float | None = None
+Moment = torch.cuda.Event | float
 
 
 class Run:
@@ -107,11 +119,21 @@ class Run:
         wall_s: Seconds from the start until all tasks were done.
     """
 
-    def __init__(self, plan: Plan, *, tracks: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, streams: dict[str, torch.cuda.Stream], *, tracks: bool = True
+    ) -> None:
         self.plan = plan
+        self._streams = streams
         self.wall_s = float("nan")
         self._results: list[Any] = [None] * len(plan.nodes)
-        self._ends = [_End() for _ in plan.nodes]
+        count = len(plan.nodes)
+        # By node. A lock is released once, by whoever issues the node; none keeps the collector
+        # of garbage busy, as objects would.
+        self._unissued = [threading.Lock() for _ in range(count)]
+        for lock in self._unissued:
+            lock.acquire()
+        self._starts: list[Moment | None] = [None] * count
+        self._ends: list[Moment | None] = [None] * count
         self._error: BaseException | None = None
         self._failed: Entry | None = None
         self._raised = False
@@ -119,11 +141,9 @@ class Run:
         self._workers: list[Handle[None]] = []
         self._grad = tracks and torch.is_grad_enabled(), torch.is_inference_mode_enabled()
         self._start_s = time.perf_counter()
-        gpus = {node.device for node in plan.nodes} | {node.source for node in plan.nodes}
         self._ready = {
             gpu: torch.cuda.current_stream(gpu).record_event()
-            for gpu in gpus
-            if gpu is not None and gpu.type == "cuda"
+            for gpu in set(plan.gpu_of_lane.values())
         }
 
     def __getitem__(self, task: Any) -> Any:
@@ -146,13 +166,12 @@ class Run:
         if task.graph is not self.plan.graph or number >= len(self._ends):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        end = self._ends[number]
-        with end.issued:
-            pass
-        if end.end is None:
+        with self._unissued[number]:
+            end = self._ends[number]
+        if end is None:
             self._raise_for(self.plan.nodes[number])
-        if isinstance(end.end, torch.cuda.Event):
-            wait_for_event(end.end)
+        if isinstance(end, torch.cuda.Event):
+            wait_for_event(end)
         return self._results[number]
 
     def wait(self) -> None:
@@ -174,9 +193,9 @@ class Run:
             worker.wait()
         lane_of = {entry.job: entry.lane for entry in self.plan.schedule.entries}
         spans = {}
-        for node, each in zip(self.plan.nodes, self._ends, strict=True):
-            if each.start is not None and each.end is not None:
-                start_s, end_s = self._time_s(node, each.start), self._time_s(node, each.end)
+        for node, start, end in zip(self.plan.nodes, self._starts, self._ends, strict=True):
+            if start is not None and end is not None:
+                start_s, end_s = self._time_s(node, start), self._time_s(node, end)
                 kind = "copy" if node.fn is None else "compute"
                 lane = lane_of[node.number]
                 spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), kind)
@@ -208,8 +227,9 @@ class Run:
         ]
         return limit_s(jobs, self.plan.resources)
 
-    def work(self, entries: list[Entry], streams: dict[str, torch.cuda.Stream]) -> None:
-        """Do some entries, in order; what fails is kept, and nothing else is begun after it."""
+    def work(self, host: str) -> None:
+        """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
+        entries, streams = self.plan.shares[host], self._streams
         grad, inference = self._grad
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             lanes: set[str] = set()
@@ -226,27 +246,27 @@ class Run:
                 except BaseException as error:
                     self._fail(entry, error)
                 finally:
-                    self._ends[entry.job].issued.release()
+                    self._unissued[entry.job].release()
         for lane in lanes & set(streams):
             streams[lane].synchronize()
 
     def _do(self, entry: Entry, stream: torch.cuda.Stream | None) -> None:
-        node, own = self.plan.nodes[entry.job], self._ends[entry.job]
         for wait in entry.waits:
-            other = self._ends[wait]
-            with other.issued:
-                pass
+            with self._unissued[wait]:
+                end = self._ends[wait]
             if self._error is not None:
                 return
-            if isinstance(other.end, torch.cuda.Event):
+            if isinstance(end, torch.cuda.Event):
                 if stream is None:
-                    other.end.synchronize()
+                    end.synchronize()
                 else:
-                    stream.wait_event(other.end)
-        start = time.perf_counter() if stream is None else _mark(stream)
+                    stream.wait_event(end)
+        job = entry.job
+        node = self.plan.nodes[job]
+        self._starts[job] = time.perf_counter() if stream is None else _mark(stream)
         with annotate(node.name):
-            self._results[entry.job] = node.call(self._results)
-        own.start, own.end = start, time.perf_counter() if stream is None else _mark(stream)
+            self._results[job] = node.call(self._results)
+        self._ends[job] = time.perf_counter() if stream is None else _mark(stream)
 
     def one_after_another(self, alone: bool) -> None:
         """Do all of it in the calling thread, waiting for each before the next.
@@ -259,33 +279,33 @@ class Run:
         entry_of = {entry.job: entry for entry in self.plan.schedule.entries}
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
             for node in _in_program_order(self.plan.nodes):
-                end = self._ends[node.number]
-                gpus = [gpu for gpu in (node.device, node.source) if gpu and gpu.type == "cuda"]
+                gpus = [gpu for gpu in (node.source, node.device) if gpu and gpu.type == "cuda"]
                 try:
                     if self._error is None:
-                        self._do_alone(node, end, gpus, alone)
+                        self._do_alone(node, gpus, alone)
                 except BaseException as error:
                     self._fail(entry_of[node.number], error)
                 finally:
-                    end.issued.release()
+                    self._unissued[node.number].release()
 
-    def _do_alone(self, node: Node, own: _End, gpus: list[torch.device], alone: bool) -> None:
+    def _do_alone(self, node: Node, gpus: list[torch.device], alone: bool) -> None:
         """Do a node, and wait for it."""
-        start_s = time.perf_counter()
+        start: Moment = time.perf_counter()
         if not gpus:
             self._results[node.number] = node.call(self._results)
-            own.start, own.end = start_s, time.perf_counter()
-            return
-        with torch.cuda.device(node.source if node.device not in gpus else node.device):
-            stream = torch.cuda.current_stream()
-            if alone:
-                torch.cuda._sleep(_LAUNCHING_CYCLES)
-            start = _mark(stream)
-            self._results[node.number] = node.call(self._results)
-            own.start, own.end = start, _mark(stream)
-        synchronize(*gpus)
-        if not alone:  # the launch is part of it
-            own.start, own.end = start_s, time.perf_counter()
+            end: Moment = time.perf_counter()
+        else:
+            with torch.cuda.device(gpus[0]):
+                stream = torch.cuda.current_stream()
+                if alone:
+                    torch.cuda._sleep(_LAUNCHING_CYCLES)
+                    start = _mark(stream)
+                self._results[node.number] = node.call(self._results)
+                end = _mark(stream)
+            synchronize(*gpus)
+            if not alone:  # the launch is part of it
+                end = time.perf_counter()
+        self._starts[node.number], self._ends[node.number] = start, end
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -320,7 +340,7 @@ class Run:
         raise RuntimeError(msg) from self._error
 
     @staticmethod
-    def _time_s(node: Node, moment: torch.cuda.Event | float) -> float:
+    def _time_s(node: Node, moment: Moment) -> float:
         if isinstance(moment, torch.cuda.Event):
             gpu = node.source if node.source and node.source.type == "cuda" else node.device
             return device_clock(gpu).time_s(moment)
@@ -360,16 +380,10 @@ class Runner:
     @contextlib.contextmanager
     def started(self, plan: Plan) -> Iterator[Run]:
         """Start a plan's run, and wait for all of it at the end of the block."""
-        shares: dict[str, list[Entry]] = {}
-        for entry in plan.schedule.entries:
-            node = plan.nodes[entry.job]
-            shares.setdefault(host_of(node) if self._on_gpu(node) else entry.lane, []).append(entry)
-        with self._open(shares, plan) as lanes:
+        with self._open(plan) as lanes:
             streams = self._streams_of(plan)
-            run = Run(plan, tracks=self.tracks)
-            run.started(
-                [lanes[host].submit(run.work, own, streams) for host, own in shares.items()]
-            )
+            run = Run(plan, streams, tracks=self.tracks)
+            run.started([lanes[host].submit(run.work, host) for host in plan.shares])
             try:
                 yield run
                 run.wait()
@@ -384,7 +398,7 @@ class Runner:
     def one_by_one(self, plan: Plan, *, alone: bool = False) -> Run:
         """Carry out a plan, one task after another; `alone` takes a GPU's times on the device."""
         with cpu_lane(self._threads_each, name="one by one") as lane:
-            run = Run(plan, tracks=self.tracks)
+            run = Run(plan, {}, tracks=self.tracks)
             synchronize(*run._ready)
             run.started([lane.submit(run.one_after_another, alone)])
             try:
@@ -395,31 +409,24 @@ class Runner:
         run.ended()
         return run
 
-    @staticmethod
-    def _on_gpu(node: Node) -> bool:
-        return node.device.type == "cuda" or node.source is not None
-
     @contextlib.contextmanager
-    def _open(self, shares: dict[str, list[Entry]], plan: Plan) -> Iterator[dict[str, Lane]]:
+    def _open(self, plan: Plan) -> Iterator[dict[str, Lane]]:
         """Lanes for all that is to be done, by name; left afterwards, unless they are kept."""
         with contextlib.ExitStack() as own:
             lanes = self._lanes if self._kept is not None else {}
-            for host, entries in shares.items():
+            for host, entries in plan.shares.items():
                 if host not in lanes:
-                    on_gpu = self._on_gpu(plan.nodes[entries[0].job])
-                    threads, kind = (1, "host") if on_gpu else (self._threads_each, "compute")
+                    launches = entries[0].lane in plan.gpu_of_lane
+                    threads, kind = (1, "host") if launches else (self._threads_each, "compute")
                     lane = cpu_lane(threads, name=host, kind=kind)
                     lanes[host] = (self._kept or own).enter_context(lane)
-            yield {host: lanes[host] for host in shares}
+            yield {host: lanes[host] for host in plan.shares}
 
     def _streams_of(self, plan: Plan) -> dict[str, torch.cuda.Stream]:
-        for entry in plan.schedule.entries:
-            node = plan.nodes[entry.job]
-            if self._on_gpu(node) and entry.lane not in self._streams:
-                source = node.source
-                gpu = source if source is not None and source.type == "cuda" else node.device
+        for lane, gpu in plan.gpu_of_lane.items():
+            if lane not in self._streams:
                 device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
-                self._streams[entry.lane] = torch.cuda.Stream(gpu)
+                self._streams[lane] = torch.cuda.Stream(gpu)
         return self._streams
 
 

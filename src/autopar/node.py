@@ -103,11 +103,11 @@ def resource_of(device: torch.device, source: torch.device | None = None) -> str
     return f"{source} to {device}"
 
 
-def host_of(node: Node) -> str:
-    """The thread that issues a node, unless a CPU lane's own worker runs it.
+def host_of(node: Node) -> str | None:
+    """The thread that issues a node; none where a CPU lane's own worker runs it.
 
     What copies from the host waits for memory to be pinned, so it has a thread of its own.
     """
-    if node.source is not None and node.source.type == "cuda":
-        return str(node.source)
-    return node.resource
+    if node.source is not None:
+        return str(node.source) if node.source.type == "cuda" else node.resource
+    return node.resource if node.device.type == "cuda" else None
