@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -23,7 +23,6 @@ def stretches_of(values: object) -> Iterator[Stretch]:
             yield Stretch(memory, first * leaf.itemsize, (last + 1) * leaf.itemsize)
 
 
-@lru_cache(maxsize=1024)
 def returns_fresh(fn: Callable[..., Any]) -> bool:
     """Whether results of a function never lie in the memory of its arguments, as far as is known.
 
@@ -33,6 +32,8 @@ def returns_fresh(fn: Callable[..., Any]) -> bool:
     >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
     (True, False, False)
     """
+    if isinstance(fn, functools.partial):
+        return "out" not in fn.keywords and returns_fresh(fn.func)
     schemas = _schemas_of(fn)
     return bool(schemas) and all(
         each.alias_info is None for schema in schemas for each in schema.returns

@@ -87,7 +87,7 @@ def captured(
 
     Raises:
         ValueError: A node is not on that GPU, or an input is none.
-        RuntimeError: Something in a task can't be captured; a note names the task.
+        RuntimeError: Something in a task can't be captured; the message names the task.
     """
     gpu = _gpu_of(nodes)
     held, static = _with_static(nodes, list(inputs))
@@ -150,13 +150,24 @@ def _capture(
     """Capture nodes in an order; its lanes become branches that fork from one stream and join."""
     streams = {lane: torch.cuda.Stream() for lane in order.lanes}
     for _ in range(_WARM_UPS):  # libraries make their workspaces, a set for each stream
-        _issue(nodes, order, streams, torch.cuda.current_stream())
+        _issue(nodes, order, streams, torch.cuda.current_stream(), [])
         torch.cuda.synchronize()
     cuda_graph = torch.cuda.CUDAGraph()
-    first = streams[order.entries[0].lane]
-    with torch.cuda.graph(cuda_graph, stream=first):
-        # Kept until the end, so that no branch gets memory that another one still reads.
-        results = _issue(nodes, order, streams, first)
+    first, before = streams[order.entries[0].lane], torch.cuda.current_stream()
+    begun: list[str] = []
+    try:
+        with torch.cuda.graph(cuda_graph, stream=first):
+            # Kept until the end, so that no branch gets memory that another one still reads.
+            results = _issue(nodes, order, streams, first, begun)
+    except Exception as error:
+        torch.cuda.set_stream(before)  # where capturing fails, torch forgets to
+        cause = error.__context__ or error
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+        msg = (
+            f"task {begun[-1]!r} can't be captured: {reason}. Leave out what makes it wait for the "
+            f"GPU or depends on the CPU, or run the graph with run()."
+        )
+        raise RuntimeError(msg) from error
     return Captured(cuda_graph, results, inputs, branches)
 
 
@@ -165,36 +176,33 @@ def _issue(
     order: Schedule,
     streams: dict[str, torch.cuda.Stream],
     stream: torch.cuda.Stream,
+    begun: list[str],
 ) -> list[Any]:
-    """Queue all on their streams, after what a stream has, and before what it gets."""
+    """Queue all on their streams, after what a stream has, and before what it gets.
+
+    Names of nodes are noted in `begun` as they are queued.
+    """
     results: list[Any] = [None] * len(nodes)
     waited_for = {wait for entry in order.entries for wait in entry.waits}
     ends: dict[int, torch.cuda.Event] = {}
     fork = stream.record_event()
-    begun: set[str] = set()
+    forked: set[str] = set()
     for entry in order.entries:
         own = streams[entry.lane]
         with torch.cuda.stream(own):
-            if entry.lane not in begun and own != stream:
+            if entry.lane not in forked and own != stream:
                 own.wait_event(fork)
-            begun.add(entry.lane)
+            forked.add(entry.lane)
             for wait in entry.waits:
                 own.wait_event(ends[wait])
-            results[entry.job] = _called(nodes[entry.job], entry, results)
+            begun.append(nodes[entry.job].name)
+            results[entry.job] = nodes[entry.job].call(results)
             if entry.job in waited_for:
                 ends[entry.job] = own.record_event()
-    for lane in begun:
+    for lane in forked:
         if streams[lane] != stream:
             stream.wait_stream(streams[lane])
     return results
-
-
-def _called(node: Node, entry: Entry, results: list[Any]) -> Any:
-    try:
-        return node.call(results)
-    except BaseException as error:
-        error.add_note(f"in task {node.name!r} on branch {entry.lane!r}, while capturing")
-        raise
 
 
 @contextmanager

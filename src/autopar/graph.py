@@ -9,6 +9,7 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import os
 import statistics
@@ -29,6 +30,7 @@ from autopar.schedule import Job, Resource, schedule
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
+_OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
 
 class TaskGraph:
@@ -165,14 +167,12 @@ class TaskGraph:
 
         for node, call in found.calls:
             writes, given = own(call.writes), own(call.args)
-            task = graph.add(
-                call.fn,
-                *given,
-                device=call.device,
-                name=node.name,
-                writes=writes,
-                **own(call.kwargs),
-            )
+            # Some operators have a `device` of their own; none has a tensor of that name.
+            plain = {key: value for key, value in call.kwargs.items() if key in _OWN_NAMES}
+            others = own({key: value for key, value in call.kwargs.items() if key not in plain})
+            called = functools.partial(call.fn, **plain) if plain else call.fn
+            options = {"device": call.device, "name": node.name, "writes": writes}
+            task = graph.add(called, *given, **options, **others)
             tasks[node] = task
             if call.random:
                 if call.device in last:
@@ -278,7 +278,7 @@ class TaskGraph:
 
         Raises:
             ValueError: A task is not on the one GPU, or an input is no argument of any.
-            RuntimeError: A task can't be captured, as one that waits for the GPU; a note names it.
+            RuntimeError: A task can't be captured, as one that waits for the GPU.
         """
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
         return captured(tuple(self._nodes), costs_s, inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -76,6 +77,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     except Exception as error:
         msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
         raise ValueError(msg) from error
+    _refuse_gradients(made, fn)
     values: dict[torch.fx.Node, Any] = {}
     calls: list[tuple[torch.fx.Node, Call]] = []
     given = iter(tensors)
@@ -83,7 +85,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         if node.op == "placeholder":
             values[node] = next(given)
         elif node.op == "get_attr":
-            values[node] = _constant(made, node.target, fn)
+            values[node] = _constant(made, node)
         elif node.op == "output":
             results = _filled(node.args[0], values)
         else:
@@ -113,9 +115,9 @@ def _filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
 
 
 def _written(
-    operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    called: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Any]:
-    for number, argument in enumerate(operator._schema.arguments):
+    for number, argument in enumerate(called._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[number] if number < len(args) else kwargs.get(argument.name)
             yield from (leaf for leaf in pytree.tree_leaves(value) if leaf is not None)
@@ -125,19 +127,23 @@ def _tensors(values: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
-def _constant(made: torch.fx.GraphModule, name: str, fn: Callable[..., Any]) -> Any:
+def _constant(made: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
     """A tensor that the function found by itself, as a module's parameters."""
-    value: Any = made
-    for part in name.split("."):
-        value = getattr(value, part)
-    if isinstance(getattr(value, "grad", None), FakeTensor):
-        value.grad = None
+    return operator.attrgetter(str(node.target))(made)
+
+
+def _refuse_gradients(made: torch.fx.GraphModule, fn: Callable[..., Any]) -> None:
+    """Refuse code that has left gradients without memory in tensors, and take them out."""
+    found = [_constant(made, node) for node in made.graph.nodes if node.op == "get_attr"]
+    left = [each for each in found if isinstance(getattr(each, "grad", None), FakeTensor)]
+    for tensor in left:
+        tensor.grad = None
+    if left:
         msg = (
             f"can't trace {_name(fn)}: it calls backward(), which puts gradients into tensors; "
             f"expected torch.autograd.grad, which returns them."
         )
         raise ValueError(msg)
-    return value
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -1,0 +1,208 @@
+"""Tracing: unmodified code as a graph of its operators, with the same results and changes."""
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from autopar import TaskGraph
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.left = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.right = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 4))
+
+    def forward(self, x, *, scale=1.0):
+        return {"score": (self.left(x) * self.right(x)).sum(-1) * scale, "parts": (x, scale)}
+
+
+def mean_and_parts(x):
+    parts = x.split(2)
+    parts[0].add_(1)  # a view of x: x changes, too
+    return x.mean(), torch.stack([each.sum() for each in parts])
+
+
+def in_turn(x):
+    y = x.view(-1)
+    y.mul_(2)
+    z = x + 1
+    x.zero_()
+    return z, y
+
+
+CODE = {
+    "a module": (Towers().eval(), lambda: (numbers(5, 8),)),
+    "a function that changes views": (mean_and_parts, lambda: (numbers(6, 3),)),
+    "changes between reads": (in_turn, lambda: (numbers(4, 4),)),
+    "nothing but its arguments": (lambda x, y: [y, x], lambda: (numbers(2), numbers(3))),
+    "results of many kinds": (lambda x: (x.max(0), x.shape[0], None), lambda: (numbers(5, 2),)),
+    "numbers from data": (lambda x: x * x.sum().item(), lambda: (numbers(4),)),
+    "shapes from data": (lambda x: x[x > 0], lambda: (numbers(9),)),
+    "a function of functions": (
+        torch.func.grad(lambda x: (x.sin() * x.cos()).sum()),
+        lambda: (numbers(7),),
+    ),
+}
+
+
+def same(found, wanted):
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", CODE)
+def test_a_graph_gives_what_the_code_gives(kind):
+    fn, make = CODE[kind]
+    args = make()
+    graph, result = TaskGraph.trace(fn, *args)
+    same(args, make())  # tracing computes nothing and changes nothing
+    with torch.no_grad():
+        own = make()
+        wanted = fn(*own)
+        same(graph.run()[result], wanted)
+    same(args, own)
+
+
+@pytest.mark.parametrize("kind", CODE)
+def test_its_plan_and_its_twin_are_right(kind):
+    fn, make = CODE[kind]
+    graph, result = TaskGraph.trace(fn, *make())
+    other, result_of_other = TaskGraph.trace(fn, *make())
+    assert graph.plan().faults() == []
+    same(graph.run()[result], other.run_serial()[result_of_other])
+
+
+def test_keyword_arguments_and_what_is_no_tensor_are_as_in_the_call():
+    graph, result = TaskGraph.trace(Towers().eval(), numbers(5, 8), scale=3.0)
+    with torch.no_grad():
+        same(graph.run()[result], Towers().eval()(numbers(5, 8), scale=3.0))
+
+
+def test_a_whole_training_step():
+    model = Towers()
+    own = copy.deepcopy(model)
+
+    def step(model, x):
+        loss = model(x)["score"].square().mean()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter.sub_(0.1 * gradient)
+        return loss.detach()
+
+    x = numbers(16, 8)
+    graph, result = TaskGraph.trace(lambda x: step(model, x), x)
+    same(list(model.parameters()), list(own.parameters()))
+    for seed in range(5):
+        x.copy_(numbers(16, 8, seed=seed))
+        same(graph.run()[result], step(own, x))
+        same(list(model.parameters()), list(own.parameters()))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_each_run_reads_tensors_anew():
+    x, weight = numbers(3), numbers(3, seed=1)
+    graph, result = TaskGraph.trace(lambda x: x * weight, x)
+    x.fill_(2)
+    weight.fill_(5)
+    same(graph.run()[result], torch.full((3,), 10.0))
+
+
+def test_random_numbers_are_drawn_in_the_order_of_the_code():
+    def noisy(x):
+        return [torch.rand_like(x) + i for i in range(6)]
+
+    x = torch.empty(50)
+    graph, result = TaskGraph.trace(noisy, x)
+    for _ in range(5):
+        torch.manual_seed(3)
+        found = graph.run()[result]
+        torch.manual_seed(3)
+        same(found, noisy(x))
+
+
+def test_random_programs():
+    """Chance picks operators, among them views and changes in place of what there is."""
+    for seed in range(60):
+
+        def program(x, y, seed=seed):
+            chance = random.Random(seed)
+            there = [x, y]
+            for _ in range(12):
+                a, b = chance.choice(there), chance.choice(there)
+                kinds = [
+                    lambda a=a, b=b: a + b,
+                    lambda a=a: a.t(),
+                    lambda a=a, b=b: a.add_(b.clone()),
+                    lambda a=a: a[1:].mul_(2),
+                    lambda a=a, b=b: a.mm(b).clamp(-3, 3),
+                    lambda a=a: a.view_as(a),
+                ]
+                made = chance.choice(kinds)()
+                if made.shape == x.shape:
+                    there.append(made)
+            return there
+
+        def given(seed=seed):
+            dice = torch.Generator().manual_seed(seed)
+            return [torch.randint(-2, 3, (4, 4), generator=dice).float() for _ in range(2)]
+
+        args, own = given(), given()
+        graph, result = TaskGraph.trace(program, *args)
+        same(graph.run()[result], program(*own))
+        same(args, own)
+
+
+# -- what can't be traced -------------------------------------------------------------------------
+
+
+def branching(x):
+    y = x + 1
+    if y.sum() > 0:
+        return y
+    return -y
+
+
+model_outside = Towers()
+
+
+def backward(x):
+    model_outside(x)["score"].sum().backward()
+    return x
+
+
+@pytest.mark.parametrize(
+    ("fn", "reason"),
+    [
+        (branching, r"can't trace branching: line \d+ of test_tracing.py, `if y.sum\(\) > 0:`"),
+        (backward, "calls backward"),
+        (lambda x: x.numpy(), r"line \d+ of test_tracing.py"),
+        (lambda x: 1 / 0, "division by zero"),
+    ],
+)
+def test_what_it_cannot_trace_it_refuses_with_reason_and_line(fn, reason):
+    x = numbers(4, 8)
+    with pytest.raises(ValueError, match=reason):
+        TaskGraph.trace(fn, x)
+    same(x, numbers(4, 8))
+
+
+def test_no_gradient_is_left_behind_by_a_refusal():
+    model = Towers()
+
+    def step(x):
+        model(x)["score"].sum().backward()
+
+    with pytest.raises(ValueError, match="autograd.grad"):
+        TaskGraph.trace(step, numbers(4, 8))
+    assert all(parameter.grad is None for parameter in model.parameters())
