@@ -84,6 +84,7 @@ sphinx_gallery_conf = {
     # One line for each section, in reading order; a section is a folder with a GALLERY_HEADER.rst.
     "subsection_order": [
         "../gallery/experiments",
+        "../gallery/exercises",
         "../gallery/beyond",
         "*",
     ],

@@ -15,7 +15,8 @@ class Stretch(NamedTuple):
 
     def meets(self, other: Stretch) -> bool:
         """Whether both have a byte in common."""
-        return self.memory == other.memory and self.start < other.stop and other.start < self.stop
+        start, stop = max(self.start, other.start), min(self.stop, other.stop)
+        return self.memory == other.memory and start < stop
 
     def covers(self, other: Stretch) -> bool:
         """Whether it has every byte of the other."""
@@ -41,7 +42,7 @@ class Accesses:
     def note(self, number: int, reads: Iterable[Stretch], writes: Iterable[Stretch]) -> set[int]:
         """Note what a task reads and writes; return the numbers of those that must end before."""
         before: set[int] = set()
-        writes = list(writes)
+        reads, writes = list(reads), list(writes)
         for stretch in reads:
             before |= _met(self._writes, stretch)
         for stretch in writes:

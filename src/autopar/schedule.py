@@ -119,8 +119,8 @@ def schedule(
         tries: How many other orders to try; fewer for more jobs if not given.
 
     Raises:
-        ValueError: Jobs wait for each other in a circle, or name a resource or a job that is not
-            there.
+        ValueError: Jobs wait for each other in a circle, cost no time that there is, or name a
+            resource or a job that is not there; or a resource has no lanes.
     """
     _check(jobs, resources)
     order = topological_order(jobs)
@@ -182,7 +182,14 @@ def at_once(resource: Resource) -> int:
 
 
 def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:
+    for name, resource in resources.items():
+        if min(resource) < 1:
+            msg = f"resource {name!r} is {resource}; expected at least one lane, and one at once."
+            raise ValueError(msg)
     for job in jobs:
+        if not 0 <= job.cost_s < float("inf"):
+            msg = f"job {job.name!r} costs {job.cost_s!r} s; expected seconds, from 0 up."
+            raise ValueError(msg)
         if job.resource not in resources:
             there = ", ".join(resources)
             msg = f"job {job.name!r} is to run on {job.resource!r}; expected one of {there}."
@@ -341,7 +348,8 @@ def faults(made: Schedule) -> list[str]:
         past = dict(known[last[entry.lane]]) if entry.lane in last else {}
         for wait in entry.waits:
             if wait not in known:
-                found.append(f"{name!r} waits for {jobs[wait].name!r}, which is issued later")
+                other = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
+                found.append(f"{name!r} waits for {other}, which is not issued before")
                 continue
             for lane, other in known[wait].items():
                 past[lane] = max(other, past.get(lane, -1))
