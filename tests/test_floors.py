@@ -16,17 +16,16 @@ _PURE_FLOORS = (
     {"access", "copyplan", "digest", "display", "limit", "measurement", "origin", "progress"}
     | {"provenance", "span", "storage"},
     {"record", "schedule", "traces", "unit"},
-    {"table"},
+    {"layers", "table"},
     {"words"},
     {"shapes"},
     {"plot", "svg"},
 )
 _TORCH_FLOORS = (
-    {"aliasing", "annotate", "clock", "device", "layout", "node", "owner", "tracing"}
-    | {"workload"},
+    {"annotate", "clock", "device", "layout", "node", "owner", "tracing"} | {"workload"},
     {"copystream", "handle", "machine"},
     {"experiment", "load", "profiler", "task", "timer"},
-    {"lane", "parcel"},
+    {"aliasing", "lane", "parcel"},
     {"stream", "worker"},
     {"capture", "graphrun", "ring"},
     {"graph", "transfer"},

@@ -6,19 +6,27 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
-from matplotlib.patches import Rectangle
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.path import Path as Curve
+from matplotlib.text import Text
+from matplotlib.transforms import Bbox
 
-from autopar import plot
+from autopar import TaskGraph, layers, plot
 from autopar.measurement import Measurement
+from autopar.node import resource_of
+from autopar.schedule import Job, Resource, Schedule, schedule
 from autopar.shapes import COLOURS
 from autopar.span import Span, Timeline
 
@@ -139,6 +147,7 @@ def test_styles_stay_as_they_are() -> None:
     plot.timeline(run)
     plot.bars([slow])
     plot.timelines({"a": run})
+    plot.graph(diamond())
     assert dict(matplotlib.rcParams) == before
 
 
@@ -153,6 +162,301 @@ def test_nothing_is_cut_off_a_saved_figure() -> None:
             assert box.y0 >= 0
             assert box.x1 <= width
             assert box.y1 <= height
+
+
+class Hand(NamedTuple):
+    """A plan made by hand: all that a drawing needs of one."""
+
+    schedule: Schedule
+
+
+def plan(*jobs: Job, lanes: int = 2) -> Hand:
+    there = {job.resource for job in jobs}
+    resources = {name: Resource(lanes if name == "cpu" else 1, lanes) for name in there}
+    return Hand(schedule(jobs, resources))
+
+
+def cpu(name: str, *after: int) -> Job:
+    return Job(name, "cpu", 1.0, after)
+
+
+def diamond() -> Hand:
+    return plan(cpu("load"), cpu("left", 0), cpu("right", 0), cpu("join", 1, 2))
+
+
+def products(count: int) -> Hand:
+    alone = [cpu(f"product {i}") for i in range(count)]
+    return plan(*alone, cpu("sum", *range(count)), lanes=4)
+
+
+def cholesky(blocks: int) -> Hand:
+    jobs: list[Job] = []
+    last: dict[tuple[int, int], int] = {}  # who wrote each block
+
+    def task(name: str, to: tuple[int, int], *read: tuple[int, int]) -> None:
+        after = sorted({last[each] for each in (to, *read) if each in last})
+        last[to] = len(jobs)
+        jobs.append(cpu(name, *after))
+
+    for k in range(blocks):
+        task(f"factor {k}", (k, k))
+        for i in range(k + 1, blocks):
+            task(f"solve {i},{k}", (i, k), (k, k))
+        for i in range(k + 1, blocks):
+            for j in range(k + 1, i + 1):
+                task(f"update {i},{j} by {k}", (i, j), (i, k), (j, k))
+    return plan(*jobs, lanes=4)
+
+
+def halves() -> Hand:
+    """Two batches through the halves of a model on two GPUs, and their losses back."""
+    jobs: list[Job] = []
+    for batch in range(2):
+        for name, resource in (
+            ("forward first half", "cuda:0"),
+            ("forward first half to cuda:1", "cuda:0 to cuda:1"),
+            ("forward second half and loss", "cuda:1"),
+            ("loss to cpu", "cuda:1 to host"),
+        ):
+            after = (len(jobs) - 1,) if len(jobs) % 4 else ()
+            jobs.append(Job(f"{name}, batch {batch}", resource, 1.0, after))
+    return plan(*jobs, cpu("report", 3, 7))
+
+
+def boxes_of(ax: Axes) -> list[Rectangle]:
+    """In the order of issue."""
+    return [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+
+
+def arrows_of(ax: Axes) -> list[FancyArrowPatch]:
+    return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def names_of(ax: Axes) -> list[str]:
+    """The texts in boxes but for the lanes' letters, in one line each."""
+    names = [text for text in ax.texts if text.get_fontweight() != "bold"]
+    return [text.get_text().replace("\n", " ") for text in names]
+
+
+def letters_of(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"]
+
+
+def legend_of(ax: Axes) -> list[str]:
+    legend = ax.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def box_of(ax: Axes, text: Text) -> int:
+    """The box on which the middle of a text is."""
+    x, y = ax.transData.inverted().transform(np.asarray(text.get_window_extent()).mean(axis=0))
+    found = [i for i, box in enumerate(boxes_of(ax)) if box.get_bbox().contains(x, y)]
+    assert len(found) == 1
+    return found[0]
+
+
+def ends_of(ax: Axes, arrow: FancyArrowPatch) -> tuple[int, int]:
+    """The boxes from whose right to whose left side an arrow goes, or from bottom to top."""
+    path = arrow.get_path()
+    points = np.asarray(path.vertices, dtype=float)[np.asarray(path.codes) != Curve.CLOSEPOLY]
+    sides = np.array(
+        [np.asarray(box.get_bbox()) for box in boxes_of(ax)]
+    )  # box, first or last, x y
+
+    def met(point: np.ndarray, last: int, flow: int) -> list[int]:
+        along = np.abs(sides[:, last, flow] - point[flow]) < 2  # points, as lines have a width
+        aside = (sides[:, 0] <= point) & (point <= sides[:, 1])
+        return [int(i) for i in np.flatnonzero(along & aside[:, 1 - flow])]
+
+    for flow in (0, 1):
+        first = met(points[0], 1, flow)
+        then = met(points[points[:, flow].argmax()], 0, flow)
+        if len(first) == len(then) == 1:
+            return first[0], then[0]
+    raise AssertionError("an arrow is not between two boxes")
+
+
+def test_graph_has_a_box_for_each_task_and_an_arrow_for_each_dependency() -> None:
+    ax = plot.graph(diamond(), title="Diamond")
+    assert ax.get_title() == "Diamond"
+    assert names_of(ax) == ["load", "left", "right", "join"]
+    assert letters_of(ax) == ["A", "A", "B", "A"]
+    assert [box_of(ax, text) for text in ax.texts] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert len(boxes_of(ax)) == 4
+    waits = {ends_of(ax, each): each.get_linewidth() > 1 for each in arrows_of(ax)}
+    assert waits == {(0, 1): False, (0, 2): True, (1, 3): False, (2, 3): True}
+    assert legend_of(ax) == ["A: cpu #0", "B: cpu #1", "waits for another lane", "needs no wait"]
+
+
+def test_legend_has_only_what_is_drawn() -> None:
+    assert legend_of(plot.graph(plan(cpu("alone"), lanes=1))) == ["A: cpu"]
+    assert legend_of(plot.graph(plan(cpu("a"), cpu("b", 0), lanes=1)))[1:] == ["needs no wait"]
+
+
+def test_lanes_differ_in_colour_and_their_letters_can_be_read() -> None:
+    ax = plot.graph(products(8))
+    colours = [to_hex(box.get_facecolor()) for box in boxes_of(ax)]
+    assert colours[0] == COLOURS["compute"]
+    assert len(set(colours)) == 4
+    by_letter = dict(zip(letters_of(ax), colours, strict=True))
+    assert [by_letter[letter] for letter in letters_of(ax)] == colours
+
+    def light(colour: str) -> float:
+        parts = np.array([int(to_hex(colour)[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    for wanted in (*plot._LANE_COLOURS["compute"], *plot._LANE_COLOURS["copy"]):
+        ink = plot._Look("A", wanted, False, 1.0).ink
+        dark, bright = sorted([light(wanted), light(ink)])
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, wanted
+
+
+def test_lanes_beyond_the_colours_have_other_outlines() -> None:
+    looks = plot._looks([f"cpu #{i}" for i in range(30)] + ["cuda:0 to host", "cuda:1 from host"])
+    assert list(looks)[:3] == ["cpu #0", "cpu #1", "cpu #2"]  # and not "cpu #10"
+    assert [look.is_copy for look in looks.values()] == [False] * 30 + [True] * 2
+    assert len({(look.colour, look.outline) for look in looks.values()}) == 32
+    assert len({look.letter for look in looks.values()}) == 32
+
+
+def test_copies_are_dashed_smaller_and_orange() -> None:
+    ax = plot.graph(halves())
+    made = halves().schedule
+    for box, entry in zip(boxes_of(ax), made.entries, strict=True):
+        is_copy = " to " in made.jobs[entry.job].resource
+        assert (box.get_linestyle() != "-") == is_copy
+        assert (box.get_width() < max(each.get_width() for each in boxes_of(ax))) == is_copy
+        assert (to_hex(box.get_facecolor()) in plot._LANE_COLOURS["copy"]) == is_copy
+    assert legend_of(ax) == [
+        *("A: cpu #0", "B: cuda:0", "C: cuda:1", "D: cuda:0 to cuda:1", "E: cuda:1 to host"),
+        *("waits for another lane", "needs no wait"),
+    ]
+
+
+def test_copies_are_known_by_the_names_that_nodes_give() -> None:
+    host, first, second = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
+    pairs = [(host, first), (first, host), (first, second)]
+    assert all(plot._is_copy(resource_of(to, source)) for source, to in pairs)
+    assert not any(plot._is_copy(resource_of(device)) for device in (host, first))
+
+
+MANY = {
+    "one": plan(cpu("alone")),
+    "diamond": diamond(),
+    "halves": halves(),
+    "products": products(64),
+    "cholesky 4": cholesky(4),
+    "cholesky 6": cholesky(6),
+    "chain": plan(*(cpu(f"step {i}", *range(max(0, i - 1), i)) for i in range(40))),
+}
+
+
+@pytest.mark.parametrize("which", MANY)
+@pytest.mark.parametrize("given", [False, True])
+def test_nothing_lies_on_something_else(which: str, given: bool) -> None:
+    entries = MANY[which].schedule.entries
+    ax = plot.graph(MANY[which], plt.subplots(1, 2, figsize=(9, 4))[1][1] if given else None)
+    ax.figure.canvas.draw()
+    rectangles = boxes_of(ax)
+    frame, legend = ax.get_window_extent(), ax.get_legend()
+    assert legend is not None
+    assert len(rectangles) == len(entries)
+    extents = [box.get_window_extent() for box in rectangles]
+    assert not any(one.overlaps(other) for one, other in combinations(extents, 2))
+    for box in extents:
+        assert box.y0 >= legend.get_window_extent().y1
+        assert frame.x0 <= box.x0 <= box.x1 <= frame.x1
+        assert box.y1 <= frame.y1
+    words: dict[int, list[Bbox]] = {}
+    for text in ax.texts:
+        words.setdefault(box_of(ax, text), []).append(text.get_window_extent())
+    for number, own in words.items():
+        box = extents[number]
+        for each in own:
+            assert box.x0 <= each.x0 <= each.x1 <= box.x1
+            # The font's highest and lowest letters may need a little more than there is.
+            assert box.y0 - 3 <= each.y0 <= each.y1 <= box.y1 + 3
+        assert not any(
+            one.shrunk(0.95, 0.7).overlaps(other.shrunk(0.95, 0.7))
+            for one, other in combinations(own, 2)
+        )
+    ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
+    assert ends == set(layers.arrows_of(MANY[which]))
+    if not given:
+        assert len(names_of(ax)) == len(letters_of(ax)) == len(entries)  # all are readable
+
+
+def test_long_names_are_broken_or_shortened_in_the_middle() -> None:
+    long = "a very long name of something that is done on a device, number 17"
+    ax = plot.graph(plan(cpu(long), cpu("x" * 60, 0), cpu("short", 1), lanes=1))
+    first, second, third = names_of(ax)
+    assert first.startswith("a ver")
+    assert first.endswith("number 17")
+    assert "\u2026" in first
+    assert set(second) == {"x", "\u2026"}
+    assert third == "short"
+
+
+def test_names_are_drawn_as_they_are() -> None:
+    names = ["$x_1$ and $y", "two\nlines", "100 %"]
+    ax = plot.graph(plan(*map(cpu, names), lanes=1))
+    ax.figure.canvas.draw()
+    assert sorted(names_of(ax)) == ["$x_1$ and $y", "100 %", "two lines"]
+    assert not any(text.get_parse_math() for text in ax.texts)
+
+
+def test_names_are_left_out_where_tasks_are_many() -> None:
+    ax = plot.graph(products(400))
+    assert len(boxes_of(ax)) == 401
+    assert len(arrows_of(ax)) == 400
+    assert list(ax.texts) == []
+    assert len(legend_of(ax)) == 6
+    assert ax.figure.get_figure(root=True).get_figheight() < 20
+
+
+def test_graph_of_a_deep_and_of_a_wide_plan_flow_differently() -> None:
+    ax = plot.graph(products(20))
+    assert boxes_of(ax)[-1].get_x() > boxes_of(ax)[0].get_x()  # from left to right, like time
+    ax = plot.graph(MANY["chain"])
+    heights = [box.get_y() for box in boxes_of(ax)]
+    assert heights == sorted(heights)
+    assert ax.yaxis_inverted()
+
+
+def test_graph_is_drawn_on_the_axes_given() -> None:
+    _, (upper, lower) = plt.subplots(2)
+    assert plot.graph(diamond(), upper) is upper
+    assert plot.graph(halves(), lower) is lower
+    sub = plt.figure(figsize=(6, 3)).subfigures(1, 2)[1].subplots()
+    assert plot.graph(diamond(), sub) is sub
+    legend = sub.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().width <= sub.get_window_extent().width
+    assert len(plt.get_fignums()) == 2
+
+
+def test_graph_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="plan has no tasks"):
+        plot.graph(plan())
+    with pytest.raises(ValueError, match="plan has no tasks"):
+        plot.graph(TaskGraph().plan())
+    assert plt.get_fignums() == []
+
+
+def test_graph_draws_the_plan_of_a_task_graph() -> None:
+    graph = TaskGraph(cpu_lanes=2)
+    x = torch.ones(2, 2)
+    parts = [graph.add(torch.mm, x, x, name=f"mm {i}") for i in range(3)]
+    graph.add(torch.stack, parts, name="stack")
+    for made in (graph.plan(), graph.run().plan):
+        ax = plot.graph(made)
+        assert sorted(names_of(ax)) == ["mm 0", "mm 1", "mm 2", "stack"]
+        assert sum(arrow.get_linewidth() > 1 for arrow in arrows_of(ax)) == sum(
+            len(entry.waits) for entry in made.schedule.entries
+        )
+        assert len(arrows_of(ax)) == 3
 
 
 def test_show_writes_each_figure_at_twice_the_dots_and_closes_it(

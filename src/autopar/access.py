@@ -23,7 +23,7 @@ class Stretch(NamedTuple):
         return self.memory == other.memory and self.start <= other.start and other.stop <= self.stop
 
 
-Past = list[tuple[Stretch, int]]
+Past = dict[Stretch, set[int]]  # what was read, or written, and by whom
 
 
 class Accesses:
@@ -50,15 +50,15 @@ class Accesses:
         before.discard(number)
         for stretch in writes:  # who waits for this one has waited for those that it covers
             for past in (self._reads, self._writes):
-                left = [
-                    each for each in past.get(stretch.memory, ()) if not stretch.covers(each[0])
-                ]
-                past[stretch.memory] = left
-            self._writes[stretch.memory].append((stretch, number))
+                own = past.setdefault(stretch.memory, {})
+                for covered in [other for other in own if stretch.covers(other)]:
+                    del own[covered]
+            self._writes[stretch.memory][stretch] = {number}
         for stretch in reads:
-            self._reads.setdefault(stretch.memory, []).append((stretch, number))
+            self._reads.setdefault(stretch.memory, {}).setdefault(stretch, set()).add(number)
         return before
 
 
 def _met(past: dict[Hashable, Past], stretch: Stretch) -> set[int]:
-    return {number for other, number in past.get(stretch.memory, ()) if other.meets(stretch)}
+    met = (by for other, by in past.get(stretch.memory, {}).items() if other.meets(stretch))
+    return set().union(*met)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from autopar.handle import use_on_current_streams
 from autopar.node import Node, Task
-from autopar.schedule import Entry, Job, Resource, Schedule, schedule
+from autopar.schedule import Job, Resource, Schedule, schedule
 
 BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues by default
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept

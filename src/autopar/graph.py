@@ -13,6 +13,7 @@ import functools
 import operator
 import os
 import statistics
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Self
@@ -21,7 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autopar.access import Accesses, Stretch
-from autopar.aliasing import returns_fresh, stretches_of
+from autopar.aliasing import reached_tensors, returns_fresh, stretches_of, written_by
 from autopar.capture import Captured, captured
 from autopar.device import cpu, present
 from autopar.graphrun import Plan, Run, Runner
@@ -67,6 +68,7 @@ class TaskGraph:
         self._runner = Runner(self.cpu_lanes)
         self._planned: Plan | None = None
         self._run: Run | None = None
+        self._running = threading.Lock()
 
     def add(
         self,
@@ -81,7 +83,9 @@ class TaskGraph:
         """Add `fn(*args, **kwargs)`; tasks among the arguments stand for their results.
 
         Tensors and results that lie on other devices are copied to the task's first. What the
-        function changes in place must be an argument, on the task's device, and be said.
+        function changes in place must be an argument, on the task's device, and be said, but for
+        torch's own operators such as `add_`. What it reads without being given it is found in its
+        closure, defaults, named globals, and a module's parameters, and nowhere else.
 
         Args:
             fn: What to call.
@@ -101,16 +105,21 @@ class TaskGraph:
             msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
         task_name = name or str(getattr(fn, "__name__", None) or "task")
-        if cost_s is not None and not 0 <= cost_s < float("inf"):
+        if cost_s is not None and not (
+            isinstance(cost_s, (int, float)) and 0 <= cost_s < float("inf")
+        ):
             msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
             raise ValueError(msg)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         for leaf in leaves:
             self._require_own(leaf, task_name)
         place = self._place(device, leaves, task_name)
+        writes = [*writes, *pytree.tree_leaves(written_by(fn, args))]
         written = [self._written(each, leaves, place, task_name) for each in writes]
-        given = tuple(self._given(leaf, place) for leaf in leaves)
+        fresh = returns_fresh(fn) and "out" not in kwargs
+        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
         reads = [stretch for leaf in given for stretch in self._memory_of(leaf)]
+        reads += stretches_of(list(reached_tensors(fn)))
         stretches = [stretch for each in written for stretch in self._memory_of(each)]
         plain = [*args, *kwargs.values()]
         flat = len(plain) == len(leaves) and all(map(operator.is_, plain, leaves))
@@ -121,7 +130,6 @@ class TaskGraph:
             cost_s=cost_s,
             keywords=tuple(kwargs) if flat else None,
         )
-        fresh = returns_fresh(fn) and "out" not in kwargs
         own = frozenset([Stretch(("result", number))])
         self._memory.append(own if fresh else own | frozenset(reads))
         self._tasks[number] = Task(self, number, task_name, place)
@@ -142,7 +150,7 @@ class TaskGraph:
             **kwargs: The same, by name.
 
         Returns:
-            The graph, and what the function returned, with tasks in place of tensors: for
+            The graph, and what the function returned, with tasks in place of tensors, for
             `run[result]`.
 
         Raises:
@@ -185,8 +193,12 @@ class TaskGraph:
 
         Raises:
             ValueError: A task is of another graph.
+            TypeError: Something is no task.
         """
         for task in (first, then):
+            if not isinstance(task, Task):
+                msg = f"order was given {task!r}; expected two tasks, as graph.add returns them."
+                raise TypeError(msg)
             self._require_own(task, "order")
         old = self._nodes[then.number]
         self._nodes[then.number] = replace(old, after=old.after | {first.number})
@@ -224,15 +236,8 @@ class TaskGraph:
             Exception: As `run` does, unless a result that was asked for has raised it.
             RuntimeError: The graph is running.
         """
-        if self._run is not None:
-            msg = "the graph is running; expected one run at a time. Wait for it: graph.waitall()."
-            raise RuntimeError(msg)
-        with self._runner.started(self.plan()) as self._run:
-            run = self._run
-            try:
-                yield run
-            finally:
-                self._run = None
+        with self._alone(), self._runner.started(self.plan()) as self._run:
+            yield self._run
 
     def waitall(self) -> None:
         """Wait for all tasks of the run that is under way, if there is one."""
@@ -245,7 +250,8 @@ class TaskGraph:
         Raises:
             Exception: As `run` does.
         """
-        return self._runner.one_by_one(self.plan())
+        with self._alone():
+            return self._runner.one_by_one(self.plan())
 
     def measure(self, repeats: int = 3) -> None:
         """Run the tasks one after another and keep each one's time; later plans are made by it.
@@ -260,7 +266,8 @@ class TaskGraph:
             Exception: As `run` does.
         """
         _at_least_one("repeats", repeats)
-        runs = [self._runner.one_by_one(self.plan(), alone=True) for _ in range(repeats + 1)]
+        with self._alone():
+            runs = [self._runner.one_by_one(self.plan(), alone=True) for _ in range(repeats + 1)]
         costs_s = [run.cost_s for run in runs[1:]]
         numbers = range(len(self._nodes))
         self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
@@ -289,6 +296,18 @@ class TaskGraph:
 
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One run at a time."""
+        if not self._running.acquire(blocking=False):
+            msg = "the graph is running; expected one run at a time. Wait for it: graph.waitall()."
+            raise RuntimeError(msg)
+        try:
+            yield
+        finally:
+            self._run = None
+            self._running.release()
 
     def _plan(self) -> Plan:
         guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
@@ -330,25 +349,35 @@ class TaskGraph:
         self._planned = None
         return number
 
-    def _given(self, leaf: Any, device: torch.device) -> Any:
-        """What to put among a node's arguments: a value, a result, or the result of a copy."""
+    def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
+        """What to put among a node's arguments: a value, a result, or the result of a copy.
+
+        Tasks share a copy if none of them can hand it on, for others to change.
+        """
         if not isinstance(leaf, (Task, torch.Tensor)):
             return leaf
         value = Result(leaf.number) if isinstance(leaf, Task) else leaf
         source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
-        if source == device or (isinstance(leaf, torch.Tensor) and not leaf.dim()):
+        if source == device or (
+            isinstance(leaf, torch.Tensor) and not leaf.dim() and source.type == "cpu"
+        ):
             return value  # torch takes numbers from the CPU anywhere
         reads = self._memory_of(value)
-        written = sum(n for each, n in self._writes.items() if any(map(each.meets, reads)))
-        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, written)
-        if key not in self._copies:
-            _, spec = pytree.tree_flatten((value,))
-            copy = f"{name} to {device}"
-            self._copies[key] = self._append(
-                copy, None, (value,), spec, device, reads=reads, source=source
-            )
-            self._memory.append(frozenset([Stretch(("result", self._copies[key]))]))
-        return Result(self._copies[key])
+        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, self._changes(reads))
+        if shared and key in self._copies:
+            return Result(self._copies[key])
+        _, spec = pytree.tree_flatten((value,))
+        copy = f"{name} to {device}"
+        number = self._append(copy, None, (value,), spec, device, reads=reads, source=source)
+        self._memory.append(frozenset([Stretch(("result", number))]))
+        if shared:
+            self._copies[key] = number
+        return Result(number)
+
+    def _changes(self, memory: Iterable[Stretch]) -> int:
+        """How often some memory was written by tasks added so far."""
+        memory = list(memory)
+        return sum(n for each, n in self._writes.items() if any(map(each.meets, memory)))
 
     def _memory_of(self, value: Any) -> frozenset[Stretch]:
         if isinstance(value, Task):

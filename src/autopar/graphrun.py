@@ -12,7 +12,7 @@ import heapq
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 from autopar.annotate import annotate
 from autopar.clock import device_clock
 from autopar.device import synchronize
-from autopar.handle import Handle, use_on_current_streams, wait_for_event
+from autopar.handle import Handle, cuda_tensors, use_on_current_streams, wait_for_event
 from autopar.lane import Lane
 from autopar.node import Node, Result, Task, host_of
 from autopar.schedule import Entry, Resource, Schedule, faults, limit_s
@@ -265,7 +265,10 @@ class Run:
         node = self.plan.nodes[job]
         self._starts[job] = time.perf_counter() if stream is None else _mark(stream)
         with annotate(node.name):
-            self._results[job] = node.call(self._results)
+            value = self._results[job] = node.call(self._results)
+        if stream is None and torch.cuda.is_initialized():
+            for tensor in cuda_tensors(value):  # a CPU task may use a GPU, too
+                torch.cuda.current_stream(tensor.device).synchronize()
         self._ends[job] = time.perf_counter() if stream is None else _mark(stream)
 
     def one_after_another(self, alone: bool) -> None:
@@ -313,9 +316,23 @@ class Run:
             if self._error is None:
                 self._error, self._raised = RuntimeError("the run was broken off"), True
 
-    def started(self, workers: list[Handle[None]]) -> None:
-        """Note who does the work."""
-        self._workers = workers
+    def start(self, lanes: Mapping[str, Lane]) -> None:
+        """Give each thread its share."""
+        hosts = list(self.plan.shares)
+        try:
+            for host in hosts:
+                self._workers.append(lanes[host].submit(self.work, host))
+        except BaseException:
+            self.stop()
+            for host in hosts[len(self._workers) :]:  # nobody must wait for what will not come
+                for entry in self.plan.shares[host]:
+                    with contextlib.suppress(RuntimeError):  # it has begun after all
+                        self._unissued[entry.job].release()
+            raise
+
+    def start_serially(self, lane: Lane, *, alone: bool) -> None:
+        """Give one thread all of it."""
+        self._workers.append(lane.submit(self.one_after_another, alone))
 
     def ended(self) -> None:
         """Note that all is done."""
@@ -383,8 +400,8 @@ class Runner:
         with self._open(plan) as lanes:
             streams = self._streams_of(plan)
             run = Run(plan, streams, tracks=self.tracks)
-            run.started([lanes[host].submit(run.work, host) for host in plan.shares])
             try:
+                run.start(lanes)
                 yield run
                 run.wait()
             except BaseException:
@@ -400,8 +417,8 @@ class Runner:
         with cpu_lane(self._threads_each, name="one by one") as lane:
             run = Run(plan, {}, tracks=self.tracks)
             synchronize(*run._ready)
-            run.started([lane.submit(run.one_after_another, alone)])
             try:
+                run.start_serially(lane, alone=alone)
                 run.wait()
             except BaseException:
                 run.stop()

@@ -1,4 +1,4 @@
-"""Layers: a graph's nodes in layers, in an order in which few arrows cross, each at its place.
+"""Layers: the tasks of a plan in layers, in an order in which few arrows cross, each at its place.
 
     layers by the longest way from a start  ->  order by the neighbours' middle  ->  places near it
 
@@ -11,13 +11,25 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from graphlib import TopologicalSorter
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from autopar.schedule import Schedule
 
 _PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a node
 _MOST_PASSAGES = 2_000  # arrows among more can't be followed anyway: they run straight
 _SWEEPS = 24  # after fewer the order hardly changes any more
-# How much two neighbours want to be level: an arrow looks calm if it is straight where it passes.
-_PULL = {0: 1.0, 1: 2.0, 2: 8.0}  # by how many of both are passages
+# How much two neighbours want to be level: arrows look calm if they run straight where they can.
+_PULL_ALONE = 50.0  # where neither has another neighbour on that side
+_PULL_PASSAGE = 2.0
+
+
+class Planned(Protocol):
+    """What has a schedule, as the plan of a task graph does."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """Jobs in the order in which they are issued, each on its lane, with its waits."""
 
 
 class Layout(NamedTuple):
@@ -66,6 +78,21 @@ def layout(before: Sequence[Collection[int]]) -> Layout:
     return Layout(tuple(layers), tuple(places[: len(layers)]), ways, breadth)
 
 
+def arrows_of(plan: Planned) -> dict[tuple[int, int], bool]:
+    """What comes after what, as (before, after) -> whether it is a wait for another lane.
+
+    What is no wait is implied by waits and by the order on the lanes. Numbers are places in the
+    order of issue.
+    """
+    made = plan.schedule
+    place_of = {entry.job: place for place, entry in enumerate(made.entries)}
+    arrows = {}
+    for place, entry in enumerate(made.entries):
+        for job in {*made.jobs[entry.job].after, *entry.waits} & place_of.keys():
+            arrows[place_of[job], place] = job in entry.waits
+    return dict(sorted(arrows.items()))
+
+
 def layers_of(before: Sequence[Collection[int]]) -> list[int]:
     """The number of arrows on the longest way from a start to each node.
 
@@ -89,7 +116,7 @@ def crossings(rows: Sequence[Sequence[int]], above: Sequence[Collection[int]]) -
     1
     """
     count = 0
-    for upper, lower in zip(rows, rows[1:], strict=False):
+    for upper, lower in pairwise(rows):
         rank = {point: place for place, point in enumerate(upper)}
         seen: list[int] = []
         for point in lower:
@@ -101,7 +128,7 @@ def crossings(rows: Sequence[Sequence[int]], above: Sequence[Collection[int]]) -
 
 
 class _Points:
-    """Nodes, and after them the passages of arrows, each in a layer and linked to its neighbours."""
+    """Nodes, then the passages of arrows, each in a layer and linked to its neighbours."""
 
     def __init__(self, before: Sequence[Collection[int]], layers: Sequence[int]) -> None:
         self.nodes = len(before)
@@ -125,10 +152,15 @@ class _Points:
         return sum(map(self.width, row))
 
     def width(self, point: int) -> float:
+        """How much a point takes of its row."""
         return 1.0 if point < self.nodes else _PASSAGE
 
     def pull(self, point: int, other: int) -> float:
-        return _PULL[(point >= self.nodes) + (other >= self.nodes)]
+        """How much two neighbours want to be level, beside a pull of 1."""
+        upper, lower = sorted((point, other), key=self.layers.__getitem__)
+        if len(self.below[upper]) == len(self.above[lower]) == 1:
+            return _PULL_ALONE
+        return _PULL_PASSAGE if max(point, other) >= self.nodes else 1.0
 
     def _pass(self, node: int, end: int) -> None:
         point = node
@@ -151,9 +183,8 @@ def _ordered(points: _Points) -> list[list[int]]:
     for point, layer in enumerate(points.layers):
         rows[layer].append(point)
     best, fewest = [list(row) for row in rows], crossings(rows, points.above)
-    share = {
-        point: (place + 0.5) / len(row) for row in rows for place, point in enumerate(row)
-    }  # how far across its row each point is
+    # How far across its row each point is.
+    share = {point: (place + 0.5) / len(row) for row in rows for place, point in enumerate(row)}
     for sweep in range(_SWEEPS):
         if not fewest:
             break
@@ -165,8 +196,7 @@ def _ordered(points: _Points) -> list[list[int]]:
                 else share[point]
                 for point in row
             }
-            # Every other time equals change their order, which may be what keeps them crossed.
-            row.sort(key=lambda point: middle[point])  # noqa: B023 - it is used at once
+            row.sort(key=middle.__getitem__)
             share.update({point: (place + 0.5) / len(row) for place, point in enumerate(row)})
         count = crossings(rows, points.above)
         if count < fewest:
@@ -186,9 +216,7 @@ def _placed(points: _Points, rows: Sequence[Sequence[int]], breadth: float) -> l
             for point in row:
                 near = points.above[point] + points.below[point]
                 pulls = [points.pull(point, each) for each in near]
-                pulled = sum(
-                    pull * places[each] for pull, each in zip(pulls, near, strict=True)
-                )
+                pulled = sum(pull * places[each] for pull, each in zip(pulls, near, strict=True))
                 wanted[point] = pulled / sum(pulls) if near else places[point]
             for point, place in zip(row, _apart(points, row, wanted, breadth), strict=True):
                 places[point] = place
@@ -214,5 +242,9 @@ def _apart(
             other = blocks.pop()
             block = (other[0] + block[0], other[1] + block[1])
         blocks.append(block)
-    shifts = [min(max(total_ / count, 0.0), breadth - total) for total_, count in blocks for _ in range(count)]
+    shifts = [
+        min(max(wants / count, 0.0), breadth - total)
+        for wants, count in blocks
+        for _ in range(count)
+    ]
     return [place + shift for place, shift in zip(packed, shifts, strict=True)]

@@ -348,8 +348,8 @@ def faults(made: Schedule) -> list[str]:
         past = dict(known[last[entry.lane]]) if entry.lane in last else {}
         for wait in entry.waits:
             if wait not in known:
-                other = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
-                found.append(f"{name!r} waits for {other}, which is not issued before")
+                late = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
+                found.append(f"{name!r} waits for {late}, which is not issued before")
                 continue
             for lane, other in known[wait].items():
                 past[lane] = max(other, past.get(lane, -1))

@@ -13,6 +13,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+_BATCH_NORMS = {  # input, weight, bias, running mean, running variance, whether it trains, ...
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.cudnn_batch_norm.default,
+    torch.ops.aten.miopen_batch_norm.default,
+}
 _TORCH = Path(torch.__file__).parent
 
 
@@ -104,6 +109,8 @@ def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     if isinstance(node.target, torch._ops.OpOverload):
         random = torch.Tag.nondeterministic_seeded in node.target.tags
         writes = tuple(_written(node.target, args, kwargs))
+        if node.target in _BATCH_NORMS:  # which don't declare it
+            writes += tuple(each for each in args[3:5] if each is not None and args[5])
     device = found[0].device if found else None
     assert callable(node.target)
     return Call(node.target, tuple(args), dict(kwargs), device, writes, random)

@@ -1,0 +1,101 @@
+"""An adversary that runs a plan's lanes one entry at a time, in the orders that it chooses."""
+
+import contextlib
+import random
+from collections import deque
+
+import pytest
+import torch
+from graph_programs import alike
+
+from autopar.node import Node
+
+
+@contextlib.contextmanager
+def labels():
+    """Take the names of GPUs for labels: all tensors stay on the CPU, and copies are clones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autopar.graph.present", torch.device)
+        patch.setattr(Node, "_copied", lambda node, tensor: tensor.clone())
+        patch.setattr("autopar.schedule._MOST_TRIES", 1)
+        yield
+
+
+def simulated(plan, choose):
+    """All results, if `choose` picks among the lanes that can go on."""
+    lanes = {lane: deque(own) for lane, own in plan.schedule.lanes.items()}
+    results, done = [None] * len(plan.nodes), set()
+    while lanes:
+        able = [lane for lane, own in lanes.items() if done.issuperset(own[0].waits)]
+        assert able, "no lane can go on"
+        lane = choose(able)
+        entry = lanes[lane].popleft()
+        if not lanes[lane]:
+            del lanes[lane]
+        results[entry.job] = plan.nodes[entry.job].call(results)
+        done.add(entry.job)
+    return results
+
+
+def starving(chance, late):
+    """Some lanes go on only if no other can."""
+    return lambda able: chance.choice([lane for lane in able if lane not in late] or able)
+
+
+class Case:
+    """A program's graph, which can be run again and again on the same given tensors."""
+
+    def __init__(self, program, on=lambda tensor, home: tensor):
+        self.program = program
+        self.fresh = program.buffers()
+        self.buffers = {home: on(x.clone(), home) for home, x in self.fresh.items()}
+        self.graph, self.values = program.build(self.buffers)
+        self.expected, self.expected_buffers = program.expected()
+
+    def reset(self):
+        for home, buffer in self.buffers.items():
+            buffer.copy_(self.fresh[home])
+
+    def wrong(self, result_of):
+        """Which steps' results and which buffers are not what they should be."""
+        first = len(self.program.windows)
+        values = list(enumerate(zip(self.values, self.expected, strict=True)))[first:]
+        found = [n for n, (task, wanted) in values if not alike(result_of(task), wanted)]
+        wanted = self.expected_buffers
+        return found + [x for x, each in self.buffers.items() if not alike(each, wanted[x])]
+
+    def simulate(self, choose, plan=None):
+        """What comes out wrong if lanes are chosen so, or the error that it ends with."""
+        self.reset()
+        try:
+            results = simulated(plan or self.graph.plan(), choose)
+        except Exception as error:
+            return [repr(error)]
+        return self.wrong(lambda task: results[task.number])
+
+    def orders(self):
+        """Ways to choose among lanes, with chance and with some of them starved."""
+        chance = random.Random(self.program.seed)
+        lanes = sorted(self.graph.plan().schedule.lanes)
+        late = [set(chance.sample(lanes, min(n, len(lanes)))) for n in (1, 2)]
+        return [chance.choice, *(starving(chance, each) for each in late)]
+
+
+def rushing(plan, job):
+    """One job goes first, with no more before it than it must have."""
+    entries = {entry.job: entry for entry in plan.schedule.entries}
+    lanes, needed, new = plan.schedule.lanes, set(), [job]
+    while new:
+        entry = entries[new.pop()]
+        if entry.job not in needed:
+            needed.add(entry.job)
+            own = lanes[entry.lane]
+            new += [*entry.waits, *(each.job for each in own[: own.index(entry)])]
+    left = {lane: sum(each.job in needed for each in own) for lane, own in lanes.items()}
+
+    def choose(able):
+        lane = next((each for each in able if left[each]), able[0])
+        left[lane] -= left[lane] > 0
+        return lane
+
+    return choose

@@ -1,0 +1,140 @@
+"""Run task graphs under CSAN, torch's finder of races between streams; print as JSON what it says.
+
+200 random graphs over two GPUs and the CPU that must have none, then races made on purpose. What
+CSAN can't see is listed in transfer_csan.py.
+
+Usage: python graph_csan.py
+"""
+
+import contextlib
+import functools
+import json
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest import mock
+
+import torch
+from transfer_csan import Shown, new_dispatch, reports_of
+
+from autopar import TaskGraph
+from autopar.node import Node
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from graph_checks import Case
+from graph_programs import LABELS, Program
+
+_GRAPHS = 200
+
+
+def shown_tasks(dispatch, seen):
+    """Let CSAN see all tasks and copies, whichever thread runs them."""
+    call, caller = Node.call, threading.get_ident()
+
+    def shown(node, results):
+        seen.append(node.name)
+        own = contextlib.nullcontext() if threading.get_ident() == caller else Shown(dispatch)
+        with own:
+            return call(node, results)
+
+    return mock.patch.object(Node, "call", shown)
+
+
+def random_graph(seed):
+    """Run a random graph behind what computes its inputs; tell what came out wrong."""
+    case = Case(Program(seed, LABELS, homes=LABELS), on=lambda x, home: x.to(home))
+    source = {home: buffer + 1 for home, buffer in case.buffers.items()}
+    for home, buffer in case.buffers.items():
+        torch.sub(source[home], 1, out=buffer)
+    return case.wrong(case.graph.run().__getitem__)
+
+
+# -- races made on purpose: programs that are well as long as streams wait for events --------------
+
+
+def branches(graph, x):
+    """Two tasks can't be on the stream of the one before."""
+    before = graph.add(torch.add, x, 1)
+    for _ in range(3):
+        graph.add(torch.mul, before, 2)
+
+
+def writing(graph, x):
+    """The reader's stream goes on with something else, so that the writer is on another."""
+    graph.add(torch.neg, graph.add(torch.add, x, 1), cost_s=2)
+    graph.add(torch.Tensor.add_, x, 1, writes=[x], cost_s=1)
+
+
+def across(graph, x):
+    graph.add(torch.mul, graph.add(torch.add, x, 1), 2, device="cuda:1")
+
+
+def to_host(graph, x):
+    graph.add(torch.mul, graph.add(torch.add, x, 1), 2, device="cpu")
+
+
+def from_host(graph, x):
+    graph.add(torch.mul, torch.ones(1000), 2, device="cuda:0")
+
+
+def alone(graph, x):
+    graph.add(torch.add, x, 1)
+
+
+RACES = {
+    "branches don't wait": branches,
+    "a writer doesn't wait for a reader": writing,
+    "copies between GPUs don't wait": across,
+    "copies to the host don't wait": to_host,
+    "copies from the host aren't waited for": from_host,
+    "the caller's work isn't waited for": alone,
+}
+
+
+def ran(build, computed):
+    """Run a graph on a tensor that is there already, or is still computed."""
+    x = torch.ones(1000, device="cuda:0")
+    graph = TaskGraph(streams=4)
+    build(graph, x)
+    if computed:
+        x.fill_(2)
+    else:
+        torch.cuda.synchronize()
+    graph.run()
+
+
+def races(handler):
+    """How many reports each program gives as it is, and without the waits."""
+    found = {}
+    for name, build in RACES.items():
+        program = functools.partial(ran, build, build is alone)
+        without, _ = reports_of(handler, program)
+        with mock.patch.object(torch.cuda.Stream, "wait_event", return_value=None):
+            with_it, _ = reports_of(handler, program)
+        found[name] = without, with_it
+    return found
+
+
+def findings():
+    """Everything, from a thread other than the main one, which polls: CSAN sees only waits."""
+    dispatch, seen, graphs = new_dispatch(), [], []
+    handler = dispatch.event_handler
+    with Shown(dispatch), shown_tasks(dispatch, seen):
+        torch.zeros(1, device="cuda:0")
+        for seed in range(_GRAPHS):
+            before = len(seen)
+            reports, wrong = reports_of(handler, functools.partial(random_graph, seed))
+            tasks = len(seen) - before
+            graphs.append({"reports": reports, "equal": wrong == [], "tasks": tasks})
+        return {"graphs": graphs, "races": races(handler), "trouble": handler.trouble}
+
+
+def main():
+    with ThreadPoolExecutor(1) as other:
+        found = other.submit(findings).result()
+    sys.stdout.write(json.dumps(found) + "\n")
+
+
+if __name__ == "__main__":
+    main()
