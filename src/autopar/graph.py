@@ -266,7 +266,7 @@ class TaskGraph:
             Exception: As `run` does.
         """
         _at_least_one("repeats", repeats)
-        with self._alone():
+        with self._alone(), self._runner.kept():
             runs = [self._runner.one_by_one(self.plan(), alone=True) for _ in range(repeats + 1)]
         costs_s = [run.cost_s for run in runs[1:]]
         numbers = range(len(self._nodes))

@@ -12,7 +12,7 @@ import heapq
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -397,7 +397,12 @@ class Runner:
     @contextlib.contextmanager
     def started(self, plan: Plan) -> Iterator[Run]:
         """Start a plan's run, and wait for all of it at the end of the block."""
-        with self._open(plan) as lanes:
+        launcher, worker = (1, "host"), (self._threads_each, "compute")
+        kinds = {
+            host: launcher if own[0].lane in plan.gpu_of_lane else worker
+            for host, own in plan.shares.items()
+        }
+        with self._open(list(plan.shares), kinds) as lanes:
             streams = self._streams_of(plan)
             run = Run(plan, streams, tracks=self.tracks)
             try:
@@ -414,30 +419,38 @@ class Runner:
 
     def one_by_one(self, plan: Plan, *, alone: bool = False) -> Run:
         """Carry out a plan, one task after another; `alone` takes a GPU's times on the device."""
-        with cpu_lane(self._threads_each, name="one by one") as lane:
+        name = "one by one"
+        with self._open([name], {name: (self._threads_each, "compute")}) as lanes:
             run = Run(plan, {}, tracks=self.tracks)
             synchronize(*run._ready)
             try:
-                run.start_serially(lane, alone=alone)
+                run.start_serially(lanes[name], alone=alone)
                 run.wait()
             except BaseException:
                 run.stop()
                 raise
+            finally:
+                lanes[name].wait()
         run.ended()
         return run
 
+    def kept(self) -> contextlib.AbstractContextManager[object]:
+        """Keep lanes for a while, if they are not kept already."""
+        return self if self._kept is None else contextlib.nullcontext()
+
     @contextlib.contextmanager
-    def _open(self, plan: Plan) -> Iterator[dict[str, Lane]]:
-        """Lanes for all that is to be done, by name; left afterwards, unless they are kept."""
+    def _open(
+        self, names: Iterable[str], kinds: Mapping[str, tuple[int, str]]
+    ) -> Iterator[dict[str, Lane]]:
+        """Lanes by name, with their threads and kinds; left afterwards, unless they are kept."""
         with contextlib.ExitStack() as own:
             lanes = self._lanes if self._kept is not None else {}
-            for host, entries in plan.shares.items():
-                if host not in lanes:
-                    launches = entries[0].lane in plan.gpu_of_lane
-                    threads, kind = (1, "host") if launches else (self._threads_each, "compute")
-                    lane = cpu_lane(threads, name=host, kind=kind)
-                    lanes[host] = (self._kept or own).enter_context(lane)
-            yield {host: lanes[host] for host in plan.shares}
+            for name in names:
+                if name not in lanes:
+                    threads, kind = kinds[name]
+                    lane = cpu_lane(threads, name=name, kind=kind)
+                    lanes[name] = (self._kept or own).enter_context(lane)
+            yield {name: lanes[name] for name in names}
 
     def _streams_of(self, plan: Plan) -> dict[str, torch.cuda.Stream]:
         for lane, gpu in plan.gpu_of_lane.items():

@@ -12,9 +12,10 @@ from bisect import bisect_right, insort
 from collections.abc import Collection, Sequence
 from graphlib import TopologicalSorter
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from autopar.schedule import Schedule
+if TYPE_CHECKING:
+    from autopar.schedule import Schedule
 
 _PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a node
 _MOST_PASSAGES = 2_000  # arrows among more can't be followed anyway: they run straight
