@@ -27,7 +27,7 @@ _TORCH_FLOORS = (
     {"experiment", "load", "profiler", "task", "timer"},
     {"aliasing", "lane", "parcel"},
     {"stream", "worker"},
-    {"capture", "graphrun", "ring"},
+    {"capture", "graphrun", "hazards", "ring"},
     {"graph", "transfer"},
     {"__init__", "__main__"},
 )

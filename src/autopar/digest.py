@@ -21,7 +21,7 @@ _WORKING_ROOMS = {
     *("autopar.transfer", "autopar.parcel", "autopar.owner", "autopar.layout", "autopar.load"),
     *("autopar.ring", "autopar.copystream", "autopar.copyplan", "autopar.graph", "autopar.node"),
     *("autopar.graphrun", "autopar.schedule", "autopar.access", "autopar.aliasing"),
-    *("autopar.capture", "autopar.tracing"),
+    *("autopar.capture", "autopar.tracing", "autopar.hazards"),
 }
 _CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
@@ -32,9 +32,9 @@ _F_END = getattr(tokenize, "FSTRING_END", None)
 def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]) -> str:
     """A SHA-256 over the experiment's code and parameters.
 
-    Part of it are the function's source, that of every function and the value of every constant
-    of its own script that it names, and that of what it names in autopar's working rooms; all
-    this in turn for each of these. Comments, docstrings and layout are not.
+    Part of it are the function's source, that of every function and class and the value of every
+    constant of its own script that it names, and that of what it names in autopar's working rooms;
+    all this in turn for each of these. Comments, docstrings and layout are not.
 
     Args:
         experiment: A function whose source can be read.
@@ -50,6 +50,8 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
         source = textwrap.dedent(inspect.getsource(code))
         parts[key] = normalized(source)
         for name, value in _named(source, _namespace(code)):
+            if inspect.isclass(value):  # of the script: its methods, as a class has no file there
+                queue += [each for each in vars(value).values() if _same_script(code, each)]
             if _is_code(value) and (_home(value) in _WORKING_ROOMS or _same_script(code, value)):
                 queue.append(value)
             elif _home(code) == "script" and _is_constant(name, value):

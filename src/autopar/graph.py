@@ -21,11 +21,11 @@ from typing import Any, Self
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.access import Accesses, Stretch
-from autopar.aliasing import reached_tensors, returns_fresh, stretches_of, written_by
+from autopar.aliasing import reached_tensors, returns_fresh, written_by
 from autopar.capture import Captured, captured
 from autopar.device import cpu, present
 from autopar.graphrun import Plan, Run, Runner
+from autopar.hazards import Hazards
 from autopar.node import Node, Result, Task, resource_of
 from autopar.schedule import Job, Resource, schedule
 
@@ -59,9 +59,7 @@ class TaskGraph:
         self.cpu_lanes = _at_least_one("cpu_lanes", most if cpu_lanes is None else cpu_lanes)
         self.streams = _at_least_one("streams", streams)
         self._nodes: list[Node] = []
-        self._accesses = Accesses()
-        self._memory: list[frozenset[Stretch]] = []  # where each node's results may lie
-        self._writes: dict[Stretch, int] = {}  # how often a piece of memory was written
+        self._hazards = Hazards()
         self._copies: dict[tuple[Any, ...], int] = {}
         self._tasks: dict[int, Task] = {}
         self._measured_s: dict[int, float] = {}
@@ -118,20 +116,16 @@ class TaskGraph:
         written = [self._written(each, leaves, place, task_name) for each in writes]
         fresh = returns_fresh(fn) and "out" not in kwargs
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
-        reads = [stretch for leaf in given for stretch in self._memory_of(leaf)]
-        reads += stretches_of(list(reached_tensors(fn)))
-        stretches = [stretch for each in written for stretch in self._memory_of(each)]
         plain = [*args, *kwargs.values()]
         flat = len(plain) == len(leaves) and all(map(operator.is_, plain, leaves))
+        reads = [leaf for leaf in given if isinstance(leaf, (Result, torch.Tensor))]
+        after = self._hazards.note([*reads, *reached_tensors(fn)], written, fresh=fresh)
         number = self._append(
             *(task_name, fn, given, spec, place),
-            reads=reads,
-            writes=stretches,
+            after=after,
             cost_s=cost_s,
             keywords=tuple(kwargs) if flat else None,
         )
-        own = frozenset([Stretch(("result", number))])
-        self._memory.append(own if fresh else own | frozenset(reads))
         self._tasks[number] = Task(self, number, task_name, place)
         return self._tasks[number]
 
@@ -330,17 +324,12 @@ class TaskGraph:
         spec: pytree.TreeSpec,
         device: torch.device,
         *,
-        reads: Iterable[Stretch],
-        writes: Iterable[Stretch] = (),
+        after: frozenset[int],
         cost_s: float | None = None,
         source: torch.device | None = None,
         keywords: tuple[str, ...] | None = None,
     ) -> int:
         number = len(self._nodes)
-        writes = list(writes)
-        after = frozenset(self._accesses.note(number, reads, writes))
-        for stretch in writes:
-            self._writes[stretch] = self._writes.get(stretch, 0) + 1
         resource = resource_of(device, source)
         node = Node(
             number, name, fn, leaves, spec, device, resource, after, cost_s, source, keywords
@@ -362,29 +351,17 @@ class TaskGraph:
             isinstance(leaf, torch.Tensor) and not leaf.dim() and source.type == "cpu"
         ):
             return value  # torch takes numbers from the CPU anywhere
-        reads = self._memory_of(value)
-        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, self._changes(reads))
+        changes = self._hazards.changes(value)
+        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, changes)
         if shared and key in self._copies:
             return Result(self._copies[key])
         _, spec = pytree.tree_flatten((value,))
-        copy = f"{name} to {device}"
-        number = self._append(copy, None, (value,), spec, device, reads=reads, source=source)
-        self._memory.append(frozenset([Stretch(("result", number))]))
+        after = self._hazards.note([value])
+        name = f"{name} to {device}"
+        number = self._append(name, None, (value,), spec, device, after=after, source=source)
         if shared:
             self._copies[key] = number
         return Result(number)
-
-    def _changes(self, memory: Iterable[Stretch]) -> int:
-        """How often some memory was written by tasks added so far."""
-        memory = list(memory)
-        return sum(n for each, n in self._writes.items() if any(map(each.meets, memory)))
-
-    def _memory_of(self, value: Any) -> frozenset[Stretch]:
-        if isinstance(value, Task):
-            return self._memory[value.number]
-        if isinstance(value, Result):
-            return self._memory[value.node]
-        return frozenset(stretches_of(value))
 
     def _place(
         self, device: torch.device | str | int | None, leaves: list[Any], name: str
@@ -400,7 +377,7 @@ class TaskGraph:
 
     def _written(
         self, value: Any, leaves: list[Any], device: torch.device, name: str
-    ) -> Task | torch.Tensor:
+    ) -> Result | torch.Tensor:
         if not isinstance(value, (Task, torch.Tensor)):
             msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
             raise TypeError(msg)
@@ -414,7 +391,7 @@ class TaskGraph:
                 f"both on one device, as a copy's changes would be lost. Run it there."
             )
             raise ValueError(msg)
-        return value
+        return Result(value.number) if isinstance(value, Task) else value
 
     def _require_own(self, value: Any, name: str) -> None:
         if isinstance(value, Task) and value.graph is not self:

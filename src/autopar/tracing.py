@@ -105,6 +105,8 @@ def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         found = [
             *_tensors([values.get(each, each.meta.get("val")) for each in node.all_input_nodes])
         ]
+    if _only_moves(node, found):
+        return Call(_arrived, (args[0],), {}, found[0].device, (), random=False)
     random, writes = False, ()
     if isinstance(node.target, torch._ops.OpOverload):
         random = torch.Tag.nondeterministic_seeded in node.target.tags
@@ -114,6 +116,25 @@ def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     device = found[0].device if found else None
     assert callable(node.target)
     return Call(node.target, tuple(args), dict(kwargs), device, writes, random)
+
+
+def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
+    """Whether a call copies a tensor to another device, and changes nothing else."""
+    if node.target is not torch.ops.aten._to_copy.default:
+        return False
+    source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
+    (result,) = results
+    return (
+        isinstance(source, torch.Tensor)
+        and source.device != result.device
+        and source.dtype == result.dtype
+        and source.stride() == result.stride()
+    )
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What a graph's own copy has brought to the device where this runs."""
+    return tensor
 
 
 def _filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
