@@ -32,6 +32,7 @@ class Captured:
     def __init__(
         self,
         cuda_graph: torch.cuda.CUDAGraph,
+        nodes: tuple[Node, ...],
         results: list[Any],
         inputs: list[torch.Tensor],
         branches: int,
@@ -39,6 +40,7 @@ class Captured:
         self.branches = branches
         self.trial_s: dict[int, float] = {}
         self._cuda_graph = cuda_graph
+        self._nodes = nodes  # whose tensors each replay reads where they lie
         self._results = results
         self._inputs = inputs
 
@@ -152,6 +154,7 @@ def _capture(
     for _ in range(_WARM_UPS):  # libraries make their workspaces, a set for each stream
         _issue(nodes, order, streams, torch.cuda.current_stream(), [])
         torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()  # the graph must have its own, as others may go
     cuda_graph = torch.cuda.CUDAGraph()
     first, before = streams[order.entries[0].lane], torch.cuda.current_stream()
     begun: list[str] = []
@@ -168,7 +171,9 @@ def _capture(
             f"GPU or depends on the CPU, or run the graph with run()."
         )
         raise RuntimeError(msg) from error
-    return Captured(cuda_graph, results, inputs, branches)
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()  # nobody else is to work in the graph's
+    return Captured(cuda_graph, nodes, results, inputs, branches)
 
 
 def _issue(

@@ -1,0 +1,221 @@
+"""
+Use the CPU, a GPU and the bus at the same time
+===============================================
+
+| **You'll do:** exercise 3: products on a GPU, their results copied to the host, and products on
+  the CPU, first one after another and then all at once.
+| **You'll learn:** which of the three has to wait for which, and how little that costs.
+| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+
+**The claim.** Three kinds of hardware do the work, so all of it takes little more than its longest
+part alone. A lane for the CPU and a pipeline for the copies are enough. The timeline settles it:
+three rows, all busy from the start.
+"""
+
+# %%
+# The work
+# --------
+# The chapter's sizes: 50 products of 4000 x 4000 on the GPU, a copy of each result, and products
+# of 2000 x 2000 on the CPU. The lane for these returns at once, so the program can go on.
+
+import torch
+
+import autopar as ap
+
+BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}
+HERE = {"count": 12, "size": 512, "cpu_count": 12, "cpu_size": 448}
+PRODUCTS, COPIES, ON_CPU = "products on the GPU", "copies to the host", "products on the CPU"
+SERIAL, ONE_STREAM, AT_ONCE = "one after another", "CPU lane, one stream", "CPU lane, pipeline"
+
+
+def on_lane(lane, x, count):
+    """Queue products on a CPU lane."""
+    return [lane.submit(x.mm, x, name="product") for _ in range(count)]
+
+
+# %%
+# Two ways to copy
+# ----------------
+# The tempting one queues each copy without waiting for it. But copy and product share a stream,
+# which does one thing after another. The pipeline has a stream for the copies, and an event for
+# each product. With `pin=True` results land in pinned memory, and no CPU thread has to move them.
+
+
+def one_stream(x, count):
+    """Queue each copy behind its product, and the next product behind the copy."""
+    return [x.mm(x).to("cpu", non_blocking=True) for _ in range(count)]
+
+
+def with_pipeline(pipeline, x, count):
+    """Copy each product while the next ones are computed."""
+    return list(pipeline.to_host((x.mm(x) for _ in range(count)), pin=True))
+
+
+# %%
+# Predict
+# -------
+# A copy needs its product, so the first product or the last copy stands alone. The CPU's part
+# needs nothing of either. No order can beat the longer of the two.
+
+
+def least_s(count, products_s, copies_s, cpu_s):
+    """The least time that all three parts can take together."""
+    chained_s = max(products_s, copies_s) + min(products_s, copies_s) / count
+    return max(chained_s, cpu_s)
+
+
+def three_parts(count, size, cpu_count, cpu_size):
+    """The parts alone, one after another, and at once in two ways."""
+    gpu = ap.gpu(0)
+    x, u = ap.workload.matrix(size, gpu), ap.workload.matrix(cpu_size)
+    y = ap.workload.products(x, count)
+    # Half of the CPU's threads multiply: launching and waiting need some, too.
+    threads = max(1, torch.get_num_threads() // 2)
+    with ap.cpu_lane(threads, name="CPU lane") as lane, ap.CopyPipeline(gpu) as pipeline:
+
+        def copied(results):
+            return [each.to("cpu", non_blocking=True) for each in results]
+
+        def serial():
+            results = ap.workload.products(x, count)
+            ap.synchronize(gpu)
+            on_host = copied(results)
+            ap.synchronize(gpu)
+            return on_lane(lane, u, cpu_count), on_host
+
+        ways = {
+            SERIAL: serial,
+            ONE_STREAM: lambda: (on_lane(lane, u, cpu_count), one_stream(x, count)),
+            AT_ONCE: lambda: (on_lane(lane, u, cpu_count), with_pipeline(pipeline, x, count)),
+        }
+
+        def finished(way):
+            handles, on_host = ways[way]()
+            results = [handle.result() for handle in handles]
+            ap.synchronize(gpu)
+            return results + on_host
+
+        def seen(way):
+            """The CPU lane's part of the timeline; the profiler sees the GPU's."""
+            return ap.timeline_of_handles(ways[way]()[0])
+
+        together = (ONE_STREAM, AT_ONCE)
+        expected = finished(SERIAL)
+        checks = {f"{way}: equal": ap.workload.equal(finished(way), expected) for way in together}
+        del expected
+        timed = {
+            PRODUCTS: lambda: ap.workload.products(x, count),
+            COPIES: lambda: copied(y),
+            ON_CPU: lambda: [handle.result() for handle in on_lane(lane, u, cpu_count)],
+            **{way: lambda way=way: finished(way) for way in ways},
+        }
+        measurements = ap.measure_in_turn(timed, devices=[gpu], warmup=1, repeats=5)
+        timelines = {way: ap.timeline_of(lambda way=way: seen(way)) for way in together}
+    return ap.Findings(measurements, timelines, checks)
+
+
+# %%
+# How long?
+# ---------
+# The limit comes from the three parts, measured in turn with all the rest.
+
+gpu = ap.recorded(three_parts, name="x3_cpu_gpu_and_the_bus", parameters=BOOK)
+median_s = {label: each.median_s for label, each in gpu.measurements.items()}
+parts_s = [median_s[part] for part in (PRODUCTS, COPIES, ON_CPU)]
+limit_s = least_s(BOOK["count"], *parts_s)
+limits = dict.fromkeys((SERIAL, ONE_STREAM, AT_ONCE), limit_s)
+caption = f"{BOOK['count']} products, as many copies, and {BOOK['cpu_count']} products on the CPU"
+ap.show(ap.compare(gpu.measurements, limit_s=limits, caption=caption))
+
+# %%
+# The claim, on the numbers: this page does not build if it stops being true.
+
+hidden = {way: ap.hidden_share(parts_s, median_s[way]) for way in (ONE_STREAM, AT_ONCE)}
+assert limit_s / median_s[AT_ONCE] >= 0.85, "three at once are far from the limit"
+assert hidden[AT_ONCE] >= 0.7, "the shorter parts don't hide behind the longest"
+assert median_s[ONE_STREAM] >= 0.97 * sum(parts_s[:2]), "one stream overlaps after all"
+for way, share in hidden.items():
+    print(f"{way}: {share:.0%} of what can be hidden is hidden")
+print(f"All at once takes {median_s[AT_ONCE] / max(parts_s):.2f} x the longest part alone.")
+
+# %%
+# See it
+# ------
+# Above, one stream: the CPU computes meanwhile, but no copy runs beside a product. Below, a row for
+# each kind of hardware, and only the last copy has nothing beside it.
+
+timeline = gpu.timelines[AT_ONCE]
+(stream,) = (lane for lane in timeline.lanes if "stream" in lane)
+assert abs(timeline.busy_s(stream) / median_s[PRODUCTS] - 1) < 0.03, "the clocks disagree"
+assert timeline.hidden("copy", stream) >= 0.9, "copies don't run while the GPU computes"
+assert timeline.overlap_s("CPU lane", "copy") > 0, "the CPU doesn't compute while copies run"
+ap.plot.timelines(gpu.timelines, limit_s=limit_s, title="The CPU, a GPU and the bus")
+ap.plot.show("x3_cpu_gpu_and_the_bus")
+ap.show(
+    ap.draw(
+        gpu.timelines,
+        title="The CPU, a GPU and the bus",
+        caption="The same products and copies; only the copies' queue differs.",
+        limit_s=limit_s,
+    )
+)
+
+# %%
+# On this machine
+# ---------------
+# Without a GPU, one CPU lane plays its part, another makes the copies, and a third is the CPU's.
+# The first and the last want a core each, so the limit comes from what the cores here can do.
+
+
+def three_lanes(count, size, cpu_count, cpu_size):
+    """The same three parts on three CPU lanes."""
+    x, u = ap.workload.matrix(size), ap.workload.matrix(cpu_size)
+    buffers = [torch.full((size, size), torch.nan) for _ in range(count)]
+    with (
+        ap.cpu_lane(name="the GPU's part") as first,
+        ap.cpu_lane(name="copies", kind="copy") as copies,
+        ap.cpu_lane(name="CPU lane") as lane,
+    ):
+
+        def results(handles):
+            return [handle.result() for handle in handles]
+
+        def at_once():
+            handles = on_lane(lane, u, cpu_count) + on_lane(first, x, count)
+            pairs = zip(buffers, handles[cpu_count:], strict=True)
+            return handles + [copies.submit(to.copy_, each, name="copy") for to, each in pairs]
+
+        ways = {
+            PRODUCTS: lambda: results(on_lane(first, x, count)),
+            ON_CPU: lambda: results(on_lane(lane, u, cpu_count)),
+            "on three lanes": lambda: results(at_once()),
+        }
+        products = ways[PRODUCTS]()
+        expected = ways[ON_CPU]() + products + products
+        checks = {"equal": ap.workload.equal(ways["on three lanes"](), expected)}
+        measurements = ap.measure_in_turn(ways, repeats=9)
+        timeline = ap.timeline_of_handles(at_once())
+    values = {"cores": ap.capacity(2).cores}
+    return ap.Findings(measurements, {"on three lanes": timeline}, checks, values)
+
+
+here = ap.observed(three_lanes, name="three CPU lanes", parameters=HERE)
+here_s = [here.measurements[part].min_s for part in (PRODUCTS, ON_CPU)]
+cores = here.values["cores"]
+limits = {"on three lanes": max(*here_s, sum(here_s) / cores)}
+caption = f"Three CPU lanes on {cores:.2f} cores' worth of this machine"
+assert here.timelines["on three lanes"].overlap_s("the GPU's part", "CPU lane") > 0
+ap.show(ap.compare(here.measurements, limit_s=limits, caption=caption))
+
+# %%
+# When this does not help
+# -----------------------
+# Only the shorter parts can hide: where the GPU's products are the longest, a faster bus gains
+# nothing. And the three are not quite independent. A CPU lane with all threads competes with the
+# one that launches kernels, and results in ordinary memory take threads and memory bandwidth from
+# the CPU's products.
+#
+# Now you
+# -------
+# Give the lane all threads, then leave out `pin=True`: which row of the timeline grows? Then double
+# `cpu_count` until the CPU's part is the longest. What is the limit now?
