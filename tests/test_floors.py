@@ -23,12 +23,13 @@ _PURE_FLOORS = (
 )
 _TORCH_FLOORS = (
     {"annotate", "clock", "device", "layout", "node", "owner", "tracing"} | {"workload"},
-    {"copystream", "handle", "machine"},
+    {"copystream", "handle", "machine", "plan"},
     {"experiment", "load", "profiler", "task", "timer"},
     {"aliasing", "lane", "parcel"},
     {"stream", "worker"},
     {"capture", "graphrun", "hazards", "ring"},
-    {"graph", "transfer"},
+    {"runner", "transfer"},
+    {"graph"},
     {"__init__", "__main__"},
 )
 _FLOORS = {

@@ -21,7 +21,8 @@ _WORKING_ROOMS = {
     *("autopar.transfer", "autopar.parcel", "autopar.owner", "autopar.layout", "autopar.load"),
     *("autopar.ring", "autopar.copystream", "autopar.copyplan", "autopar.graph", "autopar.node"),
     *("autopar.graphrun", "autopar.schedule", "autopar.access", "autopar.aliasing"),
-    *("autopar.capture", "autopar.tracing", "autopar.hazards"),
+    *("autopar.capture", "autopar.tracing", "autopar.hazards", "autopar.plan"),
+    "autopar.runner",
 }
 _CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}

@@ -24,9 +24,11 @@ from torch.utils import _pytree as pytree
 from autopar.aliasing import reached_tensors, returns_fresh, written_by
 from autopar.capture import Captured, captured
 from autopar.device import cpu, present
-from autopar.graphrun import Plan, Run, Runner
+from autopar.graphrun import Run
 from autopar.hazards import Hazards
 from autopar.node import Node, Result, Task, resource_of
+from autopar.plan import Plan
+from autopar.runner import Runner
 from autopar.schedule import Job, Resource, schedule
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either

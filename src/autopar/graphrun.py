@@ -7,14 +7,11 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 from __future__ import annotations
 
 import contextlib
-import functools
 import heapq
-import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
@@ -24,88 +21,12 @@ from autopar.clock import device_clock
 from autopar.device import synchronize
 from autopar.handle import Handle, cuda_tensors, use_on_current_streams, wait_for_event
 from autopar.lane import Lane
-from autopar.node import Node, Result, Task, host_of
-from autopar.schedule import Entry, Resource, Schedule, faults, limit_s
+from autopar.node import Node, Task
+from autopar.plan import Plan
+from autopar.schedule import Entry, limit_s
 from autopar.span import Span, Timeline
-from autopar.worker import cpu_lane
 
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will do: tasks and copies on their lanes, with their waits; data.
-
-    Args:
-        nodes: Tasks and copies, in the order of the program.
-        schedule: Their order, lanes and waits.
-        resources: What they take their turns on.
-        known: Whether all costs were given or measured, and none guessed.
-        graph: Whose plan it is.
-    """
-
-    nodes: tuple[Node, ...]
-    schedule: Schedule
-    resources: dict[str, Resource]
-    known: bool = True
-    graph: object = None
-
-    @property
-    def makespan_s(self) -> float:
-        """What the run will take if each task takes what it is thought to, in seconds."""
-        return self.schedule.makespan_s
-
-    @property
-    def limit_s(self) -> float:
-        """Seconds that no order can beat, by the same costs."""
-        return limit_s(self.schedule.jobs, self.resources)
-
-    @functools.cached_property
-    def shares(self) -> dict[str, list[Entry]]:
-        """What each thread issues, in order: a CPU lane's worker, or a launcher."""
-        shares: dict[str, list[Entry]] = {}
-        for entry in self.schedule.entries:
-            host = host_of(self.nodes[entry.job]) or entry.lane
-            shares.setdefault(host, []).append(entry)
-        return shares
-
-    @functools.cached_property
-    def gpu_of_lane(self) -> dict[str, torch.device]:
-        """The GPUs on whose streams lanes are; none for those of the CPU."""
-        gpus = {}
-        for lane, entries in self.schedule.lanes.items():
-            node = self.nodes[entries[0].job]
-            found = [gpu for gpu in (node.source, node.device) if gpu and gpu.type == "cuda"]
-            if found:
-                gpus[lane] = found[0]
-        return gpus
-
-    def faults(self) -> list[str]:
-        """What is wrong with it: tasks that may begin too early, or never, or far from their data.
-
-        >>> import autopar
-        >>> graph = autopar.TaskGraph()
-        >>> one = graph.add(torch.ones, 1)
-        >>> graph.plan().faults()
-        []
-        """
-        found = faults(self.schedule)
-        lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
-        for node, job in zip(self.nodes, self.schedule.jobs, strict=True):
-            lane = lane_of.get(node.number, "")
-            if lane.partition(" #")[0] != node.resource:
-                found.append(f"{node.name!r} is on {lane!r}, but runs on {node.resource!r}")
-            if not node.before.issubset(job.after):
-                found.append(f"{node.name!r} forgets what it comes after")
-            for leaf in node.leaves:
-                if isinstance(leaf, Result) and node.fn is not None:
-                    there = self.nodes[leaf.node].device
-                    if there != node.device:
-                        found.append(f"{node.name!r} on {node.device} reads a result on {there}")
-        return found
-
-    def __str__(self) -> str:
-        return str(self.schedule)
 
 
 Moment = torch.cuda.Event | float
@@ -362,102 +283,6 @@ class Run:
             gpu = node.source if node.source and node.source.type == "cuda" else node.device
             return device_clock(gpu).time_s(moment)
         return moment
-
-
-class Runner:
-    """The lanes and streams of a graph; as a context manager it keeps them between runs.
-
-    Args:
-        cpu_lanes: How many CPU workers share the machine's threads.
-
-    Attributes:
-        tracks: Whether autograd tracks what tasks do, where it is on.
-    """
-
-    def __init__(self, cpu_lanes: int) -> None:
-        self.tracks = True
-        self._threads_each = max(1, (os.cpu_count() or 1) // cpu_lanes)
-        self._streams: dict[str, torch.cuda.Stream] = {}
-        self._lanes: dict[str, Lane] = {}
-        self._kept: contextlib.ExitStack | None = None
-
-    def __enter__(self) -> Self:
-        if self._kept is not None:
-            msg = "the graph's lanes are open already; expected one `with graph:` at a time."
-            raise RuntimeError(msg)
-        self._kept = contextlib.ExitStack()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        kept, self._kept = self._kept, None
-        self._lanes.clear()
-        if kept is not None:
-            kept.close()
-
-    @contextlib.contextmanager
-    def started(self, plan: Plan) -> Iterator[Run]:
-        """Start a plan's run, and wait for all of it at the end of the block."""
-        launcher, worker = (1, "host"), (self._threads_each, "compute")
-        kinds = {
-            host: launcher if own[0].lane in plan.gpu_of_lane else worker
-            for host, own in plan.shares.items()
-        }
-        with self._open(list(plan.shares), kinds) as lanes:
-            streams = self._streams_of(plan)
-            run = Run(plan, streams, tracks=self.tracks)
-            try:
-                run.start(lanes)
-                yield run
-                run.wait()
-            except BaseException:
-                run.stop()
-                raise
-            finally:
-                for lane in lanes.values():
-                    lane.wait()
-                run.ended()
-
-    def one_by_one(self, plan: Plan, *, alone: bool = False) -> Run:
-        """Carry out a plan, one task after another; `alone` takes a GPU's times on the device."""
-        name = "one by one"
-        with self._open([name], {name: (self._threads_each, "compute")}) as lanes:
-            run = Run(plan, {}, tracks=self.tracks)
-            synchronize(*run._ready)
-            try:
-                run.start_serially(lanes[name], alone=alone)
-                run.wait()
-            except BaseException:
-                run.stop()
-                raise
-            finally:
-                lanes[name].wait()
-        run.ended()
-        return run
-
-    def kept(self) -> contextlib.AbstractContextManager[object]:
-        """Keep lanes for a while, if they are not kept already."""
-        return self if self._kept is None else contextlib.nullcontext()
-
-    @contextlib.contextmanager
-    def _open(
-        self, names: Iterable[str], kinds: Mapping[str, tuple[int, str]]
-    ) -> Iterator[dict[str, Lane]]:
-        """Lanes by name, with their threads and kinds; left afterwards, unless they are kept."""
-        with contextlib.ExitStack() as own:
-            lanes = self._lanes if self._kept is not None else {}
-            for name in names:
-                if name not in lanes:
-                    threads, kind = kinds[name]
-                    lane = cpu_lane(threads, name=name, kind=kind)
-                    lanes[name] = (self._kept or own).enter_context(lane)
-            yield {name: lanes[name] for name in names}
-
-    def _streams_of(self, plan: Plan) -> dict[str, torch.cuda.Stream]:
-        for lane, gpu in plan.gpu_of_lane.items():
-            if lane not in self._streams:
-                device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
-                self._streams[lane] = torch.cuda.Stream(gpu)
-        return self._streams
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
