@@ -263,8 +263,10 @@ class TaskGraph:
         """
         _at_least_one("repeats", repeats)
         with self._alone(), self._runner.kept():
-            runs = [self._runner.one_by_one(self.plan(), alone=True) for _ in range(repeats + 1)]
-        costs_s = [run.cost_s for run in runs[1:]]
+            # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
+            costs_s = [
+                self._runner.one_by_one(self.plan(), alone=True).cost_s for _ in range(repeats + 1)
+            ][1:]
         numbers = range(len(self._nodes))
         self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
         self._planned = None
