@@ -63,7 +63,6 @@ class TaskGraph:
         self._nodes: list[Node] = []
         self._hazards = Hazards()
         self._copies: dict[tuple[Any, ...], int] = {}
-        self._tasks: dict[int, Task] = {}
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
         self._planned: Plan | None = None
@@ -128,8 +127,7 @@ class TaskGraph:
             cost_s=cost_s,
             keywords=tuple(kwargs) if flat else None,
         )
-        self._tasks[number] = Task(self, number, task_name, place)
-        return self._tasks[number]
+        return Task(self, number, task_name, place)
 
     @classmethod
     def trace(cls, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Self, Any]:
@@ -286,7 +284,8 @@ class TaskGraph:
             RuntimeError: A task can't be captured, as one that waits for the GPU.
         """
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
-        return captured(tuple(self._nodes), costs_s, inputs)
+        with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
+            return captured(tuple(self._nodes), costs_s, inputs)
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
