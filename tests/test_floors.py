@@ -19,6 +19,7 @@ _PURE_FLOORS = (
     {"layers", "table"},
     {"words"},
     {"shapes"},
+    {"planplot"},
     {"plot", "svg"},
 )
 _TORCH_FLOORS = (
@@ -94,8 +95,8 @@ def test_pure_rooms_do_without_torch(room):
 
 
 @pytest.mark.parametrize("room", _ROOMS)
-def test_only_plot_imports_matplotlib_and_only_when_called(room):
-    if room != "plot":
+def test_only_plots_import_matplotlib_and_only_when_called(room):
+    if room not in {"planplot", "plot"}:
         assert "matplotlib" not in {name.split(".")[0] for name in imports(tree_of(room))}
     at_once = {name.split(".")[0] for name in imported_when_loaded(tree_of(room))}
     assert "matplotlib" not in at_once

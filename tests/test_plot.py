@@ -23,7 +23,7 @@ from matplotlib.path import Path as Curve
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from autopar import TaskGraph, layers, plot
+from autopar import TaskGraph, layers, planplot, plot
 from autopar.measurement import Measurement
 from autopar.node import resource_of
 from autopar.schedule import Job, Resource, Schedule, schedule
@@ -307,14 +307,16 @@ def test_lanes_differ_in_colour_and_their_letters_can_be_read() -> None:
         linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
-    for wanted in (*plot._LANE_COLOURS["compute"], *plot._LANE_COLOURS["copy"]):
-        ink = plot._Look("A", wanted, False, 1.0).ink
+    for wanted in (*planplot._LANE_COLOURS["compute"], *planplot._LANE_COLOURS["copy"]):
+        ink = planplot._Look("A", wanted, False, 1.0).ink
         dark, bright = sorted([light(wanted), light(ink)])
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, wanted
 
 
 def test_lanes_beyond_the_colours_have_other_outlines() -> None:
-    looks = plot._looks([f"cpu #{i}" for i in range(30)] + ["cuda:0 to host", "cuda:1 from host"])
+    looks = planplot._looks(
+        [f"cpu #{i}" for i in range(30)] + ["cuda:0 to host", "cuda:1 from host"]
+    )
     assert list(looks)[:3] == ["cpu #0", "cpu #1", "cpu #2"]  # and not "cpu #10"
     assert [look.is_copy for look in looks.values()] == [False] * 30 + [True] * 2
     assert len({(look.colour, look.outline) for look in looks.values()}) == 32
@@ -328,7 +330,7 @@ def test_copies_are_dashed_smaller_and_orange() -> None:
         is_copy = " to " in made.jobs[entry.job].resource
         assert (box.get_linestyle() != "-") == is_copy
         assert (box.get_width() < max(each.get_width() for each in boxes_of(ax))) == is_copy
-        assert (to_hex(box.get_facecolor()) in plot._LANE_COLOURS["copy"]) == is_copy
+        assert (to_hex(box.get_facecolor()) in planplot._LANE_COLOURS["copy"]) == is_copy
     assert legend_of(ax) == [
         *("A: cpu #0", "B: cuda:0", "C: cuda:1", "D: cuda:0 to cuda:1", "E: cuda:1 to host"),
         *("waits for another lane", "needs no wait"),
@@ -338,8 +340,8 @@ def test_copies_are_dashed_smaller_and_orange() -> None:
 def test_copies_are_known_by_the_names_that_nodes_give() -> None:
     host, first, second = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
     pairs = [(host, first), (first, host), (first, second)]
-    assert all(plot._is_copy(resource_of(to, source)) for source, to in pairs)
-    assert not any(plot._is_copy(resource_of(device)) for device in (host, first))
+    assert all(planplot._is_copy(resource_of(to, source)) for source, to in pairs)
+    assert not any(planplot._is_copy(resource_of(device)) for device in (host, first))
 
 
 MANY = {
