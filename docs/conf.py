@@ -20,6 +20,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from source_links import linkcode_resolve  # noqa: E402, F401
 
 import autopar.plot  # noqa: E402
+from autopar.layers import Planned  # noqa: E402
 
 # -- The project ------------------------------------------------------------------------------
 project = "autopar"
@@ -57,7 +58,9 @@ bibtex_bibfiles = ["references.bib"]
 bibtex_reference_style = "author_year"
 
 # -- Reference --------------------------------------------------------------------------------
-autopar.plot.Axes = Axes  # which the module imports for type checkers only
+# What the module imports for type checkers only.
+autopar.plot.Axes = Axes
+autopar.plot.Planned = Planned
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 autodoc_typehints = "signature"
