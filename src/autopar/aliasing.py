@@ -15,7 +15,7 @@ from autopar.task import reached_by
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
 # These declare nothing, and may give their argument back, or a part of it.
-_NOT_FRESH = {"dequantize", "to_dense", "conj_physical", "native_dropout", "to_mkldnn"}
+_NOT_FRESH = {"dequantize", "to_dense", "conj_physical", "to_mkldnn"}
 
 
 def stretches_of(values: object) -> Iterator[Stretch]:

@@ -95,10 +95,8 @@ def captured(
     held, static = _with_static(nodes, list(inputs))
     with torch.cuda.device(gpu), _unchanged(held):
         tries = [_capture(held, _ordered(held, costs_s, 1), static, 1)]
-        widest = max(len(held), 1)
-        for branches in BRANCHES:
-            if branches <= widest:
-                tries.append(_capture(held, _ordered(held, costs_s, branches), static, branches))
+        for branches in (each for each in BRANCHES if each <= len(held)):
+            tries.append(_capture(held, _ordered(held, costs_s, branches), static, branches))
         times_s = _in_turn(tries)
     best = min(range(len(tries)), key=times_s.__getitem__)
     chosen = tries[best] if times_s[best] < (1 - _GAIN) * times_s[0] else tries[0]

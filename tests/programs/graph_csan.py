@@ -8,15 +8,13 @@ Usage: python graph_csan.py
 
 import contextlib
 import functools
-import json
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import torch
-from transfer_csan import Shown, new_dispatch, reports_of
+from transfer_csan import Shown, main, new_dispatch, reports_of
 
 from autopar import TaskGraph
 from autopar.node import Node
@@ -130,11 +128,5 @@ def findings():
         return {"graphs": graphs, "races": races(handler), "trouble": handler.trouble}
 
 
-def main():
-    with ThreadPoolExecutor(1) as other:
-        found = other.submit(findings).result()
-    sys.stdout.write(json.dumps(found) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    main(findings)

@@ -307,11 +307,11 @@ def findings():
         return {"pipelines": pipelines, "races": races(handler), "trouble": handler.trouble}
 
 
-def main():
+def main(findings):
     with ThreadPoolExecutor(1) as other:
         found = other.submit(findings).result()
     sys.stdout.write(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(findings)
