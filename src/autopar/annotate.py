@@ -14,8 +14,24 @@ try:
 except ImportError:
     _nvtx = None  # type: ignore[assignment]
 
+_NOBODY_COUNTS = -2  # NVTX's answer to a push without a tool
+
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+
+
+def tools_listen() -> bool:
+    """Whether a range may be seen: a profiler runs, or an NVTX tool was there from the start."""
+    return profiler._is_profiler_enabled or _nvtx_tool_is_there()
+
+
+@functools.cache
+def _nvtx_tool_is_there() -> bool:
+    if _nvtx is None:
+        return False
+    depth = _nvtx.rangePushA("")
+    _nvtx.rangePop()
+    return bool(depth != _NOBODY_COUNTS)
 
 
 class annotate:

@@ -43,7 +43,8 @@ class TaskGraph:
     open between runs; otherwise each run opens and leaves its own.
 
     Args:
-        cpu_lanes: CPU workers, which share out the machine's threads; up to 4 if not given.
+        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`); up to 4
+            if not given.
         streams: CUDA streams for the tasks of each GPU.
 
     Raises:

@@ -10,13 +10,13 @@ import contextlib
 import heapq
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.annotate import annotate
+from autopar.annotate import annotate, tools_listen
 from autopar.clock import device_clock
 from autopar.device import synchronize
 from autopar.handle import Handle, cuda_tensors, use_on_current_streams, wait_for_event
@@ -150,47 +150,74 @@ class Run:
 
     def work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
-        entries, streams = self.plan.shares[host], self._streams
+        begun: set[torch.cuda.Stream] = set()
         grad, inference = self._grad
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-            lanes: set[str] = set()
-            for entry in entries:
-                stream = streams.get(entry.lane)
+            for entry in self.plan.shares[host]:
+                stream = self._streams.get(entry.lane)
                 try:
-                    if stream is not None:
-                        torch.cuda.set_stream(stream)
-                        if entry.lane not in lanes:  # what the caller had queued comes first
-                            stream.wait_event(self._ready[stream.device])
-                    lanes.add(entry.lane)
-                    if self._error is None:
-                        self._do(entry, stream)
+                    if stream is None:
+                        self._compute(entry)
+                    else:
+                        self._launch(entry, stream, begun)
                 except BaseException as error:
                     self._fail(entry, error)
                 finally:
                     self._unissued[entry.job].release()
-        for lane in lanes & set(streams):
-            streams[lane].synchronize()
+        for stream in begun:
+            stream.synchronize()
 
-    def _do(self, entry: Entry, stream: torch.cuda.Stream | None) -> None:
-        for wait in entry.waits:
-            with self._unissued[wait]:
-                end = self._ends[wait]
-            if self._error is not None:
-                return
+    def _compute(self, entry: Entry) -> None:
+        """Run a task in this thread.
+
+        Workers share Python's lock, so whatever one of them does here may keep the others waiting.
+        """
+        for end in self._ends_of(entry.waits):
             if isinstance(end, torch.cuda.Event):
-                if stream is None:
-                    end.synchronize()
-                else:
-                    stream.wait_event(end)
+                end.synchronize()
+        if self._error is not None:
+            return
         job = entry.job
         node = self.plan.nodes[job]
-        self._starts[job] = time.perf_counter() if stream is None else _mark(stream)
-        with annotate(node.name):
-            value = self._results[job] = node.call(self._results)
-        if stream is None and torch.cuda.is_initialized():
+        self._starts[job] = time.perf_counter()
+        if tools_listen():
+            with annotate(node.name):
+                value = node.call(self._results)
+        else:
+            value = node.call(self._results)
+        if not (value is None or getattr(value, "is_cpu", False)) and torch.cuda.is_initialized():
             for tensor in cuda_tensors(value):  # a CPU task may use a GPU, too
                 torch.cuda.current_stream(tensor.device).synchronize()
-        self._ends[job] = time.perf_counter() if stream is None else _mark(stream)
+        self._results[job] = value
+        self._ends[job] = time.perf_counter()
+
+    def _launch(
+        self, entry: Entry, stream: torch.cuda.Stream, begun: set[torch.cuda.Stream]
+    ) -> None:
+        """Queue a task or copy on a stream."""
+        torch.cuda.set_stream(stream)
+        if stream not in begun:  # what the caller had queued comes first
+            begun.add(stream)
+            stream.wait_event(self._ready[stream.device])
+        if self._error is not None:
+            return
+        for end in self._ends_of(entry.waits):
+            if isinstance(end, torch.cuda.Event):
+                stream.wait_event(end)
+        if self._error is not None:
+            return
+        node = self.plan.nodes[entry.job]
+        self._starts[entry.job] = _mark(stream)
+        with annotate(node.name):
+            self._results[entry.job] = node.call(self._results)
+        self._ends[entry.job] = _mark(stream)
+
+    def _ends_of(self, waits: Iterable[int]) -> Iterator[Moment | None]:
+        """The ends of other nodes, once they are issued."""
+        for wait in waits:
+            with self._unissued[wait]:
+                end = self._ends[wait]
+            yield end
 
     def one_after_another(self, alone: bool) -> None:
         """Do all of it in the calling thread, waiting for each before the next.

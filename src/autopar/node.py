@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,16 +71,32 @@ class Node:
 
     def call(self, results: list[Any]) -> Any:
         """Run it in the calling thread, on its current streams, given all results so far."""
+        if self._at_once is not None:
+            return self._at_once()
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
         if self.fn is None:
             return pytree.tree_map_only(torch.Tensor, self._copied, leaves[0])
         if self.keywords is None:
             args, kwargs = pytree.tree_unflatten(leaves, self.spec)
             return self.fn(*args, **kwargs)
-        if not self.keywords:
-            return self.fn(*leaves)
+        args, kwargs = self._flat(leaves)
+        return self.fn(*args, **kwargs)
+
+    @functools.cached_property
+    def _at_once(self) -> Callable[[], Any] | None:
+        """The call with all that it is given, if nothing of that is another's result."""
+        if self.fn is None or self.keywords is None:
+            return None
+        if any(isinstance(leaf, Result) for leaf in self.leaves):
+            return None
+        args, kwargs = self._flat(self.leaves)
+        return functools.partial(self.fn, *args, **kwargs)
+
+    def _flat(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Arguments and keyword arguments, where no argument is a container."""
+        assert self.keywords is not None
         count = len(leaves) - len(self.keywords)
-        return self.fn(*leaves[:count], **dict(zip(self.keywords, leaves[count:], strict=True)))
+        return leaves[:count], dict(zip(self.keywords, leaves[count:], strict=True))
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self.device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
@@ -21,7 +20,7 @@ class Runner:
     """The lanes and streams of a graph; as a context manager it keeps them between runs.
 
     Args:
-        cpu_lanes: How many CPU workers share the machine's threads.
+        cpu_lanes: How many CPU workers share the threads that torch has for operators.
 
     Attributes:
         tracks: Whether autograd tracks what tasks do, where it is on.
@@ -29,7 +28,7 @@ class Runner:
 
     def __init__(self, cpu_lanes: int) -> None:
         self.tracks = True
-        self._threads_each = max(1, (os.cpu_count() or 1) // cpu_lanes)
+        self._threads_each = max(1, torch.get_num_threads() // cpu_lanes)
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[str, Lane] = {}
         self._kept: contextlib.ExitStack | None = None
