@@ -1,9 +1,9 @@
 """Run task graphs under CSAN, torch's finder of races between streams; print as JSON what it says.
 
-200 random graphs over two GPUs and the CPU that must have none, then races made on purpose. What
-CSAN can't see is listed in transfer_csan.py.
+Random graphs over two GPUs and the CPU that must have none, then races made on purpose. What
+CSAN can't see is listed in transfer_csan.py. Its bookkeeping takes about a second for a graph.
 
-Usage: python graph_csan.py
+Usage: python graph_csan.py FIRST_SEED SEEDS
 """
 
 import contextlib
@@ -22,8 +22,6 @@ from autopar.node import Node
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from graph_checks import Case
 from graph_programs import LABELS, Program
-
-_GRAPHS = 200
 
 
 def shown_tasks(dispatch, seen):
@@ -73,7 +71,9 @@ def to_host(graph, x):
 
 
 def from_host(graph, x):
-    graph.add(torch.mul, torch.ones(1000), 2, device="cuda:0")
+    """Many, for a thread that has copied its last waits for the stream, and so for all copies."""
+    for _ in range(20):
+        graph.add(torch.mul, torch.ones(1000), 2, device="cuda:0")
 
 
 def alone(graph, x):
@@ -114,13 +114,13 @@ def races(handler):
     return found
 
 
-def findings():
+def findings(first, count):
     """Everything, from a thread other than the main one, which polls: CSAN sees only waits."""
     dispatch, seen, graphs = new_dispatch(), [], []
     handler = dispatch.event_handler
     with Shown(dispatch), shown_tasks(dispatch, seen):
         torch.zeros(1, device="cuda:0")
-        for seed in range(_GRAPHS):
+        for seed in range(first, first + count):
             before = len(seen)
             reports, wrong = reports_of(handler, functools.partial(random_graph, seed))
             tasks = len(seen) - before
@@ -129,4 +129,4 @@ def findings():
 
 
 if __name__ == "__main__":
-    main(findings)
+    main(functools.partial(findings, *map(int, sys.argv[1:])))
