@@ -13,8 +13,8 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 
 # From the ground up. A room imports rooms of lower floors only, so there can be no circle.
 _PURE_FLOORS = (
-    {"access", "copyplan", "digest", "display", "limit", "measurement", "origin", "progress"}
-    | {"provenance", "span", "storage"},
+    {"access", "copyplan", "digest", "display", "fresh", "limit", "measurement", "origin"}
+    | {"progress", "provenance", "span", "storage"},
     {"record", "schedule", "traces", "unit"},
     {"layers", "table"},
     {"words"},

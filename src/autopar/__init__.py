@@ -28,13 +28,18 @@ from autopar.traces import write_trace
 from autopar.worker import cpu_lane
 
 if TYPE_CHECKING:
+    from autopar.fresh import in_fresh_process
     from autopar.graph import TaskGraph
     from autopar.transfer import CopyPipeline
 
 __version__ = VERSION
 
 # What many programs do without.
-_AT_FIRST_USE = {"CopyPipeline": "autopar.transfer", "TaskGraph": "autopar.graph"}
+_AT_FIRST_USE = {
+    "CopyPipeline": "autopar.transfer",
+    "TaskGraph": "autopar.graph",
+    "in_fresh_process": "autopar.fresh",
+}
 
 __all__ = [
     "Benchmark",
@@ -63,6 +68,7 @@ __all__ = [
     "empty_pinned_pool",
     "gpu",
     "hidden_share",
+    "in_fresh_process",
     "measure",
     "measure_in_turn",
     "newest_record",

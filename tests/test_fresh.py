@@ -1,0 +1,74 @@
+"""A function called in a new process: its result, its surroundings, its errors."""
+
+import os
+import sys
+
+import pytest
+
+from autopar import in_fresh_process
+
+
+def plus_one(x):
+    return x + 1
+
+
+def seen(numbers, name):
+    import os
+
+    return {"sum": sum(plus_one(each) for each in numbers), "set": os.environ.get(name)}
+
+
+def process():
+    import os
+    import sys
+
+    return [os.getpid(), sys.executable, "autopar" in sys.modules]
+
+
+def finds_autopar():
+    import autopar
+
+    return autopar.__version__
+
+
+def noisy():
+    print("something else first")
+    return 1
+
+
+def broken():
+    msg = "no such luck"
+    raise ValueError(msg)
+
+
+def test_a_function_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given():
+    found = in_fresh_process(
+        seen, [1, 2], "AUTOPAR_TEST", uses=(plus_one,), environment={"AUTOPAR_TEST": "on"}
+    )
+    assert found == {"sum": 5, "set": "on"}
+    assert "AUTOPAR_TEST" not in os.environ
+
+
+def test_it_is_another_process_of_this_python_that_has_imported_nothing_yet():
+    number, python, imported = in_fresh_process(process)
+    assert number != os.getpid()
+    assert python == sys.executable
+    assert not imported
+
+
+def test_it_finds_this_autopar():
+    assert in_fresh_process(finds_autopar)
+
+
+def test_what_it_prints_is_not_its_result():
+    assert in_fresh_process(noisy) == 1
+
+
+def test_an_error_there_is_told_here():
+    with pytest.raises(RuntimeError, match=r"(?s)broken failed .*no such luck"):
+        in_fresh_process(broken)
+
+
+def test_a_function_that_is_missing_there_is_named():
+    with pytest.raises(RuntimeError, match="plus_one"):
+        in_fresh_process(seen, [1], "AUTOPAR_TEST")
