@@ -1,0 +1,326 @@
+"""
+Do independent products run at once?
+====================================
+
+| **You'll do:** exercise 1 of the chapter: an experiment that tells whether PyTorch runs the
+  independent products of `run` in parallel on one device.
+| **You'll learn:** why it doesn't, why streams alone seldom help, and what does.
+| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+
+**The claim.** By itself PyTorch runs them one after another, for a stream is a queue. On several
+streams large products still take as long, as each fills the GPU, and small ones take longer, as
+the host can't launch them fast enough. A CUDA graph with branches does run small ones at once. The
+figure shows what each way gains, from small to large.
+"""
+
+# %%
+# The work
+# --------
+# Two factors: the size of a product, and the way to run many of them. The chapter says 50 in one
+# place, 10 or 8 in others, so the count is a parameter. Its size is 4000 x 4000, the last one here.
+
+import math
+import os
+
+import matplotlib.pyplot as plt
+import torch
+
+import autopar as ap
+
+BOOK = {
+    "count": 50,
+    "sizes": [128, 256, 512, 1024, 2048, 4000],
+    "streams": 8,
+    "seen": [256, 1024, 4000],  # sizes whose timelines are kept
+}
+EAGER = "one stream", "several streams"
+CPU = {"count": 400, "size": 256, "rounds": 7}
+HERE = {"count": 24, "size": 384, "rounds": 7}
+MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
+
+
+# %%
+# The ways
+# --------
+# One stream is the plain loop, `ap.workload.products`. Several streams fork from it, each waiting
+# for an event, and join it in the same manner. A CUDA graph takes the host out of it: one call
+# launches all products, as one chain or on branches. `capture` times both.
+
+
+def on_streams(x, count, streams):
+    """Deal `count` products out to several streams, then let the current one wait for them."""
+    current, results = torch.cuda.current_stream(), []
+    fork = current.record_event()
+    for stream in streams:
+        stream.wait_event(fork)
+    for i in range(count):
+        with torch.cuda.stream(streams[i % len(streams)]):
+            results.append(x.mm(x))
+    for stream in streams:
+        current.wait_event(stream.record_event())
+    return results
+
+
+def in_a_graph(x, count):
+    """The results of a replay, and the time for one product as a chain and with branches."""
+    graph = ap.TaskGraph()
+    tasks = [graph.add(torch.mm, x, x, name="product") for _ in range(count)]
+    captured = graph.capture()
+    results = captured.replay()[tasks]
+    ap.synchronize(x.device)
+    chain_s, *branches_s = (captured.trial_s[n] for n in sorted(captured.trial_s))
+    return results, chain_s / count, min(branches_s) / count
+
+
+def one_device(count, sizes, streams, seen):
+    """Each size on one stream, on several, and in a CUDA graph with and without branches."""
+    gpu = ap.gpu(0)
+    side = [torch.cuda.Stream(gpu) for _ in range(streams)]
+    values = {"multiprocessors": torch.cuda.get_device_properties(gpu).multi_processor_count}
+    measurements, timelines, checks = [], {}, {}
+    for size in sizes:
+        x = ap.workload.matrix(size, gpu)
+        both = (
+            lambda x=x: ap.workload.products(x, count),
+            lambda x=x: on_streams(x, count, side),
+        )
+        ways = {f"{size}, {way}": run for way, run in zip(EAGER, both, strict=True)}
+        # Before the product is computed, so that no leftover of it can be taken for a result.
+        results = on_streams(x, count, side)
+        in_graph = count if size < max(sizes) else streams  # many large ones would take long
+        replayed, chain_s, branches_s = in_a_graph(x, in_graph)
+        product = x.mm(x)
+        checks[f"{size}: equal"] = all(torch.equal(each, product) for each in results + replayed)
+        values |= {f"{size}, chain, s": chain_s, f"{size}, branches, s": branches_s}
+        del results, replayed
+        measurements += ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=5)
+        if size in seen:
+            timelines |= {label: ap.timeline_of(way) for label, way in ways.items()}
+    return ap.Findings(measurements, timelines, checks, values)
+
+
+# %%
+# Predict
+# -------
+# A GPU computes a product in blocks, each on one multiprocessor. If blocks are 128 x 128 results,
+# they come in as many waves as below, and in the last one some multiprocessors are idle. Only that
+# can be gained, and never more than there are streams. It is an estimate: the library chooses its
+# blocks itself.
+
+gpu = ap.recorded(one_device, name="x1_one_device", parameters=BOOK)
+sizes, streams, count = BOOK["sizes"], BOOK["streams"], BOOK["count"]
+multiprocessors = gpu.values["multiprocessors"]
+waves = {size: math.ceil(size / 128) ** 2 / multiprocessors for size in sizes}
+at_most = {size: min(streams, math.ceil(waves[size]) / waves[size]) for size in sizes}
+rows = [
+    [f"{size}", f"{waves[size] * multiprocessors:.0f}", f"{waves[size]:.2f}", f"{most:.2f} x"]
+    for size, most in at_most.items()
+]
+caption = f"Estimated blocks of a product, on {multiprocessors:.0f} multiprocessors"
+headers = ["side", "blocks", "waves", "gain at most"]
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin))
+
+# %%
+# How long?
+# ---------
+# The limit is a product's arithmetic at the best rate that any way has reached at any size.
+
+flops = ap.workload.product_flops
+each_s, by_streams, by_branches = {}, {}, {}
+for size in sizes:
+    one_s, several_s = (gpu.measurements[f"{size}, {way}"].median_s / count for way in EAGER)
+    chain_s, branches_s = (gpu.values[f"{size}, {way}, s"] for way in ("chain", "branches"))
+    each_s[size] = [one_s, several_s, chain_s, branches_s]
+    by_streams[size], by_branches[size] = one_s / several_s, chain_s / branches_s
+rate = max(flops(size) / min(times_s) for size, times_s in each_s.items())
+rows = []
+for size, times_s in each_s.items():
+    times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s, flops(size) / rate)]
+    rows.append([f"{size}", *times, f"{by_streams[size]:.2f} x", f"{by_branches[size]:.2f} x"])
+headers = ["side", *EAGER, "chain", "branches", "limit", "streams gain", "branches gain"]
+note = "Streams gain over one stream; branches of a CUDA graph gain over its chain."
+caption = f"Microseconds for one of {count} products, {streams} streams"
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=[note]))
+
+# %%
+# See it
+# ------
+# What each way gains over its serial twin, and the estimate from above.
+
+figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
+ax.plot(sizes, by_streams.values(), "o-", label=f"{streams} streams")
+ax.plot(sizes, by_branches.values(), "s-", label="branches of a graph")
+ax.plot(sizes, at_most.values(), "--", color="0.4", label="at most, estimated")
+ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="gain")
+ax.set_xticks(sizes, [str(size) for size in sizes])
+ax.set_yticks([0.5, 1, 2, 4, 8], ["0.5 x", "1 x", "2 x", "4 x", "8 x"])
+ax.minorticks_off()
+ax.grid(axis="y", alpha=0.3)
+ax.legend()
+figure.suptitle(gpu.origin, fontsize=7)
+ap.plot.show("x1_one_device")
+
+# %%
+# Did they run at once?
+# ---------------------
+# Time alone doesn't tell, the profiler's timelines do. The kernels' times added up, over the time
+# in which any of them ran, is how many ran at once. `busy` is the share of the whole in which any
+# ran.
+
+
+def at_once(timeline):
+    """How many ran at once, averaged over the time in which any ran."""
+    return sum(span.duration_s for span in timeline.spans) / timeline.busy_s()
+
+
+rows = []
+for label, timeline in gpu.timelines.items():
+    kernels_us = 1e6 * sum(span.duration_s for span in timeline.spans) / count
+    busy = f"{timeline.busy_s() / timeline.makespan_s:.0%}"
+    rows.append([label, f"{at_once(timeline):.2f}", f"{kernels_us:.1f} us", busy])
+headers = ["side, way", "at once", "a product's kernels", "busy"]
+ap.show(ap.tabulate(headers, rows, caption="From the timelines", origin=gpu.origin))
+
+# %%
+# The answer, on the numbers. Large products may well be under way together on several streams, but
+# they share the multiprocessors, and each takes longer by as much. In between are those too small
+# to fill the GPU that take long enough for the host to launch the next: there streams gain most.
+
+small, large = min(BOOK["seen"]), max(sizes)
+middle, best = max(by_streams, key=by_streams.get), max(by_branches, key=by_branches.get)
+for size in BOOK["seen"]:
+    assert at_once(gpu.timelines[f"{size}, one stream"]) < 1.01, "one stream isn't in order"
+assert max(by_streams[large], by_branches[large]) < 1.1, "large products gain much"
+assert by_streams[small] < 1 < by_streams[middle], "streams gain for small products"
+assert waves[middle] < 1, "streams do best where products fill the GPU"
+assert by_branches[small] > 2, "branches don't run small products at once"
+print("PyTorch by itself: no.")
+for size in (small, middle, large):
+    print(f"At {size} streams gain {by_streams[size]:.2f} x, branches {by_branches[size]:.2f} x.")
+print(f"Branches gain most at {best}: {by_branches[best]:.2f} x.")
+
+# %%
+# Small products on several streams: the GPU is done with each before the host has launched the
+# next, so the streams take turns.
+
+shown = {way: gpu.timelines[f"{small}, {way}"] for way in EAGER}
+assert at_once(shown["several streams"]) < 1.2, "small products of several streams do overlap"
+ap.show(ap.draw(shown, title=f"{count} products of {small} x {small}", caption="As many launches."))
+
+# %%
+# And MXNet?
+# ----------
+# A CPU operator of PyTorch returns when it is done, so a loop can't overlap anything there either.
+# MXNet, in which the chapter was first written, queues operators to an engine that knows what each
+# reads and writes. Its last version runs on a CPU here, with one worker, as it does by itself, and
+# with two; beside it are PyTorch's loop and a task graph on two lanes. All take one thread for
+# each product.
+
+
+def by_mxnet(count, size, rounds):
+    """Seconds for all products, queued to MXNet's engine, by round."""
+    import time
+
+    import numpy
+
+    for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
+        if name not in vars(numpy):  # names that MXNet uses, and NumPy since 1.24 lacks
+            setattr(numpy, name, kind)
+    import mxnet
+
+    x = mxnet.nd.random.uniform(0, 1, (size, size))
+    outs = [mxnet.nd.zeros((size, size)) for _ in range(count)]
+    taken_s = []
+    for _ in range(rounds + 1):
+        mxnet.nd.waitall()
+        start_s = time.perf_counter()
+        for out in outs:
+            mxnet.nd.dot(x, x, out=out)
+        mxnet.nd.waitall()
+        taken_s.append(time.perf_counter() - start_s)
+    return taken_s[1:]
+
+
+def by_torch(count, size, rounds, lanes):
+    """The same in a loop, or with lanes as tasks of a graph."""
+    import torch
+
+    import autopar as ap
+
+    x, outs = ap.workload.matrix(size), [torch.zeros(size, size) for _ in range(count)]
+
+    def loop():
+        for out in outs:
+            torch.mm(x, x, out=out)
+
+    with ap.TaskGraph(cpu_lanes=max(1, lanes)) as graph:
+        for out in outs:
+            graph.add(torch.mm, x, x, out=out, writes=[out])
+        way = graph.run if lanes else loop
+        return ap.measure(way, label="products", warmup=1, repeats=rounds).values_s
+
+
+def engines(count, size, rounds, python):
+    """Both libraries with one worker and with two; MXNet where its Python is named."""
+    work, one_thread = (count, size, rounds), {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+    def torch_s(lanes):
+        return ap.in_fresh_process(by_torch, *work, lanes, environment=one_thread)
+
+    def mxnet_s(workers):
+        environment = {**one_thread, "MXNET_CPU_WORKER_NTHREADS": f"{workers}"}
+        return ap.in_fresh_process(by_mxnet, *work, python=python, environment=environment)
+
+    cores = ap.capacity(2).cores
+    found = {"PyTorch, loop": torch_s(0), "PyTorch, graph on 2 lanes": torch_s(2)}
+    if python:
+        found |= {"MXNet, 1 worker": mxnet_s(1), "MXNet, 2 workers": mxnet_s(2)}
+    measurements = [ap.Measurement(label, tuple(taken_s)) for label, taken_s in found.items()]
+    return ap.Findings(measurements, {}, {}, {"cores": max(cores, ap.capacity(2).cores)})
+
+
+def engines_there(count, size, rounds):
+    """On a machine that has MXNet."""
+    return engines(count, size, rounds, os.environ[MXNET])
+
+
+def gain(record, label):
+    """Two workers over one, by library."""
+    before, after = (one for name, one in record.measurements.items() if name.startswith(label))
+    return after.speedup_over(before)
+
+
+there = ap.recorded(engines_there, name="x1_engines", parameters=CPU)
+caption = f"{CPU['count']} products of {CPU['size']} x {CPU['size']} on a CPU"
+ap.show(ap.compare(there.measurements, caption=caption))
+
+# %%
+# The answer on the CPU: by themselves neither does. MXNet's engine would, with more workers than it
+# takes by itself; PyTorch needs the graph.
+
+assert gain(there, "MXNet") > 1.3, "MXNet's engine runs nothing at once"
+assert gain(there, "PyTorch") > 1.3, "the task graph runs nothing at once"
+for label in ("PyTorch", "MXNet"):
+    print(f"{label}: two workers gain {gain(there, label):.2f} x over one.")
+
+# %%
+# On this machine
+# ---------------
+# The same, without MXNet. The limit comes from probes of the machine before and after. Two lanes
+# may gain little where the system puts both on the hardware threads of one core.
+
+here = ap.observed(engines, name="products here", parameters={**HERE, "python": ""})
+loop, lanes = here.measurements
+limits = {lanes: here.measurements[loop].min_s / here.values["cores"]}
+ap.show(ap.compare(here.measurements, limit_s=limits, caption="Products on this CPU"))
+
+# %%
+# When this does not help
+# -----------------------
+# Large products leave nothing to gain on one device, and small ones should first become larger:
+# one `torch.bmm` takes a batch of them. Streams pay across devices, and for copies.
+#
+# Now you
+# -------
+# Set `count` to 10 and to 8, the chapter's other numbers: which gains change, and why not those of
+# large products? Then try sizes between 1024 and 2048: does the gain follow the waves?

@@ -1,0 +1,259 @@
+"""
+Run small operators at once
+===========================
+
+| **You'll do:** exercise 2 of the chapter: many products of small matrices on one GPU and on one
+  CPU, in every way that may run several at once.
+| **You'll learn:** up to which size parallelism pays on one device, and what stands in its way.
+| **You need:** nothing but this page; without a GPU it shows records, and runs on CPU lanes.
+
+**The claim.** An operator too small to fill a device leaves room for others beside it. On a GPU
+the branches of a CUDA graph use that room. Eager streams can't, where launching takes longer than
+the work. On a CPU lanes of one thread each do better than all threads inside each operator, from
+some size on and up to another. The two figures show these sizes.
+"""
+
+# %%
+# The work
+# --------
+# Each product is a single call of an operator. On the CPU there are so many of a size that they
+# take long enough to be timed: pairs of a size and a count.
+
+import itertools
+import math
+import os
+
+import matplotlib.pyplot as plt
+import torch
+
+import autopar as ap
+
+GPU = {"count": 64, "sizes": [64, 128, 256, 512, 1024, 2048], "streams": 8}
+CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]
+HERE = [[64, 64], [128, 96], [192, 64], [256, 32], [384, 12], [512, 8]]
+EAGER = "one by one", "streams", "bmm"
+WAYS = "all threads for each", "lanes of one thread"
+LEAST = 1.1  # whoever gains less than a tenth can do without
+
+
+# %%
+# The ways on a GPU
+# -----------------
+# One by one; dealt out to streams; as a batch, which is a single operator; and captured, as a
+# chain and with branches, whose times `trial_s` has.
+
+
+def on_streams(each, streams):
+    """Products dealt out to several streams, which the current one waits for."""
+    current, results = torch.cuda.current_stream(), []
+    for stream in streams:
+        stream.wait_stream(current)
+    for x, stream in zip(each, itertools.cycle(streams), strict=False):
+        with torch.cuda.stream(stream):
+            results.append(x.mm(x))
+    for stream in streams:
+        current.wait_stream(stream)
+    return results
+
+
+def on_gpu(count, sizes, streams):
+    """Each size in every way; the graphs' times are values, by the number of branches."""
+    gpu = ap.gpu(0)
+    side = [torch.cuda.Stream(gpu) for _ in range(streams)]
+    measurements, checks, values = [], {}, {}
+    for size in sizes:
+        batch = torch.randn(count, size, size, device=gpu) / size**0.5
+        each = batch.unbind()
+        ways = (
+            lambda each=each: [x.mm(x) for x in each],
+            lambda each=each: on_streams(each, side),
+            lambda batch=batch: torch.bmm(batch, batch),
+        )
+        in_streams = ways[1]()  # first, so that it finds no results of others in its memory
+        graph = ap.TaskGraph()
+        tasks = [graph.add(torch.mm, x, x, name="product") for x in each]
+        captured = graph.capture()
+        wanted = ways[0]()
+        checks[f"{size}, streams: equal"] = all(map(torch.equal, in_streams, wanted))
+        checks[f"{size}, graph: equal"] = all(map(torch.equal, captured.replay()[tasks], wanted))
+        checks[f"{size}, bmm: close"] = torch.allclose(ways[2](), torch.stack(wanted), atol=1e-5)
+        values |= {f"{size}, {n} branches, s": s for n, s in captured.trial_s.items()}
+        named = {f"{size}, {way}": fn for way, fn in zip(EAGER, ways, strict=True)}
+        measurements += ap.measure_in_turn(named, devices=[gpu], warmup=1, repeats=7)
+    return ap.Findings(measurements, {}, checks, values)
+
+
+# %%
+# Predict
+# -------
+# A small product leaves most multiprocessors idle. Branches can use them, until one product fills
+# the GPU by itself. What the host launches one by one gets no faster than it launches. The limit
+# is a product's arithmetic, at the best rate that any way reached at any size.
+
+gpu = ap.recorded(on_gpu, name="x2_on_gpu", parameters=GPU)
+count, sizes, flops = GPU["count"], GPU["sizes"], ap.workload.product_flops
+GRAPHS = "graph, chain", "graph, branches"
+each_s, gain = {}, {}
+for size in sizes:
+    trial_s = [gpu.values[f"{size}, {n} branches, s"] for n in (1, 2, 4, 8)]
+    totals_s = [gpu.measurements[f"{size}, {way}"].median_s for way in EAGER]
+    totals_s += [trial_s[0], min(trial_s[1:])]
+    each_s[size] = {way: s / count for way, s in zip(EAGER + GRAPHS, totals_s, strict=True)}
+    gain[size] = trial_s[0] / min(trial_s[1:])
+rate = max(flops(size) / min(times_s.values()) for size, times_s in each_s.items())
+rows = []
+for size, times_s in each_s.items():
+    times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s.values(), flops(size) / rate)]
+    rows.append([f"{size}", *times, f"{gain[size]:.2f} x"])
+headers = ["side", *EAGER, *GRAPHS, "limit", "branches gain"]
+caption = f"Microseconds for one of {count} products on a GPU, {GPU['streams']} streams"
+notes = ["Graphs are timed on the GPU, without their one launch. The gain is over the chain."]
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=notes))
+
+# %%
+# Up to which size?
+# -----------------
+# Between two sizes the gain is taken to be straight on logarithmic scales.
+
+
+def crossing(gain, level):
+    """The size at which a gain falls below a level."""
+    pairs = itertools.pairwise(gain.items())
+    (size, high), (larger, low) = next(pair for pair in pairs if pair[0][1] >= level > pair[1][1])
+    return size * (larger / size) ** (math.log(high / level) / math.log(high / low))
+
+
+crossover, best = crossing(gain, LEAST), max(gain, key=gain.get)
+one_s, _, batch_s, _, branches_s = each_s[best].values()
+assert min(gain[size] for size in (64, 128, 256)) > 2, "branches don't run small products at once"
+assert batch_s < branches_s, "branches are faster than a batch"
+for size in (64, 256):
+    assert each_s[size]["streams"] > each_s[size]["one by one"], "eager streams gain"
+print(f"Branches gain most at {best}: {gain[best]:.2f} x over the chain. There, one by one")
+print(
+    f"takes {one_s / branches_s:.1f} times as long, and a batch {batch_s / branches_s:.2f} times."
+)
+print(f"Beyond {crossover:.0f} branches gain less than {LEAST - 1:.0%}.")
+
+# %%
+# See it
+# ------
+# At the left the eager ways are level: that is launching, whatever the size.
+
+figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+for way, marker in zip(EAGER + GRAPHS, "osD^v", strict=True):
+    ax.plot(sizes, [1e6 * each_s[size][way] for size in sizes], marker=marker, label=way)
+ax.plot(sizes, [1e6 * flops(size) / rate for size in sizes], "--", color="0.4", label="limit")
+ax.axvline(crossover, color="0.6", linestyle=":", label="branches gain a tenth")
+ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="us for a product")
+ax.set_xticks(sizes, [str(size) for size in sizes])
+ax.minorticks_off()
+ax.legend(fontsize="small")
+figure.suptitle(gpu.origin, fontsize=7)
+ap.plot.show("x2_small_operators")
+
+# %%
+# The ways on a CPU
+# -----------------
+# One thread for everything; all threads inside each product; and a task graph's lanes with one
+# thread each, as many as there are hardware threads. Lanes let go of Python's lock only while an
+# operator runs, so a task is one operator, which should take long. Results go to memory that is
+# there: clearing fresh pages would be timed too. The limit is one thread's time over the cores'
+# worth of work that a probe finds before or after, whichever is more.
+
+
+def run(x, outs):
+    """A product into each."""
+    for out in outs:
+        torch.mm(x, x, out=out)
+
+
+def on_cpu(work):
+    """Each size by one thread, by all threads for each product, and on lanes of one thread."""
+    measurements, checks, lanes = [], {}, os.cpu_count()
+    cores = ap.capacity(lanes).cores
+    with ap.cpu_lane(1) as one, ap.cpu_lane(torch.get_num_threads()) as every:
+        for size, count in work:
+            x, graph = ap.workload.matrix(size), ap.TaskGraph(cpu_lanes=lanes)
+            outs = [torch.full((size, size), torch.nan) for _ in range(count)]
+            for out in outs:
+                graph.add(torch.mm, x, x, out=out, writes=[out])
+            ways = {  # threads inside an operator stay awake after it: no lanes right behind them
+                f"{size}, {WAYS[1]}": graph.run,
+                f"{size}, {WAYS[0]}": lambda x=x, outs=outs: every.submit(run, x, outs).wait(),
+                f"{size}, one thread": lambda x=x, outs=outs: one.submit(run, x, outs).wait(),
+            }
+            with graph:
+                graph.run()
+                product = one.submit(torch.mm, x, x).result()
+                checks[f"{size}: equal"] = all(torch.equal(out, product) for out in outs)
+                measurements += ap.measure_in_turn(ways, warmup=1, repeats=5)
+    values = {"lanes": lanes, "cores": max(cores, ap.capacity(lanes).cores)}
+    return ap.Findings(measurements, {}, checks, values)
+
+
+def gains(record, way):
+    """Size to gain over one thread."""
+    of, found = record.measurements, {}
+    for size, _ in record.parameters["work"]:
+        found[size] = of[f"{size}, {way}"].speedup_over(of[f"{size}, one thread"])
+    return found
+
+
+there = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})
+here = ap.observed(on_cpu, name="small products on this CPU", parameters={"work": HERE})
+records = {"GPU machine": there, "this machine": here}
+found = {f"{where}, {way}": gains(records[where], way) for where in records for way in WAYS}
+rows = []
+for size, _ in CPU:
+    rows.append([f"{size}", *(f"{of[size]:.2f} x" if size in of else "-" for of in found.values())])
+cores = {where: record.values["cores"] for where, record in records.items()}
+rows.append(["limit", *(f"{cores[where]:.2f} x" for where in records for _ in WAYS)])
+notes = [
+    f"{where}: {record.values['lanes']:.0f} lanes, {record.hardware['cpu']}, "
+    f"{record.recorded_at[:10]}, torch {record.software['torch']}"
+    for where, record in records.items()
+]
+caption = "What many products on a CPU gain over one thread"
+ap.show(ap.tabulate(["side", *found], rows, caption=caption, notes=notes))
+
+# %%
+# Lanes gain where an operator takes longer than handing it over, and all threads inside it where
+# there is enough for each of them to do. On the GPU machine's CPU:
+
+inside, lanes = (found[f"GPU machine, {way}"] for way in WAYS)
+ahead = {size: lanes[size] / max(1, inside[size]) for size in lanes}
+best = max(ahead, key=ahead.get)
+assert ahead[best] > 1.1, "lanes are never ahead"
+later = [size for size in ahead if size > best and ahead[size] < 1]
+print(f"Lanes are furthest ahead at {best}: {lanes[best]:.1f} x one thread,")
+print(f"where all threads inside each product make {inside[best]:.1f} x. These are")
+print(f"faster from {later[0]} on." if later else f"faster at no size up to {max(ahead)}.")
+
+# %%
+# The dashed line is the limit.
+
+figure, axes = plt.subplots(1, 2, figsize=(7, 3), sharex=True, layout="constrained")
+for ax, where in zip(axes, records, strict=True):
+    for way, marker in zip(WAYS, "os", strict=True):
+        ax.plot(*zip(*found[f"{where}, {way}"].items(), strict=True), marker=marker, label=way)
+    ax.axhline(cores[where], linestyle="--", color="0.4")
+    ax.set(xscale="log", title=where, xlabel="side of the matrices", ylim=(0, None))
+    ax.set_xticks([64, 128, 256, 512], ["64", "128", "256", "512"])
+    ax.minorticks_off()
+axes[0].set_ylabel("gain over one thread")
+axes[0].legend(fontsize="small")
+figure.suptitle("\n".join(notes), fontsize=7)
+ap.plot.show("x2_on_cpu")
+
+# %%
+# When this does not help
+# -----------------------
+# A batch, where all operators are of one shape, beats every way to run them at once. Operators
+# smaller than their launch, or than handing them to a lane, gain nothing by more queues: make
+# fewer of them. And those that fill the device are best run one after another.
+#
+# Now you
+# -------
+# Let tasks on CPU lanes make ten products each, in a Python loop: what is lost at 64, and why not
+# at 512? Then capture a chain of 64 products, each of the one before: what do branches gain?
