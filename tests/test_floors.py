@@ -15,12 +15,18 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 _PURE_FLOORS = (
     {"access", "copyplan", "digest", "display", "fresh", "limit", "measurement", "origin"}
     | {"progress", "provenance", "span", "storage"},
-    {"record", "schedule", "traces", "unit"},
-    {"layers", "table"},
+    {"evidence", "events", "intervals", "record", "schedule", "traces", "unit"},
+    {"jobs", "layers", "table", "usage"},
+    {"idle", "nsys", "own"},
+    {"diagnosis", "kineto"},
+    {"tracefile"},
     {"words"},
     {"shapes"},
     {"planplot"},
     {"plot", "svg"},
+    {"report"},
+    {"reportpage"},
+    {"inspection"},
 )
 _TORCH_FLOORS = (
     {"annotate", "clock", "device", "layout", "node", "owner", "tracing"} | {"workload"},

@@ -36,7 +36,7 @@ def test_importing_has_no_effects_and_costs_little(run_program, tmp_path):
 _D2L = "cpu gpu num_gpus try_gpu try_all_gpus Timer Benchmark"
 _OURS = (
     "synchronize describe capacity measure annotate Lane cpu_lane cuda_lane Span Timeline "
-    "write_trace compare plot recorded"
+    "read_trace write_trace TraceError compare plot recorded"
 )
 
 

@@ -510,3 +510,17 @@ def test_importing_leaves_matplotlib_alone() -> None:
     code = "import sys, autopar.plot; assert 'matplotlib' not in sys.modules"
     path = os.pathsep.join(sys.path)
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_very_many_spans_are_drawn_as_few_and_palest_where_least_busy() -> None:
+    spans = tuple(Span("k", "lane", i * 1e-5, i * 1e-5 + 5e-6) for i in range(5_000))
+    (one,) = plot.timeline(Timeline(spans)).collections
+    assert len(one.get_paths()) < 50
+    assert np.asarray(one.get_facecolor())[0][3] == pytest.approx(0.5, abs=0.01)
+
+
+def test_a_lane_may_be_called_like_half_a_formula(tmp_path: Path) -> None:
+    ax = plot.timeline(Timeline((Span("k", "$x^$", 0, 1),)))
+    plot.save(ax, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert not plt.get_fignums()

@@ -74,7 +74,7 @@ def test_rebasing_moves_all_spans_alike():
         (("a", "x", 0, math.nan), "before its start"),
         (("a", "x", math.nan, 0), "before its start"),
         (("a", "", 0, 1), "named lane"),
-        (("a", "x", 0, 1, "communication"), "compute, copy, host"),
+        (("a", "x", 0, 1, "waiting"), "compute, copy, communication, host"),
     ],
 )
 def test_refuses_spans_that_cannot_be(span, match):

@@ -328,3 +328,41 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         draw(serial, title="t", limit_s=-1)
     with pytest.raises(ValueError, match="finite"):
         draw(Timeline((Span("a", "lane", 0, math.inf),)), title="t")
+
+
+def test_communication_has_its_own_look_mark_and_figure() -> None:
+    spans = (
+        Span("gemm", "GPU 0 stream 7", 0, 4),
+        Span("all-reduce", "GPU 0 stream 20", 3, 5, "communication"),
+    )
+    drawing = draw(Timeline(spans), title="t")
+    groups = {
+        group.get("class"): group.get("style", "") for group in svg_of(drawing).iter(f"{SVG}g")
+    }
+    pattern = re.search(r"fill:url\(#([\w-]+)\)", groups["autopar-communication"])
+    assert pattern is not None
+    tile = svg_of(drawing).find(f".//{SVG}pattern[@id='{pattern[1]}']")
+    assert tile is not None
+    assert len(tile.findall(f"{SVG}line")) == 2, "crossed, where that of copies goes one way"
+    assert "communication" in [text.text for text in svg_of(drawing).iter(f"{SVG}text")]
+    assert "~ communication" in str(drawing)
+    assert "Communication 50.0 % hidden behind compute." in words_of(drawing)
+
+
+def test_no_other_gpu_hides_a_copy() -> None:
+    spans = (
+        Span("gemm", "GPU 0 stream 7", 0, 4),
+        Span("D2H", "GPU 0 copies to host", 2, 6, "copy"),
+        Span("gemm", "GPU 1 stream 7", 0, 8),
+        Span("D2H", "GPU 1 copies to host", 6, 10, "copy"),
+    )
+    said = sentences(Timeline(spans))
+    assert said[2] == (
+        "GPU 0: copies 50.0 % hidden behind compute, GPU 1: copies 50.0 % hidden behind compute."
+    )
+    one_copies = Timeline((*spans[:3], Span("mm", "CPU lane 1", 5, 6)))
+    assert "Copies 75.0 % hidden behind compute." in sentences(one_copies), "the CPU's counts"
+    no_compute = Timeline((spans[1], spans[2]))
+    assert "Copies 0.0 % hidden behind compute." in sentences(no_compute)
+    ranked = [Span(s.name, f"rank 1 {s.lane}", s.start_s, s.end_s, s.kind) for s in spans]
+    assert sentences(Timeline(tuple(ranked)))[2].startswith("Rank 1 GPU 0: copies 50.0 %")

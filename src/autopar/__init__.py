@@ -28,8 +28,10 @@ from autopar.traces import write_trace
 from autopar.worker import cpu_lane
 
 if TYPE_CHECKING:
+    from autopar.evidence import TraceError
     from autopar.fresh import in_fresh_process
     from autopar.graph import TaskGraph
+    from autopar.tracefile import read_trace
     from autopar.transfer import CopyPipeline
 
 __version__ = VERSION
@@ -38,7 +40,9 @@ __version__ = VERSION
 _AT_FIRST_USE = {
     "CopyPipeline": "autopar.transfer",
     "TaskGraph": "autopar.graph",
+    "TraceError": "autopar.evidence",
     "in_fresh_process": "autopar.fresh",
+    "read_trace": "autopar.tracefile",
 }
 
 __all__ = [
@@ -57,6 +61,7 @@ __all__ = [
     "TaskGraph",
     "Timeline",
     "Timer",
+    "TraceError",
     "annotate",
     "capacity",
     "compare",
@@ -75,6 +80,7 @@ __all__ = [
     "num_gpus",
     "observed",
     "plot",
+    "read_trace",
     "recorded",
     "show",
     "synchronize",

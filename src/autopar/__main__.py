@@ -1,4 +1,4 @@
-"""The command line: `python -m autopar devices`, `python -m autopar record`."""
+"""The command line: `python -m autopar devices`, `... timeline FILE`, `... record`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,13 @@ from autopar.record import FOLDER
 from autopar.storage import write_atomically
 
 _PACKAGE = Path(__file__).parent
+_OUTPUTS = {
+    "html": "all of it as one HTML page",
+    "png": "the picture as PNG",
+    "svg": "the picture as SVG",
+    "json": "the figures as JSON",
+    "trace": "the timeline for ui.perfetto.dev",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,16 +32,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("devices", help="describe this machine, and how much it really gives")
+    timeline = verbs.add_parser(
+        "timeline", help="what a profiler's trace shows, and why no overlap"
+    )
+    timeline.add_argument("files", nargs="+", type=Path, metavar="FILE", help="or a folder of them")
+    timeline.add_argument("--range", metavar="NAME", help="only this NVTX or record_function range")
+    for ending, what in _OUTPUTS.items():
+        timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument("scripts", nargs="*", type=Path, help="all of gallery/ if not given")
     record.add_argument("--to", type=Path, default=FOLDER, help="folder of records")
     options = parser.parse_args(arguments)
+    if options.verb == "timeline":
+        outputs = {each: path for each in _OUTPUTS if (path := getattr(options, each))}
+        return _timeline(options.files, options.range, outputs)
     return _devices() if options.verb == "devices" else _record(options.scripts, options.to)
 
 
 def _devices() -> int:
     print(describe())
     print(f"capacity\n  {capacity()}")
+    return 0
+
+
+def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, Path]) -> int:
+    from autopar.inspection import inspect  # much that only this verb needs
+
+    try:
+        print(inspect(files, range_name, outputs), end="")
+    except OSError as error:
+        about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return _complain(about)
+    except ValueError as error:  # as a TraceError is
+        return _complain(" ".join(str(error).split()))
     return 0
 
 

@@ -14,18 +14,20 @@ from autopar.display import RICH
 from autopar.limit import Limit, check_limit, limits_of
 from autopar.measurement import Measurement, format_seconds
 from autopar.origin import origins_of, short_names
-from autopar.shapes import COLOURS
+from autopar.shapes import COLOURS, MANY_SPANS, PALEST, thinned
 from autopar.span import Timeline
 from autopar.table import Measurements, distinct
 from autopar.unit import unit_of
-from autopar.words import on_lane
+from autopar.words import by_lane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from autopar.layers import Planned
 
-_HEIGHTS = {"compute": 0.8, "copy": 0.55, "host": 0.3}  # kinds differ in more than their colour
+# Kinds differ in more than their colour.
+_HEIGHTS = {"compute": 0.8, "copy": 0.55, "communication": 0.68, "host": 0.3}
+_HATCHES = {"copy": "////", "communication": "xxxx"}
 _FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
 _SMALL = 7  # points, for what must be on the figure but is not what it shows
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
@@ -169,6 +171,22 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
     return draw_plan(plan, ax, title=title, axes_of=_axes)
 
 
+def save(ax: Axes, path: Path) -> None:
+    """Write the figure of some axes to a PNG file, at twice its resolution, and close it.
+
+    Raises:
+        OSError: The folder is not there or can't be written to.
+    """
+    import matplotlib.pyplot as plt
+
+    figure = ax.get_figure(root=True)
+    assert figure is not None, "axes that were drawn on have a figure"
+    try:
+        figure.savefig(path, dpi=2 * figure.dpi, format="png")
+    finally:
+        plt.close(figure)
+
+
 def show(name: str) -> None:
     """Show the open figures: in a window where there is one, else as files.
 
@@ -202,23 +220,28 @@ def show(name: str) -> None:
 
 def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: float) -> None:
     scale_s = unit_of(whole_s)[1]
-    for row, lane in enumerate(timeline.lanes):
-        spans = on_lane(timeline, lane).spans
-        for kind in dict.fromkeys(span.kind for span in spans):
+    lanes = by_lane(timeline)
+    for row, alone in enumerate(lanes.values()):
+        for kind in dict.fromkeys(span.kind for span in alone.spans):
+            same = [span for span in alone.spans if span.kind == kind]
+            # Of very many, neighbours that nobody can tell apart are one, paler where less busy.
+            many = len(alone.spans) > MANY_SPANS
+            drawn = thinned(same, whole_s or 1.0) if many else [(span, 1.0) for span in same]
             ax.broken_barh(
                 [
                     ((span.start_s - timeline.start_s) / scale_s, span.duration_s / scale_s)
-                    for span in spans
-                    if span.kind == kind
+                    for span, _ in drawn
                 ],
                 (row - _HEIGHTS[kind] / 2, _HEIGHTS[kind]),
-                facecolor=COLOURS[kind],
+                facecolor=[(COLOURS[kind], max(PALEST, busy)) for _, busy in drawn],
                 edgecolor="white",
-                linewidth=0.3,
-                hatch="////" if kind == "copy" else None,
+                linewidth=0.0 if many else 0.3,  # thinner than its edges, a bar would be all edge
+                hatch=_HATCHES.get(kind),
             )
-    ax.set_yticks(range(len(timeline.lanes)), timeline.lanes)
-    ax.set_ylim(len(timeline.lanes) - 0.5, -0.5)  # the first lane on top
+    labels = ax.set_yticks(range(len(lanes)), list(lanes))
+    for tick in labels:
+        tick.label1.set_parse_math(False)  # a lane may be called $0
+    ax.set_ylim(len(lanes) - 0.5, -0.5)  # the first lane on top
     ax.set_xlim(0, 1.03 * (whole_s / scale_s or 1.0))  # of no length: any scale will do
     ax.spines[["top", "right"]].set_visible(False)
     if limit_s is not None:

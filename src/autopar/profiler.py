@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,6 @@ Event = dict[str, Any]
 
 _MARK = "autopar: the host's clock"
 _MARKS = 5  # the narrowest of these windows aligns the two clocks
-_TOLERANCE_S = 1e-6  # the profiler's own clocks agree no better than this
-_DEVICE_CATEGORIES = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "compute"}
 
 
 def timeline_of(fn: Callable[[], object]) -> Timeline:
@@ -67,71 +64,22 @@ def spans_of_events(events: list[Event], offset_s: float = 0.0) -> tuple[Span, .
     Raises:
         RuntimeError: The events contradict each other.
     """
-    complete = [event for event in events if event.get("ph") == "X"]
-    on_device = [event for event in complete if event.get("cat") in _DEVICE_CATEGORIES]
-    _check(on_device, complete)
-    spans = [_device_span(event, offset_s) for event in on_device]
-    spans += [
-        _span(event, "host", "host", offset_s)
-        for event in complete
-        if event.get("cat") == "user_annotation" and event["name"] != _MARK
-    ]
-    return tuple(spans)
+    from autopar.jobs import HOST  # only those who profile need these
+    from autopar.kineto import trace_of
 
-
-def _device(event: Event) -> int:
-    """The GPU that did it; copies between two GPUs name three, of which one does the work."""
-    found: int = event["args"].get("device", event["args"].get("inDevice", -1))
-    return found
-
-
-def _device_span(event: Event, offset_s: float) -> Span:
-    gpu = f"GPU {_device(event)}"
-    kind = _DEVICE_CATEGORIES[event["cat"]]
-    if kind == "compute":
-        return _span(event, f"{gpu} stream {event['args']['stream']}", kind, offset_s)
-    directions = {"DtoH": "to host", "HtoD": "from host", "PtoP": "to a peer", "DtoD": "within"}
-    words = (words for code, words in directions.items() if code in event["name"])
-    return _span(event, f"{gpu} copies {next(words, 'of another kind')}", kind, offset_s)
-
-
-def _span(event: Event, lane: str, kind: str, offset_s: float) -> Span:
-    start_s = offset_s + event["ts"] / 1e6
-    return Span(event["name"], lane, start_s, start_s + event["dur"] / 1e6, kind)
-
-
-def _check(on_device: list[Event], complete: list[Event]) -> None:
-    """Refuse a record whose figures would be wrong; profilers have been seen to write such."""
-    launches = {
-        event["args"]["correlation"]: event
-        for event in complete
-        if event.get("cat") in ("cuda_runtime", "cuda_driver")
-        and "correlation" in event.get("args", {})
-    }
-    streams: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
-    for event in on_device:
-        streams[_device(event), event["args"]["stream"]].append(event)
-        launch = launches.get(event["args"].get("correlation"))
-        if event["dur"] <= 0 or event["ts"] <= 0:
-            _refuse(event, f"it starts at {event['ts']} us and takes {event['dur']} us")
-        if launch is not None and event["ts"] + _TOLERANCE_S * 1e6 < launch["ts"]:
-            _refuse(event, f"it starts {launch['ts'] - event['ts']:.3f} us before its launch")
-    for in_order in streams.values():
-        in_order.sort(key=lambda event: event["ts"])
-        for first, second in itertools.pairwise(in_order):
-            overlap_us = first["ts"] + first["dur"] - second["ts"]
-            if overlap_us > _TOLERANCE_S * 1e6:
-                _refuse(
-                    second, f"it overlaps {first['name']!r} of its stream by {overlap_us:.3f} us"
-                )
-
-
-def _refuse(event: Event, why: str) -> None:
-    msg = (
-        f"the profiler's record of {event['name']!r} on GPU {_device(event)} can't be "
-        f"right: {why}. No figure is given for it; run it again."
+    trace = trace_of(events, zero_us=0.0)
+    for where, doubt in trace.doubts.items():
+        if where == HOST:
+            continue  # of calls no figure is made here
+        msg = f"{doubt} No figure is given of it; run it again."
+        raise RuntimeError(msg)
+    spans = [activity.span for activity in trace.activities]
+    # One lane for all threads: workers have lanes of their own.
+    spans += [replace(span, lane="host") for span in trace.ranges if span.name != _MARK]
+    return tuple(
+        replace(span, start_s=offset_s + span.start_s, end_s=offset_s + span.end_s)
+        for span in spans
     )
-    raise RuntimeError(msg)
 
 
 def _host_offset(events: list[Event], marks: list[tuple[float, float]]) -> tuple[float, float]:

@@ -14,10 +14,17 @@ from collections.abc import Iterable, Sequence
 from autopar.measurement import format_seconds
 from autopar.span import Span, Timeline
 from autopar.unit import like, unit_of
-from autopar.words import on_lane
+from autopar.words import by_lane
 
-COLOURS = {"compute": "#3b76c4", "copy": "#d9822b", "host": "#7a869a"}
-HEIGHTS = {"compute": 22, "copy": 15, "host": 8}  # kinds differ in more than their colour
+COLOURS = {
+    "compute": "#3b76c4",
+    "copy": "#d9822b",
+    "communication": "#1f9e89",
+    "host": "#7a869a",
+}
+HEIGHTS = {"compute": 22, "copy": 15, "communication": 18, "host": 8}  # more than colours differ
+# Where lines of hatching go from the corner of a tile, one way or both; no line is a plain bar.
+HATCHED = {"copy": ('y2="5"',), "communication": ('y2="5"', 'x2="5"')}
 MANY_SPANS = 1_000  # in a lane; beyond it neighbours that nobody can tell apart are one
 LINE = 18  # pixels that a line of text takes
 _BAR = max(HEIGHTS.values())
@@ -25,7 +32,7 @@ _PIXELS = 900  # of a wide page, by which half a pixel is meant
 _TICKS = 5  # at most, after zero: their labels must stand side by side on a telephone
 _STEPS = (1, 2, 2.5, 5, 10)
 _PALER = 0.75
-_PALEST = 0.25  # still seen
+PALEST = 0.25  # still seen
 _EDGE = 0.08  # share of the width; half a label on a telephone
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
@@ -50,10 +57,10 @@ def panel(
         y += LINE
         words = f"{_short(name)}: {format_seconds(timeline.makespan_s)}"
         parts.append(f'<text y="{y - 4}" font-weight="bold">{html.escape(words)}</text>')
-    for lane in timeline.lanes:
+    for lane, alone in by_lane(timeline).items():
         y += LINE
         parts.append(f'<text y="{y - 5}">{html.escape(_short(lane))}</text>')
-        spans = on_lane(timeline, lane).spans
+        spans = alone.spans
         for kind in dict.fromkeys(span.kind for span in spans):
             same = [span for span in spans if span.kind == kind]
             draw = _thinned_bars if len(spans) > MANY_SPANS else _bars
@@ -122,25 +129,34 @@ def limit_line(limit_s: float, scale_s: float, bottom: int) -> str:
 
 def legend(kinds: Iterable[str], key: str, top: int) -> list[str]:
     """A swatch and a word for each kind, drawn as its bars are."""
-    parts = []
-    for i, kind in enumerate(kinds):
-        x, height = 90 * i, HEIGHTS[kind] * 2 // 3
+    parts, x = [], 0
+    for kind in kinds:
+        height = HEIGHTS[kind] * 2 // 3
         parts.append(
             f'<rect {_look(kind, key)} x="{x}" y="{top + 14 - height}" width="18" '
             f'height="{height}"/><text x="{x + 24}" y="{top + 12}">{kind}</text>'
         )
+        x += 38 + 7 * len(kind)
     return parts
 
 
-def patterns(key: str) -> str:
-    """The hatching of copies, for readers who see no colours and for print."""
+def patterns(kinds: Iterable[str], key: str) -> str:
+    """The hatching of those kinds that have one, for who sees no colours and for print."""
     # Its colour is set here, since a bar is filled with either a colour or a pattern.
-    return (
-        f'<defs><pattern id="{key}-copy" width="5" height="5" patternUnits="userSpaceOnUse" '
-        f'patternTransform="rotate(45)"><rect width="5" height="5" style="fill:{_colour("copy")}"/>'
-        f'<line y2="5" stroke="#000" stroke-width="2" stroke-opacity="0.45"/>'
-        f"</pattern></defs>"
-    )
+    size = 'width="5" height="5"'
+    parts = []
+    for kind in kinds:
+        if ends := HATCHED.get(kind):
+            lines = "".join(
+                f'<line {end} stroke="#000" stroke-width="2" stroke-opacity="0.45"/>'
+                for end in ends
+            )
+            parts.append(
+                f'<pattern id="{key}-{kind}" {size} patternUnits="userSpaceOnUse" '
+                f'patternTransform="rotate(45)">'
+                f'<rect {size} style="fill:{_colour(kind)}"/>{lines}</pattern>'
+            )
+    return f"<defs>{''.join(parts)}</defs>"
 
 
 def _bars(spans: Sequence[Span], scale_s: float, top: int) -> str:
@@ -158,7 +174,7 @@ def _bars(spans: Sequence[Span], scale_s: float, top: int) -> str:
 def _thinned_bars(spans: Sequence[Span], scale_s: float, top: int) -> str:
     # What stands for many is as dark as it is busy: idle gaps too narrow to draw still show.
     return "\n".join(
-        _bar(span, max(_PALEST, busy), scale_s, top) for span, busy in thinned(spans, scale_s)
+        _bar(span, max(PALEST, busy), scale_s, top) for span, busy in thinned(spans, scale_s)
     )
 
 
@@ -188,7 +204,7 @@ def _as_one(group: Sequence[Span]) -> tuple[Span, float]:
 
 def _look(kind: str, key: str) -> str:
     # The stroke keeps a span visible that is thinner than a pixel.
-    fill = f"url(#{key}-{kind})" if kind == "copy" else _colour(kind)
+    fill = f"url(#{key}-{kind})" if kind in HATCHED else _colour(kind)
     return f'class="autopar-{kind}" style="fill:{fill};stroke:{_colour(kind)};stroke-width:0.5"'
 
 

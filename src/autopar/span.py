@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-KINDS = ("compute", "copy", "host")
+KINDS = ("compute", "copy", "communication", "host")
 
 Interval = tuple[float, float]
 
@@ -19,7 +19,7 @@ class Span:
         lane: Where it ran: a stream, a copy engine, a CPU worker, a host thread.
         start_s: Start in seconds.
         end_s: End in seconds, not before the start.
-        kind: `compute`, `copy`, or `host` for issuing and waiting.
+        kind: `compute`, `copy`, `communication` between GPUs, or `host` for issuing and waiting.
 
     Raises:
         ValueError: It ends before it starts, has no lane, or is of an unknown kind.

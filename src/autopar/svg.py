@@ -8,8 +8,9 @@ import html
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autopar import shapes
 from autopar.limit import check_limit
@@ -17,7 +18,7 @@ from autopar.measurement import format_seconds
 from autopar.origin import badge, origins_of
 from autopar.span import KINDS, Timeline
 from autopar.traces import trace_events
-from autopar.words import MARKS, lane_table, on_lane, picture, sentences, span_table
+from autopar.words import MARKS, lane_table, picture, sentences, span_table
 
 _MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over half a megabyte
 
@@ -73,7 +74,7 @@ class Drawing:
         return (
             '<figure class="autopar-figure" style="margin:1em 0">\n'
             f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
-            f"{_svg(self)}\n<figcaption>\n{words}\n{badges}\n</figcaption>\n"
+            f"{as_svg(self)}\n<figcaption>\n{words}\n{badges}\n</figcaption>\n"
             f"{_details(self)}\n</figure>"
         )
 
@@ -134,8 +135,8 @@ def _words(drawing: Drawing) -> list[str]:
         said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + own))
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
-    lanes = [on_lane(timeline, lane) for _, timeline in drawing.panels for lane in timeline.lanes]
-    if any(len(lane.spans) > shapes.MANY_SPANS for lane in lanes):
+    counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]
+    if any(max(count.values()) > shapes.MANY_SPANS for count in counts):
         said.append(
             f"In lanes of more than {shapes.MANY_SPANS:,} spans, short ones less than half a "
             f"pixel apart are drawn as one, the paler the less of it was busy; the figures are "
@@ -144,7 +145,8 @@ def _words(drawing: Drawing) -> list[str]:
     return said
 
 
-def _svg(drawing: Drawing) -> str:
+def as_svg(drawing: Drawing) -> str:
+    """The picture alone, which can stand in a page or in a file of its own."""
     scale_s, key = drawing.scale_s, _key(drawing)
     top = shapes.LINE if drawing.limit_s else 0
     bars, y = [], top
@@ -161,7 +163,9 @@ def _svg(drawing: Drawing) -> str:
     )
     below = shapes.legend(drawing.kinds, key, y + shapes.LINE + 4)
     axis = shapes.axis(scale_s, top, y)  # first, so that the bars lie over its lines
-    return "\n".join([opening, shapes.patterns(key), *axis, *bars, *limit, *below, "</svg>"])
+    return "\n".join(
+        [opening, shapes.patterns(drawing.kinds, key), *axis, *bars, *limit, *below, "</svg>"]
+    )
 
 
 def _details(drawing: Drawing) -> str:
@@ -191,5 +195,10 @@ def _download(timeline: Timeline, name: str) -> str:
 
 def _key(drawing: Drawing) -> str:
     # From the content, so that one page can hold many drawings and a rebuilt page is the same.
-    content = (drawing.title, drawing.caption, drawing.limit_s, drawing.panels)
+    # Of very many spans some are enough to tell it from another.
+    panels = [
+        (name, replace(one, spans=one.spans[:: 1 + len(one.spans) // _MOST_EMBEDDED]))
+        for name, one in drawing.panels
+    ]
+    content = (drawing.title, drawing.caption, drawing.limit_s, tuple(panels))
     return f"autopar-{hashlib.sha256(repr(content).encode()).hexdigest()[:10]}"

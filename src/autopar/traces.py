@@ -10,6 +10,7 @@ from typing import Any
 from autopar.span import Span, Timeline
 from autopar.storage import write_atomically
 
+PROGRAM = "autopar"  # by which a file is known to be ours
 _PROCESS = 1  # one run is one process; its lanes are the process's threads
 _PER_SECOND = 1e6  # the format counts in microseconds
 
@@ -29,7 +30,7 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
     """
     start_s = timeline.start_s if timeline.spans else 0.0
     threads = {lane: tid for tid, lane in enumerate(timeline.lanes, start=1)}
-    events: list[dict[str, Any]] = [_metadata("process_name", 0, {"name": "autopar"})]
+    events: list[dict[str, Any]] = [_metadata("process_name", 0, {"name": PROGRAM})]
     for lane, tid in threads.items():
         events.append(_metadata("thread_name", tid, {"name": lane}))
         # Without it viewers sort by name, and lanes move between two traces of one program.

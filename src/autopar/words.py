@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
+
 from autopar.measurement import format_seconds
 from autopar.span import Span, Timeline
 from autopar.table import Table, tabulate
 from autopar.unit import like
 
-MARKS = {"compute": "#", "copy": "=", "host": "-"}
+MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
 _CELLS = 60  # characters for the longest timeline; names and times beside them fit in 100
 _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
 _MOST_SPANS = 60  # more rows than these are read from the trace rather than from a page
 _FIRST_SPANS = 20
+_GPU = re.compile(r"^(.*\b)?GPU \d+")  # how lanes of a GPU begin
 
 
 def sentences(timeline: Timeline) -> list[str]:
@@ -26,12 +30,11 @@ def sentences(timeline: Timeline) -> list[str]:
     Copies 50.0 % hidden behind compute.
     """
     said = [f"{format_seconds(timeline.makespan_s)} from the first start to the last end."]
-    lanes = timeline.lanes
-    busy = [f"{lane} {format_seconds(on_lane(timeline, lane).busy_s())}" for lane in lanes]
+    busy = [f"{lane} {format_seconds(alone.busy_s())}" for lane, alone in by_lane(timeline).items()]
     more = f", and {len(busy) - _MOST_LANES} more lanes" if len(busy) > _MOST_LANES else ""
     said.append(f"Busy: {', '.join(busy[:_MOST_LANES])}{more}.")
     if hidden := _hidden(timeline):
-        said.append(f"{hidden.capitalize()}.")
+        said.append(f"{hidden[0].upper()}{hidden[1:]}.")
     if timeline.alignment_error_s:
         error = format_seconds(timeline.alignment_error_s)
         said.append(f"Clocks of different lanes agree within {error}.")
@@ -40,13 +43,13 @@ def sentences(timeline: Timeline) -> list[str]:
 
 def lane_table(timeline: Timeline, caption: str) -> Table:
     """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
-    rows = []
-    for lane in timeline.lanes:
-        spans = on_lane(timeline, lane).spans
+    rows, whole_s = [], timeline.makespan_s
+    for lane, alone in by_lane(timeline).items():
+        spans = alone.spans
         for kind in dict.fromkeys(span.kind for span in spans):
             same = tuple(span for span in spans if span.kind == kind)
             busy_s = Timeline(same).busy_s()
-            share = busy_s / timeline.makespan_s if timeline.makespan_s else 0.0
+            share = busy_s / whole_s if whole_s else 0.0
             rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s), percent(share)))
     return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
 
@@ -85,9 +88,9 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
       stream  |#############################################               | busy 3.000 s
     """
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
-    width = max(map(len, timeline.lanes))
-    for lane in timeline.lanes:
-        alone = on_lane(timeline, lane)
+    lanes = by_lane(timeline)
+    width = max(map(len, lanes))
+    for lane, alone in lanes.items():
         cells = [" "] * _CELLS
         for span in alone.spans:
             first, last = _cells(span, timeline.start_s, scale_s)
@@ -99,10 +102,13 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     return lines
 
 
-def on_lane(timeline: Timeline, lane: str) -> Timeline:
-    """The part of a timeline on one lane."""
+def by_lane(timeline: Timeline) -> dict[str, Timeline]:
+    """Lane -> the part of a timeline on it, in the order in which they first did something."""
     # Not `select`: that would add the spans of a kind which is called as the lane is.
-    return Timeline(tuple(span for span in timeline.spans if span.lane == lane))
+    lanes: defaultdict[str, list[Span]] = defaultdict(list)
+    for span in timeline.spans:
+        lanes[span.lane].append(span)
+    return {lane: Timeline(tuple(spans)) for lane, spans in lanes.items()}
 
 
 def percent(share: float) -> str:
@@ -115,9 +121,31 @@ def percent(share: float) -> str:
 
 
 def _hidden(timeline: Timeline) -> str:
-    if not {"copy", "compute"} <= {span.kind for span in timeline.spans}:
+    kinds = {span.kind for span in timeline.spans}
+    if "compute" not in kinds:
         return ""
-    return f"copies {percent(timeline.hidden())} hidden behind compute"
+    said = []
+    for kind, words in (("copy", "copies"), ("communication", "communication")):
+        gpus = _hidden_by_gpu(timeline, kind) if kind in kinds else {}
+        for gpu, share in gpus.items():
+            where = f"{gpu}: " if len(gpus) > 1 else ""
+            said.append(f"{where}{words} {percent(share)} hidden behind compute")
+    return ", ".join(said)
+
+
+def _hidden_by_gpu(timeline: Timeline, kind: str) -> dict[str, float]:
+    """GPU -> the hidden share of its own work of a kind: no other GPU's computing hides it."""
+    gpu_of = {lane: found[0] if (found := _GPU.match(lane)) else "" for lane in timeline.lanes}
+    gpus = dict.fromkeys(gpu_of[span.lane] for span in timeline.spans if span.kind == kind)
+    if len(gpus) == 1 and len({*gpu_of.values()} - {""}) < 2:
+        return {"": timeline.hidden(kind)}
+    shares = {}
+    for gpu in gpus:
+        kept = (span for span in timeline.spans if not gpu or gpu_of[span.lane] in (gpu, ""))
+        part = tuple(span for span in kept if span.kind != kind or gpu_of[span.lane] == gpu)
+        computes = any(span.kind == "compute" for span in part)
+        shares[gpu or "other lanes"] = Timeline(part).hidden(kind) if computes else 0.0
+    return shares
 
 
 def _cells(span: Span, start_s: float, scale_s: float) -> tuple[int, int]:

@@ -1,0 +1,62 @@
+"""Traces written by hand, in milliseconds: what a reader of files would return for them."""
+
+from __future__ import annotations
+
+from autopar.evidence import Activity, Call, Trace
+from autopar.span import Span
+
+MS = 1e-3
+
+
+def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") -> Call:
+    return Call(name, thread, start_ms * MS, end_ms * MS)
+
+
+def launch(at_ms: float, thread: str = "thread 1", name: str = "cudaLaunchKernel") -> Call:
+    return call(name, at_ms, at_ms + 0.005, thread)
+
+
+def kernel(
+    start_ms: float,
+    end_ms: float,
+    by: Call | None = None,
+    *,
+    gpu: str = "GPU 0",
+    stream: str = "7",
+    name: str = "gemm",
+    kind: str = "compute",
+) -> Activity:
+    span = Span(name, f"{gpu} stream {stream}", start_ms * MS, end_ms * MS, kind)
+    return Activity(span, by, gpu=gpu, stream=f"stream {stream}")
+
+
+def copy(
+    start_ms: float,
+    end_ms: float,
+    by: Call | None = None,
+    *,
+    way: str = "to host",
+    memory: str | None = "pinned",
+    size: int | None = 1_000_000,
+    gpu: str = "GPU 0",
+    stream: str = "9",
+) -> Activity:
+    span = Span(f"Memcpy {way}", f"{gpu} copies {way}", start_ms * MS, end_ms * MS, "copy")
+    return Activity(span, by, size, memory, gpu, f"stream {stream}")
+
+
+def named(name: str, start_ms: float, end_ms: float) -> Span:
+    return Span(name, "thread 1", start_ms * MS, end_ms * MS, "host")
+
+
+def trace(
+    *activities: Activity,
+    calls: tuple[Call, ...] = (),
+    ranges: tuple[Span, ...] = (),
+    doubts: dict[str, str] | None = None,
+    warnings: tuple[str, ...] = (),
+) -> Trace:
+    ordered = tuple(sorted(activities, key=lambda each: each.span.start_s))
+    launches = tuple(each.launch for each in activities if each.launch)
+    every = tuple(sorted((*calls, *launches), key=lambda each: each.start_s))
+    return Trace(ordered, every, ranges, warnings, doubts or {}, "a test")
