@@ -12,13 +12,13 @@ import json
 import sys
 from pathlib import Path
 
-from hta.trace_analysis import TraceAnalysis
-
 _TRACES = Path(__file__).parents[1] / "traces"
 
 
 def main():
     """Print its version, command and figures."""
+    from hta.trace_analysis import TraceAnalysis  # no environment of this project has it
+
     files = {rank: str(_TRACES / f"allreduce_rank{rank}.json.gz") for rank in (0, 1)}
     with contextlib.redirect_stdout(sys.stderr):
         analysis = TraceAnalysis(trace_files=files, trace_dir=str(_TRACES))
