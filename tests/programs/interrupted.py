@@ -83,4 +83,6 @@ def main():
 
 
 if __name__ == "__main__":
+    # A shell has its background jobs ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main()

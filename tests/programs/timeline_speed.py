@@ -5,7 +5,6 @@ A million intervals, and a million events in a Chrome trace of more than 200 MB,
 """
 
 import json
-import resource
 import sys
 import tempfile
 import time
@@ -17,7 +16,7 @@ from autopar.inspection import inspect
 from autopar.intervals import at_once, common, covered, length_s
 
 sys.path.insert(0, str(Path(__file__).parent))
-from trace_speed import write_chrome
+from trace_speed import peak_bytes, write_chrome
 
 
 def overlap(count):
@@ -43,7 +42,7 @@ def report(count, folder):
         text = inspect([path], None, outputs)
         found[name] = {
             "seconds": time.perf_counter() - start_s,
-            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_bytes": peak_bytes(),
             "characters": len(text),
             "output_bytes": {each: out.stat().st_size for each, out in outputs.items()},
         }
