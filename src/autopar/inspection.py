@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 import sys
 import warnings
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from autopar.reportpage import as_page, printable
 from autopar.span import Timeline
 from autopar.storage import write_atomically
 from autopar.svg import as_svg, draw
-from autopar.tracefile import read_evidence
+from autopar.tracefile import read_evidence, uncollected
 from autopar.traces import write_trace
 
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
@@ -45,7 +43,7 @@ def inspect(
             where = str(path.parent)
             msg = f"there is no folder {where!r} to write {path.name!r} to; make it first."
             raise FileNotFoundError(msg)
-    with _uncollected():
+    with uncollected():
         text = _inspected(files, range_name, outputs)
     encoding = sys.stdout.encoding or "utf-8"
     return printable(text).encode(encoding, "replace").decode(encoding)
@@ -65,18 +63,6 @@ def _inspected(files: Sequence[Path], range_name: str | None, outputs: Mapping[s
             _WRITERS[ending](reports, path)
         text += f"\nwrote {path}\n"
     return text
-
-
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Spare the garbage collector looking through millions of spans, none of them garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _traces_in(files: Iterable[Path]) -> dict[str, Path]:

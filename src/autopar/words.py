@@ -88,12 +88,12 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
       stream  |#############################################               | busy 3.000 s
     """
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
-    lanes = by_lane(timeline)
+    lanes, start_s = by_lane(timeline), timeline.start_s
     width = max(map(len, lanes))
     for lane, alone in lanes.items():
         cells = [" "] * _CELLS
         for span in alone.spans:
-            first, last = _cells(span, timeline.start_s, scale_s)
+            first, last = _cells(span, start_s, scale_s)
             cells[first:last] = MARKS[span.kind] * (last - first)
         busy = format_seconds(alone.busy_s())
         lines.append(f"  {lane:<{width}}  |{''.join(cells)}| busy {busy}")
