@@ -24,7 +24,7 @@ _PURE_FLOORS = (
     {"shapes"},
     {"planplot"},
     {"plot", "svg"},
-    {"report"},
+    {"pictures", "report"},
     {"reportpage"},
     {"inspection"},
 )

@@ -138,6 +138,12 @@ def test_gallery_page_ran(script: Path) -> None:
     assert json.loads(cost.read_text(encoding="utf-8"))["time"] > 0
 
 
+@each_script
+def test_an_image_of_what_is_drawn_too_is_behind_a_summary(script: Path) -> None:
+    summaries = built_page(script).read_text(encoding="utf-8").count("The same figure as an image")
+    assert summaries == script.read_text(encoding="utf-8").count("ap.show_timelines(")
+
+
 def test_no_gallery_page_failed_or_was_skipped() -> None:
     report = SITE.parent / "gallery-junit.xml"
     suite = ElementTree.parse(report).getroot()

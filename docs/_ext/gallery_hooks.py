@@ -23,7 +23,7 @@ def figures_behind_summary(block, block_vars, gallery_conf, **kwargs):
     """
     images = matplotlib_scraper(block, block_vars, gallery_conf, **kwargs)
     _, code, _ = block
-    if not images or "ap.draw(" not in code:
+    if not images or "ap.show_timelines(" not in code:
         return images
     header = f".. dropdown:: The same figure as an image\n    :class-container: {_IMAGE}\n\n"
     return header + indent(images, "    ")

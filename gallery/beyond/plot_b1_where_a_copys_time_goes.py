@@ -154,15 +154,12 @@ for way, tolerance in ((UNPINNED, 0.1), (BEST, 0.02)):  # pageable copies are le
     assert abs(timelines[way].makespan_s / median_s[way] - 1) < tolerance, f"{way}: clocks disagree"
 assert timelines[UNPINNED].hidden() < 0.1, "pageable copies run behind products"
 assert timelines[BEST].hidden() >= 0.9, "pinned copies don't run behind products"
-ap.plot.timelines(timelines, limit_s=limit_s, title="A side stream, without and with pinning")
-ap.plot.show("b1_where_a_copys_time_goes")
-ap.show(
-    ap.draw(
-        timelines,
-        title="A side stream, without and with pinning",
-        caption="The same products, and copies of the same results; only the memory differs.",
-        limit_s=limit_s,
-    )
+ap.show_timelines(
+    timelines,
+    "b1_where_a_copys_time_goes",
+    title="A side stream, without and with pinning",
+    caption="The same products, and copies of the same results; only the memory differs.",
+    limit_s=limit_s,
 )
 
 # %%

@@ -143,15 +143,12 @@ print(f"{median_s[LOOP] / least_s:.1f} x: its copies go through pageable and fre
 # ------
 # Above, one stream: a single thing at a time. Below, three at once.
 
-ap.plot.timelines(gpu.timelines, limit_s=least_s, title="There, multiplied, and back")
-ap.plot.show("b2_copy_both_ways")
-ap.show(
-    ap.draw(
-        gpu.timelines,
-        title="There, multiplied, and back",
-        caption="The same copies and products on one stream, and through the pipeline.",
-        limit_s=least_s,
-    )
+ap.show_timelines(
+    gpu.timelines,
+    "b2_copy_both_ways",
+    title="There, multiplied, and back",
+    caption="The same copies and products on one stream, and through the pipeline.",
+    limit_s=least_s,
 )
 
 # %%

@@ -187,10 +187,10 @@ timelines = wide.timelines
 assert timelines[PLAIN].hidden() < 0.1, "`.to` copies while kernels run"
 assert timelines[PREFETCH].hidden() > 0.9, "prefetch doesn't copy while kernels run"
 title = f"{WIDE['shown']} training steps"
-ap.plot.timelines(timelines, title=title)
-ap.plot.show("b3_feed_a_training_loop")
 caption = "The same kernels, and copies of as many bytes; only the queue differs."
-ap.show(ap.draw(timelines, title=f"{title}, fed in two ways", caption=caption))
+ap.show_timelines(
+    timelines, "b3_feed_a_training_loop", title=f"{title}, fed in two ways", caption=caption
+)
 
 # %%
 # When copying takes longer

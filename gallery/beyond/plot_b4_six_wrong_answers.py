@@ -290,15 +290,12 @@ ap.show(ap.compare(gpus.measurements, limit_s=limits, caption=caption))
 # Above, every copy waits behind all products. Below, each runs under the next product.
 
 title = "The same products and copies: translated, and with a pipeline"
-ap.plot.timelines(gpus.timelines, limit_s=limit_s, title=title)
-ap.plot.show("b4_six_wrong_answers")
-ap.show(
-    ap.draw(
-        gpus.timelines,
-        title=title,
-        caption="What the translated code loses is the time of the copies.",
-        limit_s=limit_s,
-    )
+ap.show_timelines(
+    gpus.timelines,
+    "b4_six_wrong_answers",
+    title=title,
+    caption="What the translated code loses is the time of the copies.",
+    limit_s=limit_s,
 )
 
 # %%

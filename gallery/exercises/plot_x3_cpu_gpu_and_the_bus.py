@@ -149,15 +149,12 @@ timeline = gpu.timelines[AT_ONCE]
 assert abs(timeline.busy_s(stream) / median_s[PRODUCTS] - 1) < 0.03, "the clocks disagree"
 assert timeline.hidden("copy", stream) >= 0.9, "copies don't run while the GPU computes"
 assert timeline.overlap_s("CPU lane", "copy") > 0, "the CPU doesn't compute while copies run"
-ap.plot.timelines(gpu.timelines, limit_s=limit_s, title="The CPU, a GPU and the bus")
-ap.plot.show("x3_cpu_gpu_and_the_bus")
-ap.show(
-    ap.draw(
-        gpu.timelines,
-        title="The CPU, a GPU and the bus",
-        caption="The same products and copies; only the copies' queue differs.",
-        limit_s=limit_s,
-    )
+ap.show_timelines(
+    gpu.timelines,
+    "x3_cpu_gpu_and_the_bus",
+    title="The CPU, a GPU and the bus",
+    caption="The same products and copies; only the copies' queue differs.",
+    limit_s=limit_s,
 )
 
 # %%

@@ -194,15 +194,12 @@ ap.show(ap.compare(both.measurements, limit_s=limits, baseline=TWIN, caption=cap
 run, twin = (both.measurements[way] for way in (RUN, TWIN))
 assert run.speedup_over(twin) >= 1.5, f"only {run.speedup_over(twin):.2f} x the serial twin"
 assert both.values["limit_s"] / run.median_s >= 0.8, "the towers are far from their limit"
-ap.plot.timelines(both.timelines, limit_s=both.values["limit_s"], title="Two towers")
-ap.plot.show("x5_two_towers")
-ap.show(
-    ap.draw(
-        both.timelines,
-        title="Two towers",
-        caption="The same tasks; the last one needs both towers.",
-        limit_s=both.values["limit_s"],
-    )
+ap.show_timelines(
+    both.timelines,
+    "x5_two_towers",
+    title="Two towers",
+    caption="The same tasks; the last one needs both towers.",
+    limit_s=both.values["limit_s"],
 )
 
 # %%
@@ -237,15 +234,12 @@ print(f"The longest chain takes {1e3 * chain:.1f} ms: no number of GPUs can beat
 # lost at the start, where one GPU has to wait for the other's `potrf`, and where a tile that is
 # needed next is not there yet.
 
-ap.plot.timelines(gpus.timelines, limit_s=limit_s, title="A Cholesky factorisation on two GPUs")
-ap.plot.show("x5_tasks_that_depend")
-ap.show(
-    ap.draw(
-        gpus.timelines,
-        title="A Cholesky factorisation on two GPUs",
-        caption="Tiles that the other GPU needs are copied as soon as they are finished.",
-        limit_s=limit_s,
-    )
+ap.show_timelines(
+    gpus.timelines,
+    "x5_tasks_that_depend",
+    title="A Cholesky factorisation on two GPUs",
+    caption="Tiles that the other GPU needs are copied as soon as they are finished.",
+    limit_s=limit_s,
 )
 
 # %%

@@ -114,14 +114,11 @@ print(f"A bare wait makes the GPU look {done.median_s / bare.median_s:.0f} x fas
 # The host's lane is what Python did. The kernels go on long after the last call has returned.
 
 title = "The host issues, then waits; the GPU computes"
-ap.plot.timeline(timeline, title=title)
-ap.plot.show("e0_the_front_end_returns_first")
-ap.show(
-    ap.draw(
-        timeline,
-        title=title,
-        caption="All launches are issued in the sliver at the left of the host's lane.",
-    )
+ap.show_timelines(
+    timeline,
+    "e0_the_front_end_returns_first",
+    title=title,
+    caption="All launches are issued in the sliver at the left of the host's lane.",
 )
 
 # %%

@@ -97,15 +97,12 @@ print(f"Both at once: {speedup:.2f} x the serial way, {hidden:.1%} of the shorte
 # later: that is how long the host took to issue the first 50 launches.
 
 timeline = gpus.timelines["both"]
-ap.plot.timeline(timeline, limit_s=limit_s["both, one wait"], title="Two GPUs, one wait at the end")
-ap.plot.show("e1_two_devices_at_once")
-ap.show(
-    ap.draw(
-        timeline,
-        title="Two GPUs, one wait at the end",
-        caption="Neither GPU waits for the other, and the host waits once, for both.",
-        limit_s=limit_s["both, one wait"],
-    )
+ap.show_timelines(
+    timeline,
+    "e1_two_devices_at_once",
+    title="Two GPUs, one wait at the end",
+    caption="Neither GPU waits for the other, and the host waits once, for both.",
+    limit_s=limit_s["both, one wait"],
 )
 
 # %%

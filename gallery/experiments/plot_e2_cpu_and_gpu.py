@@ -122,15 +122,12 @@ timelines = gpu.timelines
 for label, timeline in timelines.items():
     (stream,) = (lane for lane in timeline.lanes if lane.startswith("GPU"))
     assert abs(timeline.busy_s(stream) / parts[1] - 1) < 0.02, f"{label}: clocks disagree"
-ap.plot.timelines(timelines, limit_s=max(parts), title="CPU work issued first")
-ap.plot.show("e2_cpu_and_gpu")
-ap.show(
-    ap.draw(
-        timelines,
-        title="CPU work issued first: plain PyTorch, then lanes",
-        caption="In plain PyTorch the order of the program is the order of the work.",
-        limit_s=max(parts),
-    )
+ap.show_timelines(
+    timelines,
+    "e2_cpu_and_gpu",
+    title="CPU work issued first: plain PyTorch, then lanes",
+    caption="In plain PyTorch the order of the program is the order of the work.",
+    limit_s=max(parts),
 )
 
 # %%

@@ -141,15 +141,12 @@ print(f"Below a side of about {even_size:,.0f} a copy takes longer than its prod
 # Above, the book's second way: every copy waits behind all products, for both are on one stream.
 # Below, each copy runs under the next product.
 
-ap.plot.timelines(gpu.timelines, limit_s=limit_s, title="50 products, 50 copies")
-ap.plot.show("e3_compute_and_copy")
-ap.show(
-    ap.draw(
-        gpu.timelines,
-        title="50 products, 50 copies, on one stream and on two",
-        caption="The same kernels and the same copies; only the queue differs.",
-        limit_s=limit_s,
-    )
+ap.show_timelines(
+    gpu.timelines,
+    "e3_compute_and_copy",
+    title="50 products, 50 copies, on one stream and on two",
+    caption="The same kernels and the same copies; only the queue differs.",
+    limit_s=limit_s,
 )
 
 # %%

@@ -291,7 +291,7 @@ ap.show(ap.draw(timeline, title="The figure on CPU lanes", caption="A lane for e
 # gain, as the table shows. What the graph spares is the care: pinned copies, waits, and an order
 # that lets the CPU work while GPUs do. And however a step is ordered, each parameter passes the
 # CPU: a batch that computes no longer than that is better left on one GPU. GPUs that reach each
-# other directly add gradients without a CPU, and faster by far.
+# other directly can add gradients without a CPU.
 #
 # Now you
 # -------

@@ -16,6 +16,7 @@ from autopar.handle import Handle, timeline_of_handles
 from autopar.lane import Lane
 from autopar.machine import Capacity, capacity, describe
 from autopar.measurement import Measurement, hidden_share
+from autopar.pictures import show_timelines
 from autopar.profiler import timeline_of
 from autopar.provenance import VERSION
 from autopar.record import Findings, Record, RecordError, newest_record
@@ -83,6 +84,7 @@ __all__ = [
     "read_trace",
     "recorded",
     "show",
+    "show_timelines",
     "synchronize",
     "tabulate",
     "timeline_of",

@@ -47,11 +47,6 @@ class Job(NamedTuple):
     size_bytes: int | None = None
     memory: str | None = None
 
-    @property
-    def times(self) -> str:
-        """When it ran, in words."""
-        return f"it starts at {self.start_us} us and takes {self.duration_us} us"
-
 
 class Complaints:
     """What is wrong with a record: of each sort the first, and how many there are."""
@@ -94,11 +89,6 @@ class Row(NamedTuple):
     start_us: float
     duration_us: float
     launch: Hashable = None
-
-    @property
-    def times(self) -> str:
-        """When it was, in words."""
-        return f"it starts at {self.start_us} us and takes {self.duration_us} us"
 
 
 def evidence_of(
@@ -173,6 +163,11 @@ def number(value: object) -> float:
         return math.nan
 
 
+def times(row: Job | Row) -> str:
+    """When it was, in words."""
+    return f"it starts at {row.start_us} us and takes {row.duration_us} us"
+
+
 def clean(text: str) -> str:
     """Text that can be printed and drawn: what no file of text may hold is replaced."""
     return _UNWRITABLE.sub("\ufffd", text)
@@ -210,7 +205,7 @@ def _near(rows: Sequence[Job | Row]) -> float:
 def _is_placed(job: Job, complaints: Complaints) -> bool:
     # So written that NaN is refused.
     if not (0 < job.start_us < LATEST_US and 0 < job.duration_us < LONGEST_US):
-        complaints.add("time", job.name, job.gpu, job.times)
+        complaints.add("time", job.name, job.gpu, times(job))
         return False
     if not (job.gpu and job.stream):
         why = f"at {job.start_us} us it does not say of which GPU and stream it is"
@@ -223,7 +218,7 @@ def _is_timed(row: Row, complaints: Complaints) -> bool:
     # A call may be too short for its clock; a kernel is not.
     if 0 < row.start_us < LATEST_US and 0 <= row.duration_us < LONGEST_US:
         return True
-    complaints.add("time", row.name, HOST, row.times)
+    complaints.add("time", row.name, HOST, times(row))
     return False
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from autopar.evidence import Activity, Trace
-from autopar.jobs import LATEST_US, LONGEST_US, Complaints, Row, clean, number
+from autopar.jobs import LATEST_US, LONGEST_US, Complaints, Row, clean, number, times
 from autopar.span import Span
 from autopar.traces import PROGRAM
 
@@ -33,13 +33,9 @@ def own_trace(
     for kind, thread, row in rows:
         lane = lanes.get(thread) or f"thread {thread}"
         gpu, stream = _GPU.match(lane), _STREAM.search(lane)
-        where, start_us, end_us = (
-            gpu[0] if gpu else "",
-            row.start_us,
-            row.start_us + row.duration_us,
-        )
+        where, start_us = gpu[0] if gpu else "", row.start_us
         if not (0 <= start_us < LATEST_US and 0 <= row.duration_us < LONGEST_US):
-            complaints.add("time", row.name, where or lane, row.times)
+            complaints.add("time", row.name, where or lane, times(row))
             continue
         if thread not in lanes:
             complaints.add("lane", row.name, lane, "its lane has no name")

@@ -22,6 +22,7 @@ from autopar.words import by_lane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from autopar.layers import Planned
 
@@ -177,14 +178,9 @@ def save(ax: Axes, path: Path) -> None:
     Raises:
         OSError: The folder is not there or can't be written to.
     """
-    import matplotlib.pyplot as plt
-
     figure = ax.get_figure(root=True)
     assert figure is not None, "axes that were drawn on have a figure"
-    try:
-        figure.savefig(path, dpi=2 * figure.dpi, format="png")
-    finally:
-        plt.close(figure)
+    _write(figure, path)
 
 
 def show(name: str) -> None:
@@ -212,10 +208,17 @@ def show(name: str) -> None:
         return
     for i, number in enumerate(plt.get_fignums(), start=1):
         path = Path(f"{name}.png" if i == 1 else f"{name}-{i}.png")
-        figure = plt.figure(number)
-        figure.savefig(path, dpi=2 * figure.dpi)
-        plt.close(figure)
+        _write(plt.figure(number), path)
         print(f"wrote {path}")
+
+
+def _write(figure: Figure, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    try:
+        figure.savefig(path, dpi=2 * figure.dpi, format="png")
+    finally:
+        plt.close(figure)
 
 
 def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: float) -> None:
