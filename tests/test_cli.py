@@ -91,6 +91,12 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     ]
 
 
+def test_what_lies_beside_a_record_comes_along(a_gpu, tmp_path):
+    beside = "(folder / 'report.sqlite').write_bytes(bytes(range(256)))\n"
+    assert main(["record", script(tmp_path / "plot_a.py", beside), "--to", str(tmp_path)]) == 0
+    assert (tmp_path / "machine" / "report.sqlite").read_bytes() == bytes(range(256))
+
+
 def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, tmp_path, capfd):
     bad = script(tmp_path / "plot_1_bad.py", "sys.exit('the claim does not hold')\n")
     good = script(tmp_path / "plot_2_good.py")

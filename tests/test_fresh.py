@@ -72,3 +72,23 @@ def test_an_error_there_is_told_here():
 def test_a_function_that_is_missing_there_is_named():
     with pytest.raises(RuntimeError, match="plus_one"):
         in_fresh_process(seen, [1], "AUTOPAR_TEST")
+
+
+_ROUND = """import subprocess, sys
+done = subprocess.run(sys.argv[1:])
+print("after it")
+sys.exit(done.returncode)
+"""
+
+
+def test_it_runs_under_a_command_that_prints_too():
+    under = [sys.executable, "-c", _ROUND]
+    assert in_fresh_process(noisy, under=under) == 1
+    with pytest.raises(RuntimeError, match=r"(?s)broken failed .*exit 1.*no such luck"):
+        in_fresh_process(broken, under=under)
+
+
+def test_a_command_that_does_not_run_it_is_told():
+    under = [sys.executable, "-c", "print('no device')"]
+    with pytest.raises(RuntimeError, match=r"(?s)noisy failed .*exit 0.*no device"):
+        in_fresh_process(noisy, under=under)

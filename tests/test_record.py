@@ -90,6 +90,42 @@ def test_writing_what_was_loaded_gives_the_same_file(path, tmp_path):
     assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
 
 
+def with_report(size=300_000):
+    return Findings([Measurement("a", (1, 1, 1))], files={"report.sqlite": bytes(size)})
+
+
+def test_files_lie_beside_the_record_and_are_those_that_were_recorded(gpus, tmp_path):
+    gpus(0)
+    live = observed(with_report, name="with_report", parameters={})
+    path = write_record(live, tmp_path)
+    beside = path.with_name("report.sqlite")
+    assert load_record(path).files == live.files == {"report.sqlite": beside.read_bytes()}
+    beside.write_bytes(b"another")
+    with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
+        load_record(path)
+    beside.unlink()
+    with pytest.raises(RecordError, match=r"report\.sqlite can't be read"):
+        load_record(path)
+
+
+def test_files_beside_a_record_are_small(gpus, tmp_path):
+    gpus(0)
+    large = observed(with_report, name="large", parameters={"size": 300_001})
+    with pytest.raises(RecordError, match=r"report\.sqlite takes 300001 bytes, over 300000"):
+        write_record(large, tmp_path)
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+def test_without_the_programs_it_starts_an_experiment_is_shown_from_its_record(
+    path, gpus, tmp_path, monkeypatch
+):
+    gpus(2)
+    assert not load(tmp_path, programs=["python-of-nobody"]).live
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    with pytest.raises(RecordError, match="lacks python-of-nobody"):
+        load(tmp_path, programs=["python-of-nobody"])
+
+
 def test_everything_shown_says_where_it_comes_from(record, path):
     loaded = load_record(path)
     rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"

@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -52,6 +53,16 @@ def test_a_timeline_without_spans_has_no_times(figure):
 
 def test_spans_without_duration_hide_nothing():
     assert Timeline((Span("mark", "a", 1, 1, "copy"), Span("mm", "b", 0, 2))).hidden() == 0.0
+
+
+def test_a_range_holds_what_started_in_it_each_time_it_was_there():
+    ranges = Span("step", "host", 0, 3, "host"), Span("step", "host", 5, 9, "host")
+    first, second = replace(_RUN, spans=_RUN.spans + ranges).within("step")
+    assert [span.name for span in first.spans] == ["mm 1", "mm 2"]
+    assert [span.name for span in second.spans] == ["d2h 2"]
+    assert first.alignment_error_s == 0.5
+    with pytest.raises(KeyError, match="no range 'mm 1'; this timeline has ranges wait"):
+        _RUN.within("mm 1")
 
 
 def test_merging_keeps_the_larger_error_and_the_origin():

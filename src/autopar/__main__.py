@@ -99,10 +99,10 @@ def _run(script: Path, folder: Path) -> bool:
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
         environment = os.environ | {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": path}
         done = subprocess.run([sys.executable, script], cwd=figures, env=environment, check=False)
-        for record in () if done.returncode else Path(records).glob("*/*.json"):
-            place = folder / record.relative_to(records)
+        for made in () if done.returncode else Path(records).glob("*/*"):
+            place = folder / made.relative_to(records)
             place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(place, record.read_text(encoding="utf-8"))
+            write_atomically(place, made.read_bytes())
     ending = "FAILED" if done.returncode else "done"
     print(f"{ending} in {time.perf_counter() - start_s:.1f} s")
     return done.returncode == 0

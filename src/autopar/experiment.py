@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def observed(
         timelines={label: each.rebased() for label, each in findings.timelines.items()},
         checks={check: bool(held) for check, held in findings.checks.items()},
         values={value: float(number) for value, number in findings.values.items()},
+        files=dict(findings.files),
         hardware={"processors": processors, **description["hardware"]},
         software={**provenance(), **description["software"]},
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -73,9 +75,10 @@ def recorded(
     name: str,
     parameters: Mapping[str, Any],
     gpus: int = 1,
+    programs: Sequence[str] = (),
     folder: Path | str | None = None,
 ) -> Record:
-    """Run an experiment if this machine has the GPUs for it, else load what one measured that has.
+    """Run an experiment if this machine has all it needs, else load what one measured that has.
 
     A record is refused unless it was measured with this very code and these parameters.
 
@@ -84,6 +87,7 @@ def recorded(
         name: The record's name.
         parameters: Its keyword arguments; must be JSON.
         gpus: How many GPUs the experiment needs.
+        programs: Programs that it starts, which must be on the path.
         folder: Where records lie, one folder per machine; those that come with autopar if not
             given. Of several machines' records the newest is taken.
 
@@ -93,15 +97,18 @@ def recorded(
         RuntimeError: A check of the experiment failed.
     """
     record_to = os.environ.get(RECORD_TO)
-    if num_gpus() >= gpus:
+    missing = [program for program in programs if not shutil.which(program)]
+    if num_gpus() >= gpus and not missing:
         record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
         if record_to:
             write_record(record, record_to)
         return record
     if record_to:
         msg = f"recording {name!r} needs {gpus} GPUs; this machine has {num_gpus()}"
+        msg += f" and lacks {', '.join(missing)}" if missing else ""
         raise RecordError(msg)
-    again = f"On a machine with {gpus} GPUs run: {_command(experiment)}"
+    needed = " and ".join([f"{gpus} GPUs", *programs])
+    again = f"On a machine with {needed} run: {_command(experiment)}"
     record = newest_record(name, folder, again)
     digest = code_digest(experiment, parameters)
     if record.digest != digest:

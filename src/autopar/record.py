@@ -17,6 +17,7 @@ from autopar.storage import write_atomically
 
 SCHEMA = 1
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
+_MAX_FILE_BYTES = 300_000  # so does a file beside it
 FOLDER = Path(__file__).parent / "recorded"
 _AGAIN = "On a machine with GPUs run: python -m autopar record"
 _FIELDS = {
@@ -49,6 +50,7 @@ class Findings:
         timelines: Label to timeline.
         checks: What must be true for the timings to count, and whether it was.
         values: Other numbers, with the unit in the name.
+        files: Small files to keep beside the record, by name, such as another tool's report.
 
     Raises:
         ValueError: Two measurements of one label.
@@ -58,6 +60,7 @@ class Findings:
     timelines: Mapping[str, Timeline] = field(default_factory=dict)
     checks: Mapping[str, bool] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         labels = [measurement.label for measurement in self.measurements]
@@ -78,6 +81,7 @@ class Record:
         timelines: Label to timeline.
         checks: What was checked before anything was timed; all true.
         values: Other numbers, with the unit in the name.
+        files: Name to content.
         hardware: The machine, as `describe` tells.
         software: Versions, and the commit or the digest of autopar's sources.
         recorded_at: UTC, ISO 8601.
@@ -92,6 +96,7 @@ class Record:
     timelines: Mapping[str, Timeline]
     checks: Mapping[str, bool]
     values: Mapping[str, float]
+    files: Mapping[str, bytes]
     hardware: Mapping[str, Any]
     software: Mapping[str, Any]
     recorded_at: str
@@ -136,7 +141,7 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     """Write a record as JSON to its machine's folder, atomically, and return where.
 
     Raises:
-        RecordError: It takes more than 100 kB.
+        RecordError: It takes more than 100 kB, or a file of it more than 300 kB.
     """
     fields: dict[str, Any] = {
         "schema": SCHEMA,
@@ -159,6 +164,8 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
         "recorded_at": record.recorded_at,
         "command": record.command,
     }
+    if record.files:
+        fields["files"] = {name: _sha256(content) for name, content in record.files.items()}
     text = _json({**fields, "seal": _seal(fields)})
     machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower()).strip("-")
     path = Path(folder) / machine / f"{record.experiment}.json"
@@ -168,6 +175,11 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
         )
         raise RecordError(msg)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for name, content in record.files.items():
+        if len(content) > _MAX_FILE_BYTES:
+            msg = f"{path.name}: {name} takes {len(content)} bytes, over {_MAX_FILE_BYTES}"
+            raise RecordError(msg)
+        write_atomically(path.parent / name, content)
     write_atomically(path, text)
     return path
 
@@ -188,6 +200,15 @@ def load_record(path: Path | str, again: str = _AGAIN) -> Record:
         msg = f"{path.parent.name}/{path.name}: {why}. {again}"
         raise RecordError(msg) from None
 
+    def beside(name: str, seal: str) -> bytes:
+        try:
+            content = (path.parent / name).read_bytes()
+        except OSError as error:
+            refuse(f"its file {name} can't be read ({error.strerror})")
+        if _sha256(content) != seal:
+            refuse(f"its file {name} is not the one that was recorded")
+        return content
+
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -204,6 +225,7 @@ def load_record(path: Path | str, again: str = _AGAIN) -> Record:
     if fields.pop("seal") != _seal(fields):
         refuse("was edited: its contents don't match its seal")
     del fields["schema"]
+    fields["files"] = {name: beside(name, seal) for name, seal in fields.get("files", {}).items()}
     try:
         measurements = {
             label: Measurement(label, tuple(each["values_s"]), each["flops"], each["size_bytes"])
@@ -273,5 +295,8 @@ def _json(fields: Mapping[str, Any]) -> str:
 
 def _seal(fields: Mapping[str, Any]) -> str:
     """A SHA-256 over the contents, so that an edit by hand shows."""
-    text = json.dumps(fields, sort_keys=True)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return _sha256(json.dumps(fields, sort_keys=True).encode())
+
+
+def _sha256(content: bytes) -> str:
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"

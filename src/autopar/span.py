@@ -134,6 +134,27 @@ class Timeline:
         """Seconds in which `of` ran and `behind` did not."""
         return self.busy_s(of) - self.overlap_s(of, behind)
 
+    def within(self, name: str) -> tuple[Timeline, ...]:
+        """What ran in a named range, for each time that the range was there.
+
+        That is what started in it, other ranges aside. A range that is to hold all of its work
+        has to wait for it.
+
+        Raises:
+            KeyError: There is no range of that name; the message lists those there are.
+        """
+        ranges = [span for span in self.spans if span.kind == "host"]
+        named = [each for each in ranges if each.name == name]
+        if not named:
+            names = ", ".join(sorted({each.name for each in ranges})) or "(none)"
+            msg = f"there is no range {name!r}; this timeline has ranges {names}"
+            raise KeyError(msg)
+        work = [span for span in self.spans if span.kind != "host"]
+        return tuple(
+            replace(self, spans=tuple(s for s in work if one.start_s <= s.start_s < one.end_s))
+            for one in named
+        )
+
     def merged(self, other: Timeline) -> Timeline:
         """Both timelines as one; they must be on the same clock."""
         error_s = max(self.alignment_error_s, other.alignment_error_s)

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 
-def write_atomically(path: Path | str, text: str) -> None:
-    """Write a text file so that nobody ever sees half of it, also if this process dies.
+def write_atomically(path: Path | str, content: str | bytes) -> None:
+    """Write a file so that nobody ever sees half of it, also if this process dies.
 
     Raises:
         OSError: The folder is not there or can't be written to; the old file is as it was.
@@ -15,7 +15,7 @@ def write_atomically(path: Path | str, text: str) -> None:
     path = Path(path)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
-        draft.write_text(text, encoding="utf-8")
+        draft.write_bytes(content.encode() if isinstance(content, str) else content)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
