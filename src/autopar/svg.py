@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
 import math
 import re
 from collections import Counter
@@ -17,7 +16,7 @@ from autopar.limit import check_limit
 from autopar.measurement import format_seconds
 from autopar.origin import badge, origins_of
 from autopar.span import KINDS, Timeline
-from autopar.traces import trace_events
+from autopar.traces import trace_bytes
 from autopar.words import MARKS, lane_table, picture, sentences, span_table
 
 _MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over half a megabyte
@@ -184,8 +183,7 @@ def _download(timeline: Timeline, name: str) -> str:
             f"<p>The trace has {len(timeline.spans):,} spans, too many to carry in this page; "
             f"<code>write_trace</code> writes it to a file.</p>"
         )
-    text = json.dumps(trace_events(timeline), separators=(",", ":"))
-    data = base64.b64encode(text.encode()).decode()
+    data = base64.b64encode(trace_bytes(timeline)).decode()
     file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "timeline"
     return (
         f'<p><a download="{file}.json" href="data:application/json;base64,{data}">{file}.json</a>, '
