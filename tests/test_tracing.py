@@ -118,6 +118,18 @@ def test_each_run_reads_tensors_anew():
     same(graph.run()[result], torch.full((3,), 10.0))
 
 
+def test_traced_code_and_other_tasks_share_a_graph_and_its_lanes():
+    x = numbers(4, 4)
+    graph = TaskGraph(cpu_lanes=1)
+    doubled = graph.add(torch.mul, x, 2)
+    result = graph.add_traced(lambda x: {"sum": x.sum(), "square": x @ x}, x)
+    total = graph.add(torch.add, result["sum"], doubled)
+    run = graph.run()
+    same(run[result], {"sum": x.sum(), "square": x @ x})
+    same(run[total], x.sum() + 2 * x)
+    assert run.plan.schedule.lanes.keys() == {"cpu"}
+
+
 def test_random_numbers_are_drawn_in_the_order_of_the_code():
     def noisy(x):
         return [torch.rand_like(x) + i for i in range(6)]

@@ -31,9 +31,9 @@ import autopar as ap
 from autopar.schedule import Entry, Job, Schedule
 
 LAYERS = {"inputs": 4096, "hidden": 8192, "outputs": 1024}
-BOOK = {"batch": 16384, **LAYERS, "steps": 5, "devices": ["cuda:0", "cuda:1"]}
+BOOK = {"batch": 16384, **LAYERS, "steps": 5, "lanes": 1, "devices": ["cuda:0", "cuda:1"]}
 SMALL = {"inputs": 256, "hidden": 256, "outputs": 64}
-HERE = {"batch": 512, **SMALL, "steps": 3, "devices": ["cpu", "cpu"]}
+HERE = {"batch": 512, **SMALL, "steps": 3, "lanes": 2, "devices": ["cpu", "cpu"]}
 ONE, PLAIN = "one GPU, no CPU", "plain PyTorch"
 SERIAL, GRAPH = "tasks one after another", "task graph"
 
@@ -75,16 +75,18 @@ def plain_step(shares, weights, totals, rate):
 # %%
 # The graph
 # ---------
-# `trace` takes the operators out of the code above, backward passes included: each becomes a task
-# on the device that its result lies on. The rest is added by hand. No line says what waits for
+# `add_traced` takes the operators out of the code above, backward passes included: each becomes a
+# task on the device that its result lies on. The rest is added by hand. No line says what waits for
 # what, or what is copied where: a gradient is on a GPU, its sum is wanted on the CPU, so the graph
 # copies it, on a lane for copies. What is changed in place is named in `writes`, and keeps the
-# order of the program: a replica is renewed only after the last product that reads it.
+# order of the program: a replica is renewed only after the last product that reads it. The CPU
+# gets a single lane, so that each addition has all of its threads.
 
 
-def as_graph(shares, weights, totals, rate):
+def as_graph(shares, weights, totals, rate, lanes):
     """The same step as a graph, and its losses and gradients as tasks."""
-    graph, found = ap.TaskGraph.trace(on_each_gpu, shares)
+    graph = ap.TaskGraph(cpu_lanes=lanes)
+    found = graph.add_traced(on_each_gpu, shares)
     add, sub_, copy_ = torch.add, torch.Tensor.sub_, torch.Tensor.copy_
     for n, (weight, total) in enumerate(zip(weights, totals, strict=True)):
         parts, name = [gradients[n] for _, gradients in found], f"w{n + 1}"
@@ -146,13 +148,13 @@ def setting(batch, inputs, hidden, outputs, devices):
     return weights, shares, share(x, y, devices[0])
 
 
-def figure(batch, inputs, hidden, outputs, steps, devices):
+def figure(batch, inputs, hidden, outputs, steps, lanes, devices):
     """What each way leaves, its losses over some steps, and the time of a step."""
     rate = outputs / hidden
     weights, shares, whole = setting(batch, inputs, hidden, outputs, devices)
     start, totals = [each.clone() for each in weights], [each.clone() for each in weights]
     owned = [*weights, *(each for share in (*shares, whole) for each in share[2])]
-    graph, found = as_graph(shares, weights, totals, rate / 2)
+    graph, found = as_graph(shares, weights, totals, rate / 2, lanes)
     ways = {
         ONE: lambda: [one_gpu_step(whole, rate)],
         PLAIN: lambda: plain_step(shares, weights, totals, rate / 2),

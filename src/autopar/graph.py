@@ -157,10 +157,29 @@ class TaskGraph:
         {'y': tensor([[2., 2.],
                 [2., 2.]])}
         """
+        graph = cls()
+        return graph, graph.add_traced(fn, *args, **kwargs)
+
+    def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
+
+        For a graph with lanes of one's own choice, or with other tasks beside. No task of it is
+        tracked by autograd then.
+
+        Args:
+            fn: A function or a module.
+            *args: What to call it with.
+            **kwargs: The same, by name.
+
+        Returns:
+            What the function returned, with tasks in place of tensors.
+
+        Raises:
+            ValueError: As `trace` does.
+        """
         from autopar.tracing import traced  # which imports much that nothing else needs
 
-        graph = cls()
-        graph._runner.tracks = False
+        self._runner.tracks = False
         found = traced(fn, args, kwargs)
         tasks: dict[Any, Task] = {}
         last: dict[Any, Task] = {}  # each device's last task that drew random numbers
@@ -175,13 +194,13 @@ class TaskGraph:
             others = own({key: value for key, value in call.kwargs.items() if key not in plain})
             called = functools.partial(call.fn, **plain) if plain else call.fn
             options = {"device": call.device, "name": node.name, "writes": writes}
-            task = graph.add(called, *given, **options, **others)
+            task = self.add(called, *given, **options, **others)
             tasks[node] = task
             if call.random:
                 if call.device in last:
-                    graph.order(last[call.device], task)
+                    self.order(last[call.device], task)
                 last[call.device] = task
-        return graph, own(found.result)
+        return own(found.result)
 
     def order(self, first: Task, then: Task) -> None:
         """Let a task wait for another, whatever their arguments are.
@@ -248,13 +267,16 @@ class TaskGraph:
         with self._alone():
             return self._runner.one_by_one(self.plan())
 
-    def measure(self, repeats: int = 3) -> None:
-        """Run the tasks one after another and keep each one's time; later plans are made by it.
+    def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
+        """Run the tasks and keep each one's time; later plans are made by it.
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
 
         Args:
             repeats: How often; the median counts. One more run comes first, to warm up.
+            alone: Run one after another, so that times and limit are those of each task by itself.
+                Otherwise tasks run as `run` runs them, and their times have in them what they take
+                from each other, such as bandwidth: a plan by these comes closer to a run.
 
         Raises:
             ValueError: There are no repeats.
@@ -263,12 +285,18 @@ class TaskGraph:
         _at_least_one("repeats", repeats)
         with self._alone(), self._runner.kept():
             # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
-            costs_s = [
-                self._runner.one_by_one(self.plan(), alone=True).cost_s for _ in range(repeats + 1)
-            ][1:]
+            costs_s = [self._costs_s(alone) for _ in range(repeats + 1)][1:]
         numbers = range(len(self._nodes))
         self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
         self._planned = None
+
+    def _costs_s(self, alone: bool) -> dict[int, float]:
+        """Seconds that each task and copy takes in one run."""
+        if alone:
+            return self._runner.one_by_one(self.plan(), alone=True).cost_s
+        with self._runner.started(self.plan()) as run:
+            run.wait()
+        return run.cost_s
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
         """Make a CUDA graph of all tasks, with parallel branches where they pay.
