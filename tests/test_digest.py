@@ -134,6 +134,17 @@ def test_parameters_matter(digest_of, parameters):
     assert digest_of(parameters=parameters) != digest_of()
 
 
+_WITH_WAYS = _SCRIPT.replace(
+    "def experiment", "WAYS = {'deep': [deeper], 'other': (unrelated,)}\n\ndef experiment"
+).replace("TABLE[", "WAYS[")
+
+
+def test_functions_in_a_constant_matter_and_their_addresses_do_not(digest_of):
+    assert digest_of(_WITH_WAYS) == digest_of(_WITH_WAYS)
+    for old, new in (("return 1\n", "return 2\n"), ("'other': (", "'others': (")):
+        assert digest_of(_WITH_WAYS.replace(old, new)) != digest_of(_WITH_WAYS)
+
+
 def test_the_order_of_parameters_does_not(digest_of):
     assert digest_of(parameters=dict(reversed(_PARAMETERS.items()))) == digest_of()
 

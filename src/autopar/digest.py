@@ -56,7 +56,8 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
             if _is_code(value) and (_home(value) in _WORKING_ROOMS or _same_script(code, value)):
                 queue.append(value)
             elif _home(code) == "script" and _is_constant(name, value):
-                parts[f"script.{name}"] = repr(value)
+                parts[f"script.{name}"] = repr(_without_code(value))
+                queue += [each for each in _leaves(value) if _is_code(each)]
     text = json.dumps(parts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -133,6 +134,25 @@ def _is_constant(name: str, value: object) -> bool:
     if isinstance(value, (list, dict)) or type(value).__name__ == "dtype":
         return name.isupper()  # others may be results, which differ from run to run
     return isinstance(value, _CONSTANTS)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What is in a constant's containers."""
+    inside = value.values() if isinstance(value, dict) else value
+    if isinstance(value, (dict, list, tuple)):
+        for each in inside:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+def _without_code(value: Any) -> Any:
+    """A constant with names in place of functions, which are at other addresses each time."""
+    if isinstance(value, dict):
+        return {key: _without_code(each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_without_code(each) for each in value)
+    return value.__qualname__ if _is_code(value) else value
 
 
 def _is_code(value: object) -> bool:
