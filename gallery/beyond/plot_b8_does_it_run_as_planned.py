@@ -55,6 +55,13 @@ def random_graph(seed, tasks, sizes, lanes):
 
 
 # %%
+# Predict
+# -------
+# The plan is the prediction: each task and copy at its time, before anything runs. It doesn't know
+# of what the host does around them, such as waking its threads and waiting for the last result. So
+# runs should take longer than planned, all by about the same time, and never less than the limit:
+# the longest chain of tasks, or all that one device has to do.
+#
 # The experiment
 # --------------
 # Each graph is measured task by task, for the limit. Then it is measured in runs, for the plan:
@@ -122,8 +129,13 @@ print(f"and the limit is {statistics.median(near):.1%} of its time, at worst {mi
 
 limit_s = of_each(gpus)[-1][0]
 title = f"{BOOK['tasks']} tasks on two GPUs and a CPU"
-ap.plot.timelines(gpus.timelines, limit_s=limit_s, title=title)
-ap.plot.show("b8_does_it_run_as_planned")
+ap.show_timelines(
+    gpus.timelines,
+    "b8_does_it_run_as_planned",
+    title=title,
+    caption=f"The GPUs have {1 - SHARE_ON_CPU:.0%} of the tasks, the CPU's lanes have the rest.",
+    limit_s=limit_s,
+)
 
 # %%
 # What does planning cost?
@@ -158,8 +170,7 @@ ap.show(table(here, f"Graphs of {HERE['tasks']} tasks on two CPU lanes"))
 # -----------------------
 # A plan is as good as the times that it is made from. What changes between the runs that they
 # come from and the next one (a CPU that others use, a clock that falls as the chip warms) it can't
-# know. Tasks of microseconds take as
-# long as their launches, which it does not know of either.
+# know. Tasks of microseconds take as long as their launches, which it does not know of either.
 #
 # Now you
 # -------

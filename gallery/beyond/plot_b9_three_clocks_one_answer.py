@@ -232,14 +232,11 @@ ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin))
 # ------
 # The products and copies in the traces of both tools.
 
-ap.plot.timelines(gpu.timelines, title="The same work in two traces")
-ap.plot.show("b9_two_traces")
-ap.show(
-    ap.draw(
-        gpu.timelines,
-        title="The same work in two traces",
-        caption="Two runs, in two processes. Streams are numbered by each tool for itself.",
-    )
+ap.show_timelines(
+    gpu.timelines,
+    "b9_two_traces",
+    title="The same work in two traces",
+    caption="Two runs, in two processes. Streams are numbered by each tool for itself.",
 )
 
 # %%

@@ -234,7 +234,7 @@ ap.show(ap.compare(gpus.measurements, limit_s=limits, baseline=SERIAL, caption=c
 taken = gpus.measurements
 over = {way: taken[GRAPH].speedup_over(taken[way]) for way in (SERIAL, PLAIN, ONE)}
 assert over[SERIAL] >= 1.4, f"only {over[SERIAL]:.2f} x as fast as its tasks in a row"
-print(f"The graph is {over[SERIAL]:.2f} x as fast as its tasks one after another, where at best")
+print(f"The graph is {over[SERIAL]:.2f} x as fast as its tasks one after another, where")
 print(f"{serial_s / best_s:.2f} x was predicted; {over[PLAIN]:.2f} x as fast as the plain code;")
 print(f"{over[ONE]:.2f} x as fast as one GPU with the whole batch.")
 
