@@ -29,6 +29,7 @@ import shlex
 import sqlite3
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import autopar as ap
@@ -150,7 +151,8 @@ with tempfile.TemporaryDirectory() as place:
     file = Path(place, "x4_nsight.sqlite")
     file.write_bytes(systems.files[file.name])
     report = ap.read_trace(file)
-seen = {way: report.within(way)[0] for way in WAYS}
+origin = f"{report.origin}, {systems.origin}"
+seen = {way: replace(report.within(way)[0], origin=origin) for way in WAYS}
 copy_s = seen[SIDE].busy_s("copy") / BOOK["count"]
 limit_s = seen[SIDE].busy_s("compute") + copy_s
 near = {way: limit_s / each.makespan_s for way, each in seen.items()}
