@@ -200,6 +200,18 @@ for size in (small, middle, large):
 print(f"Branches gain most at {best}: {by_branches[best]:.2f} x.")
 
 # %%
+# And why? Nsight Compute counted, for :doc:`exercise 4 <plot_x4_verify_with_nsight>`, how much of
+# the multiprocessors' arithmetic a single product keeps busy. What it leaves, others can have.
+
+inside = ap.newest_record("x4_nsight_compute")
+for size in inside.parameters["sizes"]:
+    busy, waved = (
+        inside.values[f"{size}, {what}"] for what in ("Compute (SM) Throughput", "Waves Per SM")
+    )
+    print(f"One product of {size}: {waved:.2f} waves of blocks, {busy:.0f} % of the arithmetic.")
+print(inside.origin)
+
+# %%
 # Small products on several streams: the GPU is done with each before the host has launched the
 # next, so the streams take turns.
 
