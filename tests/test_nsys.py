@@ -1,12 +1,16 @@
 """From exports of Nsight Systems to evidence, whatever their version has."""
 
+import collections
 import sqlite3
 from contextlib import closing
 
 import pytest
 from trace_files import write_nsys
 
+from autopar.diagnosis import findings_of
 from autopar.evidence import TraceError
+from autopar.record import FOLDER
+from autopar.report import report_of
 from autopar.tracefile import read_evidence
 
 _PID = 77 << 24
@@ -178,3 +182,20 @@ def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
     path.write_bytes(data[:700])
     with pytest.raises(TraceError, match=r"x\.sqlite"):
         read_evidence(path)
+
+
+def test_an_export_that_the_tool_itself_made_is_read():
+    path = FOLDER / "2-x-nvidia-h200" / "x4_nsight.sqlite"
+    trace = read_evidence(path)
+    assert (trace.warnings, trace.doubts) == ((), {})
+    copies = [each for each in trace.activities if each.span.kind == "copy"]
+    products = [each for each in trace.activities if each.span.kind == "compute"]
+    assert len(copies) == len(products) == 150  # three ways, 50 of each
+    assert all("gemm" in each.span.name for each in products)
+    assert collections.Counter(each.memory for each in copies) == {"pageable": 50, "pinned": 100}
+    assert {each.size_bytes for each in copies} == {4000 * 4000 * 4}
+    assert {each.launch and each.launch.name for each in copies} == {"cudaMemcpyAsync"}
+    assert {each.launch and each.launch.name for each in products} == {"cudaLaunchKernelExC"}
+    report = report_of(trace, name=path.name)
+    dear, _ = findings_of(report.view, report.gaps)
+    assert [each.cause for each in dear] == ["pageable", "synchronised", "one stream"]
