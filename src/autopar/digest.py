@@ -53,11 +53,11 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
         for name, value in _named(source, _namespace(code)):
             if inspect.isclass(value):  # of the script: its methods, as a class has no file there
                 queue += [each for each in vars(value).values() if _same_script(code, each)]
-            if _is_code(value) and (_home(value) in _WORKING_ROOMS or _same_script(code, value)):
+            if _counts(code, value):
                 queue.append(value)
             elif _home(code) == "script" and _is_constant(name, value):
                 parts[f"script.{name}"] = repr(_without_code(value))
-                queue += [each for each in _leaves(value) if _is_code(each)]
+                queue += [each for each in _leaves(value) if _counts(code, each)]
     text = json.dumps(parts, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -136,6 +136,11 @@ def _is_constant(name: str, value: object) -> bool:
     return isinstance(value, _CONSTANTS)
 
 
+def _counts(code: Any, value: Any) -> bool:
+    """Whether a value that some code names is code of the page's script or of a working room."""
+    return _is_code(value) and (_home(value) in _WORKING_ROOMS or _same_script(code, value))
+
+
 def _leaves(value: Any) -> Iterator[Any]:
     """What is in a constant's containers."""
     inside = value.values() if isinstance(value, dict) else value
@@ -147,12 +152,12 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _without_code(value: Any) -> Any:
-    """A constant with names in place of functions, which are at other addresses each time."""
+    """A constant with names in place of what can be called, which is elsewhere in each process."""
     if isinstance(value, dict):
         return {key: _without_code(each) for key, each in value.items()}
     if type(value) in (list, tuple):
         return type(value)(_without_code(each) for each in value)
-    return value.__qualname__ if _is_code(value) else value
+    return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else value
 
 
 def _is_code(value: object) -> bool:
