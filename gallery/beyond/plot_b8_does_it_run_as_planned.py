@@ -59,8 +59,8 @@ def random_graph(seed, tasks, sizes, lanes):
 # -------
 # The plan is the prediction: each task and copy at its time, before anything runs. It doesn't know
 # of what the host does around them, such as waking its threads and waiting for the last result. So
-# runs should take longer than planned, all by about the same time, and never less than the limit:
-# the longest chain of tasks, or all that one device has to do.
+# runs should take a little longer than planned, and so never less than the limit: the longest chain
+# of tasks, or all that one device has to do.
 #
 # The experiment
 # --------------
@@ -113,6 +113,9 @@ ap.show(table(gpus, f"Graphs of {BOOK['tasks']} tasks on two GPUs and a CPU"))
 # %%
 # The claim, on the numbers: this page does not build if it stops being true.
 
+more_s = [run_s - plan_s for _, plan_s, run_s in of_each(gpus)]
+assert min(more_s) > 0, "a run took less than planned"
+assert all(limit_s <= plan_s for limit_s, plan_s, _ in of_each(gpus)), "a plan beats its limit"
 away = [abs(run_s / plan_s - 1) for _, plan_s, run_s in of_each(gpus)]
 near = [limit_s / run_s for limit_s, _, run_s in of_each(gpus)]
 assert statistics.median(away) <= CLOSE, f"runs are {statistics.median(away):.1%} off their plans"
@@ -121,6 +124,7 @@ print(
     f"In the median a run is {statistics.median(away):.1%} off its plan, at worst {max(away):.1%},"
 )
 print(f"and the limit is {statistics.median(near):.1%} of its time, at worst {min(near):.1%}.")
+print(f"Runs took {1e3 * min(more_s):.1f} to {1e3 * max(more_s):.1f} ms more than planned.")
 
 # %%
 # See it

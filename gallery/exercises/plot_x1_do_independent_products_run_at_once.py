@@ -201,14 +201,17 @@ print(f"Branches gain most at {best}: {by_branches[best]:.2f} x.")
 
 # %%
 # And why? Nsight Compute counted, for :doc:`exercise 4 <plot_x4_verify_with_nsight>`, how much of
-# the multiprocessors' arithmetic a single product keeps busy. What it leaves, others can have.
+# the multiprocessors' arithmetic a single product keeps busy. What it leaves, others can have. The
+# library's blocks are its own, as it turns out.
 
 inside = ap.newest_record("x4_nsight_compute")
 for size in inside.parameters["sizes"]:
-    busy, waved = (
-        inside.values[f"{size}, {what}"] for what in ("Compute (SM) Throughput", "Waves Per SM")
+    busy, counted = (
+        inside.values[f"{size}, {what}"] for what in ("Compute (SM) Throughput", "Grid Size")
     )
-    print(f"One product of {size}: {waved:.2f} waves of blocks, {busy:.0f} % of the arithmetic.")
+    estimated = waves[size] * multiprocessors
+    print(f"One product of {size} keeps {busy:.0f} % of the arithmetic busy,")
+    print(f"in {counted:.0f} blocks, where {estimated:.0f} were estimated.")
 print(inside.origin)
 
 # %%
