@@ -137,7 +137,7 @@ ap.show_timelines(
     gpus.timelines,
     "b8_does_it_run_as_planned",
     title=title,
-    caption=f"The GPUs have {1 - SHARE_ON_CPU:.0%} of the tasks, the CPU's lanes have the rest.",
+    caption=f"About {1 - SHARE_ON_CPU:.0%} of the tasks are the GPUs', the rest the CPU's.",
     limit_s=limit_s,
 )
 
