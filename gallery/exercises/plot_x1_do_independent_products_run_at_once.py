@@ -200,19 +200,31 @@ for size in (small, middle, large):
 print(f"Branches gain most at {best}: {by_branches[best]:.2f} x.")
 
 # %%
-# And why? Nsight Compute counted, for :doc:`exercise 4 <plot_x4_verify_with_nsight>`, how much of
-# the multiprocessors' arithmetic a single product keeps busy. What it leaves, others can have. The
-# library's blocks are its own, as it turns out.
+# And why? Nsight Compute counted, for :doc:`exercise 4 <plot_x4_verify_with_nsight>`, what a single
+# product does with the GPU. Occupancy is the share of the warps that a multiprocessor could hold
+# which it did hold; it says how many are there, not how much they do. What a product leaves of the
+# arithmetic, others can have. The library's blocks are its own, as it turns out.
 
 inside = ap.newest_record("x4_nsight_compute")
+COUNTED = "Grid Size", "Waves Per SM", "Achieved Occupancy", "Compute (SM) Throughput"
+rows, occupancy, busy = [], {}, {}
 for size in inside.parameters["sizes"]:
-    busy, counted = (
-        inside.values[f"{size}, {what}"] for what in ("Compute (SM) Throughput", "Grid Size")
-    )
-    estimated = waves[size] * multiprocessors
-    print(f"One product of {size} keeps {busy:.0f} % of the arithmetic busy,")
-    print(f"in {counted:.0f} blocks, where {estimated:.0f} were estimated.")
-print(inside.origin)
+    blocks, own_waves, *shares = (inside.values[f"{size}, {name}"] for name in COUNTED)
+    occupancy[size], busy[size] = (share / 100 for share in shares)
+    estimated = f"{waves[size] * multiprocessors:.0f}"
+    shares = [f"{own_waves:.2f}", f"{occupancy[size]:.1%}", f"{busy[size]:.1%}"]
+    rows.append([f"{size}", estimated, f"{blocks:.0f}", *shares, f"{by_branches[size]:.2f} x"])
+headers = ["side", "blocks, estimated", "blocks", "waves", "occupancy", "SM busy", "branches gain"]
+caption = "One product, as Nsight Compute saw it"
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=inside.origin))
+
+# %%
+# One large product fills the GPU: its arithmetic is busy though few warps are there, as each has a
+# large part of the result to itself. A small one doesn't, so others beside it cost nothing.
+
+assert busy[large] > 0.8, "a large product leaves the GPU room"
+assert busy[256] < 0.4, "a small product fills the GPU"
+assert occupancy[256] < occupancy[large] < 0.5, "warps are what fills the GPU"
 
 # %%
 # Small products on several streams: the GPU is done with each before the host has launched the

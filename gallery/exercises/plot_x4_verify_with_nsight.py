@@ -35,7 +35,7 @@ from pathlib import Path
 import autopar as ap
 
 BOOK = {"count": 50, "size": 4000}
-SINGLE = {"sizes": [256, 4000]}
+SINGLE = {"sizes": [256, 1024, 4000]}
 FIRST, SECOND = "book 1: run, wait, copy", "book 2: run, copy non-blocking"
 SIDE = "side stream, event per result"
 WAYS = (FIRST, SECOND, SIDE)
@@ -201,10 +201,12 @@ ap.show_timelines(
 
 NCU = (
     "ncu --clock-control none --nvtx --nvtx-include compute/ "
-    "--section SpeedOfLight --section LaunchStats --csv --log-file {log}"
+    "--section SpeedOfLight --section LaunchStats --section Occupancy --csv --log-file {log}"
 )
 SM, MEMORY = "Compute (SM) Throughput", "Memory Throughput"
 TIME, BLOCKS, WAVES = "Duration", "Grid Size", "Waves Per SM"
+OCCUPANCY = "Achieved Occupancy"
+COUNTED = (TIME, BLOCKS, WAVES, OCCUPANCY, SM, MEMORY)
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
@@ -224,7 +226,7 @@ def figures(log):
     """What ncu's table says of the kernel that took longest, times in seconds."""
     kernels = {}
     for row in csv.DictReader(io.StringIO(log[log.find('"ID"') :])):  # messages stand before it
-        if (name := row.get("Metric Name")) in (SM, MEMORY, TIME, BLOCKS, WAVES):
+        if (name := row.get("Metric Name")) in COUNTED:
             unit = UNITS.get(row["Metric Unit"].removesuffix("econd"), 1.0)
             value = unit * float(row["Metric Value"].replace(",", ""))
             kernels.setdefault(row["ID"], {})[name] = value
@@ -247,6 +249,7 @@ def nsight_compute(sizes):
 
 
 shown = NCU.format(log="x4.csv").replace(" --section", " \\\n  --section", 1)
+shown = shown.replace(" --csv", " \\\n  --csv")
 print(shown, "python one_product.py")
 
 # %%
@@ -260,13 +263,13 @@ kernels = ap.recorded(nsight_compute, name="x4_nsight_compute", parameters=SINGL
 before = ap.newest_record("x1_one_device")
 rows, busy = [], {}
 for size in SINGLE["sizes"]:
-    of = {name: kernels.values[f"{size}, {name}"] for name in (SM, MEMORY, TIME, BLOCKS, WAVES)}
+    of = {name: kernels.values[f"{size}, {name}"] for name in COUNTED}
     gained = before.values[f"{size}, chain, s"] / before.values[f"{size}, branches, s"]
     busy[size] = of[SM] / 100
-    shares = [f"{of[WAVES]:.2f}", f"{of[SM]:.1f} %", f"{of[MEMORY]:.1f} %"]
+    shares = [f"{of[WAVES]:.2f}", *(f"{of[name]:.1f} %" for name in (OCCUPANCY, SM, MEMORY))]
     rows.append([f"{size}", f"{1e6 * of[TIME]:.1f} us", f"{of[BLOCKS]:.0f}", *shares])
     rows[-1] += [f"{1 / busy[size]:.1f} x", f"{gained:.2f} x"]
-headers = ["side", "takes", "blocks", "waves", "SM", "memory", "room for", "gained"]
+headers = ["side", "takes", "blocks", "waves", "occupancy", "SM", "memory", "room for", "gained"]
 notes = [f"Gained: {before.origin}."]
 caption = "One product, as Nsight Compute saw it"
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=kernels.origin, notes=notes))
@@ -274,10 +277,11 @@ ap.show(ap.tabulate(headers, rows, caption=caption, origin=kernels.origin, notes
 # %%
 # The large product has blocks for every multiprocessor several times over, and keeps their
 # arithmetic busy: that is the other side of exercise 1. The small one has too few blocks, or too
-# little to do in each, and neither arithmetic nor memory is what holds it up. And both tools agree
-# on how long a kernel takes:
+# little to do in each, and neither arithmetic nor memory is what holds it up. Occupancy, the warps
+# that were there over those that could be, says less: a large product's are few, and busy. And both
+# tools agree on how long a kernel takes:
 
-small, large = SINGLE["sizes"]
+small, large = min(SINGLE["sizes"]), max(SINGLE["sizes"])
 assert busy[large] > 0.6, "a large product leaves room"
 assert busy[small] < 0.4, "a small product fills the GPU"
 by_systems_s = seen[FIRST].busy_s("compute") / BOOK["count"]
