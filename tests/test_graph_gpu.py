@@ -181,6 +181,7 @@ def test_results_are_used_late_on_a_side_stream_while_the_next_run_is_on(spin, m
     tasks = [here, graph.add(torch.mul, here, 1, device=_GPUS[1])]
     gc.collect()
     torch.cuda.empty_cache()  # or the next run could get memory that earlier tests have left
+    gc.freeze()  # or to collect what earlier tests have left could take longer than the spin
     # There before, as taking memory from the driver would wait for all that is under way.
     seen = [[torch.empty(_N, device=gpu) for gpu in _GPUS] for _ in range(6)]
     with graph:
@@ -195,6 +196,7 @@ def test_results_are_used_late_on_a_side_stream_while_the_next_run_is_on(spin, m
                     torch.add(run[task], 0, out=out)
             del run
             gc.collect()
+    gc.unfreeze()
     synchronize()
     assert all(bool((out == i + 1).all()) for i, outs in enumerate(seen) for out in outs) == safe
 
