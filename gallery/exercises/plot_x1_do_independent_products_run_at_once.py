@@ -220,7 +220,7 @@ ap.show(ap.tabulate(headers, rows, caption=caption, origin=inside.origin))
 
 # %%
 # One large product fills the GPU: its arithmetic is busy though few warps are there, as each has a
-# large part of the result to itself. A small one doesn't, so others beside it cost nothing.
+# large part of the result to itself. A small one doesn't, so others find room beside it.
 
 assert busy[large] > 0.8, "a large product leaves the GPU room"
 assert busy[256] < 0.4, "a small product fills the GPU"
