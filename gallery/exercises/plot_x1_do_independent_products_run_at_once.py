@@ -219,12 +219,12 @@ caption = "One product, as Nsight Compute saw it"
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=inside.origin))
 
 # %%
-# One large product fills the GPU: its arithmetic is busy though few warps are there, as each has a
-# large part of the result to itself. A small one doesn't, so others find room beside it.
+# One large product fills the GPU: its arithmetic is busy, though few warps are there. A small one
+# doesn't, so others find room beside it.
 
 assert busy[large] > 0.8, "a large product leaves the GPU room"
-assert busy[256] < 0.4, "a small product fills the GPU"
-assert occupancy[256] < occupancy[large] < 0.5, "warps are what fills the GPU"
+assert busy[small] < 0.4, "a small product fills the GPU"
+assert occupancy[small] < occupancy[large] < 0.5, "warps are what fills the GPU"
 
 # %%
 # Small products on several streams: the GPU is done with each before the host has launched the
