@@ -14,6 +14,7 @@ from graph_programs import CPU, Program
 
 from autopar import TaskGraph, aliasing
 from autopar.access import Accesses
+from autopar.graphrun import Run
 from autopar.node import Node, Result
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -257,6 +258,29 @@ def test_one_result_can_be_had_while_others_run(gate):
         assert gate.finished
         assert run[{"a": [held]}] == {"a": [7]}
     assert run[held] == 7
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_task_that_is_issued_while_somebody_begins_to_wait_is_not_missed(first):
+    """Between the look whether it is issued and the wait for it."""
+
+    class Meanwhile(dict):
+        def setdefault(self, number, lock):
+            if first:
+                run._issue(number)
+            lock = super().setdefault(number, lock)
+            if not first:
+                run._issue(number)
+            return lock
+
+    graph = TaskGraph()
+    task = graph.add(torch.ones, 1)
+    run = Run(graph.plan(), {})
+    run._awaited = Meanwhile()
+    waiter = threading.Thread(target=run._wait_until_issued, args=(task.number,), daemon=True)
+    waiter.start()
+    waiter.join(_WAIT_S)
+    assert not waiter.is_alive()
 
 
 def test_a_plan_is_kept_until_something_changes():

@@ -14,6 +14,7 @@ import torch
 from autopar.copystream import CopyStream, Past
 from autopar.device import cpu
 from autopar.handle import Handle
+from autopar.layout import flat
 from autopar.load import Latch, Load, Part
 from autopar.parcel import ToDeviceParcels, ToHostParcels, lone_load
 
@@ -131,13 +132,14 @@ def part_by(chance):
     """A stretch of device memory, and pieces of host memory with gaps between them."""
     pieces, at = [], 0
     for _ in range(chance.randrange(5)):
-        size = chance.choice((0, 1, 2, 5, 9))
-        pieces.append((at, torch.arange(at, at + size, dtype=torch.uint8)))
+        size = chance.choice((0, 1, 2, 5, 9, 16))
+        piece = torch.arange(at, at + size, dtype=torch.uint8)
+        pieces.append((at, piece.view(torch.int32).view(2, 2).T if size == 16 else piece))
         at += size + chance.choice((0, 0, 1, 4))
     return Part(torch.arange(at, dtype=torch.uint8), tuple(pieces), staged=True)
 
 
-@pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64])
+@pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64, 128])
 def test_a_parts_chunks_cover_it_once(slot_bytes):
     chance = random.Random(slot_bytes)
     for _ in range(100):
@@ -151,12 +153,12 @@ def test_a_parts_chunks_cover_it_once(slot_bytes):
         assert all(len(chunk) == slot_bytes for chunk in chunks[:-1])
 
 
-@pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64])
+@pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64, 128])
 def test_a_chunks_pieces_are_all_the_host_memory_that_it_has(slot_bytes):
     chance = random.Random(slot_bytes)
     for _ in range(100):
         part = part_by(chance)
-        whole = [byte for _, piece in part.host for byte in piece.tolist()]
+        whole = [byte for _, piece in part.host for byte in flat(piece).tolist()]
         found = []
         for on_device, _, stretches in part.cut(slot_bytes):
             for at, address, size in stretches:
@@ -277,7 +279,7 @@ def carry(load):
     load.expect(1)
     for part in load.parts:
         for at, host in part.host:
-            host.copy_(part.device[at : at + host.numel()])
+            flat(host).copy_(part.device[at : at + host.nbytes])
     load.chunk_copied()
 
 

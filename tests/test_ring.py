@@ -470,8 +470,9 @@ def test_leaving_waits_for_what_was_sent(streams, slots, threads, source):
 
 
 @pytest.mark.parametrize("verb", ["to_host", "prefetch"])
-def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, verb):
-    """Four movers have to meet over four slots' chunks before any of them goes on."""
+@pytest.mark.parametrize("slots", [4, 6])
+def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, slots, verb):
+    """Four movers have to meet over the slots' chunks before any of them goes on."""
     meeting = threading.Barrier(4)
 
     def meet_and_move(*piece):
@@ -480,7 +481,7 @@ def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, verb)
 
     monkeypatch.setattr("autopar.ring.move_bytes", meet_and_move)
     items = [torch.full((1 << 20,), i, dtype=torch.uint8) for i in range(4)]
-    with CopyPipeline("cpu", slots=6, slot_bytes=1 << 18, threads=4) as pipeline:
+    with CopyPipeline("cpu", slots=slots, slot_bytes=1 << 18, threads=4) as pipeline:
         check(items, getattr(pipeline, verb)(items))
 
 
@@ -491,9 +492,10 @@ def test_movers_take_the_threads_there_are(threads, slots):
     assert movers * each <= threads
     if threads == 1:
         assert movers == 0
+    elif threads <= slots:
+        assert (movers, each) == (threads, 1)
     else:
         assert 1 <= movers <= slots
-        assert each == 1 or threads >= slots
 
 
 def test_memory_of_what_is_given_up_is_kept_for_the_copies(streams):

@@ -23,7 +23,6 @@ from autopar.transfer import CopyPipeline
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
-_QUEUED = 2  # items that may be asked for ahead, beside one for each slot
 
 _DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -97,6 +96,11 @@ def filled(shape, dtype, seed=0):
     count = torch.Size(shape).numel() * dtype.itemsize
     bits = torch.randint(256, (count,), dtype=torch.uint8, generator=dice)
     return (bits > 100 if dtype == torch.bool else bits.view(dtype)).view(shape)
+
+
+def ahead(slots):
+    """How many large items may be asked for ahead: one for each slot, and as many that wait."""
+    return slots + max(slots, 2)
 
 
 def numbers(count, size=4):
@@ -858,7 +862,7 @@ def test_only_so_many_items_are_asked_for_ahead(verb, slots, size):
         args = (torch.clone, source()) if verb == "map" else (source(),)
         results = getattr(pipeline, verb)(*args)
         assert asked == 0
-        most = slots + _QUEUED
+        most = ahead(slots)
         if verb == "map":  # one lot on the device, one on the way to the host
             most *= 2
         if size == 4 and verb != "prefetch":
@@ -867,7 +871,7 @@ def test_only_so_many_items_are_asked_for_ahead(verb, slots, size):
             assert result[0] == i
             assert asked <= i + most
             # What is to be worked on comes soon, and others after it.
-            early = i + 1 if verb != "to_host" and i <= 5 else i + slots - 1
+            early = i + 1 if verb != "to_host" and i <= 5 else i - 1 + ahead(slots)
             assert asked >= min(100, early)
         assert asked == 100
 
@@ -888,7 +892,7 @@ def test_a_small_item_does_not_bring_many_large_ones_with_it():
     with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
         for result in pipeline.to_host(source()):
             got_bytes += result.nbytes
-            assert asked_bytes - got_bytes <= (2 + _QUEUED + 1) * 2 * 1024
+            assert asked_bytes - got_bytes <= (ahead(2) + 1) * 2 * 1024
 
 
 def test_items_are_copied_while_the_next_one_is_computed(streams):

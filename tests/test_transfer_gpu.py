@@ -26,7 +26,6 @@ _GPU = torch.device("cuda", 0)
 _N = 2**20  # numbers of four bytes: too large to travel with others
 _POISON = 0xAA
 _MIB = 2**20
-_AHEAD = 2  # items under way beside one for each slot
 _DTYPES = [torch.uint8, torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64]
 _DTYPES.append(torch.complex64)
 _two = pytest.mark.gpu(2)
@@ -552,6 +551,29 @@ def test_an_item_is_copied_behind_the_stream_that_was_current_as_it_came(
     assert torch.cuda.current_stream() == torch.cuda.default_stream()
 
 
+def test_the_callers_stream_is_the_one_that_is_current_at_the_time(in_time):
+    copies, side, main = CudaCopyStream(_GPU), torch.cuda.Stream(), torch.cuda.current_stream()
+    for _ in range(2):
+        assert copies.caller() == copies.caller() == main
+        with torch.cuda.stream(side):
+            assert copies.caller() == side
+            assert in_time(copies.caller) == torch.cuda.default_stream()  # of another thread
+            assert copies.caller() == side
+        with copies.current():
+            assert copies.caller() not in (side, main)
+    assert copies.caller() == torch.cuda.current_stream() == main
+
+
+@_two
+def test_the_callers_stream_is_one_of_the_copies_device():
+    copies = CudaCopyStream(torch.device("cuda", 1))
+    side = torch.cuda.Stream(1)
+    with torch.cuda.device(0):
+        assert copies.caller() == torch.cuda.default_stream(1)
+        with torch.cuda.stream(side), torch.cuda.device(0):
+            assert copies.caller() == side
+
+
 @pytest.mark.parametrize("pin", [False, True])
 def test_a_source_of_batches_may_change_the_stream(late_copies, pin):
     late_copies(2)
@@ -756,7 +778,7 @@ def test_device_memory_is_bounded_by_the_slots(late_copies, verb, slots):
         del results
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated(_GPU) - before
-    most = slots + _AHEAD + 2  # one is used by the caller, and one is being made
+    most = slots + max(slots, 2) + 2  # one is used by the caller, and one is being made
     rings = 2 if verb == "map" else 1
     assert slots * item_bytes <= peak <= rings * most * item_bytes + _MIB
     assert torch.cuda.memory_allocated(_GPU) == before

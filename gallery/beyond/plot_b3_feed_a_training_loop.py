@@ -238,8 +238,9 @@ print(bar)  # as it stood in the end; while it ran, it was on standard error
 # When this does not help
 # -----------------------
 # Only copies hide. A loader that makes its batches too slowly holds up every way alike: give it
-# workers first. The first step waits until `prefetch` has asked for `slots` + 2 batches, so a
-# loop of few steps gains little. And data that fit into the GPU's memory are best left there.
+# workers first. Before the first steps `prefetch` asks for more and more batches, up to twice its
+# `slots`, so a loop of few steps gains little. And data that fit into the GPU's memory are best
+# left there.
 #
 # Now you
 # -------

@@ -8,8 +8,8 @@ Hold the pipeline against its limits
 
 **The claim.** Where memory is pinned, the pipeline is within 3 % of the limit: copies behind
 computing, copies alone, three at once, one GPU or two. Small tensors go 5 times faster than one by
-one, or more. Into ordinary memory the best ring reaches 80 % or more of what the slower of the bus
-and the CPU does alone. Each is asserted.
+one, or more. Into ordinary memory the best ring reaches 90 % of the pinned rate or more, in a
+process whose C library was told to write past the caches. Each is asserted.
 """
 
 # %%
@@ -18,21 +18,19 @@ and the CPU does alone. Each is asserted.
 # All rows come from one run, and so do the parts that their limits are computed from: the time to
 # compute, and the time to copy from and to pinned memory, in one direction or in both.
 
-import contextlib
-
 import torch
 
 import autopar as ap
 
 E3 = {"count": 50, "size": 4000}
 REGIMES = {"count": 100, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
-RINGS = ([3, 32, 16], [3, 32, 24], [6, 16, 24], [9, 16, 24], [12, 16, 24], [20, 16, 16])
+RINGS = ([3, 32, 16], [6, 16, 24], [6, 16, 6], [8, 16, 6])
 PLAIN = {"total_bytes": 6_400_000_000, "sizes_mb": [16, 64], "rings": RINGS}
 TWO = {"count": 100, "size": 4000}
 SMALL = {"count": 10_000, "length": 1024}
 COST = {"count": 5000, "slot_bytes": 4096}
 AT_LEAST = 0.97
-ROUNDS = 5
+ROUNDS, MANY_ROUNDS = 5, 11  # of what takes seconds, and of what doesn't
 
 
 def keep(items):
@@ -46,10 +44,10 @@ def run_through(items):
         pass
 
 
-def copies(pinned, on_gpu, count):
-    """The same copy to the host over and over."""
+def copies(to, source, count):
+    """The same copy over and over."""
     for _ in range(count):
-        pinned.copy_(on_gpu, non_blocking=True)
+        to.copy_(source, non_blocking=True)
 
 
 def duplex(pinned, on_gpu, count):
@@ -167,7 +165,7 @@ def regimes(count, sizes, copy_size):
             for way in (there, both):
                 equal = all(torch.equal(each.to(gpu), work(x)) for each in way())
                 checks[f"{regime}, {way.__name__}: equal"] = equal
-            measurements += ap.measure_in_turn(ways, devices=[gpu], repeats=ROUNDS)
+            measurements += ap.measure_in_turn(ways, devices=[gpu], repeats=MANY_ROUNDS)
     return ap.Findings(measurements, {}, checks)
 
 
@@ -196,70 +194,106 @@ for label, limit in limits.items():
 # Into ordinary memory
 # --------------------
 # Here the CPU must copy each byte once more, from a pinned slot to where it is to go. So the
-# memory carries it three times: written by the bus, read by the CPU, and written again. Beside the
-# bus stands what torch copies within memory, in the same run and with nothing else to do. Which
-# ring does best, and how near it comes, differs from machine to machine: these are six to try.
+# memory carries it three times: written by the bus, read by the CPU, and written again. By itself
+# the C library makes that four: it reads each line of the cache that it is about to overwrite,
+# unless what it copies is larger than a threshold, which it takes from the size of the caches. A
+# process can be started with a lower one.
+
+TOLD = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
+for name, value in TOLD.items():
+    print(f"{name}={value} python train.py")
 
 
-def into_ordinary_memory(total_bytes, sizes_mb, rings):
-    """Tensors of some sizes into touched memory: by several rings, by torch, by the CPU alone."""
-    gpu = ap.gpu(0)
-    measurements, checks = [], {}
+def into_ordinary_memory(total_bytes, sizes_mb, rings, rounds):
+    """Tensors of some sizes into touched memory, beside pinned memory; seconds by round."""
+    import torch
+
+    import autopar as ap
+
+    gpu, taken_s, checks = ap.gpu(0), {}, {}
+
+    def beside(pinned, label, way):
+        ways = {f"{label}: pinned": pinned, label: way}
+        measured = ap.measure_in_turn(ways, devices=[gpu], warmup=2, repeats=rounds)
+        taken_s.update({one.label: one.values_s for one in measured})
+
     for mb in sizes_mb:
         y = torch.arange(mb * 10**6 // 4, dtype=torch.int32, device=gpu)
         pinned, there = torch.empty_like(y, device="cpu").pin_memory(), y.cpu()
         outs = [torch.zeros_like(there) for _ in range(total_bytes // y.nbytes)]
 
         def into_pinned(pinned=pinned, y=y, outs=outs):
-            copies(pinned, y, len(outs))
+            for _ in outs:
+                pinned.copy_(y, non_blocking=True)
 
-        def by_cpu(outs=outs, pinned=pinned):
-            before = torch.get_num_threads()
-            torch.set_num_threads(max(threads for _, _, threads in rings))
+        def by_cpu(pinned=pinned, outs=outs):
             for out in outs:
                 out.copy_(pinned)
-            torch.set_num_threads(before)
 
-        with contextlib.ExitStack() as stack:
-            ways = {
-                f"{mb} MB: pinned": into_pinned,
-                f"{mb} MB: the CPU alone": by_cpu,
-                f"{mb} MB: copy_ each": lambda outs=outs, y=y: [out.copy_(y) for out in outs],
-            }
-            for slots, mib, threads in rings:
-                ring = {"slots": slots, "slot_bytes": mib << 20, "threads": threads}
-                pipeline = stack.enter_context(ap.CopyPipeline(gpu, **ring))
+        def by_torch(y=y, outs=outs):
+            for out in outs:
+                out.copy_(y)
+
+        beside(into_pinned, f"{mb} MB, the CPU alone", by_cpu)
+        beside(into_pinned, f"{mb} MB, copy_ each", by_torch)
+        for slots, mib, threads in rings:
+            ring = {"slots": slots, "slot_bytes": mib << 20, "threads": threads}
+            label = f"{mb} MB, {slots} slots of {mib} MiB, {threads} threads"
+            with ap.CopyPipeline(gpu, **ring) as pipeline:
 
                 def through(y=y, outs=outs, pipeline=pipeline):
-                    run_through(pipeline.to_host([y] * len(outs), out=outs))
+                    for _ in pipeline.to_host([y] * len(outs), out=outs):
+                        pass
 
-                way = f"{mb} MB: {slots} slots of {mib} MiB, {threads} threads"
                 for out in outs:
                     out.zero_()
                 through()
-                checks[f"{way}: equal"] = ap.workload.equal(outs, [there] * len(outs))
-                ways[way] = through
-            measurements += ap.measure_in_turn(ways, devices=[gpu], repeats=ROUNDS)
+                checks[label] = ap.workload.equal(outs, [there] * len(outs))
+                beside(into_pinned, label, through)
+    return taken_s, checks
+
+
+def as_it_is_and_told(total_bytes, sizes_mb, rings):
+    """The same in two processes, of which one is told to write past the caches."""
+    measurements, checks, work = [], {}, (total_bytes, sizes_mb, rings, ROUNDS)
+    for process, environment in {"as it is": {}, "told": TOLD}.items():
+        taken_s, equal = ap.in_fresh_process(into_ordinary_memory, *work, environment=environment)
+        measurements += [ap.Measurement(f"{process}, {way}", s) for way, s in taken_s.items()]
+        checks |= {f"{process}, {way}: equal": held for way, held in equal.items()}
     return ap.Findings(measurements, {}, checks)
 
 
-plain = ap.recorded(into_ordinary_memory, name="b5_ordinary_memory", parameters=PLAIN)
-limit_s, best = {}, {}
-for mb in PLAIN["sizes_mb"]:
-    rows = [one for label, one in plain.measurements.items() if label.startswith(f"{mb} MB")]
-    pinned, by_cpu, by_torch, *through_rings = rows
-    limit_s |= {one.label: pinned.median_s for one in rows[1:]}
-    best[mb] = min(through_rings, key=lambda one: one.median_s)
-    slower_s = max(pinned.median_s, by_cpu.median_s)
-    assert slower_s / best[mb].median_s >= 0.8, "the pipeline is held up by something else"
-    assert all(one.median_s < by_torch.median_s for one in through_rings), "torch is faster"
-ap.show(ap.compare(plain.measurements, limit_s=limit_s, caption="6.4 GB into touched memory"))
+def share(label):
+    """Of the rate into pinned memory, in the same rounds."""
+    pinned, one = (plain.measurements[each] for each in (f"{label}: pinned", label))
+    return pinned.median_s / one.median_s
+
+
+plain = ap.recorded(as_it_is_and_told, name="b5_ordinary_memory", parameters=PLAIN)
+processes = "as it is", "told"
+into = [label.removeprefix("told, ") for label in plain.measurements if label.startswith("told, ")]
+into = [way for way in into if not way.endswith(": pinned")]
+rows = []
+for way in into:
+    labels = [f"{process}, {way}" for process in processes]
+    rates = [PLAIN["total_bytes"] / plain.measurements[label].median_s for label in labels]
+    cells = [f"{rate / 1e9:.1f} GB/s" for rate in rates]
+    rows.append([way, *cells, *(f"{share(label):.1%}" for label in labels)])
+headers = ["into touched memory", *processes, *(f"{each}, of pinned" for each in processes)]
+caption = "Rate, and its share of that into pinned memory in the same rounds"
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=plain.origin))
 
 # %%
-# The best ring for each size:
+# Which ring does best differs from machine to machine: these are four to try. With as many threads
+# as slots, each slot is emptied by one thread, by the C library's copy; with more, by torch's,
+# which does not know of the threshold. The claim, on the numbers:
 
-for one in best.values():
-    print(f"{one.label}: {limit_s[one.label] / one.median_s:.0%} of the rate into pinned memory")
+for mb in PLAIN["sizes_mb"]:
+    rings = [way for way in into if way.startswith(f"{mb} MB") and "slots" in way]
+    best = max(rings, key=lambda way: share(f"told, {way}"))
+    print(f"{best}: {share(f'told, {best}'):.1%} of the pinned rate,")
+    print(f"and in a process as it is {share(f'as it is, {best}'):.1%}.")
+    assert share(f"told, {best}") >= 0.9, "the CPU holds the pipeline up"
 
 # %%
 # Two GPUs
@@ -282,7 +316,7 @@ def two_gpus(count, size):
             "GPU 1": lambda: run_through(of(1)),
             "both": lambda: run_through(zip(of(0), of(1), strict=True)),
         }
-        measurements = ap.measure_in_turn(ways, repeats=ROUNDS)
+        measurements = ap.measure_in_turn(ways, repeats=MANY_ROUNDS)
     return ap.Findings(measurements, {}, checks)
 
 
@@ -339,8 +373,8 @@ ap.show(ap.compare(many.measurements, baseline=rival, caption="10,000 tensors of
 # %%
 # What it costs
 # -------------
-# Host time for a chunk, from many that are too small to wait for, and pinned memory: as much as
-# the two rings have, and none once they are there.
+# Host time for a chunk, from many that are too small to wait for, beside bare copies of as many
+# bytes; and pinned memory: as much as the two rings have, and none once they are there.
 
 
 def cost(count, slot_bytes):
@@ -348,12 +382,15 @@ def cost(count, slot_bytes):
     gpu = ap.gpu(0)
     tensor = torch.zeros(count * slot_bytes, dtype=torch.uint8, device=gpu)
     out = torch.zeros(count * slot_bytes, dtype=torch.uint8)
+    small, pinned = tensor[:slot_bytes], torch.zeros(slot_bytes, dtype=torch.uint8).pin_memory()
     with ap.CopyPipeline(gpu, slots=64, slot_bytes=slot_bytes) as pipeline:
         chunks = {
             "to the host": lambda: run_through(pipeline.to_host([tensor], out=[out])),
             "from the host": lambda: run_through(pipeline.prefetch([out])),
+            "to the host, copy_": lambda: copies(pinned, small, count),
+            "from the host, copy_": lambda: copies(small, pinned, count),
         }
-        measurements = ap.measure_in_turn(chunks, devices=[gpu], repeats=ROUNDS)
+        measurements = ap.measure_in_turn(chunks, devices=[gpu], repeats=MANY_ROUNDS)
     ap.empty_pinned_pool()
     before = torch.cuda.host_memory_stats()
     inputs, outs = ([torch.full((4000, 4000), fill) for _ in range(8)] for fill in (1.0, 0.0))
@@ -379,10 +416,12 @@ def cost(count, slot_bytes):
 
 
 spent = ap.recorded(cost, name="b5_cost", parameters=COST)
-for label, one in spent.measurements.items():
-    chunk_us = 1e6 * one.median_s / COST["count"]
-    print(f"A chunk {label} costs the host {chunk_us:.1f} us.")
-    assert chunk_us <= 20
+each_us = {label: 1e6 * one.median_s / COST["count"] for label, one in spent.measurements.items()}
+for way in ("to the host", "from the host"):
+    print(
+        f"A chunk {way} costs the host {each_us[way]:.1f} us, copy_ {each_us[f'{way}, copy_']:.1f}."
+    )
+    assert each_us[way] <= 20
 for name, value in spent.values.items():
     print(f"{name}: {value:,.0f}")
 assert spent.values["bytes pinned"] <= spent.values["bytes of two rings"] + 2 * 2**20

@@ -6,7 +6,6 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import threading
 import time
@@ -48,11 +47,8 @@ class Run:
         self.wall_s = float("nan")
         self._results: list[Any] = [None] * len(plan.nodes)
         count = len(plan.nodes)
-        # By node. A lock is released once, by whoever issues the node; none keeps the collector
-        # of garbage busy, as objects would.
-        self._unissued = [threading.Lock() for _ in range(count)]
-        for lock in self._unissued:
-            lock.acquire()
+        self._issued = bytearray(count)  # by node
+        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._starts: list[Moment | None] = [None] * count
         self._ends: list[Moment | None] = [None] * count
         self._error: BaseException | None = None
@@ -87,8 +83,8 @@ class Run:
         if task.graph is not self.plan.graph or number >= len(self._ends):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        with self._unissued[number]:
-            end = self._ends[number]
+        self._wait_until_issued(number)
+        end = self._ends[number]
         if end is None:
             self._raise_for(self.plan.nodes[number])
         if isinstance(end, torch.cuda.Event):
@@ -150,46 +146,60 @@ class Run:
 
     def work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
-        begun: set[torch.cuda.Stream] = set()
+        share = self.plan.shares[host]
         grad, inference = self._grad
         with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-            for entry in self.plan.shares[host]:
-                stream = self._streams.get(entry.lane)
-                try:
-                    if stream is None:
-                        self._compute(entry)
+            if share[0].lane in self._streams:
+                self._launch_all(share)
+            else:
+                self._compute_all(share)
+
+    def _compute_all(self, share: Iterable[Entry]) -> None:
+        """Run a CPU lane's tasks in this thread.
+
+        Workers share Python's lock: one that holds it when another's operator ends puts that
+        worker to sleep, which costs more than all that is done here. So this is one loop, and does
+        as little as it can between two tasks: a task begins when the one before it ends.
+        """
+        nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
+        at_once, now, named = self.plan.at_once, time.perf_counter, tools_listen()
+        issued, awaited = self._issued, self._awaited
+        begun = now()
+        for entry in share:
+            job, waits = entry.job, entry.waits
+            try:
+                if waits:
+                    for wait in waits:
+                        self._wait_for_end(wait)
+                    begun = now()
+                if self._error is None:
+                    call = at_once[job]
+                    if named:
+                        with annotate(nodes[job].name):
+                            value = nodes[job].call(results)
                     else:
-                        self._launch(entry, stream, begun)
-                except BaseException as error:
-                    self._fail(entry, error)
-                finally:
-                    self._unissued[entry.job].release()
+                        value = call() if call else nodes[job].call(results)
+                    if not getattr(value, "is_cpu", False):
+                        _wait_for_gpus(value)
+                    results[job], starts[job] = value, begun
+                    ends[job] = begun = now()
+            except BaseException as error:
+                self._fail(entry, error)
+            issued[job] = True
+            if awaited:
+                self._issue(job)
+
+    def _launch_all(self, share: Iterable[Entry]) -> None:
+        """Queue tasks and copies on their streams, and wait for those."""
+        begun: set[torch.cuda.Stream] = set()
+        for entry in share:
+            try:
+                self._launch(entry, self._streams[entry.lane], begun)
+            except BaseException as error:
+                self._fail(entry, error)
+            self._issue(entry.job)
         for stream in begun:
             stream.synchronize()
-
-    def _compute(self, entry: Entry) -> None:
-        """Run a task in this thread.
-
-        Workers share Python's lock, so whatever one of them does here may keep the others waiting.
-        """
-        for end in self._ends_of(entry.waits):
-            if isinstance(end, torch.cuda.Event):
-                end.synchronize()
-        if self._error is not None:
-            return
-        job = entry.job
-        node = self.plan.nodes[job]
-        self._starts[job] = time.perf_counter()
-        if tools_listen():
-            with annotate(node.name):
-                value = node.call(self._results)
-        else:
-            value = node.call(self._results)
-        if not (value is None or getattr(value, "is_cpu", False)) and torch.cuda.is_initialized():
-            for tensor in cuda_tensors(value):  # a CPU task may use a GPU, too
-                torch.cuda.current_stream(tensor.device).synchronize()
-        self._results[job] = value
-        self._ends[job] = time.perf_counter()
 
     def _launch(
         self, entry: Entry, stream: torch.cuda.Stream, begun: set[torch.cuda.Stream]
@@ -201,7 +211,9 @@ class Run:
             stream.wait_event(self._ready[stream.device])
         if self._error is not None:
             return
-        for end in self._ends_of(entry.waits):
+        for wait in entry.waits:
+            self._wait_until_issued(wait)
+            end = self._ends[wait]
             if isinstance(end, torch.cuda.Event):
                 stream.wait_event(end)
         if self._error is not None:
@@ -212,12 +224,28 @@ class Run:
             self._results[entry.job] = node.call(self._results)
         self._ends[entry.job] = _mark(stream)
 
-    def _ends_of(self, waits: Iterable[int]) -> Iterator[Moment | None]:
-        """The ends of other nodes, once they are issued."""
-        for wait in waits:
-            with self._unissued[wait]:
-                end = self._ends[wait]
-            yield end
+    def _issue(self, number: int) -> None:
+        """Let those go on who wait until a node is run, queued or given up."""
+        self._issued[number] = True  # before the look at who waits, as they look after they wait
+        lock = self._awaited.pop(number, None)
+        if lock is not None:
+            lock.release()
+
+    def _wait_until_issued(self, number: int) -> None:
+        if self._issued[number]:
+            return
+        lock = threading.Lock()
+        lock.acquire()
+        lock = self._awaited.setdefault(number, lock)
+        if not self._issued[number]:  # else it may not have been seen
+            with lock:
+                pass
+
+    def _wait_for_end(self, number: int) -> None:
+        self._wait_until_issued(number)
+        end = self._ends[number]
+        if isinstance(end, torch.cuda.Event):
+            end.synchronize()
 
     def one_after_another(self, alone: bool) -> None:
         """Do all of it in the calling thread, waiting for each before the next.
@@ -236,8 +264,7 @@ class Run:
                         self._do_alone(node, gpus, alone)
                 except BaseException as error:
                     self._fail(entry_of[node.number], error)
-                finally:
-                    self._unissued[node.number].release()
+                self._issue(node.number)
 
     def _do_alone(self, node: Node, gpus: list[torch.device], alone: bool) -> None:
         """Do a node, and wait for it."""
@@ -274,8 +301,7 @@ class Run:
             self.stop()
             for host in hosts[len(self._workers) :]:  # nobody must wait for what will not come
                 for entry in self.plan.shares[host]:
-                    with contextlib.suppress(RuntimeError):  # it has begun after all
-                        self._unissued[entry.job].release()
+                    self._issue(entry.job)
             raise
 
     def start_serially(self, lane: Lane, *, alone: bool) -> None:
@@ -310,6 +336,13 @@ class Run:
             gpu = node.source if node.source and node.source.type == "cuda" else node.device
             return device_clock(gpu).time_s(moment)
         return moment
+
+
+def _wait_for_gpus(value: Any) -> None:
+    """Wait for the GPUs on which a CPU task has made what it returns."""
+    if value is not None and torch.cuda.is_initialized():
+        for tensor in cuda_tensors(value):
+            torch.cuda.current_stream(tensor.device).synchronize()
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

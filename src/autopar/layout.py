@@ -7,6 +7,8 @@ from typing import Self
 
 import torch
 
+_NEGATIVE, _CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -45,7 +47,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the memory of a dense tensor holds its values as they are."""
-    return is_dense(tensor) and not tensor.is_conj() and not tensor.is_neg()
+    return is_dense(tensor) and not _is_put_off(tensor)
 
 
 def flat(tensor: torch.Tensor) -> torch.Tensor:
@@ -55,7 +57,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 def resolved(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor with conjugation and negation done, where torch had put them off."""
-    return tensor.resolve_conj().resolve_neg()
+    return tensor.resolve_conj().resolve_neg() if _is_put_off(tensor) else tensor
 
 
 def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tensor:
@@ -98,11 +100,18 @@ def check_no_overlap(tensor: torch.Tensor, name: str) -> None:
     Raises:
         ValueError: It is one.
     """
-    if torch._debug_has_internal_overlap(tensor) == 1:
+    if not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:
         msg = (
             f"{name} has elements that share memory; expected one that can be written to. Clone it."
         )
         raise ValueError(msg)
+
+
+def _is_put_off(tensor: torch.Tensor) -> bool:
+    """Whether its elements are still to be conjugated or negated."""
+    # Its keys tell so as well as is_neg() and is_conj(), which give way to other threads.
+    keys = torch._C._dispatch_keys(tensor)
+    return keys.has(_NEGATIVE) or (tensor.dtype.is_complex and keys.has(_CONJUGATE))
 
 
 def _what(value: object) -> str:

@@ -62,7 +62,7 @@ class Latch:
         return not self._closed.locked()
 
 
-Piece = tuple[int, torch.Tensor]  # an offset, and bytes of the host's from there on
+Piece = tuple[int, torch.Tensor]  # an offset, and a dense tensor of the host's from there on
 Stretch = tuple[int, int, int]  # an offset, the address of the host's first byte there, and bytes
 
 
@@ -71,7 +71,7 @@ class Part(NamedTuple):
 
     Args:
         device: Bytes on the device.
-        host: Bytes on the host, each with the offset of its first in `device`.
+        host: Dense tensors on the host, each with the offset of its first byte in `device`.
         staged: Whether they travel through slots. Where the host memory is pinned they need not:
             then these are one tensor on either side, of any dtype, and copied as such.
     """
@@ -87,9 +87,11 @@ class Part(NamedTuple):
     def cut(self, slot_bytes: int) -> Iterator[tuple[torch.Tensor, int, list[Stretch]]]:
         """Its chunks: the device's bytes, how many, and the host's, with their offsets in it."""
         stop = self.device.numel()
-        if not stop:
+        host = [(at, each.data_ptr(), size) for at, each in self.host if (size := each.nbytes)]
+        if stop <= slot_bytes:
+            if stop:
+                yield self.device, stop, host
             return
-        host = [(offset, bytes_.data_ptr(), bytes_.numel()) for offset, bytes_ in self.host]
         starts = range(0, stop, slot_bytes)
         for start, device in zip(starts, self.device.split(slot_bytes), strict=True):
             size = min(slot_bytes, stop - start)
@@ -166,7 +168,8 @@ class Load:
             return
         if chunks:
             self._left = Latch(chunks, self._arrive)
-            self._unread = Latch(chunks)
+            if not self.ends_on_host:  # else nothing of the host's is read
+                self._unread = Latch(chunks)
         else:
             self._arrive()
 
@@ -246,9 +249,10 @@ class Load:
         """Wait until its host memory may be overwritten, or it has failed."""
         if self._unread is not None:
             self._unread.synchronize()
-        if self._left is not None and self.has_pinned():
-            self._left.synchronize()
-        wait_for_end(self.reading())
+        if self.has_pinned():
+            if self._left is not None:
+                self._left.synchronize()
+            wait_for_end(self.copied)
 
     def reading(self) -> Waitable:
         """The end of what reads its host memory, once all of that is queued."""

@@ -71,8 +71,8 @@ class Node:
 
     def call(self, results: list[Any]) -> Any:
         """Run it in the calling thread, on its current streams, given all results so far."""
-        if self._at_once is not None:
-            return self._at_once()
+        if self.at_once is not None:
+            return self.at_once()
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
         if self.fn is None:
             return pytree.tree_map_only(torch.Tensor, self._copied, leaves[0])
@@ -83,7 +83,7 @@ class Node:
         return self.fn(*args, **kwargs)
 
     @functools.cached_property
-    def _at_once(self) -> Callable[[], Any] | None:
+    def at_once(self) -> Callable[[], Any] | None:
         """The call with all that it is given, if nothing of that is another's result."""
         if self.fn is None or self.keywords is None:
             return None

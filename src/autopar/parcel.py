@@ -38,7 +38,6 @@ _SOON_S, _FASTER = 5e-3, 4
 _FIRST_TOGETHER = 256
 
 _flatten = pytree.tree_flatten
-_LEAF = pytree.tree_structure(0)
 _kind_of = operator.attrgetter("dtype", "requires_grad")
 
 
@@ -204,6 +203,9 @@ class ToHostParcels(Parcels):
         if block is not None:
             yield self._block_load(_Alike(block), None)
             return
+        if len(group) == 1:
+            yield self._single_load(*self._checked_one(group[0], self._number))
+            return
         good, targets, refusals = self._checked(group)
         sizes = [tensor.nbytes for tensor in good]
         for pack in packs(sizes, self._slot_bytes, alone_above_bytes=_SMALL_BYTES):
@@ -224,13 +226,20 @@ class ToHostParcels(Parcels):
         targets: list[torch.Tensor] = []
         for number, tensor in enumerate(group, self._number):
             try:
-                check_tensor(tensor, f"tensors[{number}]", self._stream.device)
-                if self._out is not None:
-                    targets.append(self._target(tensor, number))
+                _, target = self._checked_one(tensor, number)
             except Exception as refusal:
                 return good, targets, [refusal]
             good.append(tensor)
+            if target is not None:
+                targets.append(target)
         return good, targets, []
+
+    def _checked_one(
+        self, tensor: torch.Tensor, number: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A tensor that can be copied, and where to, if that is given."""
+        check_tensor(tensor, f"tensors[{number}]", self._stream.device)
+        return tensor, None if self._out is None else self._target(tensor, number)
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
         """All in one block of the device's memory, if they are alike: the quick way for many."""
@@ -276,11 +285,7 @@ class ToHostParcels(Parcels):
     def _load_of(
         self, count: int, device: torch.Tensor, host: torch.Tensor, *, staged: bool
     ) -> Load:
-        if staged:
-            device, pieces = flat(device), ((0, flat(host)),)
-        else:
-            pieces = ((0, host),)
-        part = Part(device, pieces, staged)
+        part = Part(flat(device) if staged else device, ((0, host),), staged)
         return Load(self._count(count), self._stream, (part,), host, ends_on_host=True)
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
@@ -334,7 +339,10 @@ class ToDeviceParcels(Parcels):
         return load.unpack()
 
     def _batch_load(self, batch: Any) -> Load:
-        leaves, structure = ([batch], _LEAF) if type(batch) is torch.Tensor else _flatten(batch)
+        if type(batch) is torch.Tensor:
+            part, result = self._lone_part(self._host_tensor(batch, 0))
+            return Load(self._count(1), self._stream, (part,), result)
+        leaves, structure = _flatten(batch)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         tensors = [self._host_tensor(leaves[i], i) for i in where]
         parts: list[Part] = []
@@ -349,16 +357,19 @@ class ToDeviceParcels(Parcels):
 
     def _part(self, sources: list[torch.Tensor], pack: Pack) -> tuple[Part, list[torch.Tensor]]:
         """How some tensors of a batch travel, and the device tensors that they arrive in."""
-        device = self._stream.device
         if len(sources) == 1:
-            arriving = torch.empty_like(sources[0], device=device)
-            if self._stream.is_pinned(sources[0]):
-                return Part(arriving, ((0, sources[0]),), staged=False), [arriving]
-            return Part(flat(arriving), ((0, flat(sources[0])),), staged=True), [arriving]
-        block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=device)
-        pieces = zip(pack.offsets, map(flat, sources), strict=True)
+            part, arriving = self._lone_part(sources[0])
+            return part, [arriving]
+        block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._stream.device)
+        pieces = zip(pack.offsets, sources, strict=True)
         layouts = [Layout.of(source) for source in sources]
         return Part(block, tuple(pieces), staged=True), _within(block, layouts, pack)
+
+    def _lone_part(self, source: torch.Tensor) -> tuple[Part, torch.Tensor]:
+        """How a tensor travels by itself, and the device tensor that it arrives in."""
+        arriving = torch.empty_like(source, device=self._stream.device)
+        staged = not self._stream.is_pinned(source)
+        return Part(flat(arriving) if staged else arriving, ((0, source),), staged), arriving
 
     def _host_tensor(self, leaf: torch.Tensor, i: int) -> torch.Tensor:
         return _dense(check_tensor(leaf, f"tensor {i} of batches[{self._number}]", cpu()))

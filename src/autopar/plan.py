@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -47,6 +49,11 @@ class Plan:
             host = host_of(self.nodes[entry.job]) or entry.lane
             shares.setdefault(host, []).append(entry)
         return shares
+
+    @functools.cached_property
+    def at_once(self) -> tuple[Callable[[], Any] | None, ...]:
+        """Calls by node that need no other's result; none where a node does."""
+        return tuple(node.at_once for node in self.nodes)
 
     @functools.cached_property
     def gpu_of_lane(self) -> dict[str, torch.device]:

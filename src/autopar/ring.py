@@ -37,12 +37,19 @@ _PAST = Past()
 class Slot:
     """Pinned memory, and the ends of what was last done with it, by the rules' names."""
 
-    __slots__ = ("address", "ends", "memory")
+    __slots__ = ("_first", "address", "ends", "memory")
 
     def __init__(self, memory: torch.Tensor) -> None:
         self.memory = memory
         self.address = memory.data_ptr()
         self.ends: dict[str, Waitable] = {}
+        self._first = memory
+
+    def first(self, size_bytes: int) -> torch.Tensor:
+        """Its first bytes; kept, as the chunk that comes next is often as large."""
+        if self._first.numel() != size_bytes:
+            self._first = self.memory[:size_bytes]
+        return self._first
 
 
 class Move(NamedTuple):
@@ -243,11 +250,8 @@ class Ring(ABC):
     def _copy(self, move: Move) -> Waitable:
         if move.first:
             move.load.begin()
-        memory = move.slot.memory
-        if move.size_bytes < self.slot_bytes:
-            memory = memory[: move.size_bytes]
-        self._copy_between(move.device, memory)
-        return self.stream.mark()
+        self._copy_between(move.device, move.slot.first(move.size_bytes))
+        return self.stream.mark(again=move.slot.ends.get("copy"))  # the slot's last, long over
 
     def _copy_pinned(self, load: Load, parts: list[Part]) -> None:
         """Queue copies between the device and pinned memory of the caller's, without a slot."""
@@ -348,12 +352,12 @@ class ToDeviceRing(Ring):
 def movers_of(threads: int, slots: int) -> tuple[int, int]:
     """How many movers there are, and how many threads each of them has.
 
-    One for each slot but that which is being copied, or a few with several threads each if there
-    are not so many slots: parts of one slot would have to wait for each other's turn in Python.
+    One for each thread, or a few with several threads each if there are not so many slots: parts
+    of one slot would have to wait for each other's turn in Python.
     """
     if threads == 1:
         return 0, 1
-    if threads < slots:
+    if threads <= slots:
         return threads, 1
     movers = min(slots, _MOST_SHARING)
     return movers, threads // movers

@@ -24,7 +24,7 @@ from autopar.ring import Ring, ToDeviceRing, ToHostRing
 
 T = TypeVar("T")
 
-_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
+_MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
 
@@ -41,7 +41,7 @@ class CopyPipeline:
 
     Args:
         device: A GPU, or the CPU.
-        slots: Slots in a ring; two more items than that are under way at once.
+        slots: Slots in a ring; twice as many items are under way at once, and three with one slot.
         slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
             tensors are copied in chunks, small ones share a slot.
         threads: CPU threads that fill or empty the slots of one direction; half of the machine's
@@ -88,10 +88,10 @@ class CopyPipeline:
     ) -> Iterator[torch.Tensor]:
         """Copy tensors to the host, while later ones are still computed.
 
-        Up to `slots` + 2 items are asked for ahead of the one that is yielded, or as many slots
-        full of small ones. A tensor may be freed or overwritten once it was handed over; if
-        anything else still leads to its memory, as in `y = f(x); yield y`, it is cloned on the
-        device first, which `yield f(x)` does without.
+        Up to 2 x `slots` items (three with one slot) are asked for ahead of the one that is
+        yielded, or as many slots full of small ones. A tensor may be freed or overwritten once it
+        was handed over; if anything else still leads to its memory, as in `y = f(x); yield y`, it
+        is cloned on the device first, which `yield f(x)` does without.
 
         Results belong to the caller. Small ones that travelled together share one block of
         memory, as the parts of `torch.split` do: clone one to keep it without the others.
@@ -131,8 +131,8 @@ class CopyPipeline:
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
         """Copy batches to the device, the next ones while the caller works on this one.
 
-        Up to `slots` + 2 batches are asked for ahead of the one that is yielded. A batch's
-        memory may be overwritten once the next one is asked for.
+        Up to 2 x `slots` batches (three with one slot) are asked for ahead of the one that is
+        yielded. A batch's memory may be overwritten once the next one is asked for.
 
         Args:
             batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a
@@ -238,7 +238,7 @@ class CopyPipeline:
             while True:
                 self._take_turn()
                 try:
-                    ahead = min(2 * ahead, self.slots + _QUEUED)
+                    ahead = min(2 * ahead, self.slots + max(self.slots, _MIN_QUEUED))
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
                         ring.send(load)

@@ -1,0 +1,360 @@
+"""
+How fine may tasks be?
+======================
+
+| **You'll do:** the same work cut into finer and finer tasks, by five schedulers.
+| **You'll learn:** what a task costs beside its work, and at which size half of the CPU is lost.
+| **You need:** nothing but this page; the record was made with Dask and MXNet 1.9.1 beside it.
+
+**The claim.** Two lanes of a task graph do tasks of 100 us at 95 % or more of the rate of two bare
+threads, which schedule nothing. They keep half of what the CPU can do down to tasks of 25 us, each
+counted with all that it costs.
+"""
+
+# %%
+# The work
+# --------
+# A task is one operator on its own part of memory, and depends on nothing: whatever a scheduler
+# loses here, it loses by itself. How many elements take so many microseconds is measured first, in
+# the same process. Each scheduler has two workers and a process of its own, in which operators
+# take one thread. Before it, in every round, bare threads do the same elements by a few large
+# operators, which is what the CPU can do; and then the same tasks, half of them each. All are
+# started anew a few times, as threads that meet on one core are slow whoever schedules them.
+
+import itertools
+import math
+import os
+import statistics
+
+import matplotlib.pyplot as plt
+
+import autopar as ap
+
+MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
+THERE = {"sizes_us": [1, 5, 10, 20, 50, 100, 500], "count": 1200, "starts": 3, "rounds": 3}
+HERE = {"sizes_us": [1, 10, 30, 100, 500], "count": 400, "starts": 3, "rounds": 1}
+WORKERS = 2
+FINE_US, AT_LEAST, HALF, METG_US = 100, 0.95, 0.5, 25
+NAMES = {
+    "by_graph": "task graph",
+    "by_futures": "concurrent.futures",
+    "by_fork": "torch.jit.fork",
+    "by_dask": "Dask, threaded",
+    "by_mxnet": "MXNet's engine",
+}
+
+
+def bare(x, outs, workers):
+    """Threads, each with its part of the work from the start; seconds from their start to the end.
+
+    The probe: what this machine can do at most, with Python's own cost of a call.
+    """
+    import threading
+    import time
+
+    import torch
+
+    def work(own):
+        ready.wait()
+        for out in own:
+            torch.digamma(x, out=out)
+
+    ready = threading.Barrier(workers + 1)
+    threads = [threading.Thread(target=work, args=(outs[i::workers],)) for i in range(workers)]
+    for thread in threads:
+        thread.start()
+    start_s = time.perf_counter()
+    ready.wait()
+    for thread in threads:
+        thread.join()
+    return time.perf_counter() - start_s
+
+
+def by_graph(x, outs, workers, stack):
+    """A task graph on CPU lanes."""
+    import torch
+
+    import autopar as ap
+
+    graph = ap.TaskGraph(cpu_lanes=workers)
+    for out in outs:
+        graph.add(torch.digamma, x, out=out, writes=[out])
+    stack.enter_context(graph)
+    return graph.run
+
+
+def by_futures(x, outs, workers, stack):
+    """concurrent.futures: a queue that the workers share."""
+    from concurrent.futures import ThreadPoolExecutor, wait
+
+    import torch
+
+    pool = stack.enter_context(ThreadPoolExecutor(workers))
+    return lambda: wait([pool.submit(torch.digamma, x, out=out) for out in outs])
+
+
+def by_fork(x, outs, workers, stack):
+    """TorchScript's own threads, without Python."""
+    import torch
+
+    def task(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        return torch.digamma(x, out=out)
+
+    def forked(x: torch.Tensor, outs: list[torch.Tensor]) -> None:
+        for future in [torch.jit.fork(task, x, out) for out in outs]:
+            torch.jit.wait(future)
+
+    if torch.get_num_interop_threads() != workers:  # it can be set but once
+        torch.set_num_interop_threads(workers)
+    task = torch.jit.script(task)
+    run = torch.jit.script(forked)
+    return lambda: run(x, outs)
+
+
+def by_dask(x, outs, workers, stack):
+    """Dask's threaded scheduler; its graph is made before the clock runs."""
+    import dask
+    import torch
+
+    tasks = [dask.delayed(torch.digamma)(x, out=dask.delayed(out, traverse=False)) for out in outs]
+    return lambda: dask.compute(*tasks, scheduler="threads", num_workers=workers)
+
+
+def paired(scheduler, sizes_us, count, starts, rounds, workers):
+    """By size in us: seconds by round of large operators, bare threads and a scheduler."""
+    import contextlib
+    import statistics
+    import time
+
+    import torch
+
+    def seconds(fn):
+        start_s = time.perf_counter()
+        fn()
+        return time.perf_counter() - start_s
+
+    torch.set_num_threads(1)
+    large = 1 + torch.rand(20_000)
+    digamma = [seconds(lambda: torch.digamma(large)) for _ in range(50)]
+    element_s = statistics.median(digamma) / len(large)
+    large_outs = [torch.zeros_like(large)] * workers
+    found, equal = {}, True
+    for us in sizes_us:
+        x = 1 + torch.rand(max(1, round(1e-6 * us / element_s)))
+        share = count * len(x) / (workers * len(large))  # of large operators, for each worker
+        calls = max(20, round(share))
+        y, rows = torch.digamma(x), []
+        for _ in range(starts):
+            outs = [torch.zeros_like(x) for _ in range(count)]
+            with contextlib.ExitStack() as stack:
+                run = globals()[scheduler](x, outs, workers, stack)
+                run()
+                equal &= all(torch.equal(out, y) for out in outs)
+                for _ in range(rounds):
+                    large_s = bare(large, large_outs * calls, workers) * share / calls
+                    rows.append((large_s, bare(x, outs, workers), seconds(run)))
+        found[us] = dict(zip(("large", "bare", "run"), zip(*rows, strict=True), strict=True))
+    return {"sizes": found, "equal": equal}
+
+
+def by_mxnet(sizes_us, count, starts, rounds, workers):
+    """The same by MXNet's engine, with another function, as it has no digamma; no bare threads."""
+    import statistics
+    import time
+
+    import numpy
+
+    for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
+        if name not in vars(numpy):  # names that MXNet uses, and NumPy since 1.24 lacks
+            setattr(numpy, name, kind)
+    import mxnet
+
+    def seconds(x, outs):
+        mxnet.nd.waitall()
+        start_s = time.perf_counter()
+        for out in outs:
+            mxnet.nd.gamma(x, out=out)
+        mxnet.nd.waitall()
+        return time.perf_counter() - start_s
+
+    def memory(elements, count):
+        x = mxnet.nd.random.uniform(1, 2, (elements,))
+        return x, [mxnet.nd.zeros((elements,)) for _ in range(count)]
+
+    size = 10_000
+    large, large_outs = memory(size, workers)
+    element_s = statistics.median(seconds(large, large_outs[:1]) for _ in range(50)) / size
+    found, equal = {}, True
+    for us in sizes_us:
+        x, outs = memory(max(1, round(1e-6 * us / element_s)), count)
+        share = count * x.size / (workers * size)
+        calls, rows = max(20, round(share)), []
+        seconds(x, outs)
+        y = mxnet.nd.gamma(x).asnumpy()
+        equal &= all((out.asnumpy() == y).all() for out in outs)
+        for _ in range(starts * rounds):
+            large_s = seconds(large, large_outs * calls) * share / calls
+            rows.append((large_s, seconds(x, outs)))
+        found[us] = dict(zip(("large", "run"), zip(*rows, strict=True), strict=True))
+    return {"sizes": found, "equal": bool(equal)}
+
+
+def finer_and_finer(schedulers, work, workers, python):
+    """Each scheduler in a process of its own."""
+    environment = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL")}
+    environment["MXNET_CPU_WORKER_NTHREADS"] = f"{workers}"
+    found = {}
+    for scheduler in schedulers:
+        found[scheduler.__name__] = ap.in_fresh_process(
+            *(paired, scheduler.__name__, *work, workers),
+            uses=(bare, scheduler),
+            environment=environment,
+        )
+    if python:
+        found[by_mxnet.__name__] = ap.in_fresh_process(
+            *(by_mxnet, *work, workers),
+            python=python,
+            environment=environment,
+        )
+    measurements = [
+        ap.Measurement(f"{name}, {us} us: {way}", taken_s)
+        for name, each in found.items()
+        for us, ways in each["sizes"].items()
+        for way, taken_s in ways.items()
+    ]
+    checks = {f"{name}: equal": each["equal"] for name, each in found.items()}
+    return ap.Findings(measurements, {}, checks)
+
+
+def there(sizes_us, count, starts, rounds, workers):
+    """On a machine that has all of them."""
+    schedulers, work = (by_graph, by_futures, by_fork, by_dask), (sizes_us, count, starts, rounds)
+    return finer_and_finer(schedulers, work, workers, os.environ[MXNET])
+
+
+def here(sizes_us, count, starts, rounds, workers):
+    """Without what must be installed first."""
+    schedulers, work = (by_graph, by_futures, by_fork), (sizes_us, count, starts, rounds)
+    return finer_and_finer(schedulers, work, workers, "")
+
+
+# %%
+# Predict
+# -------
+# Say that a task costs its scheduler the time c. Then tasks of the time t reach t / (t + c) of what
+# can be had, and half of it where t = c. Counted with its cost, such a task takes 2 c: this is the
+# METG, the minimum effective task granularity, of `Task Bench <https://arxiv.org/abs/1908.05790>`__.
+# What c is, the smallest tasks tell, which are nearly nothing else.
+#
+# The experiment
+# --------------
+# A share is the median over the rounds: what large operators take over what the tasks take, and
+# for tasks of 100 us also what bare threads take for the same calls. MXNet's engine does the large
+# operators itself, and has no bare threads beside it.
+
+
+class Scheduler:
+    """What a record says of a scheduler: by size, what a task takes, and shares of two probes."""
+
+    def __init__(self, record, name):
+        def share(of, us):
+            pairs = zip(values_s[us, of], values_s[us, "run"], strict=True)
+            return statistics.median(probe_s / run_s for probe_s, run_s in pairs)
+
+        self.sizes_us = record.parameters["sizes_us"]
+        values_s = {}
+        for us, way in itertools.product(self.sizes_us, ("large", "bare", "run")):
+            if one := record.measurements.get(f"{name}, {us} us: {way}"):
+                values_s[us, way] = one.values_s
+        tasks = record.parameters["count"] / record.parameters["workers"]
+        self.takes_s = [statistics.median(values_s[us, "run"]) / tasks for us in self.sizes_us]
+        self.shares = [share("large", us) for us in self.sizes_us]
+        self.of_bare = share("bare", FINE_US) if (FINE_US, "bare") in values_s else None
+        self.cost_s = self.takes_s[0] * (1 - self.shares[0])
+
+    def metg_s(self):
+        """What a task takes where half is reached; straight on logarithmic scales between sizes."""
+        for low, high in itertools.pairwise(zip(self.takes_s, self.shares, strict=True)):
+            if low[1] < HALF <= high[1]:
+                part = math.log(HALF / low[1]) / math.log(high[1] / low[1])
+                return low[0] * (high[0] / low[0]) ** part
+        return math.inf if self.shares[-1] < HALF else self.takes_s[0]
+
+
+def seen(record):
+    """Each scheduler, by its name."""
+    names = dict.fromkeys(label.split(",")[0] for label in record.measurements)
+    return {name: Scheduler(record, name) for name in names}
+
+
+def table(record, caption):
+    """All schedulers, the prediction beside what was measured."""
+    rows = []
+    for name, each in seen(record).items():
+        times = [f"{1e6 * s:.1f} us" for s in (each.cost_s, 2 * each.cost_s, each.metg_s())]
+        if math.isinf(each.metg_s()):
+            times[-1] = f"over {each.sizes_us[-1]} us"
+        guess = FINE_US / (FINE_US + 1e6 * each.cost_s)
+        reached = each.shares[each.sizes_us.index(FINE_US)]
+        bare = "-" if each.of_bare is None else f"{each.of_bare:.1%}"
+        rows.append([NAMES[name], *times, f"{guess:.1%}", f"{reached:.1%}", bare])
+    at = f"{FINE_US} us"
+    headers = ["scheduler", "c", "METG: 2 c", "METG", f"{at}: t / (t + c)", at, "of bare threads"]
+    return ap.tabulate(headers, rows, caption=caption, origin=record.origin)
+
+
+# A GPU machine without MXNet and Dask shows the record, as one without a GPU does.
+runs = MXNET in os.environ or not ap.num_gpus()
+fine = (
+    ap.recorded(there, name="b7_task_sizes", parameters={**THERE, "workers": WORKERS})
+    if runs
+    else ap.newest_record("b7_task_sizes")
+)
+ap.show(table(fine, f"{THERE['count']} tasks that depend on nothing"))
+
+# %%
+# The claim, on the numbers. Tasks of 1 us suffer most from each other, as their workers ask for
+# Python's lock all the time, so what they say of larger ones is too much.
+
+graph = seen(fine)[by_graph.__name__]
+assert graph.of_bare >= AT_LEAST, f"{graph.of_bare:.1%} of bare threads"
+assert 1e6 * graph.metg_s() <= METG_US, f"METG of {1e6 * graph.metg_s():.1f} us"
+print(f"The graph: {graph.of_bare:.1%} of bare threads at {FINE_US} us,")
+print(f"and half of what can be had at {1e6 * graph.metg_s():.1f} us a task.")
+
+# %%
+# See it
+# ------
+# What each reaches of the rate of large operators. To call an operator takes Python's lock, and a
+# thread that finds it taken sleeps. TorchScript's and MXNet's workers don't need it.
+
+figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+for (name, each), marker in zip(seen(fine).items(), "osD^v", strict=True):
+    ax.plot(each.sizes_us, each.shares, marker=marker, label=NAMES[name])
+ax.axhline(HALF, linestyle=":", color="0.4")
+ax.set(xscale="log", xlabel="us that a task needs", ylabel="share of the best rate", ylim=(0, None))
+ax.set_xticks(THERE["sizes_us"], [str(us) for us in THERE["sizes_us"]])
+ax.minorticks_off()
+ax.legend(fontsize="small")
+figure.suptitle(fine.origin, fontsize=7)
+ap.plot.show("b7_how_fine_may_tasks_be")
+
+# %%
+# On this machine
+# ---------------
+# Fewer tasks and sizes, without MXNet and Dask. Where two workers share one core, shares say less.
+
+live = ap.observed(here, name="task sizes here", parameters={**HERE, "workers": WORKERS})
+ap.show(table(live, f"{HERE['count']} tasks that depend on nothing, here"))
+
+# %%
+# When this does not help
+# -----------------------
+# Tasks of a few microseconds are too fine for every scheduler here, and for bare threads: make
+# fewer of them, each a batch. And a task of many small operators takes Python's lock for each of
+# them, whoever schedules it.
+#
+# Now you
+# -------
+# Let each task depend on the one 2 before it, so that there are two chains: what changes for the
+# graph, and why would the futures need another way to wait? Then give all of them four workers.
