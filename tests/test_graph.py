@@ -39,6 +39,7 @@ def mistakes(seeds, **options):
     return found
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("share", range(_SHARES))
 def test_every_order_gives_the_bits_of_the_program(share):
     assert mistakes(range(share * _EACH, (share + 1) * _EACH)) == {}
