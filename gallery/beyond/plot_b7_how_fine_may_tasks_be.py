@@ -15,11 +15,8 @@ counted with all that it costs.
 # The work
 # --------
 # A task is one operator on its own part of memory, and depends on nothing: whatever a scheduler
-# loses here, it loses by itself. How many elements take so many microseconds is measured first, in
-# the same process. Each scheduler has two workers and a process of its own, in which operators
-# take one thread. Before it, in every round, bare threads do the same elements by a few large
-# operators, which is what the CPU can do; and then the same tasks, half of them each. All are
-# started anew a few times, as threads that meet on one core are slow whoever schedules them.
+# loses here, it loses by itself. Bare threads, each with its half of the tasks, are the probe: what
+# two cores can do at most, with Python's own cost of a call.
 
 import itertools
 import math
@@ -45,10 +42,7 @@ NAMES = {
 
 
 def bare(x, outs, workers):
-    """Threads, each with its part of the work from the start; seconds from their start to the end.
-
-    The probe: what this machine can do at most, with Python's own cost of a call.
-    """
+    """Seconds that threads take, each with its part of the work from the start."""
     import threading
     import time
 
@@ -68,6 +62,10 @@ def bare(x, outs, workers):
     for thread in threads:
         thread.join()
     return time.perf_counter() - start_s
+
+
+# %%
+# Four schedulers from Python. Each gets all tasks at once, and two workers.
 
 
 def by_graph(x, outs, workers, stack):
@@ -120,6 +118,13 @@ def by_dask(x, outs, workers, stack):
     return lambda: dask.compute(*tasks, scheduler="threads", num_workers=workers)
 
 
+# %%
+# A scheduler has a process of its own, in which operators take one thread. How many elements take
+# so many microseconds is measured first. In every round bare threads do as many elements by a few
+# large operators, then the same tasks, and then it is the scheduler's turn. All are started anew a
+# few times, as threads that meet on one core are slow whoever schedules them.
+
+
 def paired(scheduler, sizes_us, count, starts, rounds, workers):
     """By size in us: seconds by round of large operators, bare threads and a scheduler."""
     import contextlib
@@ -157,8 +162,13 @@ def paired(scheduler, sizes_us, count, starts, rounds, workers):
     return {"sizes": found, "equal": equal}
 
 
+# %%
+# MXNet has no digamma, so its engine gets another function, and is timed against its own large
+# operators.
+
+
 def by_mxnet(sizes_us, count, starts, rounds, workers):
-    """The same by MXNet's engine, with another function, as it has no digamma; no bare threads."""
+    """The same by MXNet's engine."""
     import statistics
     import time
 
@@ -197,6 +207,10 @@ def by_mxnet(sizes_us, count, starts, rounds, workers):
             rows.append((large_s, seconds(x, outs)))
         found[us] = dict(zip(("large", "run"), zip(*rows, strict=True), strict=True))
     return {"sizes": found, "equal": bool(equal)}
+
+
+# %%
+# All of them, one after the other:
 
 
 def finer_and_finer(schedulers, work, workers, python):
@@ -250,8 +264,7 @@ def here(sizes_us, count, starts, rounds, workers):
 # --------------
 # What else the machine does makes a round longer, never shorter; so a time here is the first
 # quartile of the rounds. A share is the time of large operators over that of the tasks, and for
-# tasks of 100 us also that of bare threads for the same calls. MXNet's engine does the large
-# operators itself, and has no bare threads beside it.
+# tasks of 100 us also that of bare threads for the same calls.
 
 
 class Scheduler:
