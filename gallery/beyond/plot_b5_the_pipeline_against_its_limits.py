@@ -284,9 +284,9 @@ caption = "Rate, and its share of that into pinned memory in the same rounds"
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=plain.origin))
 
 # %%
-# Which ring does best differs from machine to machine: these are four to try. With as many threads
-# as slots, each slot is emptied by one thread, by the C library's copy; with more, by torch's,
-# which does not know of the threshold. The claim, on the numbers:
+# Which ring does best differs from machine to machine: these are four to try, the default first.
+# With no more threads than slots, each thread empties slots by the C library's copy; with more,
+# several share a slot by torch's, which does not know of the threshold. The claim, on the numbers:
 
 for mb in PLAIN["sizes_mb"]:
     rings = [way for way in into if way.startswith(f"{mb} MB") and "slots" in way]
