@@ -29,7 +29,7 @@ _PURE_FLOORS = (
     {"inspection"},
 )
 _TORCH_FLOORS = (
-    {"annotate", "clock", "device", "layout", "node", "owner", "tracing"} | {"workload"},
+    {"annotate", "clock", "device", "layout", "modes", "node", "owner", "tracing"} | {"workload"},
     {"copystream", "handle", "machine", "plan"},
     {"experiment", "load", "profiler", "task", "timer"},
     {"aliasing", "lane", "parcel"},

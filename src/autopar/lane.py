@@ -20,6 +20,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from autopar.handle import Handle, cuda_tensors
+from autopar.modes import caller_modes
 from autopar.span import KINDS
 from autopar.task import Task, reached_by
 
@@ -80,6 +81,9 @@ class Lane(ABC):
             TypeError: `fn` can't be called, or `after` holds something other than handles.
         """
         self._require_open()
+        modes = caller_modes()
+        if self.device.type == "cuda":
+            modes = modes._replace(gpu=self.device.index)
         if not callable(fn):
             msg = f"fn is {fn!r}; expected a function. Write submit(fn, x), not submit(fn(x))."
             raise TypeError(msg)
@@ -95,8 +99,8 @@ class Lane(ABC):
         devices = {tensor.device for tensor in (*captured, *cuda_tensors((args, kwargs)))}
         if self.device.type == "cuda":
             devices.add(self.device)
-        ready, grad = _queued_work(devices), torch.is_grad_enabled()
-        task = Task(handle, fn, args, kwargs, captured, (*after, *given), ready, grad)
+        ready = _queued_work(devices)
+        task = Task(handle, fn, args, kwargs, captured, (*after, *given), ready, modes)
         self._waiting[handle] = None
         self._accept(task)
         return handle

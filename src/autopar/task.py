@@ -13,6 +13,7 @@ import torch
 
 from autopar.annotate import annotate
 from autopar.handle import Handle, use_on_current_streams
+from autopar.modes import Modes
 
 T = TypeVar("T")
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -29,7 +30,7 @@ class Task(Generic[T]):
     captured: tuple[torch.Tensor, ...]  # CUDA tensors that `fn` reaches without an argument
     after: tuple[Handle[Any], ...]
     ready: Mapping[torch.device, torch.cuda.Event]  # after what its submitter had queued there
-    grad: bool  # grad mode is thread-local: the submitter's counts
+    modes: Modes  # its submitter's
 
     def arguments(self) -> Arguments:
         """Its arguments, with values in place of handles, whose tasks must be issued."""
@@ -40,7 +41,7 @@ class Task(Generic[T]):
         """Run it in the calling thread, on its current streams."""
         args, kwargs = arguments
         use_on_current_streams((arguments, self.captured))
-        with torch.set_grad_enabled(self.grad), annotate(self.handle.name):
+        with self.modes, annotate(self.handle.name):
             return self.fn(*args, **kwargs)
 
     def require_dependencies(self) -> None:

@@ -1,0 +1,182 @@
+"""Modes: what holds in one thread until it is switched back, taken along to another.
+
+`with torch.no_grad():` and its like hold in the thread that enters them, and in no other. What a
+thread gives away to others runs under what held where it was given away:
+
+    grad mode and inference mode, autocast, the default device, other function and dispatch modes,
+    hooks for saved tensors, the current GPU
+
+The default dtype, deterministic algorithms and the choice of kernels hold for all threads anyway.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, NamedTuple
+
+import torch
+from torch import overrides
+from torch.utils import _python_dispatch
+
+# Much of this has no public name. Each is looked up once, as all are asked for with every task.
+_C: Any = torch._C
+_grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
+_autocast_on, _cuda_is_used = _C._is_any_autocast_enabled, torch.cuda.is_initialized
+_function_modes, _dispatch_modes = _C._len_torch_function_stack, _C._len_torch_dispatch_stack
+_last_hooks = _C._autograd._top_saved_tensors_default_hooks
+_transform = _C._functorch.peek_interpreter_stack
+
+_AUTOCAST_KINDS = ("cpu", "cuda")  # of devices
+
+
+class Autocast(NamedTuple):
+    """Autocast in a thread, by kind of device."""
+
+    on: tuple[bool, ...]
+    dtypes: tuple[torch.dtype, ...]
+    caches: bool
+
+
+_AUTOCAST_OFF = Autocast((False, False), (torch.bfloat16, torch.float16), True)
+
+
+class Modes(NamedTuple):
+    """What holds in a thread; a context manager that lets it hold in the thread that enters it.
+
+    Many threads can enter it at once, and one of them again inside. Leaving it gives back what held
+    before.
+    """
+
+    grad: bool
+    inference: bool
+    gpu: int | None  # the current one's index, where CUDA is used
+    autocast: Autocast | None = None  # None if it is off
+    functions: tuple[Any, ...] = ()
+    dispatches: tuple[Any, ...] = ()
+    hooks: tuple[tuple[Any, Any], ...] = ()
+
+    def __enter__(self) -> None:
+        before, guard = _modes(), None
+        if before is not self and before != self:
+            if self.autocast and not before.autocast:
+                before = before._replace(autocast=_autocast())  # its dtypes are given back, too
+            guard = _C._InferenceMode(self.inference)
+            guard.__enter__()
+            try:
+                self._switch_from(before)
+            except BaseException:
+                before._switch_back(guard)
+                raise
+        _entered.stack.append((before, guard))
+
+    def __exit__(self, *_: object) -> None:
+        before, guard = _entered.stack.pop()
+        if guard is not None:
+            before._switch_back(guard)
+        elif _grad_on() != before.grad:
+            _C._set_grad_enabled(before.grad)
+
+    def _switch_back(self, guard: Any) -> None:
+        guard.__exit__(None, None, None)
+        self._switch_from(_modes())
+
+    def _switch_from(self, now: Modes) -> None:
+        """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
+        if self.functions != now.functions:  # first and last: they would see what is done between
+            while _function_modes():
+                overrides._pop_mode()
+        if self.dispatches != now.dispatches:
+            while _dispatch_modes():
+                _python_dispatch._pop_mode()
+            for mode in self.dispatches:
+                _python_dispatch._push_mode(mode)
+        if self.hooks != now.hooks:
+            _pop_hooks()
+            for hooks in self.hooks:
+                _C._autograd._push_saved_tensors_default_hooks(*hooks)
+        if self.autocast != now.autocast:
+            _switch_autocast(self.autocast or _AUTOCAST_OFF)
+        if self.gpu is not None and self.gpu != now.gpu:
+            _C._cuda_maybeExchangeDevice(self.gpu)
+        _C._set_grad_enabled(self.grad)  # always, as a guard switches it, too
+        if self.functions != now.functions:
+            for mode in self.functions:
+                overrides._push_mode(mode)
+
+
+def caller_modes() -> Modes:
+    """What holds in the calling thread, for what it gives away to others.
+
+    Autocast's cache of weights is one for all threads and streams: on a GPU, a task could read
+    there what another has yet to write. So they do without it.
+
+    Raises:
+        RuntimeError: The caller is inside `torch.func.vmap`, `grad` or another transform.
+    """
+    if _transform() is not None:
+        msg = (
+            "a task was given away inside a transform of torch.func, such as vmap or grad, which "
+            "other threads know nothing of; expected it outside. Transform the task's function."
+        )
+        raise RuntimeError(msg)
+    modes = _modes()
+    if modes.autocast and modes.autocast.on[_AUTOCAST_KINDS.index("cuda")]:
+        modes = modes._replace(autocast=modes.autocast._replace(caches=False))
+    return modes
+
+
+def _modes() -> Modes:
+    """What holds in the calling thread."""
+    gpu = _C._cuda_getDevice() if _cuda_is_used() else None
+    if not (_autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)):
+        key = _grad_on(), _inference_on(), gpu
+        return _few.get(key) or _few.setdefault(key, Modes(*key))
+    return Modes(
+        _grad_on(),
+        _inference_on(),
+        gpu,
+        _autocast() if _autocast_on() else None,
+        tuple(overrides._get_current_function_mode_stack()),
+        tuple(_python_dispatch._get_current_dispatch_mode_stack()),
+        _all_hooks(),
+    )
+
+
+def _autocast() -> Autocast:
+    on = tuple(_C.is_autocast_enabled(kind) for kind in _AUTOCAST_KINDS)
+    dtypes = tuple(_C.get_autocast_dtype(kind) for kind in _AUTOCAST_KINDS)
+    return Autocast(on, dtypes, _C.is_autocast_cache_enabled())
+
+
+def _switch_autocast(wanted: Autocast) -> None:
+    for kind, on, dtype in zip(_AUTOCAST_KINDS, wanted.on, wanted.dtypes, strict=True):
+        _C.set_autocast_enabled(kind, on)
+        _C.set_autocast_dtype(kind, dtype)
+    _C.set_autocast_cache_enabled(wanted.caches)
+    _C.clear_autocast_cache()  # as at the end of every `with torch.autocast`: weights change
+
+
+def _all_hooks() -> tuple[tuple[Any, Any], ...]:
+    hooks = _pop_hooks()  # only the last can be looked at
+    for each in hooks:
+        _C._autograd._push_saved_tensors_default_hooks(*each)
+    return hooks
+
+
+def _pop_hooks() -> tuple[tuple[Any, Any], ...]:
+    hooks = []
+    while last := _last_hooks(True):
+        hooks.append(last)
+        _C._autograd._pop_saved_tensors_default_hooks()
+    return tuple(reversed(hooks))
+
+
+class _Entered(threading.local):
+    """What a thread is given back when it leaves modes, last entered last."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[Modes, Any]] = []
+
+
+_entered = _Entered()
+_few: dict[tuple[bool, bool, int | None], Modes] = {}  # one object each: equal at a glance
