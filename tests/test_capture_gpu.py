@@ -34,9 +34,10 @@ def test_replays_give_what_a_run_gives_for_new_inputs():
 def test_the_trial_has_a_chain_and_branches():
     graph, _, _, _ = products()
     captured = graph.capture()
-    assert list(captured.trial_s) == [1, *BRANCHES]
-    assert captured.branches in captured.trial_s
-    assert captured.trial_s[captured.branches] <= captured.trial_s[1]
+    assert list(captured.trials) == [1, *BRANCHES]
+    kept, chain = captured.trials[captured.branches], captured.trials[1]
+    assert kept.median_s <= chain.median_s
+    assert len(set(chain.values_s)) > 1, "raw samples, not a median"
 
 
 @pytest.mark.parametrize("branches", [1, 2, 4, 8])

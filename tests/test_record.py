@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -116,14 +117,45 @@ def test_files_beside_a_record_are_small(gpus, tmp_path):
     assert not list(tmp_path.rglob("*.sqlite"))
 
 
-def test_without_the_programs_it_starts_an_experiment_is_shown_from_its_record(
-    path, gpus, tmp_path, monkeypatch
-):
+_LACKING = {
+    "programs": "python-of-nobody",
+    "modules": "module_of_nobody",
+    "variables": "NOBODY_SET",
+}
+
+
+@pytest.mark.parametrize("kind", _LACKING)
+def test_without_what_it_needs_an_experiment_is_shown_from_its_record(path, gpus, tmp_path, kind):
     gpus(2)
-    assert not load(tmp_path, programs=["python-of-nobody"]).live
-    monkeypatch.setenv(RECORD_TO, str(tmp_path))
-    with pytest.raises(RecordError, match="lacks python-of-nobody"):
-        load(tmp_path, programs=["python-of-nobody"])
+    assert load(tmp_path).live
+    assert not load(tmp_path, **{kind: [_LACKING[kind]]}).live
+    with pytest.raises(RecordError, match=f"2 GPUs and {_LACKING[kind]} run") as caught:
+        load(tmp_path, **{kind: [_LACKING[kind]], "name": "another"})
+    assert "there is no such record" in str(caught.value)
+
+
+def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv("SOMEBODY_SET", "this")
+    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
+    assert load(tmp_path, **needs).live
+    monkeypatch.setenv("SOMEBODY_SET", "")
+    assert not load(tmp_path, **needs).live
+
+
+@pytest.mark.parametrize("kind", [*_LACKING, "gpus"])
+def test_while_recording_a_record_that_holds_is_kept_and_another_is_refused(
+    path, gpus, tmp_path, monkeypatch, capsys, kind
+):
+    gpus(1 if kind == "gpus" else 2)
+    missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
+    monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
+    assert not load(tmp_path, **missing).live
+    what = _LACKING.get(kind, r"2 GPUs \(this machine has 1\)")
+    assert re.search(f"{_NAME}: not measured, for want of {what}", capsys.readouterr().out)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(RecordError, match="other code or parameters"):
+        load(tmp_path, parameters={**_PARAMETERS, "size": 65}, **missing)
 
 
 def test_everything_shown_says_where_it_comes_from(record, path):
@@ -433,15 +465,6 @@ def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatc
     gpus(0)
     monkeypatch.delenv(RECORD_TO)
     assert load(tmp_path).recorded_at == live.recorded_at
-
-
-def test_recording_takes_gpus_enough_even_if_there_is_a_record(path, tmp_path, gpus, monkeypatch):
-    gpus(1)
-    monkeypatch.setenv(RECORD_TO, str(tmp_path))
-    before = path.read_bytes()
-    with pytest.raises(RecordError, match="needs 2 GPUs; this machine has 1"):
-        load(tmp_path)
-    assert path.read_bytes() == before
 
 
 def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):

@@ -34,6 +34,7 @@ CHAIN_OF = {"width": 256, "depth": 40}
 HERE = {"channels": 64, "size": 96}
 EAGER, COMPILED = "eager, one stream", "torch.compile, reduce-overhead"
 CHAIN, BRANCHES = "CUDA graph, one chain", "CUDA graph with branches"
+TRIALS = "1 branches", "2 branches", "4 branches", "8 branches"
 CALLS = 50  # in each sample, as one takes far less than a millisecond
 
 
@@ -164,8 +165,7 @@ def against_each_other(fn, inputs, paths=(), compiles=False):
     own = zip(paths, itertools.cycle(inputs), strict=False)
     alone = [as_chain(path, [x])[0] for path, x in own]
     calls |= {f"path {n} alone": each.replay for n, each in enumerate(alone, 1)}
-    values = {f"{n} branches, us": 1e6 * each for n, each in captured.trial_s.items()}
-    values |= {"branches": captured.branches}
+    values = {"branches": captured.branches}
     if compiles:
         quick, took = compiled(fn, inputs, expected)
         values |= took
@@ -181,7 +181,7 @@ def against_each_other(fn, inputs, paths=(), compiles=False):
     ways = {label: repeated(call) for label, call in calls.items()}
     measured = ap.measure_in_turn(ways, devices=[ap.gpu(0)], repeats=15)
     per_call = [replace(one, values_s=tuple(s / CALLS for s in one.values_s)) for one in measured]
-    return ap.Findings(per_call, {}, checks, values)
+    return ap.Findings([*per_call, *captured.trials.values()], {}, checks, values)
 
 
 def block_ways(channels, size):
@@ -220,7 +220,8 @@ def table(record, caption):
     """The ways beside each other, with the slowest path alone as the limit."""
     paths = [each for label, each in record.measurements.items() if label.startswith("path")]
     limits = dict.fromkeys((CHAIN, BRANCHES), max(each.median_s for each in paths))
-    return ap.compare(record.measurements, limit_s=limits, baseline=CHAIN, caption=caption)
+    calls = {label: each for label, each in record.measurements.items() if label not in TRIALS}
+    return ap.compare(calls, limit_s=limits, baseline=CHAIN, caption=caption)
 
 
 in_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)
@@ -240,12 +241,15 @@ ap.show(table(in_towers, f"Two towers, {TOWERS['batch']} pairs, per call"))
 
 in_chain = ap.recorded(chain_ways, name="b6_chain", parameters=CHAIN_OF)
 records = {"block": in_block, "towers": in_towers, "chain of products": in_chain}
-tried = [name for name in in_block.values if name.endswith(" branches, us")]
 rows = [
-    (name, *(f"{one.values[n]:.1f} us" for n in tried), f"{one.values['branches']:.0f}")
+    (
+        name,
+        *(f"{1e6 * one.measurements[n].median_s:.1f} us" for n in TRIALS),
+        f"{one.values['branches']:.0f}",
+    )
     for name, one in records.items()
 ]
-headers = ["branches", *(name.split()[0] for name in tried), "kept"]
+headers = ["branches", *(name.split()[0] for name in TRIALS), "kept"]
 caption = "A replay, by the number of branches"
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=in_block.origin))
 

@@ -71,7 +71,7 @@ def random_graph(seed, tasks, sizes, lanes):
 
 def planned_and_run(graphs, tasks, sizes, lanes, rounds):
     """Limit, plan and run of some random graphs."""
-    values, checks, timelines = {}, {}, {}
+    measurements, values, checks, timelines = [], {}, {}, {}
     for seed in range(graphs):
         graph, added = random_graph(seed, tasks, sizes, lanes)
         with graph:
@@ -85,14 +85,17 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
             walls_s = [graph.run().wall_s for _ in range(rounds)]
             timelines = {"a run": graph.run().timeline}
         values[f"{seed}: plan"] = plan.makespan_s
-        values[f"{seed}: run"] = statistics.median(walls_s)
-    return ap.Findings([], timelines, checks, values)
+        measurements.append(ap.Measurement(f"{seed}: run", tuple(walls_s)))
+    return ap.Findings(measurements, timelines, checks, values)
 
 
 def of_each(record):
     """Limit, plan and run of each graph, in seconds."""
     return [
-        [record.values[f"{seed}: {what}"] for what in ("limit", "plan", "run")]
+        [
+            *(record.values[f"{seed}: {what}"] for what in ("limit", "plan")),
+            record.measurements[f"{seed}: run"].median_s,
+        ]
         for seed in range(record.parameters["graphs"])
     ]
 

@@ -40,7 +40,7 @@ LEAST = 1.1  # whoever gains less than a tenth can do without
 # The ways on a GPU
 # -----------------
 # One by one; dealt out to streams; as a batch, which is a single operator; and captured, as a
-# chain and with branches, whose times `trial_s` has.
+# chain and with branches, whose times `trials` has.
 
 
 def on_streams(each, streams):
@@ -57,10 +57,10 @@ def on_streams(each, streams):
 
 
 def on_gpu(count, sizes, streams):
-    """Each size in every way; the graphs' times are values, by the number of branches."""
+    """Each size in every way; the graphs by the number of branches."""
     gpu = ap.gpu(0)
     side = [torch.cuda.Stream(gpu) for _ in range(streams)]
-    measurements, checks, values = [], {}, {}
+    measurements, checks = [], {}
     for size in sizes:
         batch = torch.randn(count, size, size, device=gpu) / size**0.5
         each = batch.unbind()
@@ -77,10 +77,11 @@ def on_gpu(count, sizes, streams):
         checks[f"{size}, streams: equal"] = all(map(torch.equal, in_streams, wanted))
         checks[f"{size}, graph: equal"] = all(map(torch.equal, captured.replay()[tasks], wanted))
         checks[f"{size}, bmm: close"] = torch.allclose(ways[2](), torch.stack(wanted), atol=1e-5)
-        values |= {f"{size}, {n} branches, s": s for n, s in captured.trial_s.items()}
+        for trial in captured.trials.values():
+            measurements.append(ap.Measurement(f"{size}, {trial.label}", trial.values_s))
         named = {f"{size}, {way}": fn for way, fn in zip(EAGER, ways, strict=True)}
         measurements += ap.measure_in_turn(named, devices=[gpu], warmup=1, repeats=7)
-    return ap.Findings(measurements, {}, checks, values)
+    return ap.Findings(measurements, {}, checks)
 
 
 # %%
@@ -95,7 +96,7 @@ count, sizes, flops = GPU["count"], GPU["sizes"], ap.workload.product_flops
 GRAPHS = "graph, chain", "graph, branches"
 each_s, gain = {}, {}
 for size in sizes:
-    trial_s = [gpu.values[f"{size}, {n} branches, s"] for n in (1, 2, 4, 8)]
+    trial_s = [gpu.measurements[f"{size}, {n} branches"].median_s for n in (1, 2, 4, 8)]
     totals_s = [gpu.measurements[f"{size}, {way}"].median_s for way in EAGER]
     totals_s += [trial_s[0], min(trial_s[1:])]
     each_s[size] = {way: s / count for way, s in zip(EAGER + GRAPHS, totals_s, strict=True)}

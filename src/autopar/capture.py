@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autopar.handle import use_on_current_streams
+from autopar.measurement import Measurement
 from autopar.node import Node, Task
 from autopar.schedule import Job, Resource, Schedule, schedule
 
@@ -26,7 +26,7 @@ class Captured:
 
     Attributes:
         branches: How many streams it was captured on; 1 is a chain, one task after another.
-        trial_s: Seconds that a replay took in the trial, by the number of branches.
+        trials: What replays took in the trial, by the number of branches.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Captured:
         branches: int,
     ) -> None:
         self.branches = branches
-        self.trial_s: dict[int, float] = {}
+        self.trials: dict[int, Measurement] = {}
         self._cuda_graph = cuda_graph
         self._nodes = nodes  # whose tensors each replay reads where they lie
         self._results = results
@@ -97,10 +97,11 @@ def captured(
         tries = [_capture(held, _ordered(held, costs_s, 1), static, 1)]
         for branches in (each for each in BRANCHES if each <= len(held)):
             tries.append(_capture(held, _ordered(held, costs_s, branches), static, branches))
-        times_s = _in_turn(tries)
-    best = min(range(len(tries)), key=times_s.__getitem__)
-    chosen = tries[best] if times_s[best] < (1 - _GAIN) * times_s[0] else tries[0]
-    chosen.trial_s = {each.branches: s for each, s in zip(tries, times_s, strict=True)}
+        trials = _in_turn(tries)
+    best = min(tries, key=lambda each: trials[each.branches].median_s)
+    gains = trials[best.branches].median_s < (1 - _GAIN) * trials[tries[0].branches].median_s
+    chosen = best if gains else tries[0]
+    chosen.trials = trials
     return chosen
 
 
@@ -224,8 +225,8 @@ def _unchanged(nodes: tuple[Node, ...]) -> Iterator[None]:
         torch.cuda.synchronize()
 
 
-def _in_turn(tries: list[Captured]) -> list[float]:
-    """Median seconds of a replay of each, one round after the other."""
+def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
+    """Time a replay of each, one round after the other."""
     samples: list[list[float]] = [[] for _ in tries]
     for _ in range(_ROUNDS):
         for own, each in zip(samples, tries, strict=True):
@@ -236,7 +237,10 @@ def _in_turn(tries: list[Captured]) -> list[float]:
             end.record()
             end.synchronize()
             own.append(start.elapsed_time(end) / 1e3)
-    return [statistics.median(own) for own in samples]
+    return {
+        each.branches: Measurement(f"{each.branches} branches", tuple(own))
+        for each, own in zip(tries, samples, strict=True)
+    }
 
 
 def _is_tensor(leaf: Any) -> bool:

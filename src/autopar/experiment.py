@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import os
 import shutil
@@ -76,11 +77,14 @@ def recorded(
     parameters: Mapping[str, Any],
     gpus: int = 1,
     programs: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    variables: Sequence[str] = (),
     folder: Path | str | None = None,
 ) -> Record:
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
-    A record is refused unless it was measured with this very code and these parameters.
+    A record is refused unless it was measured with this very code and these parameters. While
+    recording, what this machine can't measure keeps its record, if that still holds.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -88,6 +92,8 @@ def recorded(
         parameters: Its keyword arguments; must be JSON.
         gpus: How many GPUs the experiment needs.
         programs: Programs that it starts, which must be on the path.
+        modules: Python modules that it imports, beside those that autopar needs.
+        variables: Environment variables that it reads, which must be set.
         folder: Where records lie, one folder per machine; those that come with autopar if not
             given. Of several machines' records the newest is taken.
 
@@ -97,18 +103,14 @@ def recorded(
         RuntimeError: A check of the experiment failed.
     """
     record_to = os.environ.get(RECORD_TO)
-    missing = [program for program in programs if not shutil.which(program)]
-    if num_gpus() >= gpus and not missing:
+    lacking = _lacking(gpus, programs, modules, variables)
+    if not lacking:
         record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
         if record_to:
             write_record(record, record_to)
         return record
-    if record_to:
-        msg = f"recording {name!r} needs {gpus} GPUs; this machine has {num_gpus()}"
-        msg += f" and lacks {', '.join(missing)}" if missing else ""
-        raise RecordError(msg)
-    needed = " and ".join([f"{gpus} GPUs", *programs])
-    again = f"On a machine with {needed} run: {_command(experiment)}"
+    needs = [*([f"{gpus} GPUs"] if gpus else []), *programs, *modules, *variables]
+    again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
     record = newest_record(name, folder, again)
     digest = code_digest(experiment, parameters)
     if record.digest != digest:
@@ -117,7 +119,22 @@ def recorded(
             f"{record.digest[:19]}, now {digest[:19]}). {again}"
         )
         raise RecordError(msg)
+    if record_to:
+        print(f"{name}: not measured, for want of {', '.join(lacking)}; its record still holds")
     return record
+
+
+def _lacking(
+    gpus: int, programs: Sequence[str], modules: Sequence[str], variables: Sequence[str]
+) -> list[str]:
+    """What of all this the machine doesn't have, in words."""
+    here = num_gpus()
+    return [
+        *([f"{gpus} GPUs (this machine has {here})"] if here < gpus else []),
+        *(program for program in programs if not shutil.which(program)),
+        *(module for module in modules if not importlib.util.find_spec(module.partition(".")[0])),
+        *(variable for variable in variables if not os.environ.get(variable)),
+    ]
 
 
 def _command(experiment: Experiment) -> str:
