@@ -43,6 +43,7 @@ extensions = [
     "sphinxcontrib.bibtex",
     "sphinxext.opengraph",
     "notfound.extension",
+    "claims",
     "freshness",
     "gallery_hooks",
 ]
@@ -98,7 +99,10 @@ sphinx_gallery_conf = {
     "default_thumb_file": str(DOCS / "_static" / "thumbnail.png"),
     "capture_repr": ("_repr_html_", "__repr__"),
     "ignore_repr_types": r"matplotlib\.",
-    "reset_modules": ("matplotlib", "gallery_hooks.reset_style", "gallery_hooks.reset_torch"),
+    "reset_modules": (
+        *("matplotlib", "gallery_hooks.reset_style", "gallery_hooks.reset_torch"),
+        "claims.collect_anew",
+    ),
     "doc_module": ("autopar",),
     "backreferences_dir": "auto_gallery/backreferences",
     "inspect_global_variables": False,  # link what the page writes out, not every `int`

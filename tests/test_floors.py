@@ -15,7 +15,8 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 _PURE_FLOORS = (
     {"access", "copyplan", "digest", "display", "fresh", "limit", "measurement", "origin"}
     | {"progress", "provenance", "span", "storage"},
-    {"evidence", "events", "intervals", "record", "schedule", "traces", "unit"},
+    {"evidence", "events", "intervals", "schedule", "traces", "unit", "verdict"},
+    {"record"},
     {"jobs", "layers", "table", "usage"},
     {"idle", "nsys", "own"},
     {"diagnosis", "kineto"},

@@ -66,8 +66,7 @@ def two_gpus(count, size):
     rates = dict(zip(ways, (flops, flops, 2 * flops, 2 * flops), strict=True))
     measurements = ap.measure_in_turn(ways, devices=gpus, flops=rates)
     timeline = ap.timeline_of(both)
-    agrees = abs(timeline.makespan_s / measurements[-1].median_s - 1) < 0.02
-    checks = {"results equal the serial ones": check, "timeline agrees with the clock": agrees}
+    checks = {"results equal the serial ones": check}
     return ap.Findings(measurements, {"both": timeline}, checks)
 
 
@@ -82,13 +81,17 @@ limit_s = {"both, one wait": max(each.median_s for each in alone)}
 ap.show(ap.compare(gpus.measurements, limit_s=limit_s, caption="50 products on each GPU"))
 
 # %%
-# The claim, on the numbers: this page does not build if it stops being true.
+# The claim is held against these numbers. On another machine it may not hold; then the box says so.
 
-both = gpus.measurements["both, one wait"]
-speedup = both.speedup_over(gpus.measurements["one after the other"])
-hidden = ap.hidden_share([each.median_s for each in alone], both.median_s)
-assert speedup >= 1.95, f"two GPUs are only {speedup:.2f} x as fast as one after the other"
-print(f"Both at once: {speedup:.2f} x the serial way, {hidden:.1%} of the shorter run is hidden.")
+FIRST, SECOND, SERIAL, BOTH = "GPU1 alone", "GPU2 alone", "one after the other", "both, one wait"
+speedup = gpus.estimate(lambda s: s[SERIAL] / s[BOTH])
+hidden = gpus.estimate(lambda s: ap.hidden_share([s[FIRST], s[SECOND]], s[BOTH]))
+ap.show(
+    ap.claim(
+        "Two GPUs do the work in little more than half the time.", speedup, at_least=1.8, unit="×"
+    ),
+    ap.claim("The shorter run hides behind the longer.", hidden, at_least=0.8, unit="%"),
+)
 
 # %%
 # See it
@@ -152,8 +155,11 @@ ap.show(
 # However little two hardware threads gain, the lanes do run at the same time.
 
 timeline = here.timelines["both"]
-assert timeline.overlap_s("CPU lane 1", "CPU lane 2") > 0, "the lanes ran one after the other"
-ap.show(ap.draw(timeline, title="Two CPU lanes", caption="Each lane is a worker thread."))
+shared = here.estimate(lambda _: timeline.overlap_s("CPU lane 1", "CPU lane 2"))
+ap.show(
+    ap.draw(timeline, title="Two CPU lanes", caption="Each lane is a worker thread."),
+    ap.claim("Two CPU lanes run at the same time.", shared, at_least=1e-6, unit="s"),
+)
 
 # %%
 # When this does not help

@@ -26,6 +26,7 @@ from autopar.svg import Drawing, draw
 from autopar.table import Table, compare, tabulate
 from autopar.timer import Benchmark, Timer, measure, measure_in_turn
 from autopar.traces import write_trace
+from autopar.verdict import Claim, Estimate, claim
 from autopar.worker import cpu_lane
 
 if TYPE_CHECKING:
@@ -49,8 +50,10 @@ _AT_FIRST_USE = {
 __all__ = [
     "Benchmark",
     "Capacity",
+    "Claim",
     "CopyPipeline",
     "Drawing",
+    "Estimate",
     "Findings",
     "Handle",
     "Lane",
@@ -65,6 +68,7 @@ __all__ = [
     "TraceError",
     "annotate",
     "capacity",
+    "claim",
     "compare",
     "cpu",
     "cpu_lane",

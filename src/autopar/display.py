@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 _T = TypeVar("_T")
 RICH = "AUTOPAR_RICH"  # environment: set by the docs build, which renders what a cell returns
@@ -18,8 +18,30 @@ def rich() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
-def show(thing: _T) -> _T:
-    """Return `thing` for a notebook or a page to render; at a terminal, print it as well."""
+class Several(tuple[Any, ...]):
+    """Things to show one below the other."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "\n".join(each._repr_html_() for each in self)
+
+
+@overload
+def show(thing: _T, /) -> _T: ...
+@overload
+def show(thing: Any, /, *more: Any) -> Several: ...
+def show(thing: Any, /, *more: Any) -> Any:
+    """Return `thing` for a notebook or a page to render; at a terminal, print it as well.
+
+    Several things, such as tables and claims, are shown one below the other.
+    """
+    shown = Several((thing, *more)) if more else thing
     if not rich():
-        print(thing, end="\n\n")
-    return thing
+        print(shown, end="\n\n")
+    return shown

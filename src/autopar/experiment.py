@@ -6,9 +6,12 @@ import importlib.util
 import inspect
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from autopar.device import cpu, num_gpus
@@ -44,12 +47,21 @@ def observed(
     Raises:
         RuntimeError: A check of the experiment failed, so its timings would mean nothing.
     """
+    return _live(experiment, name, parameters, gpus, None)
+
+
+def _live(
+    experiment: Experiment,
+    name: str,
+    parameters: Mapping[str, Any],
+    gpus: int,
+    write_to: str | None,
+) -> Record:
+    """Run an experiment; write its record, if wanted, now and whenever it has more samples."""
     check_label(name)
-    findings = experiment(**parameters)
-    failed = [check for check, held in findings.checks.items() if not held]
-    if failed:
-        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
-        raise RuntimeError(msg)
+    start_s = time.perf_counter()
+    findings = _checked(experiment(**parameters), name)
+    again_s = time.perf_counter() - start_s
     processors = processor_names(None if gpus else [cpu()])
     description = describe()
     record = Record(
@@ -67,7 +79,30 @@ def observed(
         command=_command(experiment),
         live=True,
     )
-    return with_origin(record)
+    record = with_origin(record)
+    measurements = dict(record.measurements)
+
+    def again() -> None:
+        for more in _checked(experiment(**parameters), name).measurements:
+            values_s = (*measurements[more.label].values_s, *more.values_s)
+            measurements[more.label] = replace(more, values_s=values_s, origin=record.origin)
+        if write_to:
+            write_record(record, write_to)
+
+    record = replace(
+        record, measurements=MappingProxyType(measurements), again=again, again_s=again_s
+    )
+    if write_to:
+        write_record(record, write_to)
+    return record
+
+
+def _checked(findings: Findings, name: str) -> Findings:
+    failed = [check for check, held in findings.checks.items() if not held]
+    if failed:
+        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
+        raise RuntimeError(msg)
+    return findings
 
 
 def recorded(
@@ -105,10 +140,7 @@ def recorded(
     record_to = os.environ.get(RECORD_TO)
     lacking = _lacking(gpus, programs, modules, variables)
     if not lacking:
-        record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
-        if record_to:
-            write_record(record, record_to)
-        return record
+        return _live(experiment, name, parameters, gpus, record_to)
     needs = [*([f"{gpus} GPUs"] if gpus else []), *programs, *modules, *variables]
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
     record = newest_record(name, folder, again)

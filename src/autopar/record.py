@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 from autopar.measurement import Measurement
 from autopar.span import Span, Timeline
 from autopar.storage import write_atomically
+from autopar.verdict import Estimate, Figure, interval
 
 SCHEMA = 1
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
@@ -87,6 +89,8 @@ class Record:
         recorded_at: UTC, ISO 8601.
         command: What measured it.
         live: Whether this process measured it.
+        again: Measures once more and adds the samples, where this process measured it.
+        again_s: Seconds that this takes.
     """
 
     experiment: str
@@ -102,6 +106,8 @@ class Record:
     recorded_at: str
     command: str
     live: bool
+    again: Callable[[], None] | None = field(default=None, repr=False, compare=False)
+    again_s: float = 0.0
 
     @property
     def processors(self) -> str:
@@ -113,6 +119,26 @@ class Record:
         """Where and when it was measured, in words."""
         how = "measured live on" if self.live else "recorded on"
         return f"{how} {self.processors}, {self.recorded_at[:10]}, torch {self.software['torch']}"
+
+    def estimate(self, figure: Figure) -> Estimate:
+        """A figure derived from the timings, with its interval, for `claim`.
+
+        Args:
+            figure: Gets the median seconds by label, and returns a number.
+
+        Raises:
+            KeyError: It asks for a label under which nothing was measured.
+        """
+        value, low, high, samples = interval(figure, self.measurements)
+        again = functools.partial(self._again, figure) if self.again else None
+        return Estimate(
+            value, low, high, samples, self.origin, self.processors, again, self.again_s
+        )
+
+    def _again(self, figure: Figure) -> Estimate:
+        assert self.again is not None
+        self.again()
+        return self.estimate(figure)
 
     def __str__(self) -> str:
         return f"{self.experiment}: {self.origin}"
