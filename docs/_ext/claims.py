@@ -12,6 +12,7 @@ from sphinx.util import logging
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
+GALLERY = DOCS.parent / "gallery"
 SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
 HOLDS = "holds"
@@ -20,9 +21,8 @@ logger = logging.getLogger(__name__)
 
 def collect_anew(gallery_conf, script):
     """Let the claims of a script go to a file of their own, before sphinx-gallery runs it."""
-    source = Path(script).resolve()
-    section = source.parent.name
-    path = (PAGES / section / source.name).with_suffix(SUFFIX)
+    (source,) = GALLERY.rglob(Path(script).name)
+    path = (PAGES / source.relative_to(GALLERY)).with_suffix(SUFFIX)
     path.unlink(missing_ok=True)
     os.environ["AUTOPAR_CLAIMS_TO"] = str(path)
 
@@ -97,7 +97,8 @@ def counted(claims):
     """How many claims there are, and how many of them have each verdict, in words."""
     verdicts = Counter(claim["verdict"] for claim in claims)
     words = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-    return f"{verdicts.total()} claims: {words}"
+    number = verdicts.total()
+    return f"{number} claim{'s' * (number != 1)}: {words}"
 
 
 def summarize(app, error) -> None:

@@ -18,7 +18,7 @@ def rich() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
-class Several(tuple[Any, ...]):
+class _Several(tuple[Any, ...]):
     """Things to show one below the other."""
 
     __slots__ = ()
@@ -35,13 +35,13 @@ class Several(tuple[Any, ...]):
 @overload
 def show(thing: _T, /) -> _T: ...
 @overload
-def show(thing: Any, /, *more: Any) -> Several: ...
+def show(thing: Any, /, *more: Any) -> Any: ...
 def show(thing: Any, /, *more: Any) -> Any:
     """Return `thing` for a notebook or a page to render; at a terminal, print it as well.
 
     Several things, such as tables and claims, are shown one below the other.
     """
-    shown = Several((thing, *more)) if more else thing
+    shown = _Several((thing, *more)) if more else thing
     if not rich():
         print(shown, end="\n\n")
     return shown

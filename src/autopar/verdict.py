@@ -170,7 +170,7 @@ class Claim:
         if not estimate.low < estimate.high:
             return self._shown(estimate.value)
         ends = f"{self._shown(estimate.low)} to {self._shown(estimate.high)}"
-        return f"{self._shown(estimate.value)} ({ends}, 95 % of {estimate.samples} samples)"
+        return f"{self._shown(estimate.value)} ({ends}: 95 % interval, {estimate.samples} samples)"
 
     def _shown(self, value: float | None) -> str:
         assert value is not None
