@@ -15,6 +15,8 @@ SITE = Path("docs/_build/html")
 
 BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
 CHECK_SITE = ("python", "-m", "pytest", "--no-header", "tests/test_site.py")
+TEST = ("python", "-m", "pytest", "--ignore=tests/test_site.py")  # `docs` runs that one
+COVERAGE = ("--cov", "--cov-report=term", "--cov-fail-under=80")
 TEST_ON_GPU = ("python", "-m", "pytest", "-m", "gpu")
 RECORD = ("python", "-m", "autopar", "record")
 
@@ -34,13 +36,16 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Test the package, and measure how much of it the tests reach."""
+    """Test the package in minutes, and measure how much of it is reached (or test some files)."""
     install(session, "test")
-    session.run(
-        *("python", "-m", "pytest", "--ignore=tests/test_site.py"),  # `docs` runs that one
-        *("--cov", "--cov-report=term", "--cov-fail-under=80"),
-        *session.posargs,
-    )
+    session.run(*TEST, *(session.posargs or COVERAGE))
+
+
+@nox.session
+def stress(session: nox.Session) -> None:
+    """Try all that is marked `stress`: random programs, faults, mutants, large and broken files."""
+    install(session, "test")
+    session.run(*TEST, "-m", "stress", *session.posargs)
 
 
 @nox.session

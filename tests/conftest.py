@@ -1,7 +1,9 @@
 """What all tests share: GPU tests run only where there are GPUs, and no test hangs."""
 
 import faulthandler
+import gc
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import few, names_of
 
 import autopar
 
@@ -26,6 +29,41 @@ def pytest_configure(config):
 def pytest_unconfigure(config):
     """Python waits for threads before it exits; one that a failed test left behind may hang."""
     faulthandler.dump_traceback_later(30, exit=True, file=config.terminal_fd)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest's own, which then finds no `parametrize`
+def pytest_generate_tests(metafunc):
+    """Make few cases of a parametrized test marked `stress`; `-m stress` combines all values."""
+    test = metafunc.definition
+    marks = [mark for mark in test.own_markers if mark.name == "parametrize"]
+    if marks and test.get_closest_marker("stress") and not _is_stress(metafunc.config):
+        test.own_markers[:] = [mark for mark in test.own_markers if mark not in marks]
+        metafunc.parametrize(names_of(marks), list(few(marks, random.Random(test.name))))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out what is marked `stress`, but for the few cases of a test with many."""
+    if not _is_stress(config):
+        chosen = [item for item in items if not _is_long(item)]
+        config.hook.pytest_deselected(items=list({*items}.difference(chosen)))
+        items[:] = chosen
+
+
+def _is_stress(config):
+    return "stress" in config.option.markexpr
+
+
+def _is_long(item):
+    case = getattr(item, "callspec", None)
+    marks = case.marks if case else item.iter_markers()
+    return any(mark.name == "stress" for mark in marks)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _old_objects_are_left_alone():
+    """Thousands of items, and what torch loads, are not searched at each garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

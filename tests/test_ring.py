@@ -336,6 +336,7 @@ VERBS = (to_host, prefetch, mapped, one_by_one)
 # -- any work, on any stream ----------------------------------------------------------------------
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", [LateStream, ErraticStream, EarlyStream, CopyStream])
@@ -485,6 +486,7 @@ def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, slots
         check(items, getattr(pipeline, verb)(items))
 
 
+@pytest.mark.stress
 @pytest.mark.parametrize("slots", range(1, 9))
 @pytest.mark.parametrize("threads", range(1, 17))
 def test_movers_take_the_threads_there_are(threads, slots):

@@ -243,6 +243,7 @@ def test_many_spans_make_small_outputs() -> None:
     assert len(as_page(sections, title="t")) < 100_000
 
 
+@pytest.mark.stress
 def test_a_large_trace_takes_little_memory_and_makes_small_outputs() -> None:
     program = Path(__file__).parent / "programs" / "timeline_speed.py"
     environment = os.environ | {"PYTHONPATH": str(Path(autopar.__file__).parents[1])}

@@ -228,6 +228,7 @@ def test_damaged_files_lead_to_a_clear_error_or_a_trace(run_program):
     assert {name.rsplit(" ", 1)[1] for name in found["outcomes"]} == {"read", "refused", "warned"}
 
 
+@pytest.mark.stress
 def test_large_files_are_read_in_bounded_memory(run_program):
     done = run_program("trace_speed.py", 100_000)
     assert done.returncode == 0, done.stderr
