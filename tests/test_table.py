@@ -53,6 +53,12 @@ def test_figures_of_each_row() -> None:
     assert table.limits_s == (0.0945,) * 3
 
 
+def test_a_limit_that_can_be_beaten_has_another_name() -> None:
+    table = compare([serial], limit_s=0.2, limit_name="estimate")
+    assert table.headers[-2:] == ("estimate", "estimate / time")
+    assert column(table, "estimate / time") == ["105.8 %"]
+
+
 def test_columns_that_nobody_can_fill_are_left_out() -> None:
     assert compare([overlapped]).headers == ("work", "median", "spread (IQR)")
 

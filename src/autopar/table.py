@@ -149,6 +149,7 @@ def compare(
     measurements: Measurements,
     *,
     limit_s: Limit = None,
+    limit_name: str = "limit",
     baseline: str | None = None,
     caption: str = "",
 ) -> Table:
@@ -157,6 +158,7 @@ def compare(
     Args:
         measurements: Measurements, or a mapping whose values they are.
         limit_s: The least time possible in seconds: one for every row, or label -> seconds.
+        limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
         caption: What the table shows, in words.
 
@@ -182,8 +184,8 @@ def compare(
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": [_rate(one.tflops_per_s) for one in chosen],
         "GB/s": [_rate(one.gb_per_s) for one in chosen],
-        "limit": [format_seconds(limit) if limit else _NOTHING for limit in limits],
-        "limit / time": [
+        limit_name: [format_seconds(limit) if limit else _NOTHING for limit in limits],
+        f"{limit_name} / time": [
             f"{limit / one.median_s:.1%}".replace("%", " %") if limit else _NOTHING
             for limit, one in zip(limits, chosen, strict=True)
         ],

@@ -15,7 +15,7 @@ _CELLS = 60  # characters for the longest timeline; names and times beside them 
 _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
 _MOST_SPANS = 60  # more rows than these are read from the trace rather than from a page
 _FIRST_SPANS = 20
-_GPU = re.compile(r"^(.*\b)?GPU \d+")  # how lanes of a GPU begin
+_GPU = re.compile(r"^(.*?\b)?(GPU |cuda:)\d+")  # how lanes of a GPU begin
 
 
 def sentences(timeline: Timeline) -> list[str]:
@@ -134,15 +134,11 @@ def _hidden(timeline: Timeline) -> str:
 
 
 def _hidden_by_gpu(timeline: Timeline, kind: str) -> dict[str, float]:
-    """GPU -> the hidden share of its own work of a kind: no other GPU's computing hides it."""
+    """GPU -> the hidden share of its own work of a kind: only its own computing hides it."""
     gpu_of = {lane: found[0] if (found := _GPU.match(lane)) else "" for lane in timeline.lanes}
-    gpus = dict.fromkeys(gpu_of[span.lane] for span in timeline.spans if span.kind == kind)
-    if len(gpus) == 1 and len({*gpu_of.values()} - {""}) < 2:
-        return {"": timeline.hidden(kind)}
     shares = {}
-    for gpu in gpus:
-        kept = (span for span in timeline.spans if not gpu or gpu_of[span.lane] in (gpu, ""))
-        part = tuple(span for span in kept if span.kind != kind or gpu_of[span.lane] == gpu)
+    for gpu in dict.fromkeys(gpu_of[span.lane] for span in timeline.spans if span.kind == kind):
+        part = tuple(span for span in timeline.spans if gpu_of[span.lane] == gpu)
         computes = any(span.kind == "compute" for span in part)
         shares[gpu or "other lanes"] = Timeline(part).hidden(kind) if computes else 0.0
     return shares

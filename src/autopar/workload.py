@@ -31,11 +31,13 @@ def products(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> bool:
     """Whether two sequences of tensors are the same bit for bit, wherever each lies.
 
+    They are compared where the second sequence lies, so that large ones need not leave a GPU.
+
     Raises:
         ValueError: One sequence is longer than the other.
     """
     pairs = zip(results, expected, strict=True)
-    return all(torch.equal(result.cpu(), wanted.cpu()) for result, wanted in pairs)
+    return all(torch.equal(result.to(wanted.device), wanted) for result, wanted in pairs)
 
 
 def product_flops(size: int, count: int = 1) -> float:
