@@ -1,4 +1,4 @@
-"""What all tests share: GPU tests run only where there are GPUs, and no test hangs."""
+"""What all tests share: GPU tests run only where there are GPUs, none hangs or leaves traces."""
 
 import faulthandler
 import gc
@@ -11,12 +11,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from leftovers import Before
 from sampling import few, names_of
 
 import autopar
 
 _TOO_LONG_S = 120  # far above the slowest test; a test that hangs ends the run and shows where
 _PROGRAMS = Path(__file__).parent / "programs"
+
+
+def pytest_addoption(parser):
+    """Let the order be turned round: no test may need another before it."""
+    parser.addoption("--reverse", action="store_true", help="run the last test first")
 
 
 def pytest_configure(config):
@@ -43,6 +49,8 @@ def pytest_generate_tests(metafunc):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what is marked `stress`, but for the few cases of a test with many."""
+    if config.option.reverse:
+        items.reverse()
     if not _is_stress(config):
         chosen = [item for item in items if not _is_long(item)]
         config.hook.pytest_deselected(items=list({*items}.difference(chosen)))
@@ -71,6 +79,14 @@ def _nothing_hangs(pytestconfig):
     faulthandler.dump_traceback_later(_TOO_LONG_S, exit=True, file=pytestconfig.terminal_fd)
     yield
     faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_behind(request):
+    before = Before(gpus=request.node.get_closest_marker("gpu") is not None)
+    yield
+    changed = before.changed()
+    assert not changed, f"{request.node.nodeid} left behind: {'; '.join(changed)}"
 
 
 @pytest.hookimpl(tryfirst=True)

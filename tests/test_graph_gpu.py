@@ -196,7 +196,6 @@ def test_results_are_used_late_on_a_side_stream_while_the_next_run_is_on(spin, m
                     torch.add(run[task], 0, out=out)
             del run
             gc.collect()
-    gc.unfreeze()
     synchronize()
     assert all(bool((out == i + 1).all()) for i, outs in enumerate(seen) for out in outs) == safe
 
