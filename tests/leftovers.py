@@ -61,7 +61,7 @@ class Before:
             if now[: len(before)] != before if isinstance(before, list) else now != before:
                 found.append(f"{name}: {before} became {now}")
                 write(before)
-        return [*found, *_broken_generators()] if self._gpus else found
+        return [*found, *broken_generators()] if self._gpus else found
 
     def _new_threads(self):
         for thread in set(threading.enumerate()) - self._threads:
@@ -79,7 +79,7 @@ def empty_gpus():
     empty_pinned_pool()
 
 
-def _broken_generators():
+def broken_generators():
     """GPUs without random numbers: a capture that failed has left their generator in it."""
     for gpu in used_gpus():
         try:
