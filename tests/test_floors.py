@@ -35,9 +35,9 @@ _TORCH_FLOORS = (
     {"experiment", "load", "profiler", "task", "timer"},
     {"aliasing", "lane", "parcel"},
     {"stream", "worker"},
-    {"capture", "graphrun", "hazards", "ring"},
-    {"runner", "transfer"},
-    {"graph"},
+    {"capture", "crew", "graphrun", "hazards"},
+    {"ring", "runner"},
+    {"graph", "transfer"},
     {"__init__", "__main__"},
 )
 _FLOORS = {

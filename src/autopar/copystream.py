@@ -51,7 +51,7 @@ class CopyStream:
 
     def pinned(self, size_bytes: int) -> torch.Tensor:
         """Bytes of host memory that the device copies to and from by itself."""
-        return torch.empty(size_bytes, dtype=torch.uint8)
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")  # whatever the default
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         """Whether a host tensor lies in such memory."""
@@ -117,7 +117,7 @@ class CudaCopyStream(CopyStream):
 
     @override
     def pinned(self, size_bytes: int) -> torch.Tensor:
-        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+        return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     @override
     def is_pinned(self, tensor: torch.Tensor) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+from torch.autograd import forward_ad
 
 _NEGATIVE, _CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate
 
@@ -60,6 +61,15 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg() if _is_put_off(tensor) else tensor
 
 
+def is_ordinary(tensor: torch.Tensor) -> bool:
+    """Whether all that there is of a tensor lies in its own memory, dense or with gaps.
+
+    It does not for subclasses, which may be made of other tensors, for what torch wraps inside of
+    its transforms, for compressed and nested ones, and where the memory was taken away.
+    """
+    return _what_else(tensor) is None
+
+
 def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tensor:
     """Refuse what a pipeline can't copy.
 
@@ -69,25 +79,24 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
         device: Where it must be.
 
     Raises:
-        TypeError: It is not a tensor, or is sparse, nested or quantized.
+        TypeError: It is not a tensor, or not one that lies in memory of its own.
         ValueError: It is on another device, or requires grad.
     """
     if not isinstance(tensor, torch.Tensor):
         msg = f"{name} is {_what(tensor)}; expected a tensor on {device}."
         raise TypeError(msg)
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_nested:
-        kind = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else "sparse"
-        msg = (
-            f"{name} is a {kind} tensor ({tensor.layout}); expected a dense one. Copy it with "
-            f".to(), or make it dense first, as with x.to_dense()."
-        )
+    else_ = _what_else(tensor)
+    if else_ is not None and not tensor.is_meta:
+        kind, instead = else_
+        msg = f"{name} is {kind}; expected a dense one in memory of its own. {instead}"
         raise TypeError(msg)
     if tensor.device != device:
         msg = f"{name} is on {tensor.device}; expected it on {device}. Move it there first."
         raise ValueError(msg)
-    if tensor.requires_grad:
+    if tensor.requires_grad or _has_tangent(tensor):
+        which = "requires grad" if tensor.requires_grad else "has a tangent"
         msg = (
-            f"{name} requires grad; a pipeline's copies are no part of the autograd graph. "
+            f"{name} {which}; a pipeline's copies are no part of the autograd graph. "
             f"Pass x.detach(), or compute it under torch.no_grad()."
         )
         raise ValueError(msg)
@@ -112,6 +121,51 @@ def _is_put_off(tensor: torch.Tensor) -> bool:
     # Its keys tell so as well as is_neg() and is_conj(), which give way to other threads.
     keys = torch._C._dispatch_keys(tensor)
     return keys.has(_NEGATIVE) or (tensor.dtype.is_complex and keys.has(_CONJUGATE))
+
+
+def _what_else(tensor: torch.Tensor) -> tuple[str, str] | None:
+    """What a tensor is, if not one that lies in its own memory, and what to do then."""
+    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else "sparse"
+        if tensor.is_mkldnn:
+            kind = "mkldnn"
+        instead = "Copy it with .to(), or make it dense first, as with x.to_dense()."
+        return f"a {kind} tensor ({tensor.layout})", instead
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return (
+            f"a {type(tensor).__name__}, a subclass of torch.Tensor",
+            "Pass the tensors that it is made of, as x.to_local() gives one, or "
+            "x.as_subclass(torch.Tensor) if its own memory is all.",
+        )
+    if not _has_memory(tensor):
+        return (
+            "a tensor without memory of its own",
+            "Compute it outside of transforms such as vmap, or give it its memory back.",
+        )
+    return None
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor has all the memory that its shape says."""
+    try:
+        storage = tensor.untyped_storage()
+    except NotImplementedError:
+        return False
+    count = tensor.numel()
+    if count and not tensor.is_contiguous():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        count = 1 + sum((size - 1) * stride for size, stride in steps)
+    if not count:
+        return True
+    needed = (tensor.storage_offset() + count) * tensor.itemsize
+    return needed <= storage.nbytes() and tensor.data_ptr() != 0
+
+
+def _has_tangent(tensor: torch.Tensor) -> bool:
+    """Whether forward-mode differentiation follows it; most often nobody is in that mode."""
+    if forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _what(value: object) -> str:

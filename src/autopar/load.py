@@ -160,7 +160,8 @@ class Load:
         self._left: Latch | None = None  # staged chunks that are to be copied
         self._moving: list[Latch] = []  # pieces that movers have in hand, or had
         self._unread: Latch | None = None  # those of them whose host memory is to be read
-        self.settling = threading.Lock()
+        # Garbage may be collected while it is held, by this very thread, and this be part of that.
+        self.settling = threading.RLock()
 
     def expect(self, chunks: int) -> None:
         """Count the staged chunks that it has to wait for; with none it is over."""
@@ -253,6 +254,10 @@ class Load:
             if self._left is not None:
                 self._left.synchronize()
             wait_for_end(self.copied)
+
+    def end(self) -> Waitable:
+        """The end of its copies, once it was sent; nothing of what they need is kept by it."""
+        return self.copied if self._left is None else self._left
 
     def reading(self) -> Waitable:
         """The end of what reads its host memory, once all of that is queued."""

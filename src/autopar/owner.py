@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import cache
+from weakref import getweakrefcount
 
 import torch
 
@@ -12,8 +13,9 @@ import torch
 def next_owned(source: Iterator[torch.Tensor]) -> tuple[torch.Tensor, bool]:
     """The next tensor of an iterator, and whether its taker is its memory's only owner.
 
-    If so, nothing can write to it later. Any name, container, view, array or saved tensor that
-    still leads to it makes it false, as for `y` in `y = f(x); yield y`, but not in `yield f(x)`.
+    If so, nothing can write to it later. Any name, container, view, array, weak reference or saved
+    tensor that still leads to it makes it false, as for `y` in `y = f(x); yield y`, but not in
+    `yield f(x)`.
 
     Raises:
         StopIteration: There is none.
@@ -32,20 +34,27 @@ def _names_of_a_sole_owner() -> int:
 
 def _is_only_tensor(tensor: torch.Tensor) -> bool:
     """Whether nothing else leads to torch's tensor behind it, nor to its memory."""
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
+    if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
         return False
-    if tensor._use_count() > 1:  # type: ignore[attr-defined]
+    if tensor._use_count() > 1 or getweakrefcount(tensor):  # type: ignore[attr-defined]
+        return False
+    try:
+        storage = tensor.untyped_storage()
+    except NotImplementedError:  # as inside of vmap
+        return False
+    if getweakrefcount(storage):
         return False
     # Memory that torch can't resize is an array's, or somebody else's.
-    return tensor.untyped_storage().resizable() and _users(tensor) == _users_of_own_memory()
+    return storage.resizable() and _users(storage) == _users_of_own_memory()
 
 
 @cache
 def _users_of_own_memory() -> tuple[int, int]:
-    return _users(torch.empty(1))
-
-
-def _users(tensor: torch.Tensor) -> tuple[int, int]:
-    """References to Python's object for a tensor's memory, and of torch's tensors to it."""
+    tensor = torch.empty(1)
     storage = tensor.untyped_storage()
+    return _users(storage)
+
+
+def _users(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """References to Python's object for a tensor's memory, and of torch's tensors to it."""
     return sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)

@@ -23,6 +23,7 @@ from autopar.layout import (
     check_tensor,
     flat,
     is_dense,
+    is_ordinary,
     is_plain,
     resolved,
 )
@@ -65,6 +66,7 @@ class Parcels(ABC):
         self._given = given
         self._number = 0  # of the next item to make a load for
         self._failure: Exception | None = None
+        self._reading: Waitable = Past()  # of the last item, where its memory is pinned
 
     def __iter__(self) -> Iterator[Load]:
         try:
@@ -81,6 +83,10 @@ class Parcels(ABC):
                 raise failure
             finally:
                 del failure  # or it and this frame would keep each other
+
+    def give_back(self) -> None:
+        """Wait until the items that were yielded may be overwritten."""
+        wait_for_end(self._reading)
 
     @abstractmethod
     def _loads(self) -> Iterator[Load]:
@@ -195,8 +201,8 @@ class ToHostParcels(Parcels):
         """The next tensor, or a clone if anybody could write to it before it is copied."""
         tensor, owned = next_owned(self._source)
         if owned or self._given or not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
-            return tensor  # what can't be copied is refused later
-        return tensor.clone()
+            return tensor
+        return tensor.clone() if is_ordinary(tensor) else tensor  # which is refused later
 
     def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
         block = self._stacked(group)
@@ -247,7 +253,8 @@ class ToHostParcels(Parcels):
             return None
         try:
             alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
-            if alike and group[0].dim() and all(map(torch.Tensor.is_contiguous, group)):
+            dense = all(map(torch.Tensor.is_contiguous, group))
+            if alike and group[0].dim() and dense and all(map(torch.Tensor.data_ptr, group)):
                 block = check_tensor(torch.stack(group), "", self._stream.device)
                 if block.numel():
                     return block
@@ -319,7 +326,6 @@ class ToDeviceParcels(Parcels):
 
     def __init__(self, stream: CopyStream, source: Iterator[Any], *, given: bool = False) -> None:
         super().__init__(f"prefetch to {stream.device}", stream, source, given)
-        self._reading: Waitable = Past()  # of the last batch, where its memory is pinned
 
     def _loads(self) -> Iterator[Load]:
         for batch in self._source:
@@ -333,7 +339,7 @@ class ToDeviceParcels(Parcels):
     @override
     def unpack(self, load: Load) -> list[Any]:
         load.wait_until_queued()
-        wait_for_end(self._reading)  # long done: it was queued some batches ago
+        self.give_back()  # long done: it was queued some batches ago
         self._reading = load.reading()
         self._stream.caller_receives(load.copied, load.device_tensors())
         return load.unpack()

@@ -1,4 +1,4 @@
-"""Ring: pinned slots, the stream that copies, and the CPU lanes that fill or empty them.
+"""Ring: pinned slots, the stream that copies, and the threads that fill or empty them.
 
     to the host      leader: queue copy 0 1 2, wait for copy 0, hand it out, queue copy 3, ...
     (3 slots)        stream:  0 -> slot 0   1 -> slot 1   2 -> slot 2   3 -> slot 0 ...
@@ -17,18 +17,18 @@ import queue
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 
 from autopar.copyplan import TO_DEVICE, TO_HOST, Rule
 from autopar.copystream import CopyStream, Past, Waitable
-from autopar.lane import Lane
+from autopar.crew import Crew, Member
 from autopar.load import Latch, Load, Part, Stretch
-from autopar.worker import cpu_lane
 
 _TOO_SMALL_TO_SHARE_BYTES = 128 << 10  # below this, waking a mover takes longer than copying
 _MOST_SHARING = 3  # movers that share chunks: more of them wait for their turn in Python
+_LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
 
 Piece = tuple[int, int, int]  # the addresses to copy to and from, and bytes
 _PAST = Past()
@@ -64,7 +64,9 @@ class Move(NamedTuple):
 
 
 class Ring(ABC):
-    """Slots for one direction; a context manager, and leaving it waits for what was sent.
+    """Slots for one direction, and the threads that work on them once it is started.
+
+    Whoever makes one stops it, also where `start` did not come to its end.
 
     Args:
         name: What it does, in words.
@@ -72,6 +74,9 @@ class Ring(ABC):
         slots: How many slots.
         slot_bytes: The size of each.
         threads: CPU threads of all movers together; with one the leader moves by itself.
+
+    Attributes:
+        started: Whether all of its threads run.
 
     Raises:
         RuntimeError: There is no memory for the slots.
@@ -86,15 +91,34 @@ class Ring(ABC):
         self.name = name
         self.stream = stream
         self.slot_bytes = slot_bytes
+        self.started = False
         self._slots = [Slot(stream.pinned(slot_bytes)) for _ in range(slots)]
         self._movers, self._threads_each = movers_of(threads, slots)
         # A chunk in so many pieces keeps all movers busy while another is being copied.
         self._pieces_of_slot = -(-self._movers // max(1, slots - 1))
         self._next_slot = itertools.cycle(self._slots)
+        # What ends a queue stays in it, so that it need not be put there once for each reader.
         self._inbox: queue.SimpleQueue[Load | None] = queue.SimpleQueue()
         self._pieces: queue.SimpleQueue[tuple[Piece, Latch, Load] | None] = queue.SimpleQueue()
-        self._dropping = self._left = False
-        self._lanes = contextlib.ExitStack()
+        self._dropping = self._left = self._given_up = False
+        self._cutting: Load | None = None  # the load whose chunks are begun
+        self._leader = Member(f"{name}: leader", self._lead)
+        self._crew = Crew(
+            *(
+                Member(f"{name}: mover {i}", self._move_pieces, self._threads_each)
+                for i in range(self._movers)
+            ),
+            self._leader,
+        )
+
+    def start(self) -> None:
+        """Start its threads.
+
+        Raises:
+            RuntimeError: There can't be so many.
+        """
+        self._crew.start()
+        self.started = True
 
     def send(self, load: Load) -> None:
         """Queue a load; copies that need no slot go to the stream at once."""
@@ -112,37 +136,35 @@ class Ring(ABC):
         """Do no more than what is under way."""
         self._dropping = True
 
-    def __enter__(self) -> Self:
-        with contextlib.ExitStack() as lanes:
-            each = self._threads_each
-            movers = [self._lane(lanes, f"mover {i}", each) for i in range(self._movers)]
-            lanes.callback(self._stop_movers)
-            leader = self._lane(lanes, "leader")
-            lanes.callback(self._inbox.put, None)
-            for mover in movers:
-                mover.submit(self._move_pieces)
-            self._leading = leader.submit(self._lead)
-            self._lanes = lanes.pop_all()
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        if kind is not None:
-            self.drop()
+    def finish(self) -> None:
+        """Take nothing more, and let the threads end once all is done."""
         self._inbox.put(None)
+
+    def stop(self) -> None:
+        """Wait for all that was sent, or, from Ctrl-C on, for what is under way; free the slots."""
         try:
-            self._leading.wait()  # Ctrl-C ends this wait
+            self._end_threads()
         except BaseException:
             self.drop()
+            self._end_threads()
             raise
-        finally:
-            self._leave()
 
-    def _leave(self) -> None:
-        try:
-            self._lanes.close()
-        finally:
-            self._left = True
-            self._refuse()
+    def give_up(self) -> None:
+        """Stop without anybody to wait: its pipeline is forgotten, or the process ends."""
+        self.drop()
+        self._end_threads(_LAST_WAIT_S)
+        self._given_up = True
+
+    def _end_threads(self, at_most_s: float | None = None) -> None:
+        """End the threads, which can be done again and again, and whatever they have come to."""
+        self.finish()
+        self._crew.dismiss()
+        if self._leader.ident is None:  # who would tell the movers
+            self._pieces.put(None)
+        gone = not self._given_up and self._crew.wait(at_most_s)
+        self._left = True
+        self._refuse()
+        if gone:
             self._slots.clear()
             self._next_slot = itertools.cycle(())
 
@@ -153,14 +175,7 @@ class Ring(ABC):
                 load = self._inbox.get_nowait()
                 if load is not None:
                     load.fail(RuntimeError("the pipeline was left meanwhile"))
-
-    def _lane(self, lanes: contextlib.ExitStack, role: str, threads: int = 1) -> Lane:
-        lane = cpu_lane(threads, name=f"{self.name}: {role}", kind="copy")
-        return lanes.enter_context(lane)
-
-    def _stop_movers(self) -> None:
-        for _ in range(self._movers):
-            self._pieces.put(None)
+        self.finish()  # again, for a thread that has not come to it yet
 
     def _lead(self) -> None:
         begun: deque[Move] = deque()
@@ -171,35 +186,42 @@ class Ring(ABC):
         except BaseException as error:  # nobody must wait for what will not come
             for move in begun:
                 move.load.fail(error)
+            if self._cutting is not None:
+                self._cutting.fail(error)
             for load in iter(self._inbox.get, None):
                 load.fail(error)
-            raise
+            self.finish()
+        finally:
+            self._pieces.put(None)
 
     def _run(self, begun: deque[Move]) -> None:
         for move in self._moves(begun):
             if move is None:
-                self._end(begun.popleft())
+                self._end(begun)
             else:
                 while begun and self._comes_first(begun, move):
-                    self._end(begun.popleft())
-                self._begin(move)
+                    self._end(begun)
                 begun.append(move)
+                self._do(move, self.rules[0])
             del move  # or its tensors would stay until the next one comes
 
     def _moves(self, begun: deque[Move]) -> Iterator[Move | None]:
         """Chunks as they come; None while there is none but some wait for their second step."""
         while True:
             try:
-                load = self._inbox.get(block=not begun)
+                load = self._cutting = self._inbox.get(block=not begun)
             except queue.Empty:
                 yield None
                 continue
             if load is None:
-                self._inbox.put(None)  # still there, should the rest fail
+                self.finish()  # it is still there, should the rest fail
                 yield from itertools.repeat(None, len(begun))
                 return
-            yield from self._chunks_of(load)
-            del load
+            try:
+                yield from self._chunks_of(load)
+            except Exception as error:
+                load.fail(error)
+            load = self._cutting = None
 
     def _chunks_of(self, load: Load) -> Iterator[Move]:
         first = True
@@ -225,11 +247,9 @@ class Ring(ABC):
             or not move.slot.ends.get(into.slot, _PAST).query()
         )
 
-    def _begin(self, move: Move) -> None:
-        self._do(move, self.rules[0])
-
-    def _end(self, move: Move) -> None:
-        self._do(move, self.rules[1])
+    def _end(self, begun: deque[Move]) -> None:
+        self._do(begun[0], self.rules[1])
+        begun.popleft()  # not before, or nobody would know of it if that failed
 
     def _do(self, move: Move, rule: Rule) -> None:
         """Wait for what the rule says, act, and keep the end for those that wait for it."""
@@ -296,8 +316,10 @@ class Ring(ABC):
                 move_bytes(*piece, self._threads_each)
             except BaseException as error:
                 load.fail(error)
-            latch.count_down()
+            finally:
+                latch.count_down()
             del latch, load
+        self._pieces.put(None)  # for the next mover
 
     @abstractmethod
     def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
@@ -14,17 +15,18 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from autopar.copystream import copy_stream
+from autopar.copystream import Waitable, copy_stream
 from autopar.device import present
 from autopar.handle import Handle
 from autopar.layout import check_tensor
-from autopar.load import Load
+from autopar.load import Load, wait_for_end
 from autopar.parcel import Parcels, ToDeviceParcels, ToHostParcels, lone_load
 from autopar.ring import Ring, ToDeviceRing, ToHostRing
 
 T = TypeVar("T")
 
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
+_LEAST_BYTES = 1 << 15  # what the smallest item counts as: its handle takes memory, too
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
 
@@ -77,8 +79,12 @@ class CopyPipeline:
         self._threads = half if threads is None else _at_least_one("threads", threads, "threads")
         self._rings: dict[type[Ring], Ring] = {}
         self._open, self._left = False, False
-        self._using = threading.RLock()
-        self._exits = contextlib.ExitStack()
+        self._process = os.getpid()
+        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
+        self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
+        self._room = _Room(self._most_ahead * self.slot_bytes)
+        # Where nobody leaves it, as when a generator that holds it is never closed.
+        weakref.finalize(self, _give_up, self._rings)
 
     def to_host(
         self,
@@ -122,7 +128,7 @@ class CopyPipeline:
             ring = self._ring(ToHostRing)
             parcels = ToHostParcels(
                 *(ring.stream, self.slot_bytes, source),
-                given=isinstance(tensors, (list, tuple)),
+                given=_is_given(tensors),
                 out=out,
                 pin=pin and self.device.type == "cuda",
             )
@@ -150,7 +156,7 @@ class CopyPipeline:
         source = _iterated(batches, "batches", "[x] for a single batch")
         with self._turn():
             ring = self._ring(ToDeviceRing)
-            parcels = ToDeviceParcels(ring.stream, source, given=isinstance(batches, (list, tuple)))
+            parcels = ToDeviceParcels(ring.stream, source, given=_is_given(batches))
         return self._relay(ring, parcels)
 
     def map(
@@ -202,12 +208,14 @@ class CopyPipeline:
         check_tensor(tensor, "tensor", self.device)
         with self._turn():
             ring = self._ring(ToHostRing)
+            self._room.make(size_bytes := min(self.slot_bytes, max(_LEAST_BYTES, tensor.nbytes)))
             load = lone_load(ring.stream, tensor, pin=pin and self.device.type == "cuda")
             handle: Handle[torch.Tensor] = Handle("copy", ring.name, self.device, "copy")
             handle.clock = ring.stream.clock()
             load.handle = handle
             ring.stream.outlives(next(load.device_tensors()))
             ring.send(load)
+            self._room.take(size_bytes, load.end())
             return handle
 
     def __enter__(self) -> Self:
@@ -223,11 +231,23 @@ class CopyPipeline:
         traceback: TracebackType | None,
     ) -> None:
         self._open, self._left = False, True
-        if error is not None:
-            for ring in self._rings.values():
+        rings = list(self._rings.values())
+        try:
+            for ring in rings:
+                if error is not None:
+                    ring.drop()
+                ring.finish()
+            while rings:
+                rings[-1].stop()
+                rings.pop()
+        except BaseException:  # Ctrl-C: what is under way is waited for, all the same
+            for ring in rings:
                 ring.drop()
-        self._rings.clear()
-        self._exits.close()
+            for ring in rings:
+                ring.stop()
+            raise
+        finally:
+            self._rings.clear()
 
     def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:
         """Keep items under way, and yield them in order."""
@@ -236,9 +256,8 @@ class CopyPipeline:
         ahead = parcels.ahead_at_first
         try:
             while True:
-                self._take_turn()
-                try:
-                    ahead = min(2 * ahead, self.slots + max(self.slots, _MIN_QUEUED))
+                with self._turn():
+                    ahead = min(2 * ahead, self._most_ahead)
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
                         ring.send(load)
@@ -248,56 +267,93 @@ class CopyPipeline:
                         return
                     items = deque(parcels.unpack(moving[0]))
                     moving.popleft()  # not before, or nobody would give it up after Ctrl-C
-                finally:
-                    self._using.release()
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
             for load in moving:
                 load.abandon()
+            parcels.give_back()
 
     def _ring(self, kind: type[Ring]) -> Ring:
-        if kind not in self._rings:
-            name = f"{self.device} {kind.direction}"
+        ring = self._rings.get(kind)
+        if ring is not None and ring.started:
+            return ring
+        if ring is not None:  # Ctrl-C came as it was opened
+            ring.stop()
+        ring = self._rings[kind] = self._new_ring(kind)  # so that it is stopped, come what may
+        try:
+            ring.start()
+        except RuntimeError:
+            del self._rings[kind]
+            ring.stop()
+            raise
+        if self._left:  # meanwhile, by another thread
+            ring.stop()
+            raise RuntimeError(self._not_open())
+        return ring
+
+    def _new_ring(self, kind: type[Ring]) -> Ring:
+        name = f"{self.device} {kind.direction}"
+        try:
+            stream = copy_stream(self.device)
+            return kind(name, stream, self.slots, self.slot_bytes, self._threads)
+        except (RuntimeError, MemoryError) as error:
             size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
-            try:
-                stream = copy_stream(self.device)
-                ring = kind(name, stream, self.slots, self.slot_bytes, self._threads)
-            except (RuntimeError, MemoryError) as error:
-                error.add_note(f"while pinning {size}; give fewer slots or a smaller slot_bytes")
-                raise
-            self._rings[kind] = self._exits.enter_context(ring)
-            if self._left:  # meanwhile, by another thread
-                self._exits.close()
-                raise RuntimeError(self._not_open())
-        return self._rings[kind]
+            error.add_note(f"while pinning {size}; give fewer slots or a smaller slot_bytes")
+            raise
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[None]:
-        self._take_turn()
+        """One thread at a time; the same thread may come again, as in a generator."""
+        turn, mine = (threading.get_ident(),), True
         try:
+            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
+            mine = holder is turn
+            if holder != turn:
+                msg = (
+                    f"the pipeline on {self.device} is in use by another thread; expected one "
+                    f"thread at a time. Make a pipeline for each thread."
+                )
+                raise RuntimeError(msg)
+            if not self._open or self._process != os.getpid():
+                raise RuntimeError(self._not_open())
             yield
         finally:
-            self._using.release()
-
-    def _take_turn(self) -> None:
-        """One thread at a time; the same thread may come again, as in a generator."""
-        if not self._using.acquire(blocking=False):
-            msg = (
-                f"the pipeline on {self.device} is in use by another thread; expected one thread "
-                f"at a time. Make a pipeline for each thread."
-            )
-            raise RuntimeError(msg)
-        if not self._open:
-            self._using.release()
-            raise RuntimeError(self._not_open())
+            if mine:
+                self._turns.clear()
 
     def _not_open(self) -> str:
         state = "was left" if self._left else "is open" if self._open else "is not open yet"
+        if self._process != os.getpid():
+            state = "is another process's"
         return (
             f"the pipeline on {self.device} {state}; it works inside one `with` block. "
             f"Make a new one: with CopyPipeline({str(self.device)!r}) as pipeline: ..."
         )
+
+
+class _Room:
+    """How much may be under way of what is copied one by one, and what is.
+
+    Args:
+        size_bytes: All of it.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left_bytes = size_bytes
+        self._taken: deque[tuple[int, Waitable]] = deque()
+
+    def make(self, size_bytes: int) -> None:
+        """Wait until there is room, for what was there first; slots are emptied by themselves."""
+        while self._taken and (self._left_bytes < size_bytes or self._taken[0][1].query()):
+            wait_for_end(self._taken[0][1])
+            self._left_bytes += self._taken[0][0]
+            self._taken.popleft()
+
+    def take(self, size_bytes: int, end: Waitable) -> None:
+        """Note that so much is under way until an end."""
+        self._left_bytes -= size_bytes
+        self._taken.append((size_bytes, end))
 
 
 def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
@@ -312,6 +368,16 @@ def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
         msg = f"{name} is a generator that is running already; expected one that is suspended."
         raise ValueError(msg)
     return iter(values)
+
+
+def _give_up(rings: dict[type[Ring], Ring]) -> None:
+    for ring in list(rings.values()):
+        ring.give_up()
+
+
+def _is_given(values: Iterable[Any]) -> bool:
+    """Whether all items are there already; a subclass may make them as it is iterated over."""
+    return type(values) in (list, tuple)
 
 
 def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:

@@ -1,0 +1,124 @@
+"""Crew: the threads of a ring, which Ctrl-C can't interrupt and no process waits for at its end."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from typing_extensions import override
+
+from autopar.load import Latch
+from autopar.worker import _setting_threads, _settle
+
+_LOOK_S = 1e-3  # between two looks at a thread that is waited for no longer than so long
+
+
+class Member(threading.Thread):
+    """A thread that works once, with a number of intra-op threads of its own.
+
+    A daemon: Python waits for other threads before it closes what would tell them to end.
+
+    Args:
+        name: What it is called, as in profilers.
+        work: What it does.
+        torch_threads: Threads that one operator of it may use.
+    """
+
+    def __init__(self, name: str, work: Callable[[], None], torch_threads: int = 1) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self._torch_threads = torch_threads
+        self.settled, self.ended = Latch(1), Latch(1)
+
+    @override
+    def run(self) -> None:
+        try:
+            _settle(self._torch_threads)
+            self.settled.open()
+            self._work()
+        finally:
+            self.settled.open()
+            del self._work
+            self.ended.open()
+
+
+class Crew:
+    """Threads that are started together.
+
+    Another thread starts them: `Thread.start` and `Thread.join` are not made for the exception
+    that Ctrl-C raises in the main thread, and lose threads by it, or wait for ever.
+
+    Args:
+        *members: The threads.
+    """
+
+    def __init__(self, *members: Member) -> None:
+        self._members = members
+        self._process = os.getpid()
+        self._starting = self._dismissed = False
+        self._started = Latch(1)
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Start them, and wait until each has its number of intra-op threads.
+
+        Raises:
+            RuntimeError: There can't be so many; some run already.
+        """
+        _thread.start_new_thread(self._start, ())
+        self._started.synchronize()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure  # or it and this frame would keep each other
+
+    def dismiss(self) -> None:
+        """Start no more of them, and know who runs."""
+        self._dismissed = True
+        if self._starting and not self._forked():
+            self._started.synchronize()
+
+    def wait(self, at_most_s: float | None = None) -> bool:
+        """Wait until those that run have ended, and tell whether they have; Ctrl-C ends the wait.
+
+        One of them does not wait: it may be who collects the garbage that they belong to.
+        """
+        if threading.current_thread() in self._members or self._forked():
+            return False
+        until_s = time.monotonic() + (at_most_s or 0)
+        for member in self._members:
+            if member.ident is None:
+                continue
+            if at_most_s is None:
+                member.ended.synchronize()
+                member.join()
+            while not member.ended.query() and time.monotonic() < until_s:
+                time.sleep(_LOOK_S)
+        return all(member.ident is None or member.ended.query() for member in self._members)
+
+    def _forked(self) -> bool:
+        """Whether this is another process, which has a copy of this but no threads."""
+        return self._process != os.getpid()
+
+    def _start(self) -> None:
+        self._starting = True
+        try:
+            with _setting_threads:  # else one thread could take another's number for the default
+                before = torch.get_num_threads()
+                try:
+                    for member in self._members:
+                        if self._dismissed:
+                            break
+                        member.start()
+                        member.settled.synchronize()
+                finally:
+                    torch.set_num_threads(before)
+        except BaseException as failure:
+            self._failure = failure
+        self._started.open()
