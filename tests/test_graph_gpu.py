@@ -181,12 +181,13 @@ def test_results_are_used_late_on_a_side_stream_while_the_next_run_is_on(spin, m
     tasks = [here, graph.add(torch.mul, here, 1, device=_GPUS[1])]
     gc.collect()
     torch.cuda.empty_cache()  # or the next run could get memory that earlier tests have left
-    gc.freeze()  # or to collect what earlier tests have left could take longer than the spin
     # There before, as taking memory from the driver would wait for all that is under way.
     seen = [[torch.empty(_N, device=gpu) for gpu in _GPUS] for _ in range(6)]
     with graph:
         graph.run()
         synchronize()
+        gc.collect()
+        gc.freeze()  # or to search what was loaded by now could take longer than the spin
         for i, outs in enumerate(seen):
             x.fill_(i)
             run = graph.run()
