@@ -30,8 +30,8 @@ _PURE_FLOORS = (
     {"inspection"},
 )
 _TORCH_FLOORS = (
-    {"annotate", "clock", "device", "layout", "modes", "node", "owner", "tracing"} | {"workload"},
-    {"copystream", "handle", "machine", "plan"},
+    {"annotate", "clock", "device", "layout", "modes", "node", "owner", "state"} | {"workload"},
+    {"copystream", "handle", "machine", "plan", "tracing"},
     {"experiment", "load", "profiler", "task", "timer"},
     {"aliasing", "lane", "parcel"},
     {"stream", "worker"},

@@ -197,7 +197,7 @@ def backward(x):
     ("fn", "reason"),
     [
         (branching, r"can't trace branching: line \d+ of test_tracing.py, `if y.sum\(\) > 0:`"),
-        (backward, "calls backward"),
+        (backward, "sets the gradient of model_outside"),
         (lambda x: x.numpy(), r"line \d+ of test_tracing.py"),
         (lambda x: 1 / 0, "division by zero"),
     ],

@@ -200,7 +200,10 @@ class TaskGraph:
                 if call.device in last:
                     self.order(last[call.device], task)
                 last[call.device] = task
-        return own(found.result)
+        result = own(found.result)
+        if all(each is result for each in pytree.tree_leaves(result)):  # it, or nothing
+            return result if isinstance(result, Task) else self.add(_itself, result, name="result")
+        return result
 
     def order(self, first: Task, then: Task) -> None:
         """Let a task wait for another, whatever their arguments are.
@@ -439,6 +442,10 @@ class TaskGraph:
         if node.device.type == "cpu":
             return Resource(self.cpu_lanes, self.cpu_lanes)
         return Resource(self.streams)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 def _at_least_one(name: str, value: int) -> int:
