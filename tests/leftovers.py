@@ -14,7 +14,7 @@ _GONE_S = 1  # for threads that are about to end
 
 
 def _streams():
-    return [torch.cuda.current_stream(gpu) for gpu in used_gpus()]
+    return [torch.cuda.current_stream(gpu) for gpu in range(torch.cuda.device_count())]
 
 
 def _set_streams(streams):
@@ -58,7 +58,7 @@ class Before:
             found.append("a CUDA graph is being captured")
         for name, (read, write) in self._settings.items():
             before, now = self._values[name], read()
-            if now[: len(before)] != before if isinstance(before, list) else now != before:
+            if now != before:
                 found.append(f"{name}: {before} became {now}")
                 write(before)
         return [*found, *broken_generators()] if self._gpus else found

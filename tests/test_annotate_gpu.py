@@ -1,7 +1,6 @@
-"""What a range costs, and that both kinds of tools see it."""
+"""That both kinds of tools see a range."""
 
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,22 +9,6 @@ import torch
 from autopar.annotate import annotate
 
 pytestmark = pytest.mark.gpu
-_MOST_S = 0.6e-6
-_RANGES = 100_000
-
-
-def test_a_range_that_nobody_watches_costs_next_to_nothing():
-    coverage = sys.modules.get("coverage")
-    if coverage is not None and coverage.Coverage.current() is not None:
-        pytest.skip("coverage watches every line, and that costs more than the range")
-    batches_s = []
-    for _ in range(7):  # the best counts: others include what else the machine did
-        start_s = time.perf_counter()
-        for _ in range(_RANGES):
-            with annotate("range"):
-                pass
-        batches_s.append(time.perf_counter() - start_s)
-    assert min(batches_s) / _RANGES <= _MOST_S
 
 
 def test_this_build_has_nvtx_and_ranges_are_closed(monkeypatch):
