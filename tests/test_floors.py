@@ -14,7 +14,7 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 # From the ground up. A room imports rooms of lower floors only, so there can be no circle.
 _PURE_FLOORS = (
     {"access", "copyplan", "digest", "display", "fresh", "limit", "measurement", "origin"}
-    | {"progress", "provenance", "span", "storage"},
+    | {"outcome", "progress", "provenance", "span", "storage"},
     {"evidence", "events", "intervals", "schedule", "traces", "unit", "verdict"},
     {"record"},
     {"jobs", "layers", "table", "usage"},

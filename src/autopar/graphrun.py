@@ -21,6 +21,7 @@ from autopar.device import synchronize
 from autopar.handle import Handle, cuda_tensors, use_on_current_streams, wait_for_event
 from autopar.lane import Lane
 from autopar.node import Node, Task
+from autopar.outcome import note
 from autopar.plan import Plan
 from autopar.schedule import Entry, limit_s
 from autopar.span import Span, Timeline
@@ -316,7 +317,7 @@ class Run:
         with self._failing:
             if self._error is None:
                 node = self.plan.nodes[entry.job]
-                error.add_note(f"in task {node.name!r} on lane {entry.lane!r} ({node.device})")
+                note(error, f"in task {node.name!r} on lane {entry.lane!r} ({node.device})")
                 self._error, self._failed = error, entry
 
     def _raise_for(self, node: Node) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
 
 from autopar.clock import DeviceClock
+from autopar.outcome import Outcome
 from autopar.span import Span, Timeline
 
 T = TypeVar("T")
 
 _SPIN_S = 200e-6  # waits shorter than this end without a sleep
 _NAP_S = 20e-6  # Linux adds its timer slack, 50 us unless told otherwise
+
+_awaited: dict[int, Handle[Any]] = {}  # what each thread waits for, by the thread's ident
+_beginning = threading.RLock()  # to wait: of two that close a circle, the later sees the other
 
 
 class Handle(Generic[T]):
@@ -39,11 +42,13 @@ class Handle(Generic[T]):
         self.lane = lane
         self.device = device
         self.kind = kind
-        self.seen = False  # whether its error has reached the caller
         self.blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
-        self.runner: Callable[[], int | None] = lambda: None  # ident of the thread in its lane
-        # Resolved once `fn` has returned: on a CPU lane all is done then, on a stream all queued.
-        self.issued: Future[T] = Future()
+        self.unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
+        # The thread that has to come to it, or what must be issued before: nothing if all is there.
+        self.waits_for: Callable[[], int | Handle[Any] | None] = lambda: None
+        self.urge: Callable[[], None] = lambda: None  # do what the waiting thread can do for it
+        # Settled once `fn` has returned: on a CPU lane all is done then, on a stream all queued.
+        self.issued: Outcome[T] = Outcome()
         self.start: float | torch.cuda.Event | None = None
         self.end: float | torch.cuda.Event | None = None
         self.clock: DeviceClock | None = None
@@ -56,8 +61,7 @@ class Handle(Generic[T]):
 
     def failed(self) -> bool:
         """Whether it has ended without a value: by an error, or dropped."""
-        issued = self.issued
-        return issued.done() and (issued.cancelled() or issued.exception() is not None)
+        return self.issued.dropped() or self.issued.error() is not None
 
     def wait(self) -> None:
         """Wait until the work is done; Ctrl-C ends the wait.
@@ -65,18 +69,22 @@ class Handle(Generic[T]):
         Raises:
             Exception: What the task raised, with a note that names the task, lane and device.
             CancelledError: The task was dropped, as its lane was left by an exception.
-            RuntimeError: The task waits for itself, or for one that failed.
+            RuntimeError: The task was not run as one that it waits for failed, or the wait could
+                never end, as the task waits for the calling one.
         """
-        self.wait_until_issued()
         try:
-            self.issued.result()
-        except CancelledError:
-            msg = f"{self} was dropped before it began, as its lane was left by an exception"
-            raise CancelledError(msg) from None
-        except BaseException:
-            self._mark_seen()
-            raise
-        self.wait_until_done()
+            self.wait_until_issued()
+            if self.issued.dropped():
+                msg = f"{self} was dropped before it began, as its lane was left by an exception"
+                raise CancelledError(msg)
+            if self.issued.error() is not None:
+                self.mark_seen()
+                self.issued.raise_error()
+            self.wait_until_done()
+        finally:
+            # The error's traceback has this frame, and the handle has the error. Without a circle,
+            # what the task was given goes with them.
+            del self
 
     def wait_until_done(self) -> None:
         """Wait for the end of what it has queued on a stream; it must be issued."""
@@ -87,13 +95,10 @@ class Handle(Generic[T]):
         """Wait until its function has returned or failed, or it was dropped.
 
         Raises:
-            RuntimeError: The calling task keeps it from being issued.
+            RuntimeError: The wait could never end.
         """
-        if not self.issued.done() and self.runner() == threading.get_ident():
-            msg = f"{self} is awaited by a task of its own lane, which it is queued behind"
-            raise RuntimeError(msg)
-        with contextlib.suppress(CancelledError):
-            self.issued.exception()
+        if not self.issued.done():
+            wait_for(self, lambda: self.issued.wait(self.urge))
 
     def result(self) -> T:
         """Wait for the work and return what the task returned.
@@ -103,10 +108,13 @@ class Handle(Generic[T]):
         Raises:
             Exception: As `wait` does.
         """
-        self.wait()
-        value = self.issued.result()
-        use_on_current_streams(value)
-        return value
+        try:
+            self.wait()
+            value = self.issued.value()
+            use_on_current_streams(value)
+            return value
+        finally:
+            del self
 
     @property
     def span(self) -> Span:
@@ -115,28 +123,34 @@ class Handle(Generic[T]):
         On a stream it lies between two events, so on an idle stream the launch is inside.
         `alignment_error_s` says how far a stream's times may be off.
         """
-        self.wait()
-        start_s, end_s = self._time_s(self.start), self._time_s(self.end)
-        return Span(self.name, self.lane, start_s, end_s, self.kind)
+        try:
+            self.wait()
+            start_s, end_s = self._time_s(self.start), self._time_s(self.end)
+            return Span(self.name, self.lane, start_s, end_s, self.kind)
+        finally:
+            del self
 
     @property
     def alignment_error_s(self) -> float:
         """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
-        self.wait()
-        events = [each for each in (self.start, self.end) if isinstance(each, torch.cuda.Event)]
-        if self.clock is None or not events:
-            return 0.0
-        return max(self.clock.error_at(event) for event in events)
+        try:
+            self.wait()
+            ends = [each for each in (self.start, self.end) if isinstance(each, torch.cuda.Event)]
+            if self.clock is None or not ends:
+                return 0.0
+            return max([self.clock.error_at(event) for event in ends])
+        finally:
+            del self
 
     def __str__(self) -> str:
         return f"task {self.name!r} on lane {self.lane!r} ({self.device})"
 
-    def _mark_seen(self) -> None:
+    def mark_seen(self) -> None:
         """Note that the caller has the error, and with it, as its cause, the one behind it."""
-        if self.issued.done():  # otherwise it was Ctrl-C that ended the wait
-            handle: Handle[Any] | None = self
-            while handle is not None:
-                handle.seen, handle = True, handle.blocked_by
+        handle: Handle[Any] | None = self
+        while handle is not None:
+            handle.unseen_in.pop(handle, None)
+            handle = handle.blocked_by
 
     def _time_s(self, moment: float | torch.cuda.Event | None) -> float:
         assert moment is not None  # set before the task is issued
@@ -146,11 +160,55 @@ class Handle(Generic[T]):
         return moment
 
 
+def wait_for(handle: Handle[Any], wait: Callable[[], None]) -> None:
+    """Wait in some way for a task to be issued, or for what the thread does that it is given to.
+
+    Raises:
+        RuntimeError: The wait could never end: what the task waits for leads back to this thread.
+    """
+    me = threading.get_ident()
+    outer = _awaited.get(me)
+    try:
+        with _beginning:
+            _awaited[me] = handle
+            _refuse_circle(handle, me)
+        wait()
+    finally:
+        if outer is None:
+            _awaited.pop(me, None)
+        else:
+            _awaited[me] = outer
+
+
+def _refuse_circle(handle: Handle[Any], me: int) -> None:
+    """Refuse to wait for what can only go on once this thread does."""
+    passed = [handle]
+    while not passed[-1].issued.done():
+        found = passed[-1].waits_for()
+        if found == me:
+            if len(passed) == 1:
+                msg = f"{handle} is awaited by a task of its own lane, which it is queued behind"
+            else:
+                way = ", which waits for ".join(str(each) for each in passed)
+                msg = f"a task waits for {way}, and that for the waiting task itself"
+            msg += ". No such wait can end: pass the handle as an argument instead, or in after=."
+            raise RuntimeError(msg)
+        following = _awaited.get(found) if isinstance(found, int) else found
+        if following is None or following in passed:
+            return
+        passed.append(following)
+
+
 def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     """The spans of some handles on the host's clock, as one timeline; waits for them."""
+    # Lists: a generator would make another error of a task's StopIteration.
     listed = list(handles)
-    spans = tuple(handle.span for handle in listed)
-    return Timeline(spans, max((handle.alignment_error_s for handle in listed), default=0.0))
+    try:
+        spans = tuple([handle.span for handle in listed])
+        error_s = max([handle.alignment_error_s for handle in listed], default=0.0)
+        return Timeline(spans, error_s)
+    finally:
+        del handles, listed
 
 
 def cuda_tensors(values: object) -> Iterator[torch.Tensor]:

@@ -20,6 +20,8 @@ from autopar.device import num_gpus
 
 Fields = dict[str, Any]
 
+_settling = threading.Lock()
+
 
 class Description(dict[str, Fields]):
     """`{"hardware": {...}, "software": {...}}`, which prints as a readable list.
@@ -128,17 +130,36 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
             x.mm(x)
         return start_s, time.perf_counter()
 
-    threads_before = torch.get_num_threads()
     ratios = []
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        list(pool.map(work, [True] * workers))  # starts and warms every thread
-        for _ in range(rounds):
-            alone = pool.submit(work, False).result()
-            spans = list(pool.map(work, [True] * workers))
-            together_s = max(end for _, end in spans) - min(start for start, _ in spans)
-            ratios.append(workers * (alone[1] - alone[0]) / together_s)
-    torch.set_num_threads(threads_before)  # threads made from now on must not inherit the one
+    with ThreadPoolExecutor(workers, initializer=settle_threads, initargs=(1,)) as pool:
+        try:
+            list(pool.map(work, [True] * workers))  # starts and warms every thread
+            for _ in range(rounds):
+                alone = pool.submit(work, False).result()
+                spans = list(pool.map(work, [True] * workers))
+                together_s = max(end for _, end in spans) - min(start for start, _ in spans)
+                ratios.append(workers * (alone[1] - alone[0]) / together_s)
+        except BaseException:
+            barrier.abort()  # who waits there for one that was not begun
+            raise
     return Capacity(workers, statistics.median(ratios))
+
+
+def settle_threads(threads: int) -> None:
+    """Fix the number of intra-op threads of the calling thread, which must be a new one.
+
+    Its number also becomes the default of threads yet to run an operator, so another one puts that
+    back: in this one it would change the number again. And a thread takes over the default at its
+    first operator, also after its own number was set; asking for the number counts as one.
+    """
+    with _settling:  # else one thread could take another's number for the default
+        default = torch.get_num_threads()
+        if threads != default:
+            torch.set_num_threads(threads)
+            torch.get_num_threads()
+            restoring = threading.Thread(target=torch.set_num_threads, args=(default,))
+            restoring.start()
+            restoring.join()
 
 
 def _describe_gpu(i: int) -> Fields:

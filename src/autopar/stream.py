@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import sys
 import threading
 from collections import deque
-from concurrent.futures import Future
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -59,44 +61,68 @@ class CudaLane(Lane):
         super().__init__(name, device, kind)
         self.stream = torch.cuda.Stream(device, priority=priority)
         self._pending: deque[Task[Any]] = deque()
-        self._launching = threading.Lock()
-        self._launcher: int | None = None  # ident of the thread that holds the lock
+        self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
+        self._awaited: Handle[Any] | None = None  # what the head of the queue waits for
 
     def __enter__(self) -> Self:
         device_clock(self.device, max_age_s=1.0)  # while there is no work to disturb
         return super().__enter__()
 
-    def _accept(self, task: Task[Any]) -> None:
-        task.handle.runner = lambda: self._launcher
+    def _queue(self, task: Task[Any]) -> None:
         self._pending.append(task)
-        self._launch_ready()
 
-    def _launch_ready(self, _: Future[Any] | None = None) -> None:
+    def _waits_for(self) -> int | Handle[Any] | None:
+        launcher = self._launcher.get("ident")
+        return self._blocker() if launcher is None else launcher
+
+    def _go_on(self) -> None:
         """Launch from the head of the queue as long as nothing unissued is in the way.
 
-        Whoever holds the lock launches for all, and looks again after letting go of it: so a
-        task that another thread appended meanwhile, finding the lock taken, is not left behind.
+        One thread launches for all, and looks again once another may: so a task that is appended
+        meanwhile, by a thread that finds this one launching, is not left behind.
         """
-        while self._pending and self._launching.acquire(blocking=False):
-            try:
-                self._launcher = threading.get_ident()
-                blocker = self._launch_until_blocked()
-            finally:
-                self._launcher = None
-                self._launching.release()
-            if blocker is not None:
-                # Called at once if it is done by now.
-                blocker.issued.add_done_callback(self._launch_ready)
-                return
+        me = threading.get_ident()
+        if self._launcher.get("ident") == me and self._is_launching():
+            return  # for a task that submits: who launches it goes on with what it has submitted
+        try:
+            while self._pending and self._launcher.setdefault("ident", me) == me:
+                self._launch_until_blocked()
+                self._launcher.clear()
+                blocker = self._blocker()
+                if blocker is not None:
+                    if blocker is not self._awaited:
+                        blocker.issued.call_when_done(self._go_on)
+                        self._awaited = blocker
+                    return
+        finally:  # without calls, as a signal comes out of those
+            if "ident" in self._launcher and self._launcher["ident"] == me:
+                del self._launcher["ident"]
 
-    def _launch_until_blocked(self) -> Handle[Any] | None:
-        while self._pending:
+    def _is_launching(self) -> bool:
+        """Whether the calling thread is; if not, Ctrl-C has kept it from saying that it's done."""
+        frame: FrameType | None = sys._getframe()
+        launching = CudaLane._launch_until_blocked.__code__
+        while frame is not None:
+            if frame.f_code is launching and frame.f_locals["self"] is self:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _come_to(self, task: Task[Any]) -> None:
+        pass  # it is launched once its turn has come
+
+    def _launch_until_blocked(self) -> None:
+        while self._pending and self._blocker() is None:
+            self._run(self._pending[0], self._launch)
+            self._pending.popleft()  # not before: then what is cut off would be lost
+            self._awaited = None
+
+    def _blocker(self) -> Handle[Any] | None:
+        """What the head of the queue waits for, unless it was dropped."""
+        with contextlib.suppress(IndexError):  # launched meanwhile
             task = self._pending[0]
-            for before in task.after:
-                if not before.issued.done():
-                    return before
-            self._run(task, self._launch)
-            self._pending.popleft()
+            if not task.handle.issued.done():
+                return next((each for each in task.after if not each.issued.done()), None)
         return None
 
     def _launch(self, task: Task[T]) -> T:
@@ -116,4 +142,5 @@ class CudaLane(Lane):
 
     def _drain(self) -> None:
         super()._drain()
+        self._go_on()  # lets go of what was dropped
         wait_for_event(self.stream.record_event())  # after all kernels, those of failed tasks too

@@ -49,11 +49,9 @@ class Task(Generic[T]):
         for before in self.after:
             if before.failed():
                 self.handle.blocked_by = before
-                dropped = before.issued.cancelled()
-                cause = None if dropped else before.issued.exception()
-                ending = "was dropped" if dropped else "failed"
+                ending = "was dropped" if before.issued.dropped() else "failed"
                 msg = f"not run, because {before}, which it waits for, {ending}"
-                raise RuntimeError(msg) from cause
+                raise RuntimeError(msg) from before.issued.error()
 
 
 def reached_by(fn: Callable[..., Any]) -> list[object]:
@@ -82,4 +80,4 @@ def reached_by(fn: Callable[..., Any]) -> list[object]:
 
 def _value(argument: Any) -> Any:
     """The value of a handle whose task is issued; anything else as it is."""
-    return argument.issued.result() if isinstance(argument, Handle) else argument
+    return argument.issued.value() if isinstance(argument, Handle) else argument

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
+import os
+import queue
+import sys
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
 
 import torch
 
 from autopar.device import cpu, used_gpus
-from autopar.lane import Lane
+from autopar.lane import LEFT, Lane
+from autopar.machine import settle_threads
 from autopar.task import Task
 
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
-_setting_threads = threading.Lock()
+_LAST_WAIT_S = 5.0  # at the end of the process, for tasks of lanes that were not left
 
 
 def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
@@ -54,26 +59,55 @@ class CpuLane(Lane):
         super().__init__(name, cpu(), kind)
         self.threads = threads
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._tasks: queue.SimpleQueue[Task[Any] | None] = queue.SimpleQueue()
+        self._settled: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
+        self._worker = threading.Thread(target=self._work, name=name, daemon=True)
 
     def __enter__(self) -> Self:
         super().__enter__()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=self.name)
-        with _setting_threads:  # else one lane could take another's number for the default
-            threads_before = torch.get_num_threads()
-            self._worker = self._executor.submit(_settle, self.threads).result()
-            # The worker's number also became the default of threads yet to be made: put it back.
-            torch.set_num_threads(threads_before)
+        try:
+            _watch_process()
+            self._worker.start()
+            _open_lanes.add(self)
+            error = self._settled.get()
+            if error is not None:
+                raise error
+        except BaseException:
+            self._close()
+            raise
         return self
 
-    def _accept(self, task: Task[Any]) -> None:
-        task.handle.runner = lambda: self._worker
-        self._executor.submit(self._work, task)
+    def _queue(self, task: Task[Any]) -> None:
+        self._tasks.put(task)
 
-    def _work(self, task: Task[Any]) -> None:
+    def _waits_for(self) -> int | None:
+        return self._worker.ident
+
+    def _go_on(self) -> None:
+        pass  # the worker does all of it
+
+    def _work(self) -> None:
+        """Do tasks in the order in which they come, until there are no more."""
+        try:
+            settle_threads(self.threads)
+        except BaseException as error:
+            self._settled.put(error)
+            return
+        self._settled.put(None)
+        try:
+            while (task := self._tasks.get()) is not None:
+                self._run(task, self._do)
+                del task  # while it waits for the next
+        finally:
+            self._state = LEFT
+            self._drop()
+            _open_lanes.discard(self)
+
+    def _come_to(self, task: Task[Any]) -> None:
         for before in task.after:
-            if not task.handle.issued.cancelled():
+            if not task.handle.issued.dropped():
                 before.wait_until_issued()
-        self._run(task, self._do)
 
     def _do(self, task: Task[T]) -> T:
         handle = task.handle
@@ -101,18 +135,40 @@ class CpuLane(Lane):
             if device in ready:
                 self._streams[device].wait_event(ready[device])
 
-    def _drain(self) -> None:
-        super()._drain()
-        if not self._open:
-            self._executor.shutdown(wait=True)
+    def _close(self) -> None:
+        try:
+            super()._close()
+        finally:
+            self._tasks.put(None)  # the worker ends after what it is doing
+        if self._worker.ident is not None and not sys.is_finalizing():
+            self._worker.join()
 
 
-def _settle(threads: int) -> int:
-    """Fix the calling thread's number of intra-op threads, and return the thread's ident.
+_open_lanes: set[CpuLane] = set()
 
-    A thread takes over the default at its first parallel operator, also after its own number was
-    set. Asking for the number counts as one, so it is settled before the default changes again.
-    """
-    torch.set_num_threads(threads)
-    torch.get_num_threads()
-    return threading.get_ident()
+
+@functools.cache
+def _watch_process() -> None:
+    """Let a process end, and a forked one go on, although some lane was not left."""
+    atexit.register(_leave_all)
+    os.register_at_fork(after_in_child=lambda: _abandon(list(_open_lanes), "in another process"))
+
+
+def _leave_all() -> None:
+    """Leave all lanes, as by an exception; but what runs is waited for no longer than a while."""
+    lanes, give_up_s = list(_open_lanes), time.monotonic() + _LAST_WAIT_S
+    for lane in lanes:
+        lane._state = LEFT
+        lane._drop()
+        lane._tasks.put(None)
+    for lane in lanes:
+        lane._worker.join(max(0.0, give_up_s - time.monotonic()))
+    _abandon(lanes, "still running as the process ended")
+
+
+def _abandon(lanes: list[CpuLane], where: str) -> None:
+    """Let nobody wait for a thread that won't go on."""
+    for lane in lanes:
+        lane._state = LEFT
+        for handle in tuple(lane._waiting):
+            handle.issued.set_exception(RuntimeError(f"{handle} is {where}"))

@@ -1,0 +1,138 @@
+"""Outcome: what becomes of a task, and the error that it ends in, just as it was raised.
+
+Ctrl-C may come between any two steps in the main thread. So whatever is decided here is decided by
+one step of the interpreter (a list's `append`, an attribute's assignment), and who waits looks
+again from time to time: a wake-up that was cut off is late then, and nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Generic, TypeVar, cast
+
+T = TypeVar("T")
+
+_LOOK_AGAIN_S = 0.1  # only for wake-ups that were cut off: seldom enough to cost nothing
+_DROPPED = object()  # in place of a value
+_PACKAGE = __name__.partition(".")[0]
+
+
+class Outcome(Generic[T]):
+    """A value, an error, or dropped; settled once, and by one thread."""
+
+    __slots__ = ("_calls", "_claims", "_settled")
+
+    def __init__(self) -> None:
+        self._claims: list[object] = []  # the first one counts
+        self._settled: tuple[object, BaseException | None, TracebackType | None] | None = None
+        self._calls: list[Callable[[], object]] = []  # once settled
+
+    def done(self) -> bool:
+        """Whether it is settled."""
+        return self._settled is not None
+
+    def dropped(self) -> bool:
+        """Whether it is settled without a value or an error."""
+        return self._settled is not None and self._settled[0] is _DROPPED
+
+    def begin(self) -> bool:
+        """Whether to run the task: it was not dropped, and can't be any more."""
+        claim = object()
+        self._claims.append(claim)
+        return self._claims[0] is claim
+
+    def drop(self) -> None:
+        """Settle it without a value, if the task has not begun."""
+        self._claims.append(_DROPPED)
+        if self._claims[0] is _DROPPED:
+            self._settle(_DROPPED, None)
+
+    def set_result(self, value: T) -> None:
+        """Settle it with a value."""
+        self._settle(value, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        """Settle it with an error."""
+        self._settle(None, error)
+
+    def value(self) -> T:
+        """The value that it was settled with."""
+        assert self._settled is not None
+        return cast(T, self._settled[0])
+
+    def error(self) -> BaseException | None:
+        """The error that it was settled with, if it was."""
+        return None if self._settled is None else self._settled[1]
+
+    def raise_error(self) -> None:
+        """Raise the error with the task's traceback, also if it was raised again meanwhile."""
+        assert self._settled is not None
+        _, error, traceback = self._settled
+        try:
+            if error is not None:
+                raise error.with_traceback(traceback)
+        finally:
+            del self, error, traceback  # no circle by way of this frame
+
+    def wait(self, urge: Callable[[], object] = lambda: None) -> None:
+        """Wait until it is settled; Ctrl-C ends the wait.
+
+        Args:
+            urge: Called before each look.
+        """
+        woken = threading.Lock()
+        woken.acquire()
+        self._calls.append(woken.release)
+        urge()
+        while not self.done() and not woken.acquire(timeout=_LOOK_AGAIN_S):
+            urge()
+
+    def call_when_done(self, call: Callable[[], object]) -> None:
+        """Call something once it is settled, in the thread that settles it; at once if it is."""
+        self._calls.append(call)
+        if self.done():
+            self._call()
+
+    def _settle(self, value: object, error: BaseException | None) -> None:
+        if self._settled is None:
+            self._settled = value, error, None if error is None else error.__traceback__
+        self._call()
+
+    def _call(self) -> None:
+        try:
+            while (call := self._next_call()) is not None:
+                call()
+        except BaseException:
+            self._call()  # the others, before it goes its way
+            raise
+
+    def _next_call(self) -> Callable[[], object] | None:
+        try:
+            return self._calls.pop(0)
+        except IndexError:  # also if another thread has taken it
+            return None
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to an error that takes one, once; others stay as they are."""
+    with contextlib.suppress(Exception):  # a frozen one, or its notes are no list
+        if text not in getattr(error, "__notes__", ()):
+            BaseException.add_note(error, text)
+
+
+def forget_own_locals(error: BaseException) -> None:
+    """Let go of what autopar's functions held when the error went through them.
+
+    A traceback holds frames, and a frame its variables: tasks, handles and what they were given
+    would live as long as the error, and mostly longer, in circles.
+    """
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+            with contextlib.suppress(RuntimeError):  # it is running still
+                frame.clear()
+        traceback = traceback.tb_next
