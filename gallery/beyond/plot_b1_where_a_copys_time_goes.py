@@ -8,15 +8,15 @@ Where does a copy's time go?
   size on a copy is worth its fixed cost.
 | **You need:** nothing but this page; without GPUs it shows records and copies within the host.
 
-**The claim.** Of the eight ways one reaches the limit: from a side stream into pinned memory that
-was there before. Take away any of the three, and no copy hides. The table of the eight settles it.
-The table of the sizes adds that two GPUs have a bus each.
+**The claim.** Of the eight ways one hides most of the copies: from a side stream into pinned memory
+that was there before. Take away any of the three, and next to none hides. The table of the eight
+settles it. The table of the sizes adds that two GPUs have a bus each.
 """
 
 # %%
 # The work
 # --------
-# 50 products of 4000 x 4000 and a copy of each, 64 MB, into *pageable* or *pinned* memory, on the
+# 20 products of 4000 x 4000 and a copy of each, 64 MB, into *pageable* or *pinned* memory, on the
 # *same stream* as the products or on a *side stream*. *Warm* buffers have been written before.
 # *Cold* ones are made on the way: of fresh pages, or pinned anew, for torch's pool is emptied.
 
@@ -29,7 +29,7 @@ import torch
 
 import autopar as ap
 
-BOOK = {"count": 50, "size": 4000, "checked": 10}
+BOOK = {"count": 20, "size": 4000, "checked": 5}
 BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
 HERE = {"size": 3000}  # 36 MB: glibc takes fresh pages for every block of more than 32 MiB
 CHOICES = ("pageable", "pinned"), ("same stream", "side stream"), ("cold", "warm")
@@ -105,7 +105,7 @@ def eight_ways(count, size, checked):
         **{way: partial(run, way) for way in WAYS if "warm" in way},
     }
     measurements = [
-        *ap.measure_in_turn(in_turn, devices=[gpu], warmup=1, repeats=3),
+        *ap.measure_in_turn(in_turn, devices=[gpu], warmup=1, repeats=5),
         *(
             ap.measure(partial(run, way), label=way, setup=forget, warmup=0, repeats=3)
             for way in WAYS
@@ -119,29 +119,47 @@ def eight_ways(count, size, checked):
 # %%
 # How long?
 # ---------
-# The limit is the products alone, and one of the pinned copies.
+# The limit: the longer of products and pinned copies alone, and one item of the other, since the
+# first copy has no product yet to hide behind.
 
 ablation = ap.recorded(eight_ways, name="b1_ablation", parameters=BOOK)
 median_s = {label: each.median_s for label, each in ablation.measurements.items()}
-parts_s = [median_s["products alone"], median_s["pinned copies alone"]]
-limit_s = parts_s[0] + parts_s[1] / BOOK["count"]
+count, alone = BOOK["count"], ("products alone", "pinned copies alone")
+shorter_s, longer_s = sorted(median_s[label] for label in alone)
+limit_s = longer_s + shorter_s / count
 limits_s = dict.fromkeys(WAYS, limit_s)
-ap.show(ap.compare(ablation.measurements, limit_s=limits_s, caption="50 products, 50 copies"))
+caption = f"{count} products, {count} copies"
+ap.show(ap.compare(ablation.measurements, limit_s=limits_s, caption=caption))
 
 # %%
-# The claim, on the numbers: this page does not build if it stops being true. *Hidden* is the share
-# of the pinned copies' time that is saved. What the driver does to pin need not count as faults.
+# *Hidden* is the share of what overlap could save that was saved: here nearly all of the time of
+# the pinned copies. Below none is a way that takes longer than one after the other, pinned.
+
+
+def hidden(seconds, way):
+    """Of the shorter part's time, what a way saves."""
+    return ap.hidden_share([seconds[label] for label in alone], seconds[way])
+
+
+others = [way for way in WAYS if way != BEST]
+in_best = ablation.estimate(lambda s: hidden(s, BEST))
+elsewhere = ablation.estimate(lambda s: max(hidden(s, way) for way in others))
+ap.show(
+    ap.claim("In the best way most of the copies hide.", in_best, at_least=0.8, unit="%"),
+    ap.claim("In none of the others does much hide.", elsewhere, at_most=0.2, unit="%"),
+)
+
+# %%
+# Where the time of the others goes: per copy, over the limit. Fresh memory is handed out by page
+# faults; what the driver does to pin need not count as such, and some systems count none at all.
 
 faults = ablation.values
-hidden = {way: ap.hidden_share(parts_s, median_s[way]) for way in WAYS}
-assert hidden[BEST] >= 0.9, f"only {hidden[BEST]:.0%} of the copies hide in the best way"
-assert max(hidden[way] for way in WAYS if way != BEST) < 0.1, "another way hides copies"
-if any(faults.values()):  # the system counts them
-    assert faults["pageable, side stream, cold"] > faults[UNPINNED], "fresh pages don't fault"
-for way in WAYS:
-    over_ms = 1e3 * (median_s[way] - limit_s) / BOOK["count"]
-    print(f"{way:29}{faults[way]:9,.0f} page faults, {over_ms:z6.2f} ms over the limit, per copy")
-print(f"Of the copies' time, {hidden[BEST]:.1%} is hidden in the best way.")
+rows = [
+    (way, f"{faults[way]:,.0f}", f"{1e3 * (median_s[way] - limit_s) / count:z.2f} ms")
+    for way in WAYS
+]
+headers = ["way", "page faults", "over the limit"]
+ap.show(ap.tabulate(headers, rows, caption="Per copy", origin=ablation.origin))
 
 # %%
 # See it
@@ -150,16 +168,23 @@ print(f"Of the copies' time, {hidden[BEST]:.1%} is hidden in the best way.")
 # the copy before it is done. Below it is pinned: the host has long queued them all.
 
 timelines = ablation.timelines
-for way, tolerance in ((UNPINNED, 0.1), (BEST, 0.02)):  # pageable copies are less steady
-    assert abs(timelines[way].makespan_s / median_s[way] - 1) < tolerance, f"{way}: clocks disagree"
-assert timelines[UNPINNED].hidden() < 0.1, "pageable copies run behind products"
-assert timelines[BEST].hidden() >= 0.9, "pinned copies don't run behind products"
 ap.show_timelines(
     timelines,
     "b1_where_a_copys_time_goes",
     title="A side stream, without and with pinning",
     caption="The same products, and copies of the same results; only the memory differs.",
     limit_s=limit_s,
+)
+
+# %%
+# The same by the timelines: the share of the copies' time in which a product ran.
+
+unpinned, pinned = (
+    ablation.estimate(lambda _, way=way: timelines[way].hidden()) for way in (UNPINNED, BEST)
+)
+ap.show(
+    ap.claim("Into pageable memory next to no copy hides.", unpinned, at_most=0.3, unit="%"),
+    ap.claim("Into pinned memory most copies hide.", pinned, at_least=0.8, unit="%"),
 )
 
 # %%
@@ -195,7 +220,8 @@ def every_size(sizes, moved_bytes, most_copies):
         for curve, pairs in zip(CURVES, (down[:1], down, up[:1], up), strict=True):
             work, moved = partial(queue_copies, pairs, times), len(pairs) * times * size
             label = f"{curve}, {size} bytes"
-            measurements.append(ap.measure(work, label=label, repeats=7, size_bytes=moved))
+            measured = ap.measure(work, label=label, warmup=1, repeats=7, size_bytes=moved)
+            measurements.append(measured)
     return ap.Findings(measurements, {}, checks)
 
 
@@ -209,8 +235,8 @@ rates = {
 }
 notes = [
     f"{curve}: {sizes[0] / rates[curve][0] / 1e3:.1f} us for a copy of {words[0]}, "
-    f"{rates[curve][-1]:.1f} GB/s for one of {words[-1]}; half of this rate from "
-    f"{2 ** np.interp(rates[curve][-1] / 2, rates[curve], np.log2(sizes)) / 1024:,.0f} KiB on"
+    f"{rates[curve][-1]:.1f} GB/s for one of {words[-1]}; half of this rate is reached at "
+    f"{words[np.argmax(rates[curve] >= rates[curve][-1] / 2)]}"
     for curve in CURVES[::2]
 ]
 rows = [(words[i], *(f"{rates[c][i]:.1f}" for c in CURVES)) for i in range(len(sizes))]
@@ -220,10 +246,6 @@ ap.show(ap.tabulate(["one copy", *CURVES], rows, caption=caption, origin=bus.ori
 # %%
 # The same as curves. Where they are level, two GPUs have twice the rate of one.
 
-large = np.array(sizes) >= 2**26
-gain = min((rates[CURVES[i + 1]] / rates[CURVES[i]])[large].min() for i in (0, 2))
-assert gain >= 1.9, f"two GPUs copy only {gain:.2f} x as fast as one"
-print(f"From 64 MiB on, two GPUs copy at least {gain:.2f} x as fast as one: they share no bus.")
 ax = plt.subplots(layout="constrained")[1]
 for curve, style in zip(CURVES, ("C0o-", "C0s-", "C1x--", "C1+--"), strict=True):
     ax.loglog(sizes, rates[curve], style, label=curve, markersize=4)
@@ -231,6 +253,21 @@ ax.set_xticks(sizes[::2], words[::2])
 ax.set(title="Pinned copies of every size", xlabel=f"one copy\n{bus.origin}", ylabel="GB/s")
 ax.legend()
 ap.plot.show("b1_bandwidth")
+
+# %%
+# From 64 MiB on, by the direction and size that gain least:
+
+
+def gain(seconds):
+    """By how much two GPUs copy faster than one: bytes over seconds, over those of one."""
+    pairs = itertools.product((CURVES[:2], CURVES[2:]), [n for n in sizes if n >= 2**26])
+    return min(
+        2 * seconds[f"{one}, {n} bytes"] / seconds[f"{two}, {n} bytes"] for (one, two), n in pairs
+    )
+
+
+twice = bus.estimate(gain)
+ap.show(ap.claim("Two GPUs copy about twice as fast as one.", twice, at_least=1.7, unit="×"))
 
 # %%
 # On this machine
@@ -257,9 +294,12 @@ def within_the_host(size):
 here = ap.observed(within_the_host, name="copies within the host", parameters=HERE)
 counted = "not counted here"
 if page_faults():
-    assert here.values["fresh"] > here.values["touched"], "fresh pages don't fault"
     counted = " and ".join(f"{number:,.0f} ({label})" for label, number in here.values.items())
-ap.show(ap.compare(here.measurements, caption=f"36 MB within the host; page faults: {counted}"))
+slower = here.estimate(lambda s: s["fresh"] / s["touched"])
+ap.show(
+    ap.compare(here.measurements, caption=f"36 MB within the host; page faults: {counted}"),
+    ap.claim("A copy into fresh memory takes longer.", slower, at_least=1.2, unit="×"),
+)
 
 # %%
 # When this does not help
