@@ -8,8 +8,8 @@ Copy both ways while you compute
 | **You need:** nothing but this page; without a GPU it shows records and runs on CPU lanes.
 
 **The claim.** The bus carries both directions at once, and the GPU computes meanwhile. So the time
-of all three is that of the longest: `CopyPipeline.map` reaches 97 % of that limit, where one
-stream takes the sum of the three. The timelines settle it.
+of all three is little more than that of the longest, where one stream takes the sum of the three.
+The timelines settle it.
 """
 
 # %%
@@ -22,9 +22,10 @@ import torch
 
 import autopar as ap
 
-BOTH = {"count": 32, "size": 4000}
-SWEEP = {"count": 48, "size": 4000, "slots": [1, 2, 3, 4, 6], "slot_mib": [1, 2, 4, 8, 16, 32, 64]}
+BOTH = {"count": 20, "size": 4000}
+SWEEP = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
 HERE = {"count": 12, "size": 384}
+COMPUTE, TO_HOST, BOTH_WAYS = "compute", "copy to the host", "copy both ways"
 LOOP, ONE_STREAM = "plain loop", "non_blocking, one stream"
 PINNED, ORDINARY = "map, pinned memory", "map, ordinary memory"
 
@@ -54,28 +55,25 @@ def with_pipeline(pipeline, fn, inputs, **where):
 # %%
 # Predict
 # -------
-# N equal items pass through three stations, which take H (to the device), K (compute) and D (to
-# the host) each. The first item needs all three; after that one leaves every max(H, K, D). With
-# both directions busy a copy takes a little longer than alone, so H and D come from a run in which
-# both copy at once.
+# N equal items pass through three stations: to the device, compute, to the host. The first item
+# needs all three; after that one leaves whenever the slowest station is done. With both directions
+# busy a copy takes a little longer than alone. So the limit has the time of one copy alone for the
+# first item on its way there and for the last on its way back, when nothing comes the other way,
+# and that of both directions at once for all between.
 
 
-def limit_s(count, to_device_s, compute_s, to_host_s):
-    """The least time that `count` items can take."""
-    stations = to_device_s, compute_s, to_host_s
-    return sum(stations) + (count - 1) * max(stations)
+def limit_s(count, one_way_s, compute_s, both_ways_s):
+    """The least time that `count` items can take; the times are those of one item."""
+    return 2 * one_way_s + compute_s + (count - 1) * max(compute_s, both_ways_s)
 
 
-def both_directions(pinned, on_gpu, count):
-    """Copy both ways at once, and compute nothing."""
-    streams = [torch.cuda.Stream(on_gpu.device) for _ in range(2)]
-    back, there = torch.empty_like(pinned).pin_memory(), torch.empty_like(on_gpu)
+def copy_both_ways(streams, hosts, gpus, count):
+    """Copy from one pair of tensors to the other, both ways at once, and compute nothing."""
     for _ in range(count):
         with torch.cuda.stream(streams[0]):
-            there.copy_(pinned, non_blocking=True)
+            gpus[1].copy_(hosts[0], non_blocking=True)
         with torch.cuda.stream(streams[1]):
-            back.copy_(on_gpu, non_blocking=True)
-    return streams
+            hosts[1].copy_(gpus[0], non_blocking=True)
 
 
 def both_ways(count, size):
@@ -84,8 +82,11 @@ def both_ways(count, size):
     weights = ap.workload.matrix(size, gpu, seed=1)
     inputs = [ap.workload.matrix(size, seed=i) for i in range(2)] * (count // 2)
     pinned = [x.pin_memory() for x in inputs[:2]] * (count // 2)
-    on_gpu = inputs[0].to(gpu)
-    outs = [torch.zeros(size, size) for _ in inputs]
+    hosts, gpus = [x.pin_memory() for x in inputs[:2]], [x.to(gpu) for x in inputs[:2]]
+    streams, outs = (
+        [torch.cuda.Stream(gpu) for _ in range(2)],
+        [torch.zeros_like(x) for x in inputs],
+    )
 
     def fn(x):
         return x.mm(weights)
@@ -93,8 +94,9 @@ def both_ways(count, size):
     expected = plain_loop(fn, inputs[:2], gpu) * (count // 2)
     with ap.CopyPipeline(gpu) as pipeline:
         ways = {
-            "compute": lambda: [fn(on_gpu) for _ in inputs],
-            "copy both ways": lambda: both_directions(pinned[0], on_gpu, count),
+            COMPUTE: lambda: [fn(gpus[0]) for _ in inputs],
+            TO_HOST: lambda: [hosts[0].copy_(gpus[0], non_blocking=True) for _ in inputs],
+            BOTH_WAYS: lambda: copy_both_ways(streams, hosts, gpus, count),
             LOOP: lambda: plain_loop(fn, inputs, gpu),
             ONE_STREAM: lambda: one_stream(fn, pinned, gpu),
             PINNED: lambda: with_pipeline(pipeline, fn, pinned, pin=True),
@@ -117,8 +119,8 @@ def both_ways(count, size):
 
 gpu = ap.recorded(both_ways, name="b2_both_ways", parameters=BOTH)
 count, median_s = BOTH["count"], {label: one.median_s for label, one in gpu.measurements.items()}
-copy_s, compute_s = median_s["copy both ways"] / count, median_s["compute"] / count
-least_s = limit_s(count, copy_s, compute_s, copy_s)
+copy_s, compute_s, both_s = (median_s[each] / count for each in (TO_HOST, COMPUTE, BOTH_WAYS))
+least_s = limit_s(count, copy_s, compute_s, both_s)
 limits = dict.fromkeys((LOOP, ONE_STREAM, PINNED, ORDINARY), least_s)
 ap.show(
     ap.compare(
@@ -130,13 +132,25 @@ ap.show(
 )
 
 # %%
-# The claim, on the numbers:
+# The claims. Copies both ways are two for each item. What overlap can save is all but the longest
+# of the three stations.
 
-assert least_s / median_s[PINNED] >= 0.97, "map is further from its limit than it was"
-assert gpu.timelines[ONE_STREAM].hidden() < 0.01, "one stream overlaps after all"
-print(f"A copy takes {copy_s / compute_s:.0%} of a product, with both directions busy.")
+print(f"A copy takes {both_s / compute_s:.0%} of a product, with both directions busy.")
 print(f"One stream takes {median_s[ONE_STREAM] / least_s:.2f} x the limit, the plain loop")
 print(f"{median_s[LOOP] / least_s:.1f} x: its copies go through pageable and fresh memory, too.")
+duplex = gpu.estimate(lambda s: 2 * s[TO_HOST] / s[BOTH_WAYS])
+saved = gpu.estimate(lambda s: ap.hidden_share([s[COMPUTE], s[TO_HOST], s[TO_HOST]], s[PINNED]))
+kept = gpu.estimate(lambda _: gpu.timelines[ONE_STREAM].hidden())
+ap.show(
+    ap.claim(
+        "Both directions at once carry more than one after the other.",
+        duplex,
+        at_least=1.3,
+        unit="×",
+    ),
+    ap.claim("`map` saves most of what overlap can save.", saved, at_least=0.7, unit="%"),
+    ap.claim("On one stream no copy runs beside a product.", kept, at_most=0.05, unit="%"),
+)
 
 # %%
 # See it
@@ -172,10 +186,8 @@ def sweeps(count, size, slots, slot_mib):
         for _ in range(count):
             pinned.copy_(x, non_blocking=True)
 
-    measurements = [
-        ap.measure(lambda: ap.workload.products(x, count), label="compute", repeats=5),
-        ap.measure(copy_all, label="copy", repeats=5),
-    ]
+    parts = {"compute": lambda: ap.workload.products(x, count), "copy": copy_all}
+    measurements = [*ap.measure_in_turn(parts, devices=[gpu], warmup=1, repeats=5)]
     checks = {}
     for n, mib in choices:
         label = f"{n} x {mib} MiB"
@@ -204,7 +216,8 @@ ap.show(
 )
 
 # %%
-# The dashed line is the limit: from the second slot on, and above a few MiB, more gains nothing.
+# The dashed line is the limit. Look where the curves become level: more slots than that, or larger
+# ones, gain nothing.
 
 figure, axes = plt.subplots(1, 2, figsize=(7, 2.8), sharey=True, layout="constrained")
 sides = ((by_slots, "slots of 32 MiB"), (by_size, "MiB in each of 3 slots"))
@@ -217,10 +230,21 @@ axes[0].set(ylabel="ms", ylim=(0, None))
 axes[0].legend()
 figure.suptitle(swept.origin, fontsize=7)
 ap.plot.show("b2_slots")
-three_s = by_slots[3].median_s
-assert best_s / three_s >= 0.97, "three slots no longer suffice"
-assert by_slots[2].median_s < 1.03 * min(one.median_s for one in by_slots.values())
-print(f"One slot takes {by_slots[1].median_s / three_s:.2f} x the time of three.")
+
+# %%
+# How much slower the first and the second number of slots are than the best one:
+
+
+def slower(seconds, slots):
+    """The time with some slots, over the least with any number of them."""
+    return seconds[f"{slots} x 32 MiB"] / min(seconds[f"{n} x 32 MiB"] for n in SWEEP["slots"])
+
+
+one, two = (swept.estimate(lambda s, n=n: slower(s, n)) for n in (1, 2))
+ap.show(
+    ap.claim("One slot is too few.", one, at_least=1.1, unit="×"),
+    ap.claim("Two slots are nearly enough.", two, at_most=1.2, unit="×"),
+)
 
 # %%
 # On this machine
