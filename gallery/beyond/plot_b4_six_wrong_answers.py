@@ -154,7 +154,7 @@ def lost_time(count, size):
             results = ways[way]()
             ap.synchronize(gpu)
             checks[f"{way}: equal"] = ap.workload.equal(results, y)
-        measurements = ap.measure_in_turn(ways, devices=[gpu], repeats=7)
+        measurements = ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=7)
         timelines = {way: ap.timeline_of(ways[way]) for way in (TRANSLATED, PIPELINE)}
     return ap.Findings(measurements, timelines, checks)
 
@@ -226,7 +226,8 @@ def six_wrong_answers(size, count, large):
 
 gpus = ap.recorded(six_wrong_answers, name="b4_six_wrong_answers", parameters=BOOK, gpus=2)
 median_s = {label: each.median_s for label, each in gpus.measurements.items()}
-limit_s = median_s["run"] + median_s["copy"] / BOOK["count"]
+shorter_s, longer_s = sorted((median_s["run"], median_s["copy"]))
+limit_s = longer_s + shorter_s / BOOK["count"]
 MENDS = {
     "missing event": "side.wait_stream(stream)",
     "source freed": "y.record_stream(side)",
@@ -240,7 +241,7 @@ for mistake, mend in MENDS.items():
     number, right, wrong = (
         gpus.values[f"{mistake}: {of}"] for of in ("is", "should be", "wrong share")
     )
-    finder = "CSAN" if reports[mistake] else "comparing"
+    finder = "CSAN" if reports[mistake] else "comparing" if wrong else "-"
     rows.append([mistake, f"{number:.4f}, not {right:.4f}", f"{wrong:.0%}", finder, mend])
 lost_ms = 1e3 * (median_s[TRANSLATED] - limit_s)
 wrong = not gpus.checks[f"{TRANSLATED}: equal"]
@@ -252,23 +253,21 @@ ap.show(ap.tabulate(headers, rows, caption="Six mistakes and their mends", origi
 # %%
 # Read too early: -1 was on the host before the copy, -2 on the GPU before the product. Read too
 # late: -3 is what the memory's next user wrote, -4 the next result. In a program of yours these
-# numbers look as good as the right ones. Now the claim: this page does not build if it stops being
-# true.
+# numbers look as good as the right ones. That each mended program is right was checked as it ran.
 
-parts = [median_s["run"], median_s["copy"]]
-hidden = {label: ap.hidden_share(parts, median_s[label]) for label in (TRANSLATED, PIPELINE)}
-best = 1 - 1 / BOOK["count"]
-for mistake in MENDS:
-    assert gpus.values[f"{mistake}: wrong share"] == 1, f"{mistake}: some numbers are right"
-    assert gpus.values[f"{mistake}, mended: wrong share"] == 0, f"{mistake}: is not mended"
-    assert gpus.values[f"{mistake}, mended: CSAN reports"] == 0, f"{mistake}: the mend races"
-seen = [label for label, count in reports.items() if count]
-assert seen == ["missing event"], f"CSAN sees {seen}"
-assert abs(hidden[TRANSLATED]) < 0.03, "the translated code overlaps after all"
-assert hidden[PIPELINE] >= 0.97 * best, "the pipeline doesn't hide the copies"
-print(f"CSAN sees {len(seen)} of {len(reports)}.")
-for label, share in hidden.items():
-    print(f"{label}: {share:z.1%} of the copies hidden, of at best {best:.1%}")
+least = min(gpus.values[f"{mistake}: wrong share"] for mistake in MENDS)
+of_mends = sum(gpus.values[f"{mistake}, mended: CSAN reports"] for mistake in MENDS)
+others = sum(count for mistake, count in reports.items() if mistake != "missing event")
+wrong, found, missed, mended = (
+    gpus.estimate(lambda _, value=value: value)
+    for value in (least, reports["missing event"], others, of_mends)
+)
+ap.show(
+    ap.claim("Each of five mistakes spoils most of its numbers.", wrong, at_least=0.5, unit="%"),
+    ap.claim("CSAN reports the missing event.", found, at_least=1, unit="races"),
+    ap.claim("CSAN reports none of the other five mistakes.", missed, at_most=0, unit="races"),
+    ap.claim("CSAN reports none of the mends.", mended, at_most=0, unit="races"),
+)
 
 # %%
 # CSAN does what it is for: it orders accesses to the GPU's memory by streams and events. Of host
@@ -282,7 +281,15 @@ for label, share in hidden.items():
 
 limits = dict.fromkeys((TRANSLATED, PIPELINE), limit_s)
 caption = f"{BOOK['count']} products and their copies"
-ap.show(ap.compare(gpus.measurements, limit_s=limits, caption=caption))
+translated, piped = (
+    gpus.estimate(lambda s, way=way: ap.hidden_share([s["run"], s["copy"]], s[way]))
+    for way in (TRANSLATED, PIPELINE)
+)
+ap.show(
+    ap.compare(gpus.measurements, limit_s=limits, caption=caption),
+    ap.claim("The translated code hides none of its copies.", translated, at_most=0.2, unit="%"),
+    ap.claim("The pipeline hides most of them.", piped, at_least=0.8, unit="%"),
+)
 
 # %%
 # See it
@@ -328,7 +335,7 @@ with csan() as sanitizer:
 def slot_on_a_lane(size):
     """One slot for two results, emptied by a lane that is late."""
     x = ap.workload.matrix(size)
-    expected, values = x.mm(x), {}
+    expected, values, checks = x.mm(x), {}, {}
     for mended in (False, True):
         slot, gate = expected.clone(), threading.Event()
         with ap.cpu_lane(name="emptying", kind="copy") as lane:
@@ -339,13 +346,13 @@ def slot_on_a_lane(size):
                 emptied.wait()
             slot.fill_(NEXT_RESULT)
             gate.set()
-            wrong = emptied.result() != expected
-        values["mended" if mended else "slot reused"] = wrong.double().mean().item()
-    return ap.Findings([], values=values)
+            wrong = (emptied.result() != expected).double().mean().item()
+        values["mended" if mended else "slot reused"] = wrong
+        checks["mended: equal" if mended else "reused: all wrong"] = wrong == (not mended)
+    return ap.Findings([], checks=checks, values=values)
 
 
 here = ap.observed(slot_on_a_lane, name="a slot reused on a CPU lane", parameters=HERE)
-assert here.values == {"slot reused": 1, "mended": 0}, "the reused slot is not what is wrong"
 rows = [(label, f"{share:.0%}") for label, share in here.values.items()]
 ap.show(ap.tabulate(["one slot, two results", "wrong numbers"], rows, origin=here.origin))
 
