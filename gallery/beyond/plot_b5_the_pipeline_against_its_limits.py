@@ -6,10 +6,11 @@ Hold the pipeline against its limits
 | **You'll learn:** how near the limits it is, where it isn't, and what it costs in memory and time.
 | **You need:** nothing but this page; without two GPUs it shows records and runs on CPU lanes.
 
-**The claim.** Where memory is pinned, the pipeline is within 3 % of the limit: copies behind
-computing, copies alone, three at once, one GPU or two. Small tensors go 5 times faster than one by
-one, or more. Into ordinary memory the best ring reaches 90 % of the pinned rate or more, in a
-process whose C library was told to write past the caches. Each is asserted.
+**The claim.** Where memory is pinned, the pipeline saves most of what overlap can save: copies
+behind computing, three at once, one GPU or two. Many small tensors go faster together than one by
+one. Into ordinary memory a ring of slots beats torch's own copy, and how near it comes to the rate
+into pinned memory is a matter of its slots and threads. The last table has each figure beside the
+goal that was set for it.
 """
 
 # %%
@@ -18,19 +19,25 @@ process whose C library was told to write past the caches. Each is asserted.
 # All rows come from one run, and so do the parts that their limits are computed from: the time to
 # compute, and the time to copy from and to pinned memory, in one direction or in both.
 
+import functools
+
 import torch
 
 import autopar as ap
 
-E3 = {"count": 50, "size": 4000}
-REGIMES = {"count": 100, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
-RINGS = ([3, 32, 16], [6, 16, 24], [6, 16, 6], [8, 16, 6])
-PLAIN = {"total_bytes": 6_400_000_000, "sizes_mb": [16, 64], "rings": RINGS}
-TWO = {"count": 100, "size": 4000}
+BEHIND = {"count": 30, "size": 4000}
+REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
+RINGS = {
+    "the default ring": {},
+    "6 slots of 16 MiB, 24 threads": {"slots": 6, "slot_bytes": 16 << 20, "threads": 24},
+    "6 slots of 16 MiB, 6 threads": {"slots": 6, "slot_bytes": 16 << 20, "threads": 6},
+}
+ORDINARY = {"total_bytes": 960_000_000, "sizes_mb": [16, 64], "rings": RINGS}
+TWO = {"count": 40, "size": 4000}
 SMALL = {"count": 10_000, "length": 1024}
 COST = {"count": 5000, "slot_bytes": 4096}
-AT_LEAST = 0.97
-ROUNDS, MANY_ROUNDS = 5, 11  # of what takes seconds, and of what doesn't
+COPY = "copy_ each"
+ROUNDS, MANY_ROUNDS = 5, 7  # of what takes seconds, and of what doesn't
 
 
 def keep(items):
@@ -63,12 +70,12 @@ def duplex(pinned, on_gpu, count):
 # %%
 # Behind the computing
 # --------------------
-# E3's products and copies once more: into pinned results from torch's pool, and into ordinary
-# memory that was touched before. Beside them what people write instead.
+# The chapter's products and copies once more: into pinned results from torch's pool, and into
+# ordinary memory that was touched before. Beside them what people write instead.
 
 
 def behind_computing(count, size):
-    """E3 through the pipeline, and in four usual ways."""
+    """Products and copies through the pipeline, and in three usual ways."""
     gpu = ap.gpu(0)
     x = ap.workload.matrix(size, gpu)
     y, outs = x.mm(x), [torch.zeros(size, size) for _ in range(count)]
@@ -110,23 +117,33 @@ def bounds(record, first, second, count):
     return parts[1] + parts[0] / count
 
 
-e3 = ap.recorded(behind_computing, name="b5_behind_computing", parameters=E3)
-least_s = bounds(e3, "compute", "copy", E3["count"])
-ways = [label for label in e3.measurements if label not in ("compute", "copy")]
-table = ap.compare(
-    e3.measurements,
-    limit_s=dict.fromkeys(ways, least_s),
-    baseline=".cpu() each",
-    caption="50 products, and their results to the host",
+behind = ap.recorded(behind_computing, name="b5_behind_computing", parameters=BEHIND)
+least_s = bounds(behind, "compute", "copy", BEHIND["count"])
+ways = [label for label in behind.measurements if label not in ("compute", "copy")]
+title = f"{BEHIND['count']} products, and their results to the host"
+limits = dict.fromkeys(ways, least_s)
+hidden = {
+    way: behind.estimate(lambda s, way=way: ap.hidden_share([s["compute"], s["copy"]], s[way]))
+    for way in ways
+}
+ap.show(
+    ap.compare(behind.measurements, limit_s=limits, baseline=".cpu() each", caption=title),
+    ap.claim(
+        "Into pinned memory most of the copies hide.",
+        hidden["pipeline, pin=True"],
+        at_least=0.8,
+        unit="%",
+    ),
+    ap.claim(
+        "Into ordinary memory that was touched before most of them hide, too.",
+        hidden["pipeline, out"],
+        at_least=0.6,
+        unit="%",
+    ),
 )
-ap.show(table)
 
 # %%
-# Fresh memory is the caller's choice: the system clears each page before it hands it out. The
-# claim, on the numbers:
-
-assert least_s / e3.measurements["pipeline, pin=True"].median_s >= 0.99
-assert least_s / e3.measurements["pipeline, out"].median_s >= AT_LEAST
+# Fresh memory is the caller's choice: the system clears each page before it hands it out.
 
 # %%
 # Compute-bound, balanced, copy-bound
@@ -165,135 +182,125 @@ def regimes(count, sizes, copy_size):
             for way in (there, both):
                 equal = all(torch.equal(each.to(gpu), work(x)) for each in way())
                 checks[f"{regime}, {way.__name__}: equal"] = equal
-            measurements += ap.measure_in_turn(ways, devices=[gpu], repeats=MANY_ROUNDS)
+            measured = ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=MANY_ROUNDS)
+            measurements += measured
     return ap.Findings(measurements, {}, checks)
 
 
-three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
-limits = {}
-for regime in (*REGIMES["sizes"], "copy-bound"):
-    item_s = {
-        part: three.measurements[f"{regime}: {part}"].median_s / REGIMES["count"]
-        for part in ("compute", "copy", "duplex")
-    }
-    others = REGIMES["count"] - 1
-    stations = item_s["compute"], item_s["copy"]
-    limits[f"{regime}: to_host"] = sum(stations) + others * max(stations)
-    stations = item_s["duplex"], item_s["compute"], item_s["duplex"]
-    limits[f"{regime}: map"] = sum(stations) + others * max(stations)
-shown = [three.measurements[label] for label in limits]
-ap.show(ap.compare(shown, limit_s=limits, caption="Three regimes, over pinned memory"))
-
 # %%
-# The claim, on the numbers:
+# The limit of `map` is that of the page *Copy both ways while you compute*; `to_host` has one copy
+# less, and nothing comes the other way.
 
-for label, limit in limits.items():
-    assert limit / three.measurements[label].median_s >= AT_LEAST, label
+three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
+limits, others = {}, REGIMES["count"] - 1
+in_regimes = (*REGIMES["sizes"], "copy-bound")
+for regime in in_regimes:
+    compute_s, copy_s, both_s = (
+        three.measurements[f"{regime}: {part}"].median_s / REGIMES["count"]
+        for part in ("compute", "copy", "duplex")
+    )
+    limits[f"{regime}: to_host"] = compute_s + copy_s + others * max(compute_s, copy_s)
+    limits[f"{regime}: map"] = 2 * copy_s + compute_s + others * max(compute_s, both_s)
+
+
+def saved(seconds, regime):
+    """Of what overlap can save, what `map` saves."""
+    parts = [seconds[f"{regime}: {part}"] for part in ("compute", "copy", "copy")]
+    return ap.hidden_share(parts, seconds[f"{regime}: map"])
+
+
+least = three.estimate(lambda s: min(saved(s, regime) for regime in in_regimes))
+shown = [three.measurements[label] for label in limits]
+ap.show(
+    ap.compare(shown, limit_s=limits, caption="Three regimes, over pinned memory"),
+    ap.claim(
+        "`map` saves most of what overlap can save, in each of the three.",
+        least,
+        at_least=0.7,
+        unit="%",
+    ),
+)
 
 # %%
 # Into ordinary memory
 # --------------------
 # Here the CPU must copy each byte once more, from a pinned slot to where it is to go. So the
-# memory carries it three times: written by the bus, read by the CPU, and written again. By itself
-# the C library makes that four: it reads each line of the cache that it is about to overwrite,
-# unless what it copies is larger than a threshold, which it takes from the size of the caches. A
-# process can be started with a lower one.
-
-TOLD = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x40000"}
-for name, value in TOLD.items():
-    print(f"{name}={value} python train.py")
+# memory carries it three times at least: written by the bus, read by the CPU, and written again.
+# Several threads share that work; how many are best, and how many slots keep them busy, differs
+# from machine to machine. These are three rings to try.
 
 
-def into_ordinary_memory(total_bytes, sizes_mb, rings, rounds):
-    """Tensors of some sizes into touched memory, beside pinned memory; seconds by round."""
-    import torch
-
-    import autopar as ap
-
-    gpu, taken_s, checks = ap.gpu(0), {}, {}
-
-    def beside(pinned, label, way):
-        ways = {f"{label}: pinned": pinned, label: way}
-        measured = ap.measure_in_turn(ways, devices=[gpu], warmup=2, repeats=rounds)
-        taken_s.update({one.label: one.values_s for one in measured})
-
+def into_ordinary_memory(total_bytes, sizes_mb, rings):
+    """Tensors of some sizes into touched memory, beside pinned memory in the same rounds."""
+    gpu, measurements, checks = ap.gpu(0), [], {}
     for mb in sizes_mb:
         y = torch.arange(mb * 10**6 // 4, dtype=torch.int32, device=gpu)
         pinned, there = torch.empty_like(y, device="cpu").pin_memory(), y.cpu()
         outs = [torch.zeros_like(there) for _ in range(total_bytes // y.nbytes)]
 
-        def into_pinned(pinned=pinned, y=y, outs=outs):
-            for _ in outs:
-                pinned.copy_(y, non_blocking=True)
-
-        def by_cpu(pinned=pinned, outs=outs):
+        def from_each(source, outs=outs):
             for out in outs:
-                out.copy_(pinned)
+                out.copy_(source)
 
-        def by_torch(y=y, outs=outs):
-            for out in outs:
-                out.copy_(y)
+        def through(pipeline, y=y, outs=outs):
+            run_through(pipeline.to_host([y] * len(outs), out=outs))
 
-        beside(into_pinned, f"{mb} MB, the CPU alone", by_cpu)
-        beside(into_pinned, f"{mb} MB, copy_ each", by_torch)
-        for slots, mib, threads in rings:
-            ring = {"slots": slots, "slot_bytes": mib << 20, "threads": threads}
-            label = f"{mb} MB, {slots} slots of {mib} MiB, {threads} threads"
+        def beside_pinned(way, label, mb=mb, y=y, pinned=pinned, outs=outs):
+            ways = {f"{mb} MB, {label}: pinned": lambda: copies(pinned, y, len(outs))}
+            ways[f"{mb} MB, {label}"] = way
+            return ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=ROUNDS)
+
+        measurements += beside_pinned(functools.partial(from_each, pinned), "the CPU alone")
+        measurements += beside_pinned(functools.partial(from_each, y), COPY)
+        for label, ring in rings.items():
             with ap.CopyPipeline(gpu, **ring) as pipeline:
-
-                def through(y=y, outs=outs, pipeline=pipeline):
-                    for _ in pipeline.to_host([y] * len(outs), out=outs):
-                        pass
-
                 for out in outs:
                     out.zero_()
-                through()
-                checks[label] = ap.workload.equal(outs, [there] * len(outs))
-                beside(into_pinned, label, through)
-    return taken_s, checks
-
-
-def as_it_is_and_told(total_bytes, sizes_mb, rings):
-    """The same in two processes, of which one is told to write past the caches."""
-    measurements, checks, work = [], {}, (total_bytes, sizes_mb, rings, ROUNDS)
-    for process, environment in {"as it is": {}, "told": TOLD}.items():
-        taken_s, equal = ap.in_fresh_process(into_ordinary_memory, *work, environment=environment)
-        measurements += [ap.Measurement(f"{process}, {way}", s) for way, s in taken_s.items()]
-        checks |= {f"{process}, {way}: equal": held for way, held in equal.items()}
+                through(pipeline)
+                checks[f"{mb} MB, {label}: equal"] = all(torch.equal(out, there) for out in outs)
+                measurements += beside_pinned(functools.partial(through, pipeline), label)
     return ap.Findings(measurements, {}, checks)
 
 
-def share(label):
+def share(seconds, label):
     """Of the rate into pinned memory, in the same rounds."""
-    pinned, one = (plain.measurements[each] for each in (f"{label}: pinned", label))
-    return pinned.median_s / one.median_s
+    return seconds[f"{label}: pinned"] / seconds[label]
 
 
-plain = ap.recorded(as_it_is_and_told, name="b5_ordinary_memory", parameters=PLAIN)
-processes = "as it is", "told"
-into = [label.removeprefix("told, ") for label in plain.measurements if label.startswith("told, ")]
-into = [way for way in into if not way.endswith(": pinned")]
-rows = []
-for way in into:
-    labels = [f"{process}, {way}" for process in processes]
-    rates = [PLAIN["total_bytes"] / plain.measurements[label].median_s for label in labels]
-    cells = [f"{rate / 1e9:.1f} GB/s" for rate in rates]
-    rows.append([way, *cells, *(f"{share(label):.1%}" for label in labels)])
-headers = ["into touched memory", *processes, *(f"{each}, of pinned" for each in processes)]
-caption = "Rate, and its share of that into pinned memory in the same rounds"
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=plain.origin))
+def gain(seconds):
+    """By how much the default ring is faster than torch's copy, for the size that gains least."""
+    ring = next(iter(RINGS))
+    return min(
+        seconds[f"{mb} MB, {COPY}"] / seconds[f"{mb} MB, {ring}"] for mb in ORDINARY["sizes_mb"]
+    )
+
+
+plain = ap.recorded(into_ordinary_memory, name="b5_ordinary_memory", parameters=ORDINARY)
+into_s = {label: one.median_s for label, one in plain.measurements.items()}
+rows = [
+    (way, f"{ORDINARY['total_bytes'] / into_s[way] / 1e9:.1f} GB/s", f"{share(into_s, way):.1%}")
+    for way in into_s
+    if not way.endswith(": pinned")
+]
+headers = ["into touched memory", "rate", "of that into pinned memory"]
+faster = plain.estimate(gain)
+ap.show(
+    ap.tabulate(headers, rows, caption="Into ordinary memory", origin=plain.origin),
+    ap.claim("The default ring is faster than `copy_`.", faster, at_least=1.3, unit="×"),
+)
 
 # %%
-# Which ring does best differs from machine to machine: these are four to try, the default first.
-# With no more threads than slots, each thread empties slots by the C library's copy; with more,
-# several share a slot by torch's, which does not know of the threshold. The claim, on the numbers:
+# What the default ring leaves, and which ring does best here:
 
-for mb in PLAIN["sizes_mb"]:
-    rings = [way for way in into if way.startswith(f"{mb} MB") and "slots" in way]
-    best = max(rings, key=lambda way: share(f"told, {way}"))
-    print(f"{best}: {share(f'told, {best}'):.1%} of the pinned rate,")
-    print(f"and in a process as it is {share(f'as it is, {best}'):.1%}.")
-    assert share(f"told, {best}") >= 0.9, "the CPU holds the pipeline up"
+shares = {}
+for mb in ORDINARY["sizes_mb"]:
+    of_ring = {ring: share(into_s, f"{mb} MB, {ring}") for ring in RINGS}
+    best = max(of_ring, key=of_ring.get)
+    shares[f"into ordinary memory, {mb} MB each, {best}"] = of_ring[best]
+    print(
+        f"{mb} MB: the default ring reaches {of_ring['the default ring']:.1%} of the pinned rate,"
+    )
+    print(f"and the best of these, {best}, {of_ring[best]:.1%}.")
 
 # %%
 # Two GPUs
@@ -310,21 +317,23 @@ def two_gpus(count, size):
         def of(i):
             return (first, second)[i].to_host([tensors[i]] * count, pin=True)
 
-        checks = {f"GPU {i}: equal": ap.workload.equal(of(i), [tensors[i]] * count) for i in (0, 1)}
+        there = [each.cpu() for each in tensors]
+        checks = {f"GPU {i}: equal": ap.workload.equal(of(i), [there[i]] * count) for i in (0, 1)}
         ways = {
             "GPU 0": lambda: run_through(of(0)),
             "GPU 1": lambda: run_through(of(1)),
             "both": lambda: run_through(zip(of(0), of(1), strict=True)),
         }
-        measurements = ap.measure_in_turn(ways, repeats=MANY_ROUNDS)
+        measurements = ap.measure_in_turn(ways, warmup=1, repeats=MANY_ROUNDS)
     return ap.Findings(measurements, {}, checks)
 
 
 pair = ap.recorded(two_gpus, name="b5_two_gpus", parameters=TWO, gpus=2)
-median_s = {label: one.median_s for label, one in pair.measurements.items()}
-gain = (median_s["GPU 0"] + median_s["GPU 1"]) / median_s["both"]
-print(f"two GPUs at once: {gain:.2f} x one")
-assert gain >= 1.95, "two GPUs get in each other's way"
+twice = pair.estimate(lambda s: (s["GPU 0"] + s["GPU 1"]) / s["both"])
+ap.show(
+    ap.compare(pair.measurements, caption=f"{TWO['count']} copies from each GPU"),
+    ap.claim("Two GPUs copy about twice as much as one.", twice, at_least=1.7, unit="×"),
+)
 
 # %%
 # Many small tensors
@@ -356,6 +365,7 @@ def small_tensors(count, length):
                 way,
                 label=label,
                 devices=[gpu],
+                warmup=1,
                 repeats=ROUNDS,
                 setup=lambda: torch.ones(1).pin_memory(),
             )
@@ -366,9 +376,11 @@ def small_tensors(count, length):
 
 many = ap.recorded(small_tensors, name="b5_small_tensors", parameters=SMALL)
 rival = ".to(non_blocking) each"
-packed = many.measurements[rival].median_s / many.measurements["pipeline, pin=True"].median_s
-assert packed >= 5, "packing gains less than it did"
-ap.show(ap.compare(many.measurements, baseline=rival, caption="10,000 tensors of 4 kB to the host"))
+packed = many.estimate(lambda s: s[rival] / s["pipeline, pin=True"])
+ap.show(
+    ap.compare(many.measurements, baseline=rival, caption="10,000 tensors of 4 kB to the host"),
+    ap.claim("Put together, they go faster than one by one.", packed, at_least=2, unit="×"),
+)
 
 # %%
 # What it costs
@@ -390,7 +402,7 @@ def cost(count, slot_bytes):
             "to the host, copy_": lambda: copies(pinned, small, count),
             "from the host, copy_": lambda: copies(small, pinned, count),
         }
-        measurements = ap.measure_in_turn(chunks, devices=[gpu], repeats=MANY_ROUNDS)
+        measurements = ap.measure_in_turn(chunks, devices=[gpu], warmup=1, repeats=MANY_ROUNDS)
     ap.empty_pinned_pool()
     before = torch.cuda.host_memory_stats()
     inputs, outs = ([torch.full((4000, 4000), fill) for _ in range(8)] for fill in (1.0, 0.0))
@@ -421,11 +433,32 @@ for way in ("to the host", "from the host"):
     print(
         f"A chunk {way} costs the host {each_us[way]:.1f} us, copy_ {each_us[f'{way}, copy_']:.1f}."
     )
-    assert each_us[way] <= 20
-for name, value in spent.values.items():
-    print(f"{name}: {value:,.0f}")
-assert spent.values["bytes pinned"] <= spent.values["bytes of two rings"] + 2 * 2**20
-assert spent.values["pinned allocations after the first round"] == 0
+
+# %%
+# Reached, and the goal
+# ---------------------
+# How near the limits the pipeline is, by all the runs above. These are benchmarks of the pipeline:
+# a busy machine has other figures, and none of them is claimed of yours.
+
+GOALS = {"pipeline, pin=True": 0.99, "pipeline, out": 0.97}
+rows = [
+    (f"{way}, of the limit", f"{least_s / behind.measurements[way].median_s:.1%}", f"{goal:.0%}")
+    for way, goal in GOALS.items()
+]
+for way, limit in limits.items():
+    rows.append((f"{way}, of the limit", f"{limit / three.measurements[way].median_s:.1%}", "97%"))
+rows += [(f"{way}, of the pinned rate", f"{reached:.1%}", "90%") for way, reached in shares.items()]
+rows.append(("small tensors together, over one by one", f"{packed.value:.1f} x", "5 x"))
+for way in ("to the host", "from the host"):
+    rows.append((f"host time for a chunk {way}", f"{each_us[way]:.1f} us", "at most 20 us"))
+pinned, two_rings, anew = spent.values.values()
+rows.append(
+    ("pinned memory", f"{pinned / 2**20:.0f} MiB", f"two rings: {two_rings / 2**20:.0f} MiB")
+)
+rows.append(("pinned allocations after the first round", f"{anew:.0f}", "0"))
+origins = dict.fromkeys(each.origin for each in (behind, three, plain, many, spent))
+headers = ["benchmark", "reached", "goal"]
+ap.show(ap.tabulate(headers, rows, caption="The pipeline", origin="; ".join(origins)))
 
 # %%
 # See it
@@ -434,9 +467,9 @@ assert spent.values["pinned allocations after the first round"] == 0
 
 quick = [label for label in ways if label != ".cpu() each"]
 ap.plot.bars(
-    [e3.measurements[label] for label in quick],
+    [behind.measurements[label] for label in quick],
     limit_s=dict.fromkeys(quick, least_s),
-    title="50 products, and their results to the host",
+    title=title,
 )
 ap.plot.show("b5_against_the_limits")
 
