@@ -8,9 +8,9 @@ Do independent products run at once?
 | **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
 
 **The claim.** By itself PyTorch runs them one after another, for a stream is a queue. On several
-streams large products gain less than a tenth, as each fills the GPU, and small ones take longer, as
-the host can't launch them fast enough. A CUDA graph with branches does run small ones at once. The
-figure shows what each way gains, from small to large.
+streams large products gain little, as each fills the GPU, and small ones take longer, as the host
+can't launch them fast enough. A CUDA graph with branches does run small ones at once. The figure
+shows what each way gains, from small to large.
 """
 
 # %%
@@ -19,7 +19,6 @@ figure shows what each way gains, from small to large.
 # Two factors: the size of a product, and the way to run many of them. The chapter says 50 in one
 # place, 10 or 8 in others, so the count is a parameter. Its size is 4000 x 4000, the last one here.
 
-import math
 import os
 
 import matplotlib.pyplot as plt
@@ -35,6 +34,7 @@ BOOK = {
 }
 EAGER = "one stream", "several streams"
 GRAPHS = "chain", "branches"
+TORCH = "PyTorch, loop", "PyTorch, graph on 2 lanes"
 CPU = {"count": 400, "size": 256, "rounds": 7}
 HERE = {"count": 24, "size": 384, "rounds": 7}
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
@@ -77,8 +77,7 @@ def one_device(count, sizes, streams, seen):
     """Each size on one stream, on several, and in a CUDA graph with and without branches."""
     gpu = ap.gpu(0)
     side = [torch.cuda.Stream(gpu) for _ in range(streams)]
-    values = {"multiprocessors": torch.cuda.get_device_properties(gpu).multi_processor_count}
-    measurements, timelines, checks = [], {}, {}
+    measurements, looked_at, checks, values = [], {}, {}, {}
     for size in sizes:
         x = ap.workload.matrix(size, gpu)
         both = (
@@ -96,38 +95,38 @@ def one_device(count, sizes, streams, seen):
         for way, each in zip(GRAPHS, trials, strict=True):
             measurements.append(ap.Measurement(f"{size}, {way}", each.values_s))
         del results, replayed
-        measurements += ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=5)
+        measurements += ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=7)
         if size in seen:
-            timelines |= {label: ap.timeline_of(way) for label, way in ways.items()}
+            looked_at |= ways
+
+    def look():
+        """Each way in a range of its own: a session of the profiler takes longer than all ways."""
+        for label, way in looked_at.items():
+            with ap.annotate(label):
+                results = way()
+                ap.synchronize(gpu)
+            del results
+
+    whole = ap.timeline_of(look)
+    timelines = {label: whole.within(label)[0] for label in looked_at}
     return ap.Findings(measurements, timelines, checks, values)
 
 
 # %%
 # Predict
 # -------
-# A GPU computes a product in blocks, each on one multiprocessor. If blocks are 128 x 128 results,
-# they come in as many waves as below, and in the last one some multiprocessors are idle. Only that
-# can be gained, and never more than there are streams. It is an estimate: the library chooses its
-# blocks itself.
+# A GPU computes a product in blocks, each on one multiprocessor. Where a product has fewer blocks
+# than the GPU has multiprocessors, others' blocks find room beside it. Into how many blocks it is
+# cut is the library's choice; :doc:`exercise 4 <plot_x4_verify_with_nsight>` counts them. What no way
+# beats is the arithmetic. So small products have much to gain, and large ones next to nothing.
+#
+# How long?
+# ---------
+# The limit is a product's arithmetic at the best rate that any way has reached at any size. The
+# chain's time over the limit is the most that branches can gain.
 
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=BOOK)
 sizes, streams, count = BOOK["sizes"], BOOK["streams"], BOOK["count"]
-multiprocessors = gpu.values["multiprocessors"]
-waves = {size: math.ceil(size / 128) ** 2 / multiprocessors for size in sizes}
-at_most = {size: min(streams, math.ceil(waves[size]) / waves[size]) for size in sizes}
-rows = [
-    [f"{size}", f"{waves[size] * multiprocessors:.0f}", f"{waves[size]:.2f}", f"{most:.2f} x"]
-    for size, most in at_most.items()
-]
-caption = f"Estimated blocks of a product, on {multiprocessors:.0f} multiprocessors"
-headers = ["side", "blocks", "waves", "gain at most"]
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin))
-
-# %%
-# How long?
-# ---------
-# The limit is a product's arithmetic at the best rate that any way has reached at any size.
-
 flops = ap.workload.product_flops
 each_s, by_streams, by_branches = {}, {}, {}
 for size in sizes:
@@ -137,11 +136,13 @@ for size in sizes:
     each_s[size] = [one_s, several_s, chain_s, branches_s]
     by_streams[size], by_branches[size] = one_s / several_s, chain_s / branches_s
 rate = max(flops(size) / min(times_s) for size, times_s in each_s.items())
+at_most = {size: times_s[2] / (flops(size) / rate) for size, times_s in each_s.items()}
 rows = []
 for size, times_s in each_s.items():
     times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s, flops(size) / rate)]
-    rows.append([f"{size}", *times, f"{by_streams[size]:.2f} x", f"{by_branches[size]:.2f} x"])
-headers = ["side", *EAGER, *GRAPHS, "limit", "streams gain", "branches gain"]
+    gains = by_streams[size], by_branches[size], at_most[size]
+    rows.append([f"{size}", *times, *(f"{each:.2f} x" for each in gains)])
+headers = ["side", *EAGER, *GRAPHS, "limit", "streams gain", "branches gain", "at most"]
 note = "Streams gain over one stream; branches of a CUDA graph gain over its chain."
 caption = f"Microseconds for one of {count} products, {streams} streams"
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=[note]))
@@ -149,15 +150,15 @@ ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=[no
 # %%
 # See it
 # ------
-# What each way gains over its serial twin, and the estimate from above.
+# What each way gains over its serial twin, and what branches could gain at most.
 
 figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
 ax.plot(sizes, by_streams.values(), "o-", label=f"{streams} streams")
 ax.plot(sizes, by_branches.values(), "s-", label="branches of a graph")
-ax.plot(sizes, at_most.values(), "--", color="0.4", label="at most, estimated")
+ax.plot(sizes, at_most.values(), "--", color="0.4", label="branches at most")
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="gain")
 ax.set_xticks(sizes, [str(size) for size in sizes])
-ax.set_yticks([0.5, 1, 2, 4, 8], ["0.5 x", "1 x", "2 x", "4 x", "8 x"])
+ax.set_yticks([0.5, 1, 2, 4, 8, 16, 32], ["0.5 x", *(f"{2**n} x" for n in range(6))])
 ax.minorticks_off()
 ax.grid(axis="y", alpha=0.3)
 ax.legend()
@@ -186,57 +187,71 @@ headers = ["side, way", "at once", "a product's kernels", "busy"]
 ap.show(ap.tabulate(headers, rows, caption="From the timelines", origin=gpu.origin))
 
 # %%
-# The answer, on the numbers. Large products may well be under way together on several streams, but
-# they share the multiprocessors, and each takes longer by as much. In between are those too small
-# to fill the GPU that take long enough for the host to launch the next: there streams gain most.
+# The answer. Large products may well be under way together on several streams, but they share the
+# multiprocessors, and each takes longer by as much. In between may be sizes too small to fill the
+# GPU that take long enough for the host to launch the next: which these are differs by machine.
 
 small, large = min(BOOK["seen"]), max(sizes)
-middle, best = max(by_streams, key=by_streams.get), max(by_branches, key=by_branches.get)
-for size in BOOK["seen"]:
-    assert at_once(gpu.timelines[f"{size}, one stream"]) < 1.01, "one stream isn't in order"
-assert max(by_streams[large], by_branches[large]) < 1.1, "large products gain a tenth"
-assert by_streams[small] < 1 < by_streams[middle], "streams gain for small products"
-assert waves[middle] < 1, "streams do best where products fill the GPU"
-assert by_branches[small] > 2, "branches don't run small products at once"
-print("PyTorch by itself: no.")
-for size in (small, middle, large):
-    print(f"At {size} streams gain {by_streams[size]:.2f} x, branches {by_branches[size]:.2f} x.")
-print(f"Branches gain most at {best}: {by_branches[best]:.2f} x.")
+SMALL, LARGE = f"Products of {small} x {small}", f"Products of {large} x {large}"
+one, several = EAGER
+chain, branches = GRAPHS
+in_order = max(at_once(gpu.timelines[f"{size}, {one}"]) for size in BOOK["seen"])
+ap.show(
+    ap.claim(
+        "By itself PyTorch runs one product at a time.",
+        gpu.estimate(lambda _: in_order),  # of one timeline, so without an interval
+        at_most=1.1,
+        unit="at once",
+    ),
+    ap.claim(
+        f"{LARGE} gain little on several streams.",
+        gpu.estimate(lambda s: s[f"{large}, {one}"] / s[f"{large}, {several}"]),
+        at_most=1.2,
+        unit="×",
+    ),
+    ap.claim(
+        f"{LARGE} gain little on branches of a CUDA graph.",
+        gpu.estimate(lambda s: s[f"{large}, {chain}"] / s[f"{large}, {branches}"]),
+        at_most=1.2,
+        unit="×",
+    ),
+    ap.claim(
+        f"{SMALL} take longer on several streams than on one.",
+        gpu.estimate(lambda s: s[f"{small}, {several}"] / s[f"{small}, {one}"]),
+        at_least=1.1,
+        unit="×",
+    ),
+    ap.claim(
+        f"{SMALL} gain on branches of a CUDA graph.",
+        gpu.estimate(lambda s: s[f"{small}, {chain}"] / s[f"{small}, {branches}"]),
+        at_least=1.5,
+        unit="×",
+    ),
+)
 
 # %%
-# And why? Nsight Compute counted, for :doc:`exercise 4 <plot_x4_verify_with_nsight>`, what a single
-# product does with the GPU. Occupancy is the share of the warps that a multiprocessor could hold
-# which it did hold; it says how many are there, not how much they do. What a product leaves of the
-# arithmetic, others can have. The library's blocks are its own, as it turns out.
+# And why? :doc:`Exercise 4 <plot_x4_verify_with_nsight>` asks Nsight Compute what a single product
+# does with the GPU: a large one keeps its arithmetic busy, and a small one leaves most of it idle.
 
-inside = ap.newest_record("x4_nsight_compute")
-COUNTED = "Grid Size", "Waves Per SM", "Achieved Occupancy", "Compute (SM) Throughput"
-rows, occupancy, busy = [], {}, {}
-for size in inside.parameters["sizes"]:
-    blocks, own_waves, *shares = (inside.values[f"{size}, {name}"] for name in COUNTED)
-    occupancy[size], busy[size] = (share / 100 for share in shares)
-    estimated = f"{waves[size] * multiprocessors:.0f}"
-    shares = [f"{own_waves:.2f}", f"{occupancy[size]:.1%}", f"{busy[size]:.1%}"]
-    rows.append([f"{size}", estimated, f"{blocks:.0f}", *shares, f"{by_branches[size]:.2f} x"])
-headers = ["side", "blocks, estimated", "blocks", "waves", "occupancy", "SM busy", "branches gain"]
-caption = "One product, as Nsight Compute saw it"
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=inside.origin))
-
-# %%
-# One large product fills the GPU: its arithmetic is busy, though few warps are there. A small one
-# doesn't, so others find room beside it.
-
-assert busy[large] > 0.8, "a large product leaves the GPU room"
-assert busy[small] < 0.4, "a small product fills the GPU"
-assert occupancy[small] < occupancy[large] < 0.5, "warps are what fills the GPU"
+most_streams, most_branches = (max(gain, key=gain.get) for gain in (by_streams, by_branches))
+print(f"Streams gain most at {most_streams}: {by_streams[most_streams]:.2f} x.")
+print(f"Branches gain most at {most_branches}: {by_branches[most_branches]:.2f} x.")
 
 # %%
 # Small products on several streams: the GPU is done with each before the host has launched the
 # next, so the streams take turns.
 
 shown = {way: gpu.timelines[f"{small}, {way}"] for way in EAGER}
-assert at_once(shown["several streams"]) < 1.2, "small products of several streams do overlap"
-ap.show(ap.draw(shown, title=f"{count} products of {small} x {small}", caption="As many launches."))
+together = at_once(shown[several])
+ap.show(
+    ap.draw(shown, title=f"{count} products of {small} x {small}", caption="As many launches."),
+    ap.claim(
+        f"{SMALL} hardly overlap on several streams.",
+        gpu.estimate(lambda _: together),  # of one timeline, so without an interval
+        at_most=1.5,
+        unit="at once",
+    ),
+)
 
 # %%
 # And MXNet?
@@ -272,8 +287,8 @@ def by_mxnet(count, size, rounds):
     return taken_s[1:]
 
 
-def by_torch(count, size, rounds, lanes):
-    """The same in a loop, or with lanes as tasks of a graph."""
+def by_torch(count, size, rounds):
+    """The same in a loop, and as tasks of a graph with two lanes; whether the results are right."""
     import torch
 
     import autopar as ap
@@ -284,41 +299,35 @@ def by_torch(count, size, rounds, lanes):
         for out in outs:
             torch.mm(x, x, out=out)
 
-    with ap.TaskGraph(cpu_lanes=max(1, lanes)) as graph:
+    with ap.TaskGraph(cpu_lanes=2) as graph:
         for out in outs:
             graph.add(torch.mm, x, x, out=out, writes=[out])
-        way = graph.run if lanes else loop
-        return ap.measure(way, label="products", warmup=1, repeats=rounds).values_s
+        graph.run()
+        right = all(torch.equal(out, x.mm(x)) for out in outs)
+        ways = {"loop": loop, "graph": graph.run}
+        in_loop, in_graph = ap.measure_in_turn(ways, warmup=1, repeats=rounds)
+    return in_loop.values_s, in_graph.values_s, right
 
 
 def engines(count, size, rounds, python):
     """Both libraries with one worker and with two; MXNet where its Python is named."""
     work, one_thread = (count, size, rounds), {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
-    def torch_s(lanes):
-        return ap.in_fresh_process(by_torch, *work, lanes, environment=one_thread)
-
     def mxnet_s(workers):
         environment = {**one_thread, "MXNET_CPU_WORKER_NTHREADS": f"{workers}"}
         return ap.in_fresh_process(by_mxnet, *work, python=python, environment=environment)
 
-    cores = ap.capacity(2).cores
-    found = {"PyTorch, loop": torch_s(0), "PyTorch, graph on 2 lanes": torch_s(2)}
+    *taken_s, right = ap.in_fresh_process(by_torch, *work, environment=one_thread)
+    found = dict(zip(TORCH, taken_s, strict=True))
     if python:
         found |= {"MXNet, 1 worker": mxnet_s(1), "MXNet, 2 workers": mxnet_s(2)}
-    measurements = [ap.Measurement(label, tuple(taken_s)) for label, taken_s in found.items()]
-    return ap.Findings(measurements, {}, {}, {"cores": max(cores, ap.capacity(2).cores)})
+    measurements = [ap.Measurement(label, tuple(times_s)) for label, times_s in found.items()]
+    return ap.Findings(measurements, {}, {"the graph's results are right": right})
 
 
 def engines_there(count, size, rounds):
     """On a machine that has MXNet."""
     return engines(count, size, rounds, os.environ[MXNET])
-
-
-def gain(record, label):
-    """Two workers over one, by library."""
-    before, after = (one for name, one in record.measurements.items() if name.startswith(label))
-    return after.speedup_over(before)
 
 
 # A GPU machine without MXNet shows the record, as one without a GPU does.
@@ -330,21 +339,34 @@ ap.show(ap.compare(there.measurements, caption=caption))
 # The answer on the CPU: by themselves neither does. MXNet's engine would, with more workers than it
 # takes by itself; PyTorch needs the graph.
 
-assert gain(there, "MXNet") > 1.3, "MXNet's engine runs nothing at once"
-assert gain(there, "PyTorch") > 1.3, "the task graph runs nothing at once"
-for label in ("PyTorch", "MXNet"):
-    print(f"{label}: two workers gain {gain(there, label):.2f} x over one.")
+ap.show(
+    ap.claim(
+        "MXNet's engine runs products at once if it has two workers.",
+        there.estimate(lambda s: s["MXNet, 1 worker"] / s["MXNet, 2 workers"]),
+        at_least=1.3,
+        unit="×",
+    ),
+    ap.claim(
+        "A task graph on two lanes runs PyTorch's products at once.",
+        there.estimate(lambda s: s[TORCH[0]] / s[TORCH[1]]),
+        at_least=1.3,
+        unit="×",
+    ),
+)
 
 # %%
 # On this machine
 # ---------------
-# The same, without MXNet. The limit comes from probes of the machine before and after. Two lanes
-# may gain little where the system puts both on the hardware threads of one core.
+# The same, without MXNet. Two lanes take half the time at best. They may gain little where the
+# system puts both on the hardware threads of one core.
 
-here = ap.observed(engines, name="products here", parameters={**HERE, "python": ""})
-loop, lanes = here.measurements
-limits = {lanes: here.measurements[loop].min_s / here.values["cores"]}
-ap.show(ap.compare(here.measurements, limit_s=limits, caption="Products on this CPU"))
+here = there
+if not there.live:
+    here = ap.observed(engines, name="products here", parameters={**HERE, "python": ""})
+loop, lanes = TORCH
+limits = {lanes: here.measurements[loop].min_s / 2}
+measured = [here.measurements[label] for label in TORCH]
+ap.show(ap.compare(measured, limit_s=limits, caption="Products on this CPU"))
 
 # %%
 # When this does not help
@@ -355,4 +377,4 @@ ap.show(ap.compare(here.measurements, limit_s=limits, caption="Products on this 
 # Now you
 # -------
 # Set `count` to 10 and to 8, the chapter's other numbers: which gains change, and why not those of
-# large products? Then try sizes between 1024 and 2048: does the gain follow the waves?
+# large products? Then try sizes between 1024 and 2048: where does the last of the gain go?

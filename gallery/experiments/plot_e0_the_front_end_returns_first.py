@@ -70,22 +70,20 @@ def issue_and_wait(count, size):
         "until a bare wait returns": issue_and_wait_bare,
         "until done": issue_and_wait_named,
     }
-    measurements = ap.measure_in_turn(ways, devices=(), flops={"until done": flops})
+    with torch.cuda.device(0):  # not the one that works
+        measurements = ap.measure_in_turn(
+            ways, devices=(), warmup=1, repeats=7, flops={"until done": flops}
+        )
     timeline = ap.timeline_of(issue_and_wait_named)
-    agrees = abs(timeline.makespan_s / measurements[-1].median_s - 1) < 0.02
-    checks = {
-        "GPU 0 is the current device": torch.cuda.current_device() == 0,
-        "results are those of the CPU": close,
-        "timeline agrees with the clock": agrees,
-    }
+    checks = {"results are those of the CPU": close}
     return ap.Findings(measurements, {"issue and wait": timeline}, checks)
 
 
 # %%
 # How long?
 # ---------
-# The limit is the time that the GPU itself was busy with these kernels, from the profiler. It
-# belongs to the last row; the first two lie far below it, so they can't be times of the work.
+# The estimate is the time that the GPU was busy with these kernels in one run under the profiler.
+# It belongs to the last row; the first two lie far below, so they can't be times of the work.
 
 gpus = ap.recorded(issue_and_wait, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
 timeline = gpus.timelines["issue and wait"]
@@ -94,19 +92,37 @@ ap.show(
     ap.compare(
         gpus.measurements,
         limit_s={"until done": busy_s},
+        limit_name="estimate",
         caption="50 products, three ways to time them",
     )
 )
 
 # %%
-# The claim, on the numbers: this page does not build if it stops being true.
+# The claims are held against these numbers. The last one is about the clocks: the timeline of one
+# run under the profiler is about as long as the clock says of runs without it.
 
-issued, bare, done = gpus.measurements.values()
-assert issued.median_s < 0.1 * done.median_s, "the calls don't return first"
-assert bare.median_s < 0.1 * done.median_s, "the bare wait does wait for the other GPU"
-assert done.median_s >= busy_s, "done before the GPU was"
-print(f"Issued after {issued.median_s / done.median_s:.1%} of the time that the work takes.")
-print(f"A bare wait makes the GPU look {done.median_s / bare.median_s:.0f} x faster than it is.")
+ISSUED, BARE, DONE = gpus.measurements
+length_s = timeline.makespan_s
+ap.show(
+    ap.claim(
+        "The calls return in a small share of the time that the work takes.",
+        gpus.estimate(lambda s: s[ISSUED] / s[DONE]),
+        at_most=0.1,
+        unit="%",
+    ),
+    ap.claim(
+        "A bare wait does not wait for a GPU that isn't the current one.",
+        gpus.estimate(lambda s: s[BARE] / s[DONE]),
+        at_most=0.1,
+        unit="%",
+    ),
+    ap.claim(
+        "The timeline is about as long as the clock says.",
+        gpus.estimate(lambda s: length_s / s[DONE]),
+        between=(0.9, 1.1),
+        unit="%",
+    ),
+)
 
 # %%
 # See it
@@ -140,12 +156,23 @@ def call_and_submit(count, size):
         gate.set()
         same = ap.workload.equal(lane.submit(run, x, count).result(), run(x, count))
         measurements = (
-            ap.measure(lambda: run(x, count), label="operators, until they return", flops=flops),
             ap.measure(
-                lambda: lane.submit(run, x, count), label="lane, until submitted", setup=lane.wait
+                lambda: run(x, count),
+                label="operators, until they return",
+                repeats=11,
+                flops=flops,
             ),
             ap.measure(
-                lambda: lane.submit(run, x, count).result(), label="lane, until done", flops=flops
+                lambda: lane.submit(run, x, count),
+                label="lane, until submitted",
+                repeats=11,
+                setup=lane.wait,
+            ),
+            ap.measure(
+                lambda: lane.submit(run, x, count).result(),
+                label="lane, until done",
+                repeats=11,
+                flops=flops,
             ),
         )
     checks = {"submit returned before the task was done": returned_first, "results equal": same}

@@ -81,7 +81,7 @@ def cpu_and_gpu(count, cpu_size, gpu_size):
             BOOKS_ORDER: finished,
         }
         rates = {"CPU alone": cpu_flops, "GPU alone": gpu_flops}
-        measurements = ap.measure_in_turn(ways, flops=rates)
+        measurements = ap.measure_in_turn(ways, warmup=1, repeats=9, flops=rates)
         timelines = {
             "plain, CPU first": ap.timeline_of(cpu_first),
             BOOKS_ORDER: ap.timeline_of(seen),
@@ -92,49 +92,91 @@ def cpu_and_gpu(count, cpu_size, gpu_size):
 # %%
 # How long?
 # ---------
-# The limit of the last three rows is the longer of the first two, from the same run.
+# The limit of the last three rows is the longer of the first two, each at its fastest in this run.
 
 gpu = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
-parts = [gpu.measurements[f"{each} alone"].median_s for each in ("CPU", "GPU")]
+least_s = max(gpu.measurements[f"{each} alone"].min_s for each in ("CPU", "GPU"))
 together = ["plain, CPU first", "plain, GPU first", BOOKS_ORDER]
-limit_s = dict.fromkeys(together, max(parts))
+limit_s = dict.fromkeys(together, least_s)
 cpu = f"{gpu.hardware['cpu_cores']} cores of {gpu.hardware['cpu']}"
 caption = f"Ten products each, on {cpu} and on a GPU"
 ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption=caption))
 
 # %%
-# The claim, on the numbers: this page does not build if it stops being true.
+# The claims are held against these numbers. *Hidden* is by the times here: what was saved, of the
+# shorter part alone.
 
-hidden = {label: ap.hidden_share(parts, gpu.measurements[label].median_s) for label in together}
-assert abs(hidden["plain, CPU first"]) < 0.1, "plain PyTorch hides CPU work issued first"
-assert hidden["plain, GPU first"] > 0.9, "plain PyTorch doesn't hide CPU work issued second"
-assert hidden[BOOKS_ORDER] > 0.9, "the lanes don't run at the same time"
-for label, share in hidden.items():
-    print(f"{label}: {share:.1%} of the shorter part is hidden")
+ALONE = "CPU alone", "GPU alone"
+
+
+def hidden(way):
+    """The hidden share of the shorter part, with its interval."""
+    return gpu.estimate(lambda s: ap.hidden_share([s[part] for part in ALONE], s[way]))
+
+
+ap.show(
+    ap.claim(
+        "Plain PyTorch hides next to nothing if the CPU's work is issued first.",
+        hidden("plain, CPU first"),
+        at_most=0.3,
+        unit="%",
+    ),
+    ap.claim(
+        "Issued second, it runs beside the GPU's, and most of the shorter part hides.",
+        hidden("plain, GPU first"),
+        at_least=0.6,
+        unit="%",
+    ),
+    ap.claim(
+        "On lanes most of the shorter part hides, in the book's order.",
+        hidden(BOOKS_ORDER),
+        at_least=0.6,
+        unit="%",
+    ),
+)
 
 # %%
 # See it
 # ------
 # Above, the GPU's queue stays empty until the CPU is done. Below, the same two lines in the same
-# order, on lanes: both start at once. The GPU's kernels take what the clock says of the GPU alone.
+# order, on lanes: both start at once. These are two single runs, and CPU work takes now more, now
+# less, so their lengths are not the medians of the table.
 
 timelines = gpu.timelines
-for label, timeline in timelines.items():
-    (stream,) = (lane for lane in timeline.lanes if lane.startswith("GPU"))
-    assert abs(timeline.busy_s(stream) / parts[1] - 1) < 0.02, f"{label}: clocks disagree"
 ap.show_timelines(
     timelines,
     "e2_cpu_and_gpu",
     title="CPU work issued first: plain PyTorch, then lanes",
     caption="In plain PyTorch the order of the program is the order of the work.",
-    limit_s=max(parts),
+    limit_s=least_s,
+)
+
+# %%
+# The GPU's part takes the same time whoever looks: kernels by the profiler, launches and all by the
+# clock.
+
+
+def gpu_busy_s(timeline):
+    """How long the GPU computed."""
+    kernels = (span for span in timeline.spans if span.lane.startswith("GPU"))
+    return ap.Timeline(tuple(kernels)).busy_s("compute")
+
+
+busy_s = gpu_busy_s(timelines[BOOKS_ORDER])
+ap.show(
+    ap.claim(
+        "The GPU is busy in the timeline for about as long as the clock says of it alone.",
+        gpu.estimate(lambda s: busy_s / s["GPU alone"]),
+        between=(0.9, 1.1),
+        unit="%",
+    )
 )
 
 # %%
 # On this machine
 # ---------------
 # Two CPU lanes play the two parts: a short one and a long one, one thread each. The limit is the
-# longer part, or what this machine's cores can do at all, whichever is more.
+# longer part, which takes a core for each lane: two hardware threads of one core don't reach it.
 
 
 def short_and_long(count, short_size, long_size):
@@ -159,23 +201,23 @@ def short_and_long(count, short_size, long_size):
             "one after the other": serial,
             "on lanes": finished,
         }
-        measurements = ap.measure_in_turn(ways)
+        measurements = ap.measure_in_turn(ways, repeats=11)
         timeline = ap.timeline_of_handles(lanes())
     checks = {"results equal the serial ones": check}
-    values = {"cores": ap.capacity(2).cores}
-    return ap.Findings(measurements, {"on lanes": timeline}, checks, values)
+    return ap.Findings(measurements, {"on lanes": timeline}, checks)
 
 
 here = ap.observed(short_and_long, name="a short and a long part", parameters=HERE)
-short_s, long_s = (here.measurements[f"{each} alone"].min_s for each in ("short", "long"))
-here_limit_s = max(long_s, (short_s + long_s) / here.values["cores"])
-assert here.timelines["on lanes"].overlap_s("lane of the short", "lane of the long") > 0
+alone_s = [here.measurements[f"{each} alone"].min_s for each in ("short", "long")]
+timeline = here.timelines["on lanes"]
+lanes = "lane of the short", "lane of the long"
+share = timeline.overlap_s(*lanes) / min(timeline.busy_s(lane) for lane in lanes)
+shared = here.estimate(lambda _: share)  # of one timeline, so without an interval
 ap.show(
-    ap.compare(
-        here.measurements,
-        limit_s={"on lanes": here_limit_s},
-        caption=f"Two CPU lanes on {here.values['cores']:.2f} cores' worth of this machine",
-    )
+    ap.compare(here.measurements, limit_s={"on lanes": max(alone_s)}, caption="Two CPU lanes"),
+    ap.claim(
+        "Most of the short lane's work runs beside the long one's.", shared, at_least=0.5, unit="%"
+    ),
 )
 
 # %%
