@@ -117,8 +117,8 @@ def one_device(count, sizes, streams, seen):
 # -------
 # A GPU computes a product in blocks, each on one multiprocessor. Where a product has fewer blocks
 # than the GPU has multiprocessors, others' blocks find room beside it. Into how many blocks it is
-# cut is the library's choice; :doc:`exercise 4 <plot_x4_verify_with_nsight>` counts them. What no way
-# beats is the arithmetic. So small products have much to gain, and large ones next to nothing.
+# cut is the library's choice; :doc:`exercise 4 <plot_x4_verify_with_nsight>` counts them. What no
+# way beats is the arithmetic. So small products have much to gain, and large ones next to nothing.
 #
 # How long?
 # ---------

@@ -7,8 +7,8 @@ Use the CPU, a GPU and the bus at the same time
 | **You'll learn:** which of the three has to wait for which, and how little that costs.
 | **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
 
-**The claim.** Three kinds of hardware do the work, so all of it takes little more than its longest
-part alone. A lane for the CPU and a pipeline for the copies are enough. The timeline settles it:
+**The claim.** Three kinds of hardware do the work, so most of the two shorter parts hides behind
+the longest. A lane for the CPU and a pipeline for the copies are enough. The timeline settles it:
 three rows, all busy from the start.
 """
 
@@ -95,10 +95,6 @@ def three_parts(count, size, cpu_count, cpu_size):
             ap.synchronize(gpu)
             return results + on_host
 
-        def seen(way):
-            """The CPU lane's part of the timeline; the profiler sees the GPU's."""
-            return ap.timeline_of_handles(ways[way]()[0])
-
         together = (ONE_STREAM, AT_ONCE)
         expected = finished(SERIAL)
         checks = {f"{way}: equal": ap.workload.equal(finished(way), expected) for way in together}
@@ -109,46 +105,70 @@ def three_parts(count, size, cpu_count, cpu_size):
             ON_CPU: lambda: [handle.result() for handle in on_lane(lane, u, cpu_count)],
             **{way: lambda way=way: finished(way) for way in ways},
         }
-        measurements = ap.measure_in_turn(timed, devices=[gpu], warmup=1, repeats=5)
-        timelines = {way: ap.timeline_of(lambda way=way: seen(way)) for way in together}
+        measurements = ap.measure_in_turn(timed, devices=[gpu], warmup=1, repeats=7)
+
+        def look():
+            """Each way in a range of its own; returns the CPU lane's part of the timeline."""
+            handles = []
+            for way in together:
+                with ap.annotate(way):
+                    own, on_host = ways[way]()
+                    lane.wait()
+                    ap.synchronize(gpu)
+                handles += own
+                del on_host  # outside of the range; the next way gets this memory
+            return ap.timeline_of_handles(handles)
+
+        whole = ap.timeline_of(look)
+        timelines = {way: whole.within(way)[0] for way in together}
     return ap.Findings(measurements, timelines, checks)
 
 
 # %%
 # How long?
 # ---------
-# The limit comes from the three parts, measured in turn with all the rest.
+# The limit comes from the fastest runs of the three parts, measured in turn with all the rest.
 
+PARTS = PRODUCTS, COPIES, ON_CPU
 gpu = ap.recorded(three_parts, name="x3_cpu_gpu_and_the_bus", parameters=BOOK)
-median_s = {label: each.median_s for label, each in gpu.measurements.items()}
-parts_s = [median_s[part] for part in (PRODUCTS, COPIES, ON_CPU)]
-limit_s = least_s(BOOK["count"], *parts_s)
+limit_s = least_s(BOOK["count"], *(gpu.measurements[part].min_s for part in PARTS))
 limits = dict.fromkeys((SERIAL, ONE_STREAM, AT_ONCE), limit_s)
 caption = f"{BOOK['count']} products, as many copies, and {BOOK['cpu_count']} products on the CPU"
 ap.show(ap.compare(gpu.measurements, limit_s=limits, caption=caption))
 
 # %%
-# The claim, on the numbers: this page does not build if it stops being true.
+# The claims are held against these numbers. *Hidden* is by the times here: what was saved, of the
+# two shorter parts.
 
-hidden = {way: ap.hidden_share(parts_s, median_s[way]) for way in (ONE_STREAM, AT_ONCE)}
-assert limit_s / median_s[AT_ONCE] >= 0.85, "three at once are far from the limit"
-assert hidden[AT_ONCE] >= 0.7, "the shorter parts don't hide behind the longest"
-assert median_s[ONE_STREAM] >= 0.97 * sum(parts_s[:2]), "one stream overlaps after all"
-for way, share in hidden.items():
-    print(f"{way}: {share:.0%} of what can be hidden is hidden")
-print(f"All at once takes {median_s[AT_ONCE] / max(parts_s):.2f} x the longest part alone.")
+
+def hidden(way):
+    """The hidden share of the shorter parts, with its interval."""
+    return gpu.estimate(lambda s: ap.hidden_share([s[part] for part in PARTS], s[way]))
+
+
+ap.show(
+    ap.claim(
+        "With a CPU lane and a pipeline most of the two shorter parts hides.",
+        hidden(AT_ONCE),
+        at_least=0.6,
+        unit="%",
+    ),
+    ap.claim(
+        "On one stream products and copies take as long as one after the other.",
+        gpu.estimate(lambda s: s[ONE_STREAM] / (s[PRODUCTS] + s[COPIES])),
+        at_least=0.9,
+        unit="%",
+    ),
+)
 
 # %%
 # See it
 # ------
 # Above, one stream: the CPU computes meanwhile, but no copy runs beside a product. Below, a row for
-# each kind of hardware, and only the last copy has nothing beside it.
+# each kind of hardware, and only the last copy has nothing beside it. *Hidden* is by the timeline
+# here: the share of the copying during which the GPU computes. What the CPU does beside it doesn't
+# count.
 
-timeline = gpu.timelines[AT_ONCE]
-(stream,) = (lane for lane in timeline.lanes if "stream" in lane)
-assert abs(timeline.busy_s(stream) / median_s[PRODUCTS] - 1) < 0.03, "the clocks disagree"
-assert timeline.hidden("copy", stream) >= 0.9, "copies don't run while the GPU computes"
-assert timeline.overlap_s("CPU lane", "copy") > 0, "the CPU doesn't compute while copies run"
 ap.show_timelines(
     gpu.timelines,
     "x3_cpu_gpu_and_the_bus",
@@ -158,10 +178,62 @@ ap.show_timelines(
 )
 
 # %%
+# And the claims on the timelines, which are of single runs. Where copies take longer than products,
+# the products are what hides.
+
+
+def beside(timeline, one, other):
+    """The share of the shorter one's busy time in which both ran."""
+    return timeline.overlap_s(one, other) / min(timeline.busy_s(one), timeline.busy_s(other))
+
+
+def products_lane(timeline):
+    """The stream of the GPU's products."""
+    return next(span.lane for span in timeline.select("compute") if span.lane != "CPU lane")
+
+
+timeline = gpu.timelines[AT_ONCE]
+stream = products_lane(timeline)
+in_one = gpu.timelines[ONE_STREAM]
+shares = {
+    "one stream": beside(in_one, "copy", products_lane(in_one)),
+    "copies": beside(timeline, "copy", stream),
+    "CPU": beside(timeline, "CPU lane", stream),
+    "busy": timeline.busy_s(stream),
+}
+ap.show(
+    ap.claim(
+        "On one stream no copy runs beside the GPU's products.",
+        gpu.estimate(lambda _: shares["one stream"]),
+        at_most=0.1,
+        unit="%",
+    ),
+    ap.claim(
+        "With a pipeline copies and the GPU's products run at the same time.",
+        gpu.estimate(lambda _: shares["copies"]),
+        at_least=0.7,
+        unit="%",
+    ),
+    ap.claim(
+        "The CPU's products run beside the GPU's.",
+        gpu.estimate(lambda _: shares["CPU"]),
+        at_least=0.6,
+        unit="%",
+    ),
+    ap.claim(
+        "The GPU is busy in the timeline for about as long as the clock says of its products.",
+        gpu.estimate(lambda s: shares["busy"] / s[PRODUCTS]),
+        between=(0.9, 1.1),
+        unit="%",
+    ),
+)
+
+# %%
 # On this machine
 # ---------------
 # Without a GPU, one CPU lane plays its part, another makes the copies, and a third is the CPU's.
-# The first and the last want a core each, so the limit comes from what the cores here can do.
+# The first and the last want a core each. The limit is the longer of the two; where cores are two
+# hardware threads of one, the last column tells.
 
 
 def three_lanes(count, size, cpu_count, cpu_size):
@@ -192,17 +264,21 @@ def three_lanes(count, size, cpu_count, cpu_size):
         checks = {"equal": ap.workload.equal(ways["on three lanes"](), expected)}
         measurements = ap.measure_in_turn(ways, repeats=9)
         timeline = ap.timeline_of_handles(at_once())
-    values = {"cores": ap.capacity(2).cores}
-    return ap.Findings(measurements, {"on three lanes": timeline}, checks, values)
+    return ap.Findings(measurements, {"on three lanes": timeline}, checks)
 
 
 here = ap.observed(three_lanes, name="three CPU lanes", parameters=HERE)
-here_s = [here.measurements[part].min_s for part in (PRODUCTS, ON_CPU)]
-cores = here.values["cores"]
-limits = {"on three lanes": max(*here_s, sum(here_s) / cores)}
-caption = f"Three CPU lanes on {cores:.2f} cores' worth of this machine"
-assert here.timelines["on three lanes"].overlap_s("the GPU's part", "CPU lane") > 0
-ap.show(ap.compare(here.measurements, limit_s=limits, caption=caption))
+longer_s = max(here.measurements[part].min_s for part in (PRODUCTS, ON_CPU))
+here_at_once = beside(here.timelines["on three lanes"], "the GPU's part", "CPU lane")
+ap.show(
+    ap.compare(here.measurements, limit_s={"on three lanes": longer_s}, caption="Three CPU lanes"),
+    ap.claim(
+        "The GPU's part and the CPU's run at the same time on lanes.",
+        here.estimate(lambda _: here_at_once),  # of one timeline, so without an interval
+        at_least=0.5,
+        unit="%",
+    ),
+)
 
 # %%
 # When this does not help

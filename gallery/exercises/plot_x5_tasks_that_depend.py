@@ -9,7 +9,7 @@ Run tasks that depend on each other
 | **You need:** nothing but this page; without two GPUs it shows records and runs on CPU lanes.
 
 **The claim.** The program stays the serial one. Given as tasks, it returns the same bits, runs
-faster than those tasks one after another, and takes at most a quarter more than the limit: the
+faster than those tasks one after another, and comes near what its tasks' own times allow: the
 longest chain or the busiest GPU, whichever takes longer. The timelines settle it.
 """
 
@@ -110,8 +110,9 @@ ap.plot.show("x5_plan_of_tiles")
 # %%
 # Predict
 # -------
-# Each task is measured alone. No order can then beat the longest chain, nor the busiest device's
-# work. The plan's makespan is what its own order takes by these times. Each GPU gets one stream: a
+# Each task is measured alone. By these times no order can beat the longest chain, nor the busiest
+# device's work. That is an estimate, as a task may take more or less in company than it did alone.
+# The plan's makespan is what its own order takes by these times. Each GPU gets one stream: a
 # product fills it, and on a second one products could hold up the longest chain.
 
 
@@ -135,7 +136,7 @@ def timed(graph, tasks, right, others):
         ways = {TWIN: graph.run_serial, RUN: graph.run, **others}
         measurements = ap.measure_in_turn(ways, warmup=2, repeats=7)
         timelines = {TWIN: graph.run_serial().timeline, RUN: graph.run().timeline}
-    values = {"limit_s": plan.limit_s, "chain_s": chain_s(plan), "makespan_s": plan.makespan_s}
+    values = {"estimate_s": plan.limit_s, "chain_s": chain_s(plan), "makespan_s": plan.makespan_s}
     return ap.Findings(measurements, timelines, checks, values)
 
 
@@ -184,22 +185,34 @@ def tiled(count, size, devices):
 # Their serial twin runs the same tasks one after another, each to its end.
 
 both = ap.recorded(two_towers, name="x5_two_towers", parameters=TOWERS, gpus=2)
-limits = dict.fromkeys((RUN, PLAIN), both.values["limit_s"])
+ESTIMATE = {"limit_name": "estimate", "baseline": TWIN}
+towers_s = both.values["estimate_s"]
+estimates = dict.fromkeys((RUN, PLAIN), towers_s)
 caption = f"Two towers of {TOWERS['layers']} layers on two GPUs"
-ap.show(ap.compare(both.measurements, limit_s=limits, baseline=TWIN, caption=caption))
+ap.show(
+    ap.compare(both.measurements, limit_s=estimates, caption=caption, **ESTIMATE),
+    ap.claim(
+        "Two towers take little more than half of what their tasks take one after another.",
+        both.estimate(lambda s: s[TWIN] / s[RUN]),
+        at_least=1.5,
+        unit="×",
+    ),
+    ap.claim(
+        "The towers come near the estimate.",
+        both.estimate(lambda s: towers_s / s[RUN]),
+        at_least=0.7,
+        unit="%",
+    ),
+)
 
 # %%
 # Plain PyTorch needs no graph for this: its launches return at once, and nothing waits in between.
 
-run, twin = (both.measurements[way] for way in (RUN, TWIN))
-assert run.speedup_over(twin) >= 1.5, f"only {run.speedup_over(twin):.2f} x the serial twin"
-assert both.values["limit_s"] / run.median_s >= 0.8, "the towers are far from their limit"
 ap.show_timelines(
     both.timelines,
     "x5_two_towers",
     title="Two towers",
     caption="The same tasks; the last one needs both towers.",
-    limit_s=both.values["limit_s"],
 )
 
 # %%
@@ -208,30 +221,40 @@ ap.show_timelines(
 # The library's own, on one GPU, does less work: of tiles on the diagonal it computes one half.
 
 gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
-limits = {RUN: gpus.values["limit_s"]}
+tiles_s = gpus.values["estimate_s"]
 caption = f"Cholesky factorisation in {TILED['count']} x {TILED['count']} tiles on two GPUs"
-ap.show(ap.compare(gpus.measurements, limit_s=limits, baseline=TWIN, caption=caption))
+ap.show(
+    ap.compare(gpus.measurements, limit_s={RUN: tiles_s}, caption=caption, **ESTIMATE),
+    ap.claim(
+        "The factorisation is clearly faster than its tasks one after another.",
+        gpus.estimate(lambda s: s[TWIN] / s[RUN]),
+        at_least=1.3,
+        unit="×",
+    ),
+    ap.claim(
+        "The factorisation comes near the estimate.",
+        gpus.estimate(lambda s: tiles_s / s[RUN]),
+        at_least=0.7,
+        unit="%",
+    ),
+)
 
 # %%
-# The claim, on the numbers: this page does not build if it stops being true.
+# What the estimate is made of, and how busy the GPUs were in one run.
 
-run, twin = (gpus.measurements[way] for way in (RUN, TWIN))
-limit_s, chain = gpus.values["limit_s"], gpus.values["chain_s"]
-assert run.speedup_over(twin) >= 1.2, f"only {run.speedup_over(twin):.2f} x the serial twin"
-assert limit_s / run.median_s >= 0.8, "the factorisation is far from its limit"
-print(f"limit {1e3 * limit_s:.1f} ms; plan {1e3 * gpus.values['makespan_s']:.1f} ms", end="; ")
-print(f"run {1e3 * run.median_s:.1f} ms")
+timeline, chain = gpus.timelines[RUN], gpus.values["chain_s"]
+print(f"estimate {1e3 * tiles_s:.1f} ms; plan {1e3 * gpus.values['makespan_s']:.1f} ms", end="; ")
+print(f"run {1e3 * gpus.measurements[RUN].median_s:.1f} ms")
 for device in TILED["devices"]:
-    timeline = gpus.timelines[RUN]
     print(f"{device} is busy for {timeline.busy_s(device) / timeline.makespan_s:.0%} of the run.")
-print(f"The longest chain takes {1e3 * chain:.1f} ms: no number of GPUs can beat that.")
+print(f"By these times the longest chain takes {1e3 * chain:.1f} ms, on however many GPUs.")
 
 # %%
 # See it
 # ------
 # `potrf`, `trsm` below it, `gemm` on the next diagonal tile, and again: that is the longest chain,
-# and other products fill its gaps while there are enough of them. What is missing to the limit is
-# lost at the start, where one GPU has to wait for the other's `potrf`, and where a tile that is
+# and other products fill its gaps while there are enough of them. What is missing to the estimate
+# is lost at the start, where one GPU has to wait for the other's `potrf`, and where a tile that is
 # needed next is not there yet.
 
 ap.show_timelines(
@@ -239,21 +262,28 @@ ap.show_timelines(
     "x5_tasks_that_depend",
     title="A Cholesky factorisation on two GPUs",
     caption="Tiles that the other GPU needs are copied as soon as they are finished.",
-    limit_s=limit_s,
 )
 
 # %%
 # On this machine
 # ---------------
 # The same function, with smaller tiles, on two CPU lanes. They share the memory, so there are no
-# copies; what they gain is up to the cores.
+# copies; what they gain is up to the cores. The estimate takes a core for each lane.
 
 here = ap.observed(tiled, name="Cholesky on CPU lanes", parameters=HERE)
-cores = ap.capacity(2).cores
-limits = {RUN: max(here.values["limit_s"], here.measurements[TWIN].min_s / cores)}
-assert here.timelines[RUN].overlap_s("cpu #0", "cpu #1") > 0, "the lanes ran one after the other"
-caption = f"In {HERE['count']} x {HERE['count']} tiles, on {cores:.2f} cores' worth of this machine"
-ap.show(ap.compare(here.measurements, limit_s=limits, baseline=TWIN, caption=caption))
+timeline = here.timelines[RUN]
+together = sum(span.duration_s for span in timeline.spans) / timeline.busy_s()
+estimates = {RUN: here.values["estimate_s"]}
+caption = f"In {HERE['count']} x {HERE['count']} tiles, on two CPU lanes"
+ap.show(
+    ap.compare(here.measurements, limit_s=estimates, caption=caption, **ESTIMATE),
+    ap.claim(
+        "Tasks that don't depend on each other run at the same time on two lanes.",
+        here.estimate(lambda _: together),  # of one timeline, so without an interval
+        at_least=1.1,
+        unit="at once",
+    ),
+)
 
 # %%
 # When this does not help

@@ -225,8 +225,8 @@ ap.show(ap.tabulate(["step", ONE, PLAIN, GRAPH], rows, caption=caption, origin=g
 # ---------
 # The estimate is the plan's, from the tasks' own times, each measured alone: the longest chain of
 # them, or all that one device has to do. A task may take less in company than it did alone, the
-# CPU's above all, so a step can beat the estimate. The CPU needs the gradients of both GPUs before it
-# can add.
+# CPU's above all, so a step can beat the estimate. The CPU needs the gradients of both GPUs before
+# it can add.
 
 estimates = dict.fromkeys((SERIAL, GRAPH), gpus.values["estimate, s"])
 caption = "One step on a CPU and two GPUs"
@@ -307,9 +307,9 @@ ap.show(ap.draw(timeline, title="The figure on CPU lanes", caption="A lane for e
 # -----------------------
 # Plain PyTorch computes on both GPUs at once, too; written with care, it leaves the graph little to
 # gain, or nothing: the table has both. What the graph spares is the care: pinned copies, waits, and
-# an order that lets the CPU work while GPUs do. And however a step is ordered, each parameter passes
-# the CPU: a batch that computes no longer than that is better left on one GPU. GPUs that reach each
-# other directly can add gradients without a CPU.
+# an order that lets the CPU work while GPUs do. And however a step is ordered, each parameter
+# passes the CPU: a batch that computes no longer than that is better left on one GPU. GPUs that
+# reach each other directly can add gradients without a CPU.
 #
 # Now you
 # -------
