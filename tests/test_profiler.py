@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from autopar import annotate, cpu_lane, timeline_of, timeline_of_handles
+from autopar import annotate, cpu_lane, timeline_of, timeline_of_handles, timelines_of
 from autopar.profiler import spans_of_events
 
 # How far the two clocks may drift apart between the calibrating marks and the work.
@@ -150,3 +150,22 @@ def test_an_error_of_the_work_comes_through_and_the_next_session_is_unharmed():
             pass
 
     assert [span.name for span in timeline_of(fine).spans] == ["fine"]
+
+
+def test_several_ways_in_one_session_each_have_their_own_spans() -> None:
+    x = torch.rand(32, 32)
+    with cpu_lane(name="worker") as lane:
+
+        def way(name, count):
+            with annotate("not part of it"):
+                return timeline_of_handles([lane.submit(x.mm, x, name=name) for _ in range(count)])
+
+        timelines = timelines_of({"one": lambda: way("a", 2), "two": lambda: way("b", 3)})
+    assert {
+        label: [(span.name, span.lane) for span in timeline.spans]
+        for label, timeline in timelines.items()
+    } == {"one": [("a", "worker")] * 2, "two": [("b", "worker")] * 3}
+
+
+def test_ways_without_spans_have_empty_timelines() -> None:
+    assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()

@@ -99,17 +99,7 @@ def one_device(count, sizes, streams, seen):
         if size in seen:
             looked_at |= ways
 
-    def look():
-        """Each way in a range of its own: a session of the profiler takes longer than all ways."""
-        for label, way in looked_at.items():
-            with ap.annotate(label):
-                results = way()
-                ap.synchronize(gpu)
-            del results
-
-    whole = ap.timeline_of(look)
-    timelines = {label: whole.within(label)[0] for label in looked_at}
-    return ap.Findings(measurements, timelines, checks, values)
+    return ap.Findings(measurements, ap.timelines_of(looked_at), checks, values)
 
 
 # %%

@@ -95,6 +95,10 @@ def three_parts(count, size, cpu_count, cpu_size):
             ap.synchronize(gpu)
             return results + on_host
 
+        def seen(way):
+            """The CPU lane's part of the timeline; the profiler sees the GPU's."""
+            return ap.timeline_of_handles(ways[way]()[0])
+
         together = (ONE_STREAM, AT_ONCE)
         expected = finished(SERIAL)
         checks = {f"{way}: equal": ap.workload.equal(finished(way), expected) for way in together}
@@ -106,21 +110,7 @@ def three_parts(count, size, cpu_count, cpu_size):
             **{way: lambda way=way: finished(way) for way in ways},
         }
         measurements = ap.measure_in_turn(timed, devices=[gpu], warmup=1, repeats=7)
-
-        def look():
-            """Each way in a range of its own; returns the CPU lane's part of the timeline."""
-            handles = []
-            for way in together:
-                with ap.annotate(way):
-                    own, on_host = ways[way]()
-                    lane.wait()
-                    ap.synchronize(gpu)
-                handles += own
-                del on_host  # outside of the range; the next way gets this memory
-            return ap.timeline_of_handles(handles)
-
-        whole = ap.timeline_of(look)
-        timelines = {way: whole.within(way)[0] for way in together}
+        timelines = ap.timelines_of({way: lambda way=way: seen(way) for way in together})
     return ap.Findings(measurements, timelines, checks)
 
 

@@ -106,7 +106,7 @@ def compute_and_copy(count, size):
         # By itself and only a few times, as it takes ten times as long as the others.
         slow = ap.measure(run_wait_copy, label=FIRST, devices=[gpu], warmup=0, repeats=3)
         run, copy, *others = ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=7)
-        timelines = {way: ap.timeline_of(ways[way]) for way in (SECOND, SIDE)}
+        timelines = ap.timelines_of({way: ways[way] for way in (SECOND, SIDE)})
     return ap.Findings([run, copy, slow, *others], timelines, checks)
 
 

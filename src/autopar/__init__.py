@@ -17,7 +17,7 @@ from autopar.lane import Lane
 from autopar.machine import Capacity, capacity, describe
 from autopar.measurement import Measurement, hidden_share
 from autopar.pictures import show_timelines
-from autopar.profiler import timeline_of
+from autopar.profiler import timeline_of, timelines_of
 from autopar.provenance import VERSION
 from autopar.record import Findings, Record, RecordError, newest_record
 from autopar.span import Span, Timeline
@@ -93,6 +93,7 @@ __all__ = [
     "tabulate",
     "timeline_of",
     "timeline_of_handles",
+    "timelines_of",
     "try_all_gpus",
     "try_gpu",
     "workload",
