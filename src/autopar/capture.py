@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from autopar.handle import use_on_current_streams
 from autopar.measurement import Measurement
 from autopar.node import Node, Task
 from autopar.schedule import Job, Resource, Schedule, schedule
+from autopar.state import State
 
 BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues by default
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
@@ -89,15 +91,22 @@ def captured(
 
     Raises:
         ValueError: A node is not on that GPU, or an input is none.
-        RuntimeError: Something in a task can't be captured; the message names the task.
+        RuntimeError: Something in a task can't be captured; the message names the task. Or the
+            current stream is being captured.
     """
     gpu = _gpu_of(nodes)
-    held, static = _with_static(nodes, list(inputs))
-    with torch.cuda.device(gpu), _unchanged(held):
-        tries = [_capture(held, _ordered(held, costs_s, 1), static, 1)]
-        for branches in (each for each in BRANCHES if each <= len(held)):
-            tries.append(_capture(held, _ordered(held, costs_s, branches), static, branches))
-        trials = _in_turn(tries)
+    with torch.cuda.device(gpu):
+        if torch.cuda.is_current_stream_capturing():
+            msg = "the current stream is being captured; expected capture() outside of it."
+            raise RuntimeError(msg)
+        held, static = _with_static(nodes, list(inputs))
+        with _unchanged(held, gpu) as generators:
+            tries = [
+                _capture(held, _ordered(held, costs_s, branches), static, branches, generators)
+                for branches in (1, *BRANCHES)
+                if branches <= len(held)
+            ]
+            trials = _in_turn(tries)
     best = min(tries, key=lambda each: trials[each.branches].median_s)
     gains = trials[best.branches].median_s < (1 - _GAIN) * trials[tries[0].branches].median_s
     chosen = best if gains else tries[0]
@@ -146,25 +155,31 @@ def _ordered(nodes: tuple[Node, ...], costs_s: Sequence[float], branches: int) -
 
 
 def _capture(
-    nodes: tuple[Node, ...], order: Schedule, inputs: list[torch.Tensor], branches: int
+    nodes: tuple[Node, ...],
+    order: Schedule,
+    inputs: list[torch.Tensor],
+    branches: int,
+    generators: Sequence[torch.Generator],
 ) -> Captured:
     """Capture nodes in an order; its lanes become branches that fork from one stream and join."""
     streams = {lane: torch.cuda.Stream() for lane in order.lanes}
-    for _ in range(_WARM_UPS):  # libraries make their workspaces, a set for each stream
-        _issue(nodes, order, streams, torch.cuda.current_stream(), [])
-        torch.cuda.synchronize()
-    torch._C._cuda_clearCublasWorkspaces()  # the graph must have its own, as others may go
-    cuda_graph = torch.cuda.CUDAGraph()
-    first, before = streams[order.entries[0].lane], torch.cuda.current_stream()
     begun: list[str] = []
     try:
-        with torch.cuda.graph(cuda_graph, stream=first):
+        for _ in range(_WARM_UPS):  # libraries make their workspaces, a set for each stream
+            _issue(nodes, order, streams, torch.cuda.current_stream(), begun)
+            torch.cuda.synchronize()
+    except BaseException as error:
+        error.add_note(f"in task {begun[-1]!r}, which was tried before it was captured")
+        raise
+    torch._C._cuda_clearCublasWorkspaces()  # the graph must have its own, as others may go
+    torch.cuda.empty_cache()
+    cuda_graph, first = torch.cuda.CUDAGraph(), streams[order.entries[0].lane]
+    try:
+        with torch.cuda.stream(first), _recorded(cuda_graph, generators):
             # Kept until the end, so that no branch gets memory that another one still reads.
             results = _issue(nodes, order, streams, first, begun)
     except Exception as error:
-        torch.cuda.set_stream(before)  # where capturing fails, torch forgets to
-        cause = error.__context__ or error
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         msg = (
             f"task {begun[-1]!r} can't be captured: {reason}. Leave out what makes it wait for the "
             f"GPU or depends on the CPU, or run the graph with run()."
@@ -173,6 +188,60 @@ def _capture(
     finally:
         torch._C._cuda_clearCublasWorkspaces()  # nobody else is to work in the graph's
     return Captured(cuda_graph, nodes, results, inputs, branches)
+
+
+@contextmanager
+def _recorded(
+    cuda_graph: torch.cuda.CUDAGraph, generators: Sequence[torch.Generator]
+) -> Iterator[None]:
+    """Capture what the current stream is given; if that fails, leave all as it was.
+
+    Other threads may allocate and wait meanwhile. What the block raises is never replaced by what
+    ending the capture raises after it.
+    """
+    pool = torch.cuda.graph_pool_handle()
+    for each in generators:
+        cuda_graph.register_generator_state(each)
+    try:
+        cuda_graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                cuda_graph.capture_end()
+            raise
+        cuda_graph.capture_end()
+    except BaseException:
+        with suppress(Exception):
+            _mend(cuda_graph, pool, generators)
+        raise
+
+
+def _mend(
+    cuda_graph: torch.cuda.CUDAGraph, pool: Any, generators: Sequence[torch.Generator]
+) -> None:
+    """Undo what torch leaves undone where a capture fails to end.
+
+    The allocator goes on to note that one is under way, and so do the generators of random
+    numbers, until the next capture ends well. To give them other states instead would cut them off
+    from graphs that were captured before.
+    """
+    with suppress(RuntimeError):
+        cuda_graph.pool()  # raises if the capture has not ended
+        return
+    gpu = torch.cuda.current_device()
+    with suppress(RuntimeError):  # it may have ended this, depending on where it failed
+        torch._C._cuda_endAllocateToPool(gpu, pool)
+    with suppress(RuntimeError):
+        torch._C._cuda_releasePool(gpu, pool)
+    number, good = torch.zeros(1, device=gpu), torch.cuda.CUDAGraph()
+    for each in generators:
+        good.register_generator_state(each)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        good.capture_begin(capture_error_mode="thread_local")
+        number.zero_()
+        good.capture_end()
 
 
 def _issue(
@@ -187,42 +256,73 @@ def _issue(
     Names of nodes are noted in `begun` as they are queued.
     """
     results: list[Any] = [None] * len(nodes)
-    waited_for = {wait for entry in order.entries for wait in entry.waits}
     ends: dict[int, torch.cuda.Event] = {}
     fork = stream.record_event()
-    forked: set[str] = set()
-    for entry in order.entries:
-        own = streams[entry.lane]
-        with torch.cuda.stream(own):
-            if entry.lane not in forked and own != stream:
-                own.wait_event(fork)
-            forked.add(entry.lane)
-            for wait in entry.waits:
-                own.wait_event(ends[wait])
+    forked: set[torch.cuda.Stream] = set()
+    try:
+        for entry in order.entries:
+            own = streams[entry.lane]
             begun.append(nodes[entry.job].name)
-            results[entry.job] = nodes[entry.job].call(results)
-            if entry.job in waited_for:
-                ends[entry.job] = own.record_event()
-    for lane in forked:
-        if streams[lane] != stream:
-            stream.wait_stream(streams[lane])
+            with torch.cuda.stream(own):
+                if own not in forked and own != stream:
+                    own.wait_event(fork)
+                    forked.add(own)
+                for wait in entry.waits:
+                    own.wait_event(ends[wait])
+                results[entry.job] = nodes[entry.job].call(results)
+                ends[entry.job] = own.record_event()  # fails if the task has broken the capture
+    except BaseException:
+        for each in forked:  # what is forked has to join: else the capture can't end
+            with suppress(Exception):
+                stream.wait_stream(each)
+        raise
+    for each in forked:
+        stream.wait_stream(each)
     return results
 
 
 @contextmanager
-def _unchanged(nodes: tuple[Node, ...]) -> Iterator[None]:
-    """Give tensors that tasks write to their values back: trials are no runs."""
-    tensors = {id(leaf): leaf for node in nodes for leaf in node.leaves if _is_tensor(leaf)}
-    before = {key: (each, each.detach().clone()) for key, each in tensors.items()}
-    versions = {key: each._version for key, each in tensors.items() if not each.is_inference()}
+def _unchanged(nodes: tuple[Node, ...], gpu: torch.device) -> Iterator[list[torch.Generator]]:
+    """Give tensors that tasks write, and random numbers, back: trials are no runs.
+
+    Yields:
+        Generators of the GPU's random numbers that tasks use, beside the default one.
+    """
+    found = State((node.name, (node.fn, node.leaves)) for node in nodes)
+    listed = {id(each): each for _, each in found.tensors if not is_lazy(each)}
+    tensors = [(each, each.detach().clone()) for each in listed.values()]
+    defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
+    states = [(each, each.get_state()) for each in [*defaults, *found.generators]]
     try:
-        yield
-    finally:
-        with torch.no_grad():
-            for key, (each, copy) in before.items():
-                if versions.get(key) != (None if each.is_inference() else each._version):
-                    each.copy_(copy)
-        torch.cuda.synchronize()
+        yield [each for each in found.generators if each.device == gpu]
+    except BaseException as error:
+        try:
+            _give_back(tensors, states)
+        except Exception as later:
+            error.add_note(f"after that, tensors could not be given their values back: {later}")
+        raise
+    _give_back(tensors, states)
+
+
+def _give_back(
+    tensors: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    states: Iterable[tuple[torch.Generator, torch.Tensor]],
+) -> None:
+    torch.cuda.synchronize()
+    for generator, state in states:
+        generator.set_state(state)
+    for tensor, before in tensors:
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if not _equal(tensor.detach(), before):
+                tensor.copy_(before)
+    torch.cuda.synchronize()
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return torch.equal(tensor, other)
+    except (RuntimeError, NotImplementedError):  # some layouts and dtypes can't be compared
+        return False
 
 
 def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
@@ -241,7 +341,3 @@ def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
         each.branches: Measurement(f"{each.branches} branches", tuple(own))
         for each, own in zip(tries, samples, strict=True)
     }
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, torch.Tensor)

@@ -305,7 +305,7 @@ class TaskGraph:
         """Make a CUDA graph of all tasks, with parallel branches where they pay.
 
         Where they don't, in a trial of its own, it is one chain of the tasks in order. Tensors
-        that are written are given back their values after the trial.
+        and generators of random numbers have their values again after the trial.
 
         Args:
             inputs: Tensors given to `add` that each replay is to have anew; others are read where
@@ -313,7 +313,8 @@ class TaskGraph:
 
         Raises:
             ValueError: A task is not on the one GPU, or an input is no argument of any.
-            RuntimeError: A task can't be captured, as one that waits for the GPU.
+            RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
+                stream is being captured. All is as it was before.
         """
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
         with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):

@@ -65,10 +65,12 @@ class State:
 
     Attributes:
         tensors: Those that were found, each with its name.
+        generators: torch's generators of random numbers that were found.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
+        self.generators: list[torch.Generator] = []
         self._held: list[_Held] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
@@ -135,6 +137,7 @@ class State:
             self._find_in_class(value)
         elif (chance := _chance(value)) is not None:
             get, put = chance
+            self.generators += [value] if isinstance(value, torch.Generator) else []
             self._hold(
                 lambda key: f"the state of {name}",
                 lambda: {"state": pickle.dumps(get())},
