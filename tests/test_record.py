@@ -5,6 +5,7 @@ import importlib.util
 import itertools
 import json
 import os
+import random
 import re
 import socket
 from dataclasses import replace
@@ -14,9 +15,9 @@ import pytest
 import torch
 
 import autopar
-from autopar.experiment import RECORD_TO, observed, recorded
+from autopar.experiment import RECORD_TO, newest_record, observed, recorded
 from autopar.measurement import Measurement
-from autopar.record import Findings, RecordError, load_record, newest_record, write_record
+from autopar.record import Findings, RecordError, load_record, newest_of, write_record
 from autopar.span import Span, Timeline
 
 _NAME = "two_gpus"
@@ -105,7 +106,7 @@ def test_files_lie_beside_the_record_and_are_those_that_were_recorded(gpus, tmp_
     with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
         load_record(path)
     beside.unlink()
-    with pytest.raises(RecordError, match=r"report\.sqlite can't be read"):
+    with pytest.raises(RecordError, match=r"report\.sqlite is missing"):
         load_record(path)
 
 
@@ -184,7 +185,7 @@ def test_provenance_is_there_and_tells_no_names(path):
     assert {"autopar", "autopar_commit", "autopar_sources", "python"} <= set(fields["software"])
     assert {"processors", "cpu", "cpu_cores", "gpus"} <= set(fields["hardware"])
     assert fields["recorded_at"].endswith("+00:00")
-    assert fields["command"] == "python -m autopar record test_record.py"
+    assert fields["command"] == "python -m autopar record"
     assert path.name == f"{_NAME}.json"
     assert socket.gethostname() not in text
     assert_no_paths(fields)
@@ -225,9 +226,7 @@ def refused(path, tmp_path):
             load(tmp_path)
         text = str(caught.value)
         assert text.startswith(f"{path.parent.name}/{path.name}: ")
-        assert text.endswith(
-            "On a machine with 2 GPUs run: python -m autopar record test_record.py"
-        )
+        assert text.endswith("On a machine with 2 GPUs run: python -m autopar record")
 
     return refused
 
@@ -263,7 +262,16 @@ def test_bytes_that_are_no_text_are_refused(path, refused):
 def test_a_folder_in_its_place_is_refused(path, refused):
     path.unlink()
     path.mkdir()
-    refused("is not whole JSON")
+    refused("it is no file")
+
+
+def test_a_link_to_itself_and_a_pipe_are_refused(path, refused):
+    path.unlink()
+    path.symlink_to(path)
+    refused("it is no file")
+    path.unlink()
+    os.mkfifo(path)  # to read it would wait for ever
+    refused("it is no file")
 
 
 def test_every_edit_by_hand_breaks_the_seal(path, refused):
@@ -322,7 +330,7 @@ def test_fields_that_are_missing_or_of_the_wrong_type_are_refused(path, refused,
     if missing:
         del fields[field]
     path.write_text(json.dumps(reseal(fields)))
-    refused(f"'{field}' is missing or not a ")
+    refused(f"'{field}' is missing or not as autopar writes it")
 
 
 @pytest.mark.parametrize("broken", [True, False])
@@ -351,6 +359,28 @@ def test_a_seal_of_the_wrong_type_is_refused(path, refused, broken):
         (("timelines", "both"), []),
         (("hardware", "processors"), ...),
         (("software", "torch"), ...),
+        (("timelines", "both", "spans"), [[-1, 0, 1, 2]]),
+        (("timelines", "both", "spans"), [[0, 0, 10**400, 10**401]]),
+        (("timelines", "both", "alignment_error_s"), "0"),
+        (("timelines", "both", "names"), [None]),
+        (("measurements", "both", "values_s"), [True, True, True]),
+        (("measurements", "both", "flops"), [2.0]),
+        (("checks", "same result"), "yes"),
+        (("checks", "same result"), False),
+        (("values", "capacity_cores"), "2"),
+        (("values", "capacity_cores"), 10**18),
+        (("values", "capacity_cores"), -(10**400)),
+        (("hardware", "gpus"), [{"name": "H200"}, 3]),
+        (("hardware", "gpus"), [{"name": {}}]),
+        (("software", "torch"), 2.9),
+        (("experiment",), "another"),
+        (("digest",), "sha256:0"),
+        (("recorded_at",), "yesterday"),
+        (("recorded_at",), "2026-11-22T10:00:00"),
+        (("files",), {"x.sqlite": 3}),
+        (("files",), ["x.sqlite"]),
+        (("files",), {"../x.sqlite": "sha256:0"}),
+        (("command",), "half a character: \ud800"),
         (("surprise",), 3),
     ],
 )
@@ -364,7 +394,7 @@ def test_contents_that_cannot_be_are_refused(path, refused, place, value):
     else:
         owner[place[-1]] = value
     path.write_text(json.dumps(reseal(fields)))
-    refused("can't be read")
+    refused("read|not as autopar writes it|no file's name|is a record of|no digest|time|whole")
 
 
 def test_a_missing_record_is_refused(path, tmp_path):
@@ -373,8 +403,120 @@ def test_a_missing_record_is_refused(path, tmp_path):
         load(tmp_path)
     with pytest.raises(RecordError, match="there is no such file.*python -m autopar record"):
         load_record(path)
-    with pytest.raises(RecordError, match="there is no such record.*python -m autopar record"):
-        newest_record(_NAME, tmp_path)
+    for load_newest in (newest_of, newest_record):
+        with pytest.raises(RecordError, match="there is no such record.*python -m autopar record"):
+            load_newest(_NAME, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"schema": NaN}',
+        '{"schema": 1, "values": {"a": Infinity}}',
+        '{"schema": 1, "values": {"a": 1e999}}',
+        '{"schema": 1, "schema": 1}',
+        '{"schema": 1, "values": {"a": 1, "a": 2}}',
+        f'{{"schema": 1, "values": {{"a": {"9" * 5000}}}}}',
+        '{"schema": 1, "command": "\\u0000\\ud800"}',
+        '{"schema": 1, "command": "\x00"}',
+        "[" * 50_000,
+        '{"a": ' * 10_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_json_that_can_be_read_in_two_ways_or_in_none_is_refused(path, refused, text):
+    path.write_text(text)
+    refused("is not whole JSON")
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(path, refused):
+    path.write_bytes(b" " * 100_001)
+    refused("it takes over 100000 bytes")
+
+
+def test_random_damage_is_refused_by_name_or_changes_nothing(path, tmp_path):
+    """Bytes lost, changed, doubled and moved; and values replaced by those who know the seal."""
+    whole, chance, refusals = path.read_bytes(), random.Random(0), []
+    odd = [None, True, -1, 10**400, 1e308, "", "\0", "../x", [], [[]], {}, {"": {}}, [None] * 4]
+    for _ in range(1000):
+        damaged, i, j = bytearray(whole), *sorted(chance.choices(range(len(whole)), k=2))
+        kind = chance.randrange(6)
+        if kind == 0:
+            del damaged[i:j]
+        elif kind == 1:
+            damaged[i] = chance.randrange(256)
+        elif kind == 2:
+            damaged[i:i] = damaged[j : j + chance.randrange(100)]
+        elif kind == 3:
+            damaged[i] ^= 1 << chance.randrange(8)
+        else:
+            fields = json.loads(whole)
+            owner, key = chance.choice(places(fields))
+            owner[key] = chance.choice(odd)
+            damaged = json.dumps(reseal(fields)).encode()
+        path.write_bytes(damaged)
+        try:
+            load_record(path)
+        except RecordError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 700
+    assert all(each.startswith(f"{path.parent.name}/{path.name}: ") for each in refusals)
+
+
+def places(value):
+    """Every place in some JSON: (container, key)."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    found = [(value, key) for key in keys]
+    for key in keys:
+        if isinstance(value[key], (dict, list)):
+            found += places(value[key])
+    return found
+
+
+_OUTSIDE = ["../x", "/x", "a/b", "a\\b", "..", ".", ".x", "", "a\0", "a\n", "C:x", " x", "x" * 200]
+
+
+@pytest.mark.parametrize("name", _OUTSIDE)
+def test_names_stay_inside_the_folder(record, tmp_path, gpus, name):
+    gpus(0)
+    folder = tmp_path / "in" / "side"
+    folder.mkdir(parents=True)
+    for odd in (replace(record, experiment=name), replace(record, files={name: b"x"})):
+        with pytest.raises(RecordError, match="no file's name"):
+            write_record(odd, folder)
+    for load_it in (newest_of, newest_record):
+        with pytest.raises(RecordError, match="no file's name"):
+            load_it(name, folder)
+    with pytest.raises(RecordError, match="no file's name"):
+        load(folder, name=name)
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_a_machine_without_a_name_and_a_file_named_as_a_record_are_refused(record, tmp_path):
+    nameless = replace(record, hardware={**record.hardware, "processors": "..//.."})
+    with pytest.raises(RecordError, match="machine name '' is no file's name"):
+        write_record(nameless, tmp_path)
+    with pytest.raises(RecordError, match="is a record's; expected another ending"):
+        write_record(replace(record, files={"e1_another.json": b"{}"}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"values": {"a": float("nan")}},
+        {"values": {"a": float("inf")}},
+        {"values": {"a": "1"}},
+        {"checks": {"same": False}},
+        {"digest": ""},
+        {"recorded_at": "today"},
+        {"parameters": {"a": object()}},
+        {"software": {"torch": 2}},
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(record, tmp_path, change):
+    with pytest.raises(RecordError, match=f"{_NAME}.json: can't be written: "):
+        write_record(replace(record, **change), tmp_path)
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
 # -- old records ----------------------------------------------------------------------------------
@@ -420,6 +562,19 @@ def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gp
 def test_a_record_with_other_parameters_is_refused(path, tmp_path, change):
     with pytest.raises(RecordError, match="other code or parameters"):
         load(tmp_path, parameters={**_PARAMETERS, **change})
+
+
+def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):
+    gpus(0)
+    for processors, digest in (("A", record.digest), ("Z", f"sha256:{'0' * 64}")):
+        machine = {**record.hardware, "processors": f"2 x NVIDIA {processors}"}
+        at = f"2026-03-0{1 + (processors == 'Z')}T10:00:00+00:00"
+        other = replace(record, hardware=machine, digest=digest, recorded_at=at)
+        write_record(other, tmp_path)
+    assert load(tmp_path).processors == "2 x NVIDIA A"
+    assert newest_of(_NAME, tmp_path).processors == "2 x NVIDIA Z"
+    with pytest.raises(RecordError, match="other code or parameters"):
+        newest_of(_NAME, tmp_path, digest=f"sha256:{'1' * 64}")
 
 
 def test_the_newest_of_several_machines_records_is_taken(record, tmp_path, gpus):

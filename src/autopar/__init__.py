@@ -11,7 +11,7 @@ from autopar import plot, workload
 from autopar.annotate import annotate
 from autopar.device import cpu, empty_pinned_pool, gpu, num_gpus, synchronize, try_all_gpus, try_gpu
 from autopar.display import show
-from autopar.experiment import observed, recorded
+from autopar.experiment import newest_record, observed, recorded
 from autopar.handle import Handle, timeline_of_handles
 from autopar.lane import Lane
 from autopar.machine import Capacity, capacity, describe
@@ -19,7 +19,7 @@ from autopar.measurement import Measurement, hidden_share
 from autopar.pictures import show_timelines
 from autopar.profiler import timeline_of, timelines_of
 from autopar.provenance import VERSION
-from autopar.record import Findings, Record, RecordError, newest_record
+from autopar.record import Findings, Record, RecordError
 from autopar.span import Span, Timeline
 from autopar.stream import cuda_lane
 from autopar.svg import Drawing, draw

@@ -1,182 +1,354 @@
-"""Digest: the measured code and its parameters as one number, the same on every Python."""
+"""Digest: the measured code and its parameters as one number, the same wherever it is computed.
+
+Code is read, never run: what counts is found from source alone. Part of it are the experiment,
+what of its own script it loads as a global, what of autopar it names, and all this in turn for
+each of these. Module paths, imports, docstrings, comments, layout and annotations are no part of
+it, nor are methods that only show an object, such as `__repr__`.
+"""
 
 from __future__ import annotations
+import __future__
 
 import ast
+import dis
+import functools
 import hashlib
 import inspect
-import io
+import itertools
 import json
-import sys
 import textwrap
-import tokenize
-from collections.abc import Callable, Iterator, Mapping
-from types import ModuleType
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
 
-# The rooms whose code does the measured work. The instruments (timer, profiler, spans) are
-# covered by the version and the sources' digest that a record carries as provenance.
-_WORKING_ROOMS = {
-    *("autopar.lane", "autopar.task", "autopar.worker", "autopar.stream", "autopar.workload"),
-    *("autopar.transfer", "autopar.parcel", "autopar.owner", "autopar.layout", "autopar.load"),
-    *("autopar.ring", "autopar.copystream", "autopar.copyplan", "autopar.graph", "autopar.node"),
-    *("autopar.graphrun", "autopar.schedule", "autopar.access", "autopar.aliasing"),
-    *("autopar.capture", "autopar.tracing", "autopar.hazards", "autopar.plan"),
-    "autopar.runner",
-}
-_CONSTANTS = (int, float, str, bytes, bool, tuple, type(None))
-_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER}
-_F_START = getattr(tokenize, "FSTRING_START", None)  # Python 3.12 and later take f-strings apart
-_F_END = getattr(tokenize, "FSTRING_END", None)
+_HOUSE = __name__.partition(".")[0]  # autopar
+_ROOT = next(each for each in Path(__file__).parents if each.name == _HOUSE)
+_SHOWS = {"__repr__", "__str__", "__format__"}  # and `_repr_html_` and its like
+_NO_PART = {"ctx", "kind", "type_comment"}  # fields of a node that change nothing
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
+_DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_SCOPES = _DEFINES | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+
+Chain = tuple[str, ...]  # a global name and its attributes, as in `ap.workload.matrix`
+Target = tuple["Module", str]  # a definition: the module and its name there
 
 
 def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]) -> str:
     """A SHA-256 over the experiment's code and parameters.
 
-    Part of it are the function's source, that of every function and class and the value of every
-    constant of its own script that it names, and that of what it names in autopar's working rooms;
-    all this in turn for each of these. Comments, docstrings and layout are not.
-
     Args:
-        experiment: A function whose source can be read.
+        experiment: A function whose source can be read, of a file or a notebook.
         parameters: What it is called with; must be JSON.
+
+    Raises:
+        OSError: The source can't be read, as that of a function made by `exec`.
+        TypeError: The experiment is no function, or the parameters are no JSON.
     """
-    parts: dict[str, str] = {"parameters": json.dumps(parameters, sort_keys=True)}
-    queue: list[Any] = [experiment]
+    lines, _ = inspect.findsource(experiment)
+    namespace = getattr(experiment, "__globals__", {})
+    cells = namespace.get("In") if "get_ipython" in namespace else None
+    texts = [*cells, "".join(lines)] if isinstance(cells, list) else ["".join(lines)]
+    try:
+        own = ast.parse(textwrap.dedent(inspect.getsource(experiment))).body[:1]
+    except SyntaxError as error:  # a lambda in the middle of a statement
+        msg = f"{experiment!r} has no source of its own; expected a function made with def."
+        raise OSError(msg) from error
+    return _digest(own, _module_of(*reversed(dict.fromkeys(reversed(texts)))), parameters)
+
+
+def script_digest(script: str, experiment: str, parameters: Mapping[str, Any]) -> str:
+    """The same for a function of a script's text, which isn't run.
+
+    Raises:
+        KeyError: The script has no such function.
+    """
+    module = _module_of(script)
+    return _digest(module.definitions[experiment], module, parameters)
+
+
+def _digest(own: Iterable[ast.stmt], script: Module, parameters: Mapping[str, Any]) -> str:
+    """Follow what the experiment names to all that counts, and hash that."""
+    part, targets = _linked(experiment := _definition(own), script)
+    parts, seen, queue = {part}, set(), [*targets]
     while queue:
-        code = queue.pop()
-        key = f"{_home(code)}.{code.__qualname__}"
-        if key in parts:
-            continue
-        source = textwrap.dedent(inspect.getsource(code))
-        parts[key] = normalized(source)
-        for name, value in _named(source, _namespace(code)):
-            if inspect.isclass(value):  # of the script: its methods, as a class has no file there
-                queue += [each for each in vars(value).values() if _same_script(code, each)]
-            if _counts(code, value):
-                queue.append(value)
-            elif _home(code) == "script" and _is_constant(name, value):
-                parts[f"script.{name}"] = repr(_without_code(value))
-                queue += [each for each in _leaves(value) if _counts(code, each)]
-    text = json.dumps(parts, sort_keys=True)
+        module, name = queue.pop()
+        if (module, name) not in seen:
+            seen.add((module, name))
+            part, targets = module.linked(name)
+            parts.add(part)
+            queue += targets
+    whole = {"parameters": parameters, "code": sorted(parts), "experiment": experiment.text}
+    text = json.dumps(whole, sort_keys=True)
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-def normalized(source: str) -> str:
-    r"""Source text without comments, docstrings and layout; what is left decides what it does.
+class Module:
+    """What the top level of some source defines and imports.
 
-    >>> normalized("def f( x ):  # doubles\n    'Twice.'\n    return 2*x\n")
-    'def f ( x ) : ⏎ ⇥ return 2 * x ⏎ ⇤'
+    Attributes:
+        definitions: Name to the statements that bind it or change what it is bound to.
+        imports: Name to where it comes from: a module, and a name in it or None for all of it.
     """
-    words: list[str] = []
-    statement: list[str] = []
-    only_text = True  # so far the statement is string literals: a docstring
-    for token in _tokens(source):
-        if token.type == tokenize.NEWLINE:
-            if not (only_text and statement):
-                words += [*statement, "⏎"]
-            statement, only_text = [], True
-        elif token.type in (tokenize.INDENT, tokenize.DEDENT):
-            words.append("⇥" if token.type == tokenize.INDENT else "⇤")
-        elif token.type not in _LAYOUT:
-            only_text = only_text and token.type == tokenize.STRING
-            statement.append(token.string)
-    return " ".join(words)
+
+    def __init__(self, statements: Iterable[ast.stmt], name: str = "", package: str = "") -> None:
+        self.name = name
+        self.package = package
+        self.definitions: dict[str, list[ast.stmt]] = {}
+        self.imports: dict[str, list[tuple[str, str | None]]] = {}
+        self._definitions: dict[str, _Definition] = {}
+        self._linked: dict[str, tuple[str, list[Target]]] = {}
+        for statement in statements:
+            for alias, origin in _imports([statement], package):
+                self.imports.setdefault(alias, []).append(origin)
+            house = {each for each, found in self.imports.items() if _is_house(found[0][0])}
+            for bound in _bound(statement, house):
+                before = self.definitions.setdefault(bound, [])
+                if _replaces(statement, bound):
+                    before.clear()
+                before.append(statement)
+
+    def definition(self, name: str) -> _Definition:
+        """What counts of all statements that define a name."""
+        if name not in self._definitions:
+            self._definitions[name] = _definition(self.definitions[name])
+        return self._definitions[name]
+
+    def linked(self, name: str) -> tuple[str, list[Target]]:
+        """A digest of that and of what it names, and the definitions that this is."""
+        if name not in self._linked:
+            self._linked[name] = _linked(self.definition(name), self)
+        return self._linked[name]
+
+    def find(self, chain: Chain) -> Iterator[Target]:
+        """The definitions that a name with its attributes stands for; none if they are others'."""
+        name, *attributes = chain
+        if name in self.definitions:
+            yield self, name
+        for origin in self.imports.get(name, ()):
+            yield from _find(origin, tuple(attributes))
+        if not {name} & {*self.definitions, *self.imports} and self.name:
+            yield from _find((f"{self.name}.{name}", None), tuple(attributes))
 
 
-def _tokens(source: str) -> Iterator[tokenize.TokenInfo]:
-    """Python's tokens, with an f-string as one string on every version."""
-    lines = source.splitlines(keepends=True)
-    depth, start = 0, (0, 0)
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == _F_START:
-            start = start if depth else token.start
-            depth += 1
-        elif token.type == _F_END:
-            depth -= 1
-            if depth == 0:
-                text = _between(lines, start, token.end)
-                yield tokenize.TokenInfo(tokenize.STRING, text, start, token.end, token.line)
-        elif depth == 0:
-            yield token
+class _Definition(NamedTuple):
+    """What counts of a definition: what it does, as text, and what it names."""
+
+    text: str
+    chains: tuple[Chain, ...]
+    imports: tuple[ast.stmt, ...]  # in functions
 
 
-def _between(lines: list[str], start: tuple[int, int], end: tuple[int, int]) -> str:
-    chosen = lines[start[0] - 1 : end[0]]
-    chosen[-1] = chosen[-1][: end[1]]
-    chosen[0] = chosen[0][start[1] :]
-    return "".join(chosen)
+def _find(origin: tuple[str, str | None], attributes: Chain) -> Iterator[Target]:
+    """The definitions that an import leads to, with the attributes that are read of it."""
+    path, name = origin
+    if name is not None and (room := _room(f"{path}.{name}")):  # a module of a package
+        path, name = room.name, None
+    room = _room(path)
+    chain = attributes if name is None else (name, *attributes)
+    if room and chain:
+        yield from room.find(chain)
+    elif room:  # a module as a value: any of what it defines or passes on may be meant
+        for each in room.definitions:
+            yield room, each
+        for origin in itertools.chain(*room.imports.values()):
+            if origin[1] is not None and not _room(f"{origin[0]}.{origin[1]}"):
+                yield from _find(origin, ())
 
 
-def _named(source: str, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """What the names and dotted names in some source stand for, where that is known."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Name) and node.id in namespace:
-            yield node.id, namespace[node.id]
-        elif isinstance(node, ast.Attribute):
-            value = _attribute(node, namespace)
-            if value is not None:
-                yield node.attr, value
+def _linked(definition: _Definition, module: Module) -> tuple[str, list[Target]]:
+    """A definition's text and that of what it names as a digest, and where the latter are.
+
+    Only one step deep: each that is named has a digest of its own.
+    """
+    inside = Module(definition.imports, package=module.package)
+    found: list[Target] = []
+    links: list[Chain] = []
+    for chain in definition.chains:
+        targets = list((inside if chain[0] in inside.imports else module).find(chain))
+        found += targets
+        texts = [target.definition(name).text for target, name in targets]
+        links += [(*chain, text) for text in dict.fromkeys(texts)]
+        for path, name in (*inside.imports.get(chain[0], ()), *module.imports.get(chain[0], ())):
+            original = name or path.rpartition(".")[2]  # as in `from torch import mm as product`
+            if chain[0] not in (original, path.partition(".")[0]) and not _is_house(path):
+                links.append((chain[0], original))
+    text = json.dumps([definition.text, sorted({*links})])
+    return hashlib.sha256(text.encode()).hexdigest(), found
 
 
-def _attribute(node: ast.expr, namespace: Mapping[str, Any]) -> Any:
-    """The value of `module.name`, to any depth; None for attributes of anything else."""
-    if isinstance(node, ast.Name):
-        return namespace.get(node.id)
-    if isinstance(node, ast.Attribute):
-        owner = _attribute(node.value, namespace)
-        return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+def _is_house(path: str) -> bool:
+    return path.partition(".")[0] == _HOUSE
+
+
+@functools.cache
+def _room(path: str) -> Module | None:
+    """A module of autopar by its dotted path, or None for others'."""
+    if not _is_house(path):
+        return None
+    place = _ROOT.joinpath(*path.split(".")[1:])
+    for file, package in ((place / "__init__.py", path), (place.with_suffix(".py"), "")):
+        if file.is_file():
+            statements = ast.parse(file.read_text(encoding="utf-8")).body
+            return Module(statements, path, package or path.rpartition(".")[0])
     return None
 
 
-def _is_constant(name: str, value: object) -> bool:
-    """Whether a name of the script stands for a value that its work may depend on."""
-    if isinstance(value, (list, dict)) or type(value).__name__ == "dtype":
-        return name.isupper()  # others may be results, which differ from run to run
-    return isinstance(value, _CONSTANTS)
+@functools.lru_cache(maxsize=64)
+def _module_of(*texts: str) -> Module:
+    """A script, or the cells of a notebook that can be read."""
+    statements: list[ast.stmt] = []
+    for text in texts:
+        try:
+            statements += ast.parse(text).body
+        except SyntaxError:
+            if len(texts) == 1:
+                raise
+    return Module(statements)
 
 
-def _counts(code: Any, value: Any) -> bool:
-    """Whether a value that some code names is code of the page's script or of a working room."""
-    return _is_code(value) and (_home(value) in _WORKING_ROOMS or _same_script(code, value))
+def _imports(
+    statements: Iterable[ast.stmt], package: str
+) -> Iterator[tuple[str, tuple[str, str | None]]]:
+    """Name to where it is imported from; not those of functions and classes inside."""
+    for node in _walk(statements):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                top = each.name.partition(".")[0]
+                yield each.asname or top, (each.name if each.asname else top, None)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            path = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
+            for each in node.names:
+                yield each.asname or each.name, (path, each.name)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    """What is in a constant's containers."""
-    inside = value.values() if isinstance(value, dict) else value
-    if isinstance(value, (dict, list, tuple)):
-        for each in inside:
-            yield from _leaves(each)
-    else:
-        yield value
+def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """All nodes of one scope."""
+    for node in nodes:
+        yield node
+        if not isinstance(node, _SCOPES):
+            yield from _walk(ast.iter_child_nodes(node))
 
 
-def _without_code(value: Any) -> Any:
-    """A constant with names in place of what can be called, which is elsewhere in each process."""
-    if isinstance(value, dict):
-        return {key: _without_code(each) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_without_code(each) for each in value)
-    return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else value
+def _bound(statement: ast.stmt, house: Set[str]) -> Iterator[str]:
+    """The names that a top-level statement binds, or whose value it changes.
+
+    Calls of autopar's functions, `ap.show(...)`, change none.
+    """
+    for node in _walk([statement]):
+        if isinstance(node, _DEFINES):
+            yield node.name
+        elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
+            if isinstance(node.ctx, (ast.Store, ast.Del)) and (owner := _owner(node)):
+                yield owner
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func  # such as `TABLE.update(...)`
+            owner = _owner(function) if isinstance(function, ast.Attribute) else None
+            if owner and owner not in house:
+                yield owner
 
 
-def _is_code(value: object) -> bool:
-    return inspect.isfunction(value) or inspect.isclass(value)
+def _owner(node: ast.expr) -> str | None:
+    """The name in `name.attribute[key]`."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
 
 
-def _home(code: Any) -> str:
-    """The module of autopar it lives in; anything else is the script."""
-    return code.__module__ if code.__module__.startswith("autopar.") else "script"
-
-
-def _namespace(code: Any) -> Mapping[str, Any]:
-    if inspect.isfunction(code):
-        return code.__globals__
-    return vars(sys.modules[code.__module__])
-
-
-def _same_script(code: Any, other: Any) -> bool:
-    """Whether both were defined by the same gallery script."""
-    if _home(code) != "script" or not inspect.isfunction(other):
+def _replaces(statement: ast.stmt, name: str) -> bool:
+    """Whether nothing that a name was bound to before can matter after a statement."""
+    if isinstance(statement, _DEFINES):
+        return not any(name == _owner(each) for each in statement.decorator_list)
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return False
-    return other.__globals__ is _namespace(code)
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    reads = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
+    plain = all(isinstance(node, (ast.Name, ast.Tuple, ast.List)) for node in targets)
+    return plain and name not in reads
+
+
+def _definition(statements: Iterable[ast.stmt]) -> _Definition:
+    """What counts of some statements together."""
+    found = [_own(statement) for statement in statements]
+    return _Definition(
+        " ".join(each.text for each in found),
+        tuple(dict.fromkeys(chain for each in found for chain in each.chains)),
+        tuple(each for one in found for each in one.imports),
+    )
+
+
+@functools.cache  # by identity: a statement is stripped once
+def _own(statement: ast.stmt) -> _Definition:
+    stripped = _Stripped()
+    bare = stripped.visit(statement)
+    body = [] if bare is None else [bare]
+    module = ast.fix_missing_locations(ast.Module(body, type_ignores=[]))
+    flags = __future__.annotations.compiler_flag  # annotations are text, and so load nothing
+    code = compile(module, "<definition>", "exec", flags=flags, dont_inherit=True, optimize=0)
+    return _Definition(_text(body), tuple(dict.fromkeys(_chains(code))), tuple(stripped.imports))
+
+
+class _Stripped(ast.NodeTransformer):
+    """Takes off what is no part of what code does, and keeps its imports for itself."""
+
+    def __init__(self) -> None:
+        self.imports: list[ast.stmt] = []
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        if getattr(node, "body", None) == []:
+            node.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return node
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.imports.append(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        self.imports.append(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
+        return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+        node.returns = None
+        shows = node.name in _SHOWS or node.name.startswith("_repr_")
+        return None if shows else self.generic_visit(node)
+
+
+def _text(node: object) -> str:
+    """A syntax tree as text that every Python writes alike, unlike `ast.dump`."""
+    if isinstance(node, list):
+        return f"[{', '.join(map(_text, node))}]"
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    if isinstance(node, ast.JoinedStr):  # pieces of text are cut differently
+        words = [each.value if isinstance(each, ast.Constant) else each for each in node.values]
+        pieces = itertools.groupby(words, key=lambda each: isinstance(each, str))
+        joined = ["".join(same) if text else [*same] for text, same in pieces]  # type: ignore
+        return f"JoinedStr({', '.join(_text(each) for each in joined if each)})"
+    fields = [
+        f"{name}={_text(value)}"
+        for name, value in ast.iter_fields(node)
+        if name not in _NO_PART and value not in (None, [])
+    ]
+    return f"{type(node).__name__}({', '.join(fields)})"
+
+
+def _chains(code: CodeType) -> Iterator[Chain]:
+    """The names that bytecode loads as globals, with the attributes that it reads of them."""
+    chain: Chain = ()
+    for each in dis.get_instructions(code):
+        if chain and each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            chain = (*chain, each.argval)
+        elif each.opname != "EXTENDED_ARG":
+            if chain:
+                yield chain
+            chain = (each.argval,) if each.opname in _LOADS else ()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _chains(constant)

@@ -16,6 +16,7 @@ from typing import Any
 
 from autopar.device import cpu, num_gpus
 from autopar.digest import code_digest
+from autopar.gallery import GALLERY, shown_by
 from autopar.machine import describe, processor_names
 from autopar.measurement import check_label
 from autopar.provenance import provenance
@@ -23,7 +24,7 @@ from autopar.record import (
     Findings,
     Record,
     RecordError,
-    newest_record,
+    newest_of,
     with_origin,
     write_record,
 )
@@ -67,7 +68,7 @@ def _live(
     record = Record(
         experiment=name,
         parameters=dict(parameters),
-        digest=code_digest(experiment, parameters),
+        digest=_digest_here(experiment, parameters),
         measurements={each.label: each for each in findings.measurements},
         timelines={label: each.rebased() for label, each in findings.timelines.items()},
         checks={check: bool(held) for check, held in findings.checks.items()},
@@ -143,14 +144,12 @@ def recorded(
         return _live(experiment, name, parameters, gpus, record_to)
     needs = [*([f"{gpus} GPUs"] if gpus else []), *programs, *modules, *variables]
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
-    record = newest_record(name, folder, again)
-    digest = code_digest(experiment, parameters)
-    if record.digest != digest:
-        msg = (
-            f"{name}.json: was measured with other code or parameters (its digest is "
-            f"{record.digest[:19]}, now {digest[:19]}). {again}"
-        )
-        raise RecordError(msg)
+    try:
+        digest = code_digest(experiment, parameters)
+    except (OSError, TypeError) as error:
+        msg = f"{name}.json: can't be checked, as the experiment's source can't be read ({error})"
+        raise RecordError(msg) from error
+    record = newest_of(name, folder, digest=digest, again=again)
     if record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}; its record still holds")
     return record
@@ -169,9 +168,37 @@ def _lacking(
     ]
 
 
+def newest_record(name: str, folder: Path | str | None = None) -> Record:
+    """Load the record that an experiment of the gallery has left, without the experiment.
+
+    In a checkout it is refused if the gallery's code or parameters are others by now. An installed
+    autopar has no gallery: its records were checked when it was built.
+
+    Args:
+        name: The record's name.
+        folder: Where records lie, one folder per machine; those that come with autopar if not
+            given. Of several machines' records the newest that fits is taken.
+
+    Raises:
+        RecordError: There is none, one of that name is damaged, or none was measured with what the
+            gallery says now.
+    """
+    for each in () if folder else shown_by(GALLERY, name):
+        return newest_of(name, digest=each.digest, again=each.again)
+    return newest_of(name, folder)
+
+
+def _digest_here(experiment: Experiment, parameters: Mapping[str, Any]) -> str:
+    """The digest, or nothing where no source can be read: then no record of it can be written."""
+    try:
+        return code_digest(experiment, parameters)
+    except OSError:
+        return ""
+
+
 def _command(experiment: Experiment) -> str:
     """The command that records this experiment's script, without this machine's paths."""
-    script = Path(inspect.getsourcefile(experiment) or "gallery")
-    parts = script.parts
-    shown = "/".join(parts[parts.index("gallery") :]) if "gallery" in parts else script.name
-    return f"python -m autopar record {shown}"
+    parts = Path(inspect.getsourcefile(experiment) or "").parts
+    if "gallery" not in parts:  # a notebook, whose cells are no files, or a script of one's own
+        return "python -m autopar record"
+    return f"python -m autopar record {'/'.join(parts[parts.index('gallery') :])}"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 from autopar.measurement import Measurement
 from autopar.span import Span, Timeline
@@ -22,20 +25,34 @@ _MAX_BYTES = 100_000  # a record is read by people and travels with the package
 _MAX_FILE_BYTES = 300_000  # so does a file beside it
 FOLDER = Path(__file__).parent / "recorded"
 _AGAIN = "On a machine with GPUs run: python -m autopar record"
-_FIELDS = {
+_NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder where it belongs
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+# What JSON must hold: a type, (one, of, several), [all alike], {str: all alike}, {"these": keys}.
+_NUMBER = int, float
+_FIELD = str, int, float
+_SHAPE: dict[str, Any] = {
     "schema": int,
     "experiment": str,
-    "parameters": dict,
+    "parameters": {str: object},
     "digest": str,
-    "measurements": dict,
-    "timelines": dict,
-    "checks": dict,
-    "values": dict,
-    "hardware": dict,
-    "software": dict,
+    "measurements": {
+        str: {
+            "values_s": [_NUMBER],
+            "flops": (*_NUMBER, type(None)),
+            "size_bytes": (*_NUMBER, type(None)),
+        }
+    },
+    "timelines": {
+        str: {"alignment_error_s": _NUMBER, "names": [str], "lanes": [[str]], "spans": [[int]]}
+    },
+    "checks": {str: bool},
+    "values": {str: _NUMBER},
+    "hardware": {str: (*_FIELD, [_FIELD], [{str: (*_FIELD, [_FIELD])}])},
+    "software": {str: str},
     "recorded_at": str,
     "command": str,
-    "seal": str,
+    "files": {str: str},
 }
 
 
@@ -144,31 +161,49 @@ class Record:
         return f"{self.experiment}: {self.origin}"
 
 
-def newest_record(name: str, folder: Path | str | None = None, again: str = _AGAIN) -> Record:
+def newest_of(
+    name: str, folder: Path | str | None = None, *, digest: str = "", again: str = _AGAIN
+) -> Record:
     """Load the record of a name that was measured last, on whichever machine.
 
     Args:
         name: The record's name.
-        folder: As in `recorded`.
+        folder: Where records lie, one folder per machine; those that come with autopar if not
+            given.
+        digest: That of the code and parameters that it must have been measured with; any if empty.
         again: The last sentence of an error: how to record it anew.
 
     Raises:
-        RecordError: There is none, or one of that name is damaged.
+        RecordError: There is none, one of that name is damaged, or all are of another digest.
     """
+    _check_name(name, "experiment")
     folder = Path(folder or FOLDER)
-    paths = sorted(folder.glob(f"*/{name}.json"))
+    paths = [each / f"{name}.json" for each in sorted(folder.glob("*/"))]
+    paths = [path for path in paths if os.path.lexists(path)]
     if not paths:
         msg = f"{folder.name}/*/{name}.json: there is no such record. {again}"
         raise RecordError(msg)
-    return max((load_record(path, again) for path in paths), key=lambda each: each.recorded_at)
+    found = [load_record(path, again) for path in paths]
+    fitting = [each for each in found if digest in ("", each.digest)]
+    if not fitting:
+        msg = (
+            f"{name}.json: was measured with other code or parameters (its digest is "
+            f"{found[-1].digest[:19]}, now {digest[:19]}). {again}"
+        )
+        raise RecordError(msg)
+    return max(fitting, key=lambda each: datetime.fromisoformat(each.recorded_at))
 
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     """Write a record as JSON to its machine's folder, atomically, and return where.
 
     Raises:
-        RecordError: It takes more than 100 kB, or a file of it more than 300 kB.
+        RecordError: It takes more than 100 kB, or a file of it more than 300 kB; its name or that
+            of a file would leave the folder; or it could not be read again.
     """
+    _check_name(record.experiment, "experiment")
+    machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower()).strip("-")
+    _check_name(machine, "machine")
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": record.experiment,
@@ -192,19 +227,22 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     }
     if record.files:
         fields["files"] = {name: _sha256(content) for name, content in record.files.items()}
-    text = _json({**fields, "seal": _seal(fields)})
-    machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower()).strip("-")
     path = Path(folder) / machine / f"{record.experiment}.json"
-    if len(text.encode()) > _MAX_BYTES:
-        msg = (
-            f"{path.name}: takes {len(text)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
-        )
-        raise RecordError(msg)
-    path.parent.mkdir(parents=True, exist_ok=True)
     for name, content in record.files.items():
         if len(content) > _MAX_FILE_BYTES:
             msg = f"{path.name}: {name} takes {len(content)} bytes, over {_MAX_FILE_BYTES}"
             raise RecordError(msg)
+    try:
+        text = _json({**fields, "seal": _seal(fields)})
+        if len(text) > _MAX_BYTES:
+            msg = f"it takes {len(text)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
+            raise RecordError(msg)
+        _decoded(text.encode(), record.experiment, lambda name, _: record.files[name])
+    except (RecordError, *_UNREADABLE) as error:
+        msg = f"{path.name}: can't be written: {error}"
+        raise RecordError(msg) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name, content in record.files.items():
         write_atomically(path.parent / name, content)
     write_atomically(path, text)
     return path
@@ -218,50 +256,158 @@ def load_record(path: Path | str, again: str = _AGAIN) -> Record:
         again: The last sentence of the error: how to record it anew.
 
     Raises:
-        RecordError: The file is missing, truncated, edited, or of an unknown schema version.
+        RecordError: The file is missing, truncated, edited, of an unknown schema version, of
+            another experiment than its name says, or no record at all.
     """
     path = Path(path)
 
-    def refuse(why: str) -> NoReturn:
-        msg = f"{path.parent.name}/{path.name}: {why}. {again}"
-        raise RecordError(msg) from None
-
     def beside(name: str, seal: str) -> bytes:
-        try:
-            content = (path.parent / name).read_bytes()
-        except OSError as error:
-            refuse(f"its file {name} can't be read ({error.strerror})")
+        content = _content(path.parent / name, _MAX_FILE_BYTES, f"its file {name}")
         if _sha256(content) != seal:
-            refuse(f"its file {name} is not the one that was recorded")
+            msg = f"its file {name} is not the one that was recorded"
+            raise RecordError(msg)
         return content
 
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        refuse("there is no such file")
-    except (OSError, ValueError) as error:
-        refuse(f"is not whole JSON ({error})")
-    if not isinstance(fields, dict) or "schema" not in fields:
-        refuse("is not a record: it has no schema version")
-    if fields["schema"] != SCHEMA:
-        refuse(f"has schema version {fields['schema']!r}; this autopar reads {SCHEMA}")
-    for name, kind in _FIELDS.items():
-        if not isinstance(fields.get(name), kind):
-            refuse(f"its field {name!r} is missing or not a {kind.__name__}")
-    if fields.pop("seal") != _seal(fields):
-        refuse("was edited: its contents don't match its seal")
-    del fields["schema"]
-    fields["files"] = {name: beside(name, seal) for name, seal in fields.get("files", {}).items()}
+        return _decoded(_content(path, _MAX_BYTES, "it"), path.stem, beside)
+    except (RecordError, *_UNREADABLE) as error:
+        why = str(error) if isinstance(error, RecordError) else f"it can't be read ({error!r})"
+        msg = f"{path.parent.name}/{path.name}: {why}. {again}"
+        raise RecordError(msg) from None
+
+
+# What reading text that anyone may have written can raise.
+_UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, IndexError, AttributeError),
+    *(OverflowError, RecursionError),
+)
+
+
+def _content(path: Path, most: int, what: str) -> bytes:
+    """A regular file's bytes, which are not too many."""
+    if not path.is_file():  # nothing, a folder, a link to itself, a pipe that would wait
+        msg = (
+            f"{what} is {'no file' if os.path.lexists(path) else 'missing: there is no such file'}"
+        )
+        raise RecordError(msg)
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        msg = f"{what} takes over {most} bytes"
+        raise RecordError(msg)
+    return content
+
+
+def _decoded(content: bytes, name: str, beside: Callable[[str, str], bytes]) -> Record:
+    """A record from its bytes; its reasons not to be one are errors' whole text.
+
+    Args:
+        content: What the file holds.
+        name: The experiment that it must be of.
+        beside: Gives a file beside it, by name and seal.
+    """
     try:
-        measurements = {
-            label: Measurement(label, tuple(each["values_s"]), each["flops"], each["size_bytes"])
-            for label, each in fields.pop("measurements").items()
-        }
-        timelines = {label: _unpack(each) for label, each in fields.pop("timelines").items()}
-        record = Record(**fields, measurements=measurements, timelines=timelines, live=False)
-        return with_origin(record)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        refuse(f"has a measurement or timeline that can't be read ({error!r})")
+        fields = json.loads(
+            content.decode(),
+            object_pairs_hook=_once,
+            parse_int=_whole,
+            parse_float=_finite,
+            parse_constant=_finite,
+        )
+        json.dumps(fields, ensure_ascii=False).encode()  # half a character can't be shown
+    except (ValueError, RecursionError) as error:
+        msg = f"is not whole JSON ({error})"
+        raise RecordError(msg) from None
+    if not isinstance(fields, dict) or "schema" not in fields:
+        msg = "is not a record: it has no schema version"
+        raise RecordError(msg)
+    if type(fields["schema"]) is not int or fields["schema"] != SCHEMA:
+        msg = f"has schema version {fields['schema']!r}; this autopar reads {SCHEMA}"
+        raise RecordError(msg)
+    if not isinstance(seal := fields.pop("seal", None), str):
+        msg = "its field 'seal' is missing or not a string"
+        raise RecordError(msg)
+    if seal != _seal(fields):
+        msg = "was edited: its contents don't match its seal"
+        raise RecordError(msg)
+    fields.setdefault("files", {})
+    for field_name in {**_SHAPE, **fields}:
+        shape = _SHAPE.get(field_name)
+        if shape is None or not _fits(fields.get(field_name), shape):
+            msg = f"its field {field_name!r} is missing or not as autopar writes it"
+            raise RecordError(msg)
+    if fields["experiment"] != name:
+        msg = f"is a record of {fields['experiment']!r}, not of {name!r}"
+        raise RecordError(msg)
+    if not _DIGEST.fullmatch(fields["digest"]) or not all(fields["checks"].values()):
+        msg = "has no digest of what was measured, or a check that failed"
+        raise RecordError(msg)
+    if datetime.fromisoformat(fields["recorded_at"]).tzinfo is None:
+        msg = f"was recorded at {fields['recorded_at']!r}, with no time zone"
+        raise RecordError(msg)
+    for each in fields["files"]:
+        _check_name(each, "file")
+    measurements = {
+        label: Measurement(label, tuple(each["values_s"]), each["flops"], each["size_bytes"])
+        for label, each in fields.pop("measurements").items()
+    }
+    timelines = {label: _unpack(each) for label, each in fields.pop("timelines").items()}
+    fields["files"] = {each: beside(each, seal) for each, seal in fields["files"].items()}
+    del fields["schema"]
+    record = Record(**fields, measurements=measurements, timelines=timelines, live=False)
+    return with_origin(record)
+
+
+def _check_name(name: str, what: str) -> None:
+    """Refuse a name that would lead out of the folder, or to a record where none is meant.
+
+    Raises:
+        RecordError: It is no plain name of a file.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        msg = f"{what} name {name!r} is no file's name; expected letters, digits, spaces, - and _"
+        raise RecordError(msg)
+    if what == "file" and name.lower().endswith(".json"):
+        msg = f"file name {name!r} is a record's; expected another ending than .json"
+        raise RecordError(msg)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, if it names nothing twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        msg = f"an object has a key twice: {sorted(name for name, _ in pairs)}"
+        raise ValueError(msg)
+    return found
+
+
+def _whole(number: str) -> int:
+    if len(number) > 18:  # of 64 bits
+        msg = f"{number[:18]}... is too large a number"
+        raise ValueError(msg)
+    return int(number)
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        msg = f"{number} is no finite number"
+        raise ValueError(msg)
+    return value
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    """Whether a JSON value is as a shape says, to any depth."""
+    if isinstance(shape, tuple):
+        return any(_fits(value, each) for each in shape)
+    if isinstance(shape, list):
+        return isinstance(value, list) and all(_fits(each, shape[0]) for each in value)
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return False
+        if str in shape:
+            return all(_fits(each, shape[str]) for each in value.values())
+        return value.keys() == shape.keys() and all(_fits(value[key], shape[key]) for key in shape)
+    return shape is object or type(value) is shape  # exactly: True is no number
 
 
 def with_origin(record: Record) -> Record:
@@ -302,6 +448,9 @@ def _pack(timeline: Timeline) -> dict[str, Any]:
 def _unpack(packed: Mapping[str, Any]) -> Timeline:
     spans = []
     for name, place, start_ns, end_ns in packed["spans"]:
+        if min(name, place) < 0:
+            msg = f"a span has the number {min(name, place)}"
+            raise ValueError(msg)
         lane, kind = packed["lanes"][place]
         spans.append(Span(packed["names"][name], lane, start_ns / 1e9, end_ns / 1e9, kind))
     return Timeline(tuple(spans), packed["alignment_error_s"])
@@ -321,7 +470,7 @@ def _json(fields: Mapping[str, Any]) -> str:
 
 def _seal(fields: Mapping[str, Any]) -> str:
     """A SHA-256 over the contents, so that an edit by hand shows."""
-    return _sha256(json.dumps(fields, sort_keys=True).encode())
+    return _sha256(json.dumps(fields, sort_keys=True, allow_nan=False).encode())
 
 
 def _sha256(content: bytes) -> str:

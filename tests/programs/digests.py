@@ -1,66 +1,34 @@
-"""Print as JSON what a Python makes of code: normalized sources, and an experiment's digest.
+"""Print as JSON the digests of all functions of some scripts, on a Python without torch.
 
-Usage: python digests.py FOLDER_OF_THE_PACKAGE SOURCE...
-
-Runs on a Python without torch: the rooms get a stand-in for it, as their code is only read.
+Usage: python digests.py FOLDER_OF_THE_PACKAGE SCRIPT...
 """
 
-import hashlib
-import importlib
+import ast
+import importlib.util
 import json
 import sys
-import types
 from pathlib import Path
-from unittest.mock import MagicMock
 
 
-def pretend_torch():
-    for name in ("", ".autograd", ".utils", "._C", ".profiler"):
-        sys.modules[f"torch{name}"] = MagicMock()
-
-
-def import_rooms(package):
-    """The rooms that experiments use, without importing all the others with the package."""
-    autopar = sys.modules["autopar"] = types.ModuleType("autopar")
-    autopar.__path__ = [package]
-    for room in ("workload", "worker", "stream", "lane", "digest"):
-        setattr(autopar, room, importlib.import_module(f"autopar.{room}"))
-    return autopar
-
-
-def experiment(size):
-    """An experiment whose digest must not depend on the Python that computes it."""
-    label = f"{size:>{len(str(size))}} é {size!r} naïve {{braces}}"  # nested, and not ASCII
-    with d2l.worker.cpu_lane() as lane, d2l.stream.cuda_lane() as other:
-        x = other.submit(products, d2l.workload.matrix(size), 3)
-        return label, lane.submit(helper, x), SCALE
-
-
-def helper(x):
-    return f"""{x} of
-        {f"{x}" + "inner"}"""
-
-
-SCALE = 1e-3
-d2l = products = None  # rooms, once they are imported
+def digest_room(package):
+    """The room that computes digests, without the rest of the package: it needs no other."""
+    (path,) = Path(package).rglob("digest.py")
+    spec = importlib.util.spec_from_file_location("autopar.digest", path)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def main():
-    package, *sources = sys.argv[1:]
-    pretend_torch()
-    autopar = import_rooms(package)
-    global d2l, products
-    d2l, products = autopar, autopar.workload.products
-    texts = [autopar.digest.normalized(Path(source).read_text("utf-8")) for source in sources]
-    print(
-        json.dumps(
-            {
-                "version": sys.version_info[:2],
-                "normalized": [hashlib.sha256(text.encode()).hexdigest() for text in texts],
-                "digest": autopar.digest.code_digest(experiment, {"size": 8}),
-            }
-        )
-    )
+    package, *scripts = sys.argv[1:]
+    digest, found = digest_room(package), {}
+    for script in scripts:
+        text = Path(script).read_text(encoding="utf-8")
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef):
+                name = f"{Path(script).name}: {node.name}"
+                found[name] = digest.script_digest(text, node.name, {"size": 8})
+    print(json.dumps({"version": sys.version_info[:2], "digests": found}))
 
 
 if __name__ == "__main__":
