@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.experiment import observed
+from autopar import gallery
+from autopar.experiment import newest_record, observed
 from autopar.gallery import GALLERY, shown_by, stale_records
 from autopar.measurement import Measurement
 from autopar.record import FOLDER, Findings, RecordError, newest_of, write_record
@@ -118,14 +119,12 @@ def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
 
 
 def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_path, monkeypatch):
-    from autopar import experiment
-
-    monkeypatch.setattr(experiment, "GALLERY", tmp_path / "gallery")
+    monkeypatch.setattr(gallery, "GALLERY", tmp_path / "gallery")
     monkeypatch.setattr("autopar.record.FOLDER", records)
-    assert experiment.newest_record("shown").experiment == "shown"
+    assert newest_record("shown").experiment == "shown"
     page("(1, 1, 1)", "(1, 1, 2)")
     with pytest.raises(RecordError, match="shown.json: was measured with other code"):
-        experiment.newest_record("shown")
+        newest_record("shown")
     assert newest_of("shown").experiment == "shown"
-    monkeypatch.setattr(experiment, "GALLERY", tmp_path / "nowhere")  # as where it is installed
-    assert experiment.newest_record("shown").experiment == "shown"
+    monkeypatch.setattr(gallery, "GALLERY", tmp_path / "nowhere")  # as where it is installed
+    assert newest_record("shown").experiment == "shown"

@@ -16,7 +16,6 @@ from typing import Any
 
 from autopar.device import cpu, num_gpus
 from autopar.digest import code_digest
-from autopar.gallery import GALLERY, shown_by
 from autopar.machine import describe, processor_names
 from autopar.measurement import check_label
 from autopar.provenance import provenance
@@ -183,7 +182,9 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
         RecordError: There is none, one of that name is damaged, or none was measured with what the
             gallery says now.
     """
-    for each in () if folder else shown_by(GALLERY, name):
+    from autopar import gallery  # which only this needs
+
+    for each in () if folder else gallery.shown_by(gallery.GALLERY, name):
         return newest_of(name, digest=each.digest, again=each.again)
     return newest_of(name, folder)
 
