@@ -143,13 +143,18 @@ saved = gpu.estimate(lambda s: ap.hidden_share([s[COMPUTE], s[TO_HOST], s[TO_HOS
 kept = gpu.estimate(lambda _: gpu.timelines[ONE_STREAM].hidden())
 ap.show(
     ap.claim(
-        "Both directions at once carry more than one after the other.",
+        "The bus carries more in both directions at once than in turn.",
         duplex,
         at_least=1.3,
         unit="×",
     ),
-    ap.claim("`map` saves most of what overlap can save.", saved, at_least=0.7, unit="%"),
-    ap.claim("On one stream no copy runs beside a product.", kept, at_most=0.05, unit="%"),
+    ap.claim(
+        "Copying both ways while computing saves most of what overlap can.",
+        saved,
+        at_least=0.7,
+        unit="%",
+    ),
+    ap.claim("On one stream no copy runs while a product does.", kept, at_most=0.05, unit="%"),
 )
 
 # %%
@@ -242,8 +247,10 @@ def slower(seconds, slots):
 
 one, two = (swept.estimate(lambda s, n=n: slower(s, n)) for n in (1, 2))
 ap.show(
-    ap.claim("One slot is too few.", one, at_least=1.1, unit="×"),
-    ap.claim("Two slots are nearly enough.", two, at_most=1.2, unit="×"),
+    ap.claim(
+        "One slot is too few: results take longer than with more.", one, at_least=1.1, unit="×"
+    ),
+    ap.claim("Two slots are nearly as good as more.", two, at_most=1.2, unit="×"),
 )
 
 # %%

@@ -179,9 +179,16 @@ longer = wide.estimate(lambda s: s[THERE] / s[COPIES])
 plainly = wide.estimate(lambda s: max(hidden(s, PLAIN), hidden(s, PINNED)))
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 ap.show(
-    ap.claim("Steps take longer than the copies of their batches.", longer, at_least=2, unit="×"),
-    ap.claim("The plain ways hide little of the copies.", plainly, at_most=0.4, unit="%"),
-    ap.claim("`prefetch` keeps most of the speed.", kept, at_least=0.9, unit="%"),
+    ap.claim(
+        "Steps of the wide network take longer than the copies of batches.",
+        longer,
+        at_least=2,
+        unit="×",
+    ),
+    ap.claim(
+        "The plain ways to feed a loop hide little of the copies.", plainly, at_most=0.4, unit="%"
+    ),
+    ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
 )
 
 # %%
@@ -212,8 +219,8 @@ plain, ahead = (
     wide.estimate(lambda _, way=way: timelines[way].hidden()) for way in (PLAIN, PREFETCH)
 )
 ap.show(
-    ap.claim("Plain copies run while no kernel does.", plain, at_most=0.2, unit="%"),
-    ap.claim("Most copies of `prefetch` run beside kernels.", ahead, at_least=0.8, unit="%"),
+    ap.claim("Copies by .to(device) run while no kernel does.", plain, at_most=0.2, unit="%"),
+    ap.claim("Most copies by prefetch run while kernels do.", ahead, at_least=0.8, unit="%"),
 )
 
 # %%
@@ -230,7 +237,12 @@ caption = f"{NARROW['epochs']} epochs of {NARROW['batches']} batches, copying lo
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
 ap.show(
     ap.compare(narrow.measurements, limit_s=limits_s, caption=caption),
-    ap.claim("Copying takes longer than computing.", longer, at_least=1.2, unit="×"),
+    ap.claim(
+        "Batches of the narrow network take longer to copy than to compute.",
+        longer,
+        at_least=1.2,
+        unit="×",
+    ),
 )
 
 # %%

@@ -263,7 +263,9 @@ wrong, found, missed, mended = (
     for value in (least, reports["missing event"], others, of_mends)
 )
 ap.show(
-    ap.claim("Each of five mistakes spoils most of its numbers.", wrong, at_least=0.5, unit="%"),
+    ap.claim(
+        "Each of five mistakes makes most of its numbers wrong.", wrong, at_least=0.5, unit="%"
+    ),
     ap.claim("CSAN reports the missing event.", found, at_least=1, unit="races"),
     ap.claim("CSAN reports none of the other five mistakes.", missed, at_most=0, unit="races"),
     ap.claim("CSAN reports none of the mends.", mended, at_most=0, unit="races"),
@@ -287,8 +289,13 @@ translated, piped = (
 )
 ap.show(
     ap.compare(gpus.measurements, limit_s=limits, caption=caption),
-    ap.claim("The translated code hides none of its copies.", translated, at_most=0.2, unit="%"),
-    ap.claim("The pipeline hides most of them.", piped, at_least=0.8, unit="%"),
+    ap.claim(
+        "MXNet code translated to PyTorch hides next to none of its copies.",
+        translated,
+        at_most=0.2,
+        unit="%",
+    ),
+    ap.claim("The same through a pipeline hides most of them.", piped, at_least=0.8, unit="%"),
 )
 
 # %%

@@ -129,13 +129,13 @@ hidden = {
 ap.show(
     ap.compare(behind.measurements, limit_s=limits, baseline=".cpu() each", caption=title),
     ap.claim(
-        "Into pinned memory most of the copies hide.",
+        "The pipeline hides most copies into pinned memory.",
         hidden["pipeline, pin=True"],
         at_least=0.8,
         unit="%",
     ),
     ap.claim(
-        "Into ordinary memory that was touched before most of them hide, too.",
+        "The pipeline hides most copies into touched ordinary memory.",
         hidden["pipeline, out"],
         at_least=0.6,
         unit="%",
@@ -214,7 +214,7 @@ shown = [three.measurements[label] for label in limits]
 ap.show(
     ap.compare(shown, limit_s=limits, caption="Three regimes, over pinned memory"),
     ap.claim(
-        "`map` saves most of what overlap can save, in each of the three.",
+        "In each of three regimes map saves most of what overlap can.",
         least,
         at_least=0.7,
         unit="%",
@@ -286,7 +286,12 @@ headers = ["into touched memory", "rate", "of that into pinned memory"]
 faster = plain.estimate(gain)
 ap.show(
     ap.tabulate(headers, rows, caption="Into ordinary memory", origin=plain.origin),
-    ap.claim("The default ring is faster than `copy_`.", faster, at_least=1.3, unit="×"),
+    ap.claim(
+        "Into ordinary memory the default ring is faster than copy_.",
+        faster,
+        at_least=1.3,
+        unit="×",
+    ),
 )
 
 # %%
@@ -332,7 +337,12 @@ pair = ap.recorded(two_gpus, name="b5_two_gpus", parameters=TWO, gpus=2)
 twice = pair.estimate(lambda s: (s["GPU 0"] + s["GPU 1"]) / s["both"])
 ap.show(
     ap.compare(pair.measurements, caption=f"{TWO['count']} copies from each GPU"),
-    ap.claim("Two GPUs copy about twice as much as one.", twice, at_least=1.7, unit="×"),
+    ap.claim(
+        "With a pipeline each, two GPUs copy about twice as much as one.",
+        twice,
+        at_least=1.7,
+        unit="×",
+    ),
 )
 
 # %%
@@ -379,7 +389,9 @@ rival = ".to(non_blocking) each"
 packed = many.estimate(lambda s: s[rival] / s["pipeline, pin=True"])
 ap.show(
     ap.compare(many.measurements, baseline=rival, caption="10,000 tensors of 4 kB to the host"),
-    ap.claim("Put together, they go faster than one by one.", packed, at_least=2, unit="×"),
+    ap.claim(
+        "Many small tensors go faster together than one by one.", packed, at_least=2, unit="×"
+    ),
 )
 
 # %%

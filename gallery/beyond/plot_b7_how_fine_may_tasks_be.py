@@ -345,8 +345,18 @@ def best_at_1_us(seconds):
 finest = fine.estimate(best_at_1_us)
 coarse = fine.estimate(lambda s: share(s, "by_graph", COARSE_US))
 ap.show(
-    ap.claim("Of tasks of 1 us all lose more than half.", finest, at_most=0.5, unit="%"),
-    ap.claim(f"Of {COARSE_US} us the graph keeps most.", coarse, at_least=0.6, unit="%"),
+    ap.claim(
+        "With tasks of 1 us every scheduler loses more than half of the CPU.",
+        finest,
+        at_most=0.5,
+        unit="%",
+    ),
+    ap.claim(
+        f"With tasks of {COARSE_US} us a task graph keeps most of the CPU.",
+        coarse,
+        at_least=0.6,
+        unit="%",
+    ),
 )
 
 # %%

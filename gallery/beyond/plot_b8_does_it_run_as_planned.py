@@ -117,8 +117,10 @@ away = in_the_median(gpus, lambda _, plan_s, run_s: abs(run_s / plan_s - 1))
 near = in_the_median(gpus, lambda least_s, _, run_s: least_s / run_s)
 ap.show(
     table(gpus, f"Graphs of {BOOK['tasks']} tasks on two GPUs and a CPU"),
-    ap.claim("A run ends close to its plan, in the median.", away, at_most=0.1, unit="%"),
-    ap.claim("It takes little more than the least time.", near, at_least=0.8, unit="%"),
+    ap.claim("In the median, a run takes about as long as planned.", away, at_most=0.1, unit="%"),
+    ap.claim(
+        "In the median, a run takes little more than the least time.", near, at_least=0.8, unit="%"
+    ),
 )
 
 # %%

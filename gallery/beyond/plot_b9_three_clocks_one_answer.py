@@ -181,8 +181,8 @@ def runs_apart(seconds):
 
 within, between = gpu.estimate(clocks_apart), gpu.estimate(runs_apart)
 ap.show(
-    ap.claim("All clocks agree on the same long runs.", within, at_most=0.05, unit="%"),
-    ap.claim("They do between runs under other tools, too.", between, at_most=0.1, unit="%"),
+    ap.claim("All clocks agree on long runs.", within, at_most=0.05, unit="%"),
+    ap.claim("Long runs take as long under each of the tools.", between, at_most=0.1, unit="%"),
 )
 
 # %%
@@ -224,8 +224,13 @@ launch = gpu.estimate(lambda s: from_nsight(s, WALL, works[0]))
 long = gpu.estimate(lambda s: max(abs(from_nsight(s, c, works[-1])) for c in (WALL, EVENTS)))
 count = WORK["counts"][-1]
 ap.show(
-    ap.claim("The wall clock has the launch of a kernel in it.", launch, at_least=0.2, unit="%"),
-    ap.claim(f"For {count} kernels that is next to nothing.", long, at_most=0.05, unit="%"),
+    ap.claim(
+        "The wall clock has the launch in it: for one kernel that is much.",
+        launch,
+        at_least=0.2,
+        unit="%",
+    ),
+    ap.claim(f"For {count} kernels the launch is next to nothing.", long, at_most=0.05, unit="%"),
 )
 
 # %%
