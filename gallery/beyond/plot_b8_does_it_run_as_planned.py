@@ -2,7 +2,7 @@
 Does it run as planned?
 =======================
 
-| **You'll do:** random graphs of dozens of tasks over two GPUs and a CPU, first planned, then run.
+| **You'll do:** random graphs of a hundred tasks over two GPUs and a CPU, first planned, then run.
 | **You'll learn:** what a plan knows, how close a run comes to it, and what planning costs.
 | **You need:** nothing but this page; without two GPUs it shows a record and runs on CPU lanes.
 
@@ -24,8 +24,8 @@ import statistics
 import autopar as ap
 
 BOOK = {
-    "graphs": 5,
-    "tasks": 60,
+    "graphs": 3,
+    "tasks": 100,
     "sizes": {"cuda:0": 4000, "cuda:1": 4000, "cpu": 1200},
     "lanes": 2,
     "rounds": 5,
