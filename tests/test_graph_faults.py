@@ -266,6 +266,11 @@ def test_what_is_no_task_of_the_run_is_refused(made):
     task = graph.add(torch.ones, 2)
     run = graph.run()
     later = graph.add(torch.neg, task)
-    for wrong in (3, None, later, made.first, [later]):
+    for wrong in (later, made.first, [later]):
         with pytest.raises(KeyError, match="no task"):
             run[wrong]
+    for hidden in ({task}, [frozenset([task])]):
+        with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
+            run[hidden]
+    assert run[3, None, {"a": task}][:2] == (3, None)
+    assert run["a"] == "a"

@@ -2,45 +2,83 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autopar.access import Stretch
-from autopar.task import reached_by
+from autopar.calls import is_array, plain, qualified, schemas_of
 
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
 # These declare nothing, and may give their argument back, or a part of it.
-_NOT_FRESH = {"dequantize", "to_dense", "conj_physical", "to_mkldnn"}
+_NOT_FRESH = {"dequantize", "to_dense", "conj_physical", "to_mkldnn", "lift"}
+_NOT_FRESH_PARTS = ("unsafe", "dropout", "sparse", "nested")
 
 
 def stretches_of(values: object) -> Iterator[Stretch]:
-    """The memory of the tensors in nested containers, by address."""
-    for leaf in pytree.tree_leaves(values):
-        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided and leaf.numel():
-            steps = zip(leaf.shape, leaf.stride(), strict=True)
-            last = sum((int(size) - 1) * int(stride) for size, stride in steps)
-            start = leaf.data_ptr()
-            yield Stretch(str(leaf.device), start, start + (last + 1) * leaf.itemsize)
+    """The memory of tensors, storages and arrays in nested containers, by address.
 
-
-def reached_tensors(fn: Callable[..., Any]) -> Iterator[torch.Tensor]:
-    """Tensors that a function can use without being given them, as far as it shows.
-
-    Those of its closure, defaults and named globals, what it is bound to, and a module's own.
+    What has no address, as an empty tensor, counts as a memory of its own.
     """
-    if isinstance(fn, torch._ops.OpOverload):
-        return
-    for found in pytree.tree_leaves([fn, getattr(fn, "__self__", None), *reached_by(fn)]):
-        if isinstance(found, torch.Tensor):
-            yield found
-        elif isinstance(found, torch.nn.Module):
-            yield from found.parameters()
-            yield from found.buffers()
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            for part in parts_of(leaf):
+                yield _stretch(part)
+        elif isinstance(leaf, (torch.UntypedStorage, torch.TypedStorage)):
+            start = leaf.data_ptr()
+            yield Stretch(str(leaf.device), start, start + leaf.nbytes())
+        elif is_array(leaf):
+            yield _stretch_of_array(leaf)
+
+
+def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with memory that one is made of: itself, or a sparse one's indices and values."""
+    if tensor.layout == torch.sparse_coo:
+        yield from (tensor, tensor._indices(), tensor._values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor, tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor, tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    elif is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        for name in tensor.__tensor_flatten__()[0]:
+            yield from parts_of(getattr(tensor, name))
+    else:
+        yield tensor
+
+
+def keys_of(value: object) -> Iterator[object]:
+    """What all tensors of one storage have in common, for each part of a tensor or an array."""
+    if isinstance(value, torch.Tensor):
+        yield from map(memory_key, parts_of(value))
+    elif isinstance(value, (torch.UntypedStorage, torch.TypedStorage)):
+        yield value._cdata
+    elif is_array(value):
+        yield ("array", id(value))
+
+
+def memory_key(tensor: torch.Tensor) -> object:
+    """What all tensors of one storage have in common; its own number if it has none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse ones, and some wrappers
+        return ("tensor", id(tensor))
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor shows all bytes of its memory, so that nobody else may write others."""
+    if tensor.layout != torch.strided:
+        return True
+    try:
+        size = tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):
+        return True
+    stretch = _stretch(tensor)
+    return stretch.stop - stretch.start >= size
 
 
 def returns_fresh(fn: Callable[..., Any]) -> bool:
@@ -52,15 +90,17 @@ def returns_fresh(fn: Callable[..., Any]) -> bool:
     >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
     (True, False, False)
     """
-    if isinstance(fn, functools.partial):
-        return "out" not in fn.keywords and returns_fresh(fn.func)
-    name, schemas = _schemas_of(fn)
+    fn, _, kwargs = plain(fn, (), {})
+    operators, schemas = schemas_of(fn)
+    name = operators.rpartition("::")[2]
     if name in _FRESH:
-        return True
-    if name in _NOT_FRESH or "unsafe" in name or "dropout" in name:
+        return "out" not in kwargs
+    if "out" in kwargs or name in _NOT_FRESH or any(part in name for part in _NOT_FRESH_PARTS):
         return False
-    made_of_others = name and torch._C._dispatch_has_kernel_for_dispatch_key(
-        _operator(schemas), "CompositeImplicitAutograd"
+    if not operators.startswith("aten::"):
+        return False
+    made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key(
+        qualified(schemas[0]), "CompositeImplicitAutograd"
     )
     return (
         not made_of_others
@@ -69,38 +109,22 @@ def returns_fresh(fn: Callable[..., Any]) -> bool:
     )
 
 
-def written_by(fn: Callable[..., Any], args: tuple[Any, ...]) -> list[Any]:
-    """Which arguments one of torch's operators changes in place, by its own declaration.
-
-    >>> x = torch.ones(2)
-    >>> written_by(torch.Tensor.add_, (x, 1))[0] is x, written_by(torch.add, (x, 1))
-    (True, [])
-    """
-    name, schemas = _schemas_of(fn)
-    changes = isinstance(fn, torch._ops.OpOverload) or name.endswith("_")
-    if not changes or name.endswith("__"):
-        return []
-    declared = [
-        argument.alias_info is not None and argument.alias_info.is_write
-        for argument in schemas[0].arguments[: len(args)]
-    ]
-    return [value for value, is_written in zip(args, declared, strict=False) if is_written]
+def _stretch(tensor: torch.Tensor) -> Stretch:
+    if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
+        return Stretch(("tensor", id(tensor)))
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # without memory, as FakeTensors
+        start = 0
+    if not start or not tensor.numel():
+        return Stretch(("storage", memory_key(tensor)))
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((int(size) - 1) * int(stride) for size, stride in steps)
+    return Stretch(str(tensor.device), start, start + (last + 1) * tensor.itemsize)
 
 
-def _operator(schemas: list[Any]) -> str:
-    """The name that torch dispatches the first of some overloads by."""
-    overload = schemas[0].overload_name
-    return f"{schemas[0].name}.{overload}" if overload else str(schemas[0].name)
-
-
-def _schemas_of(fn: Callable[..., Any]) -> tuple[str, list[Any]]:
-    """The name of one of torch's operators and its declarations; nothing for other functions."""
-    if isinstance(fn, torch._ops.OpOverload):
-        return fn._schema.name.partition("::")[2], [fn._schema]
-    name = getattr(fn, "__name__", "")
-    homes = (torch, torch.Tensor, torch._C._nn, torch.linalg)
-    if not name or all(getattr(home, name, None) is not fn for home in homes):
-        return "", []
-    found = torch._C._jit_get_schemas_for_operator(f"aten::{name}")
-    schemas = [each for each in found if not any(argument.is_out for argument in each.arguments)]
-    return (name, schemas) if schemas else ("", [])
+def _stretch_of_array(array: Any) -> Stretch:
+    start = stop = array.__array_interface__["data"][0]
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        start, stop = start + min(0, (size - 1) * stride), stop + max(0, (size - 1) * stride)
+    return Stretch("cpu", start, stop + array.itemsize if array.size else start)

@@ -21,18 +21,29 @@ from typing import Any, Self
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.aliasing import reached_tensors, returns_fresh, written_by
+from autopar.aliasing import keys_of, returns_fresh
+from autopar.calls import declared, plain
 from autopar.capture import Captured, captured
 from autopar.device import cpu, present
 from autopar.graphrun import Run
+from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
 from autopar.node import Node, Result, Task, resource_of
+from autopar.observer import gradients, random_numbers
 from autopar.plan import Plan
+from autopar.reach import Reach, hidden_tasks
 from autopar.runner import Runner
 from autopar.schedule import Job, Resource, schedule
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
+# Code that names these may write where no version counter moves.
+_UNCOUNTED = {"data", "batch_norm", "instance_norm", "untyped_storage", "storage"} | {
+    "setattr",
+    "set_",
+    "swap_tensors",
+    "vector_to_parameters",
+}
 _OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
 
@@ -63,6 +74,7 @@ class TaskGraph:
         self.streams = _at_least_one("streams", streams)
         self._nodes: list[Node] = []
         self._hazards = Hazards()
+        self._known = Known()
         self._copies: dict[tuple[Any, ...], int] = {}
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
@@ -83,27 +95,30 @@ class TaskGraph:
         """Add `fn(*args, **kwargs)`; tasks among the arguments stand for their results.
 
         Tensors and results that lie on other devices are copied to the task's first. What the
-        function changes in place must be an argument, on the task's device, and be said, but for
-        torch's own operators such as `add_`. What it reads without being given it is found in its
-        closure, defaults, named globals, and a module's parameters, and nowhere else.
+        function changes in place is known of torch's operators, modules and optimizers; of others
+        it must be said. What it uses without being given it is looked for in its closure, its
+        object, the globals that it loads and a module's tensors. What is not said and not found
+        so is an error of the run, or found by `check`.
 
         Args:
             fn: What to call.
             *args: Its arguments; tasks and tensors may be in nested containers.
             device: Where it runs; with its first task or tensor if not given, else on the CPU.
             name: Its name; the function's if not given.
-            writes: The tasks' results and tensors that it changes in place.
+            writes: The tasks' results, tensors and arrays that it changes in place.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments.
 
         Raises:
             TypeError: `fn` can't be called, or `writes` holds something else.
-            ValueError: A task is of another graph, the device is not on this machine, the cost is
-                no time, or what is written is no argument, or lies on another device.
+            ValueError: A task is of another graph or in a container that can't be looked into, the
+                device is not on this machine, the cost is no time, or what is written is a task
+                that is no argument, or lies on another device.
         """
         if not callable(fn):
             msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
+        fn, args, kwargs = plain(fn, args, kwargs)
         task_name = name or str(getattr(fn, "__name__", None) or "task")
         if cost_s is not None and not (
             isinstance(cost_s, (int, float)) and 0 <= cost_s < float("inf")
@@ -113,20 +128,38 @@ class TaskGraph:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         for leaf in leaves:
             self._require_own(leaf, task_name)
-        place = self._place(device, leaves, task_name)
-        writes = [*writes, *pytree.tree_leaves(written_by(fn, args))]
-        written = [self._written(each, leaves, place, task_name) for each in writes]
+        for hidden in hidden_tasks(leaves):
+            msg = (
+                f"{hidden!r}, given to task {task_name!r}, lies in a container of another kind; "
+                f"expected lists, tuples and dicts. Pass it in one of these, or by itself."
+            )
+            raise ValueError(msg)
+        others = [leaf for leaf in leaves if not isinstance(leaf, (Task, torch.Tensor))]
+        reach = Reach(fn, *others)
+        told = declared(fn, args, kwargs, reach.names)
+        if told.fault:
+            msg = f"task {task_name!r} {told.fault}."
+            raise ValueError(msg)
+        place = self._place(device, [*leaves, *told.writes], task_name)
+        written = [
+            self._written(each, leaves, place, task_name) for each in [*writes, *told.writes]
+        ]
         fresh = returns_fresh(fn) and "out" not in kwargs
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
-        plain = [*args, *kwargs.values()]
-        flat = len(plain) == len(leaves) and all(map(operator.is_, plain, leaves))
+        flat_given = [*args, *kwargs.values()]
+        flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
         reads = [leaf for leaf in given if isinstance(leaf, (Result, torch.Tensor))]
-        after = self._hazards.note([*reads, *reached_tensors(fn)], written, fresh=fresh)
+        random = [random_numbers(str(place))] if told.random else []
+        grads = [gradients(str(place))] if told.gradients else []
+        changed = [*written, *random, *(grads if told.gradients == "w" else [])]
+        self._hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
         number = self._append(
             *(task_name, fn, given, spec, place),
-            after=after,
             cost_s=cost_s,
             keywords=tuple(kwargs) if flat else None,
+            reached=tuple(reach.memory),
+            complete=told.complete,
+            uncounted=not reach.names.isdisjoint(_UNCOUNTED),
         )
         return Task(self, number, task_name, place)
 
@@ -229,7 +262,10 @@ class TaskGraph:
         Raises:
             ValueError: Tasks wait for each other in a circle.
         """
+        if self._planned is not None and (self._known.found or self._planned.guard.is_stale()):
+            self._planned = None
         if self._planned is None:
+            self._known.found = False
             self._planned = self._plan()
         return self._planned
 
@@ -264,11 +300,37 @@ class TaskGraph:
     def run_serial(self) -> Run:
         """Run the same tasks one after another, in the order of the program.
 
+        What a task reads and writes without having said so is found when it runs so for the first
+        time, and later plans keep its order, as after `check`.
+
         Raises:
             Exception: As `run` does.
         """
         with self._alone():
             return self._runner.one_by_one(self.plan())
+
+    def check(self) -> list[str]:
+        """Run the tasks one after another, and find what each of them really reads and writes.
+
+        What they did not say is added to what they depend on, so that later runs are right. It is
+        found by watching torch's operators: what NumPy does to a tensor's memory is not seen.
+
+        Returns:
+            A sentence for each pair of tasks whose order was not known.
+
+        Raises:
+            Exception: As `run` does, or what `run` refuses and no order can mend.
+        """
+        with self._alone():
+            old = self.plan().nodes
+            self._known.observed.clear()
+            self._runner.one_by_one(self.plan())
+            new = self.plan().nodes
+        return [
+            f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
+            for node in new
+            for before in sorted(node.before - old[node.number].before)
+        ]
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
         """Run the tasks and keep each one's time; later plans are made by it.
@@ -276,10 +338,12 @@ class TaskGraph:
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
 
         Args:
-            repeats: How often; the median counts. One more run comes first, to warm up.
+            repeats: How often; the median counts. One more run comes first, in order, to warm up
+                and to find what tasks read and write, as `check` does.
             alone: Run one after another, so that times and limit are those of each task by itself.
                 Otherwise tasks run as `run` runs them, and their times have in them what they take
-                from each other, such as bandwidth: a plan by these comes closer to a run.
+                from each other, such as bandwidth: a plan by these comes closer to a run. Then they
+                warm up so, too.
 
         Raises:
             ValueError: There are no repeats.
@@ -288,7 +352,9 @@ class TaskGraph:
         _at_least_one("repeats", repeats)
         with self._alone(), self._runner.kept():
             # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
-            costs_s = [self._costs_s(alone) for _ in range(repeats + 1)][1:]
+            self._costs_s(alone=True)
+            warm_ups = 0 if alone else 1
+            costs_s = [self._costs_s(alone) for _ in range(warm_ups + repeats)][warm_ups:]
         numbers = range(len(self._nodes))
         self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
         self._planned = None
@@ -318,7 +384,7 @@ class TaskGraph:
         """
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
         with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
-            return captured(tuple(self._nodes), costs_s, inputs)
+            return captured(self.plan().nodes, costs_s, inputs)
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -340,17 +406,18 @@ class TaskGraph:
             self._running.release()
 
     def _plan(self) -> Plan:
+        before = zip(self._nodes, self._hazards.before(), strict=True)
+        nodes = [replace(node, after=node.after | own) if own else node for node, own in before]
         guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
         jobs = []
-        for node in self._nodes:
+        for node in nodes:
             cost_s = self._measured_s.get(node.number, guess_s)
             given_s = cost_s if node.cost_s is None else node.cost_s
             jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
-        resources = {node.resource: self._resource(node) for node in self._nodes}
-        known = all(
-            node.cost_s is not None or node.number in self._measured_s for node in self._nodes
-        )
-        return Plan(tuple(self._nodes), schedule(jobs, resources), resources, known, self)
+        resources = {node.resource: self._resource(node) for node in nodes}
+        known = all(node.cost_s is not None or node.number in self._measured_s for node in nodes)
+        guard = Guard(nodes, self._hazards, self._known)
+        return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, self)
 
     def _append(
         self,
@@ -360,15 +427,13 @@ class TaskGraph:
         spec: pytree.TreeSpec,
         device: torch.device,
         *,
-        after: frozenset[int],
-        cost_s: float | None = None,
         source: torch.device | None = None,
-        keywords: tuple[str, ...] | None = None,
+        **options: Any,
     ) -> int:
         number = len(self._nodes)
-        resource = resource_of(device, source)
+        resource, none = resource_of(device, source), frozenset[int]()
         node = Node(
-            number, name, fn, leaves, spec, device, resource, after, cost_s, source, keywords
+            number, name, fn, leaves, spec, device, resource, none, source=source, **options
         )
         self._nodes.append(node)
         self._planned = None
@@ -392,9 +457,9 @@ class TaskGraph:
         if shared and key in self._copies:
             return Result(self._copies[key])
         _, spec = pytree.tree_flatten((value,))
-        after = self._hazards.note([value])
+        self._hazards.note([value])
         name = f"{name} to {device}"
-        number = self._append(name, None, (value,), spec, device, after=after, source=source)
+        number = self._append(name, None, (value,), spec, device, source=source)
         if shared:
             self._copies[key] = number
         return Result(number)
@@ -411,17 +476,18 @@ class TaskGraph:
         placed = (leaf.device for leaf in leaves if isinstance(leaf, (Task, torch.Tensor)))
         return next(placed, cpu())
 
-    def _written(
-        self, value: Any, leaves: list[Any], device: torch.device, name: str
-    ) -> Result | torch.Tensor:
+    def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
         if not isinstance(value, (Task, torch.Tensor)):
+            if next(iter(keys_of(value)), None) is not None:
+                return value
             msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
             raise TypeError(msg)
         self._require_own(value, name)
-        if all(leaf is not value for leaf in leaves):
+        given = any(leaf is value for leaf in leaves)
+        if isinstance(value, Task) and not given:
             msg = f"writes of task {name!r} holds {value!r}; expected one of its arguments."
             raise ValueError(msg)
-        if value.device != device:
+        if given and value.device != device:
             msg = (
                 f"task {name!r} on {device} is to write to {value!r} on {value.device}; expected "
                 f"both on one device, as a copy's changes would be lost. Run it there."

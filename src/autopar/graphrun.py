@@ -6,6 +6,8 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import heapq
 import threading
 import time
@@ -18,14 +20,18 @@ from torch.utils import _pytree as pytree
 from autopar.annotate import annotate, tools_listen
 from autopar.clock import device_clock
 from autopar.device import synchronize
+from autopar.guard import Rule, versions_of
 from autopar.handle import Handle, cuda_tensors, use_on_current_streams, wait_for_event
 from autopar.lane import Lane
+from autopar.learning import Learning
 from autopar.node import Node, Task
 from autopar.outcome import note
 from autopar.plan import Plan
+from autopar.reach import hidden_tasks
 from autopar.schedule import Entry, limit_s
 from autopar.span import Span, Timeline
 
+_NOTHING: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
 
@@ -57,7 +63,12 @@ class Run:
         self._raised = False
         self._failing = threading.Lock()
         self._workers: list[Handle[None]] = []
-        self._grad = tracks and torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        self._tracks = tracks
+        self._guard = plan.guard
+        self._noted = self._guard.begin()
+        self._inference = torch.is_inference_mode_enabled()
+        self._settled = self._guard.known.settled[self._inference]
+        self._learning: Learning | None = None  # in a run in order
         self._start_s = time.perf_counter()
         self._ready = {
             gpu: torch.cuda.current_stream(gpu).record_event()
@@ -67,14 +78,16 @@ class Run:
     def __getitem__(self, task: Any) -> Any:
         """The result of a task, or of tasks in nested containers; waits for it.
 
+        What is no task there stays as it is, as a number does that traced code has returned.
+
         Raises:
             Exception: What the task raised.
             RuntimeError: It was not run, as another one failed before.
-            KeyError: It is no task of the graph that was run.
+            KeyError: It is no task of the graph that was run, or lies where it can't be replaced.
         """
-        value = pytree.tree_map_only(Task, lambda each: self._result(each), task)
-        if value is task:
-            msg = f"{task!r} is no task; expected what graph.add returned."
+        value = pytree.tree_map_only(Task, self._result, task)
+        for left in hidden_tasks(pytree.tree_leaves(task)):
+            msg = f"{left!r} lies in a container of another kind; expected lists, tuples and dicts."
             raise KeyError(msg)
         use_on_current_streams(value)
         return value
@@ -148,12 +161,15 @@ class Run:
     def work(self, host: str) -> None:
         """Do a thread's share, in order; what fails is kept, and nothing is begun after it."""
         share = self.plan.shares[host]
-        grad, inference = self._grad
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        with self._grad():
             if share[0].lane in self._streams:
                 self._launch_all(share)
             else:
                 self._compute_all(share)
+
+    def _grad(self) -> contextlib.AbstractContextManager[None]:
+        """No autograd where it doesn't track; all else is as the lane's caller has it."""
+        return contextlib.nullcontext() if self._tracks else torch.no_grad()
 
     def _compute_all(self, share: Iterable[Entry]) -> None:
         """Run a CPU lane's tasks in this thread.
@@ -164,7 +180,8 @@ class Run:
         """
         nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
         at_once, now, named = self.plan.at_once, time.perf_counter, tools_listen()
-        issued, awaited = self._issued, self._awaited
+        issued, awaited, rules = self._issued, self._awaited, self._guard.rules
+        settled, hold = self._settled, self._hold
         begun = now()
         for entry in share:
             job, waits = entry.job, entry.waits
@@ -174,12 +191,17 @@ class Run:
                         self._wait_for_end(wait)
                     begun = now()
                 if self._error is None:
-                    call = at_once[job]
+                    call, rule = at_once[job], rules[job]
                     if named:
                         with annotate(nodes[job].name):
-                            value = nodes[job].call(results)
-                    else:
+                            value = self._call(nodes[job])
+                    elif rule is None:
                         value = call() if call else nodes[job].call(results)
+                    elif job in settled:
+                        value = call() if call else nodes[job].call(results)
+                        hold(nodes[job], rule, value)
+                    else:
+                        value = self._call(nodes[job])
                     if not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
                     results[job], starts[job] = value, begun
@@ -189,6 +211,60 @@ class Run:
             issued[job] = True
             if awaited:
                 self._issue(job)
+
+    def _call(self, node: Node) -> Any:
+        """Run a task in the calling thread, and hold it to what it has said that it writes."""
+        number, learning = node.number, self._learning
+        closely = not node.complete and (learning is not None or number not in self._settled)
+        value = self._closely(node) if closely else node.call(self._results)
+        if learning is not None:
+            learning.own(number, value)
+        rule = self._guard.rules[number]
+        if rule is not None:
+            self._hold(node, rule, value)
+        return value
+
+    def _closely(self, node: Node) -> Any:
+        """Run a task, and observe its operators if that is needed and was not done yet."""
+        number, results, known = node.number, self._results, self._guard.known
+        call = functools.partial(node.call, results)
+        if number in known.observed:
+            return call()
+        if self._learning is None:
+            self._settled.add(number)
+            doubted = self._guard.doubts(node, results, self._inference)
+            return self._guard.observed(node, results, call) if doubted else call()
+        value = self._learning.observed(node, results, call)
+        known.observed.add(number)
+        rule = self._guard.rules[number]
+        if rule is not None:  # what has moved is known now
+            self._noted.renew([place for _, place in rule.watched], rule.given)
+        return value
+
+    def _hold(self, node: Node, rule: Rule, value: Any) -> None:
+        """Compare version counters after a task, and note those of what it may change."""
+        watched, given, renewed, kept = rule
+        noted = self._noted
+        versions = noted.versions
+        for tensor, place in watched:
+            if tensor._version != versions[place]:
+                self._guard.compare(node, noted, self._results, self._beside(node))
+        for number in given:
+            for tensor, version in noted.results[number]:
+                if tensor._version != version:
+                    self._guard.compare(node, noted, self._results, self._beside(node))
+        if renewed != _NOTHING:
+            noted.renew(*renewed)
+        if kept and not self._inference:
+            noted.results[node.number] = versions_of(value)
+
+    def _beside(self, node: Node) -> list[int]:
+        """Other tasks that may be under way: the first on each lane that has not ended."""
+        if self._learning is not None:
+            return []
+        lanes = self.plan.schedule.lanes.values()
+        lefts = ([each.job for each in own if not self._issued[each.job]] for own in lanes)
+        return [left[0] for left in lefts if left and left[0] != node.number]
 
     def _launch_all(self, share: Iterable[Entry]) -> None:
         """Queue tasks and copies on their streams, and wait for those."""
@@ -222,7 +298,7 @@ class Run:
         node = self.plan.nodes[entry.job]
         self._starts[entry.job] = _mark(stream)
         with annotate(node.name):
-            self._results[entry.job] = node.call(self._results)
+            self._results[entry.job] = self._call(node)
         self._ends[entry.job] = _mark(stream)
 
     def _issue(self, number: int) -> None:
@@ -251,13 +327,15 @@ class Run:
     def one_after_another(self, alone: bool) -> None:
         """Do all of it in the calling thread, waiting for each before the next.
 
+        What a task does that was not observed yet is, and is added to what it has said.
+
         Args:
             alone: Whether to take a GPU's times on the device, behind something that keeps it busy
                 while the host launches.
         """
-        grad, inference = self._grad
         entry_of = {entry.job: entry for entry in self.plan.schedule.entries}
-        with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        self._learning = Learning(self._guard)
+        with self._grad():
             for node in _in_program_order(self.plan.nodes):
                 gpus = [gpu for gpu in (node.source, node.device) if gpu and gpu.type == "cuda"]
                 try:
@@ -271,7 +349,7 @@ class Run:
         """Do a node, and wait for it."""
         start: Moment = time.perf_counter()
         if not gpus:
-            self._results[node.number] = node.call(self._results)
+            self._results[node.number] = self._call(node)
             end: Moment = time.perf_counter()
         else:
             with torch.cuda.device(gpus[0]):
@@ -279,7 +357,7 @@ class Run:
                 if alone:
                     torch.cuda._sleep(_LAUNCHING_CYCLES)
                     start = _mark(stream)
-                self._results[node.number] = node.call(self._results)
+                self._results[node.number] = self._call(node)
                 end = _mark(stream)
             synchronize(*gpus)
             if not alone:  # the launch is part of it

@@ -47,6 +47,9 @@ class Node:
         after: Numbers of nodes that must have ended before, besides those it has results of.
         cost_s: Seconds that it takes, where somebody has said so.
         source: Where a copy comes from.
+        reached: Tensors and arrays that it uses without being given them.
+        complete: Whether it can write nothing but what it says, as torch's operators.
+        uncounted: Whether it may write where no version counter moves.
         keywords: Names of the last arguments, if no argument is a container: then they need not be
             put together again each time.
     """
@@ -62,6 +65,9 @@ class Node:
     cost_s: float | None = None
     source: torch.device | None = None
     keywords: tuple[str, ...] | None = None
+    reached: tuple[Any, ...] = ()
+    complete: bool = True
+    uncounted: bool = False
 
     @property
     def before(self) -> frozenset[int]:

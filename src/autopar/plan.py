@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from autopar.guard import Guard
 from autopar.node import Node, Result, host_of
 from autopar.schedule import Entry, Resource, Schedule, faults, limit_s
 
@@ -21,6 +22,7 @@ class Plan:
         nodes: Tasks and copies, in the order of the program.
         schedule: Their order, lanes and waits.
         resources: What they take their turns on.
+        guard: What tasks have said that they write, to compare with what they do.
         known: Whether all costs were given or measured, and none guessed.
         graph: Whose plan it is.
     """
@@ -28,6 +30,7 @@ class Plan:
     nodes: tuple[Node, ...]
     schedule: Schedule
     resources: dict[str, Resource]
+    guard: Guard
     known: bool = True
     graph: object = None
 

@@ -1,0 +1,279 @@
+"""Calls: one call in its plain form, and what it is known to write before anything runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autopar.node import Task
+
+Arguments = tuple[Any, ...]
+Schemas = tuple[Any, ...]
+
+# Python's own operators that change their first argument.
+_IN_PLACE = {operator.setitem, operator.delitem} | {
+    getattr(operator, f"i{name}")
+    for name in (
+        *("add", "and", "concat", "floordiv", "lshift", "matmul", "mod", "mul", "or"),
+        *("pow", "rshift", "sub", "truediv", "xor"),
+    )
+}
+_IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
+_C: Any = torch._C  # whose parts have no types
+_HOMES = (torch, torch.Tensor, _C._nn, _C._linalg, _C._fft, _C._special)
+_STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
+_TRAINING = ("training", "train", "use_input_stats")
+_MOVES = {"aten::set_", "aten::set_data"}
+_CHANGE_GRADIENTS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
+
+
+class Declared(NamedTuple):
+    """What is known of a call before it is made.
+
+    Args:
+        writes: Arguments and other tensors that it changes in place.
+        complete: Whether nothing else can be: torch's operators say all that they write.
+        random: Whether it draws random numbers.
+        gradients: `r` if it may read tensors' gradients, `w` if it may change them, too.
+        fault: Why it can't be a task, if it can't.
+    """
+
+    writes: list[Any]
+    complete: bool
+    random: bool
+    gradients: str
+    fault: str
+
+
+def plain(
+    fn: Callable[..., Any], args: Arguments, kwargs: Mapping[str, Any]
+) -> tuple[Callable[..., Any], Arguments, dict[str, Any]]:
+    """A call without partial functions and methods that are bound to tensors.
+
+    >>> x = torch.ones(1)
+    >>> plain(functools.partial(x.add, alpha=2), (3,), {})[1:]
+    ((tensor([1.]), 3), {'alpha': 2})
+    """
+    given = dict(kwargs)
+    while True:
+        owner = getattr(fn, "__self__", None)
+        if isinstance(fn, functools.partial):
+            partial: functools.partial[Any] = fn
+            fn, args = partial.func, (*partial.args, *args)
+            given = {**partial.keywords, **given}
+        elif isinstance(owner, torch.Tensor) and hasattr(type(owner), fn.__name__):
+            fn = getattr(fn, "__func__", None) or getattr(type(owner), fn.__name__)
+            args = (owner, *args)
+        else:
+            return fn, args, given
+
+
+def declared(
+    fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any], names: Iterable[str] = ()
+) -> Declared:
+    """What a plain call writes, as far as its function says so.
+
+    Args:
+        fn: The function: an operator, a function, a module, a method of an optimizer.
+        args: Its arguments.
+        kwargs: The same, by name.
+        names: What the code that it runs loads, by name.
+
+    >>> x = torch.ones(2)
+    >>> declared(torch.Tensor.add_, (x, 1), {}).writes[0] is x
+    True
+    >>> declared(torch.add, (x, 1), {})
+    Declared(writes=[], complete=True, random=False, gradients='', fault='')
+    """
+    name, names = str(getattr(fn, "__name__", "")), set(names)
+    operators, schemas = schemas_of(fn)
+    found: list[Any] = [kwargs.get("out")]
+    found += [each for schema in schemas for each in written_arguments(schema, args, kwargs)]
+    fault = ""
+    if any(fn is each for each in _IN_PLACE) or (
+        name in _IN_PLACE_METHODS and getattr(torch.Tensor, name, None) is fn
+    ):
+        found += args[:1]
+        if isinstance(args[0] if args else None, (list, dict)):
+            fault = (
+                "is to change a list or a dict, and each run makes new ones; expected a tensor. "
+                "Return what it makes"
+            )
+    if (operators in _MOVES and len(args) + len(kwargs) > 1) or fn is torch.utils.swap_tensors:
+        fault = (
+            "is to give a tensor other memory, where others would not look for it; expected "
+            "tensors that stay where they are. Use copy_, or do it before"
+        )
+    found += _written_in_python(fn, name, args, kwargs)
+    found += _written_by_modules(fn, args, kwargs)
+    found += _written_by_methods(fn, name, args)
+    complete = operators.startswith("aten::") and not inspect.isfunction(fn)
+    gradients = "w" if (names | {name}) & _CHANGE_GRADIENTS else "r" if "grad" in names else ""
+    if _owner(fn, torch.optim.Optimizer) is not None:
+        gradients = "w"
+    random = _is_random(operators) and not any(_is_still(each, args, kwargs) for each in schemas)
+    return Declared(_distinct(found), complete, random, gradients, fault)
+
+
+def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Arguments that an operator changes in place, by its declaration.
+
+    Batch norms change their statistics when they train; no declaration says so.
+    """
+    given = {
+        each.name: args[i] if i < len(args) else kwargs.get(each.name)
+        for i, each in enumerate(schema.arguments)
+    }
+    trains = all(given.get(name, True) for name in _TRAINING)
+    for each in schema.arguments:
+        is_write = each.alias_info is not None and each.alias_info.is_write
+        if is_write or (trains and each.name in _STATISTICS):
+            yield given[each.name]
+
+
+def draws(called: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers."""
+    tags = called.tags if isinstance(called, torch._ops.OpOverload) else ()
+    random = torch.Tag.nondeterministic_seeded in tags
+    return random and not _is_still(called._schema, args, kwargs)
+
+
+def _is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
+    given = {
+        each.name: args[i] if i < len(args) else kwargs.get(each.name, each.default_value)
+        for i, each in enumerate(schema.arguments)
+    }
+    off = any(given.get(name) is False for name in _TRAINING)
+    return off or given.get("dropout_p") == 0
+
+
+def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
+    """The name of one of torch's operators and its declarations; nothing for other functions."""
+    fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
+    if isinstance(fn, torch._ops.OpOverload):
+        return fn._schema.name, (fn._schema,)
+    if isinstance(fn, torch._ops.OpOverloadPacket):
+        return _of_packet(fn._qualified_op_name)
+    name = str(getattr(fn, "__name__", ""))
+    if not name or all(_attribute(home, name) is not fn for home in _HOMES):
+        return "", ()
+    return _of_packet(f"aten::{name}")
+
+
+@functools.cache
+def _of_packet(name: str) -> tuple[str, Schemas]:
+    """All declarations of one name, but for those with `out`, and those of TorchScript alone."""
+    schemas = tuple(
+        each
+        for each in torch._C._jit_get_schemas_for_operator(name)
+        if torch._C._dispatch_has_kernel(qualified(each))
+        and not any(argument.is_out for argument in each.arguments)
+    )
+    return (name, schemas) if schemas else ("", ())
+
+
+def qualified(schema: Any) -> str:
+    """The name that torch dispatches an operator by."""
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+@functools.cache
+def _is_random(name: str) -> bool:
+    if not name:
+        return False
+    namespace, _, own = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), own)
+    return any(
+        torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags
+        for overload in packet.overloads()
+    )
+
+
+def _written_in_python(
+    fn: Callable[..., Any], name: str, args: Arguments, kwargs: dict[str, Any]
+) -> list[Any]:
+    """What functions in Python write, by torch's habits of naming."""
+    if not inspect.isfunction(fn):
+        return []
+    of_torch = str(fn.__module__).partition(".")[0] == "torch"
+    parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
+    if of_torch and name.endswith("_") and not name.endswith("__"):
+        return [*args[:1]] or [*kwargs.values()][:1]
+    if not {"inplace", *_STATISTICS}.intersection(parameters):
+        return []
+    try:
+        bound = inspect.signature(fn).bind_partial(*args, **kwargs)
+    except TypeError:  # it can't be called so: the task says it
+        return []
+    bound.apply_defaults()
+    given, found = bound.arguments, []
+    if given.get("inplace") is True:
+        found.append(next(iter(given.values())))
+    if of_torch and all(given.get(each, True) for each in _TRAINING):
+        found += [given[each] for each in _STATISTICS & given.keys()]
+    return found
+
+
+def _written_by_modules(
+    fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]
+) -> list[Any]:
+    """What a module writes: its input, if its first layer works in place, and statistics."""
+    module = _owner(fn, torch.nn.Module)
+    if module is None:
+        return []
+    found: list[Any] = []
+    for each in module.modules():
+        if each.training and getattr(each, "running_mean", None) is not None:
+            found += each.buffers(recurse=False)
+    first = module
+    while isinstance(first, torch.nn.Sequential) and len(first):
+        first = first[0]
+    if getattr(first, "inplace", False) is True:
+        found += [*args, *kwargs.values()][:1]
+    return found
+
+
+def _written_by_methods(fn: Callable[..., Any], name: str, args: Arguments) -> list[Any]:
+    """What methods of optimizers and of tensors' storages write."""
+    optimizer = _owner(fn, torch.optim.Optimizer)
+    if optimizer is not None and name == "step":
+        parameters = [group["params"] for group in optimizer.param_groups]
+        return [parameters, dict(enumerate(optimizer.state.values()))]
+    storage = _owner(fn, (torch.UntypedStorage, torch.TypedStorage))
+    if storage is not None and (name.endswith("_") or name == "__setitem__"):
+        return [storage]
+    return []
+
+
+def _owner(fn: Any, kind: Any) -> Any:
+    """What a method is bound to, or what is called, if it is of a kind."""
+    for each in (fn, getattr(fn, "__self__", None)):
+        if isinstance(each, kind):
+            return each
+    return None
+
+
+def _attribute(home: Any, name: str) -> Any:
+    """What a namespace has by a function's own name: `linalg_inv` is `torch._C._linalg`'s."""
+    return getattr(home, name, None)
+
+
+def _distinct(values: list[Any]) -> list[Any]:
+    """Each leaf once, if it is memory or a task; others can't be written."""
+    leaves = {id(leaf): leaf for leaf in pytree.tree_leaves(values)}
+    return [leaf for leaf in leaves.values() if isinstance(leaf, _MEMORY) or is_array(leaf)]
+
+
+def is_array(value: object) -> bool:
+    """Whether something is a NumPy array, without importing NumPy."""
+    return type(value).__module__ == "numpy" and hasattr(value, "__array_interface__")
+
+
+_MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, Task)

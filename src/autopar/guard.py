@@ -1,0 +1,363 @@
+"""Guard: whether tasks change what they did not say, by version counters and by observation.
+
+every run          the version counters of what a task can reach are compared after it
+where none tells   the task's operators are observed, the first time that it runs
+a run in order     all tasks are observed once, and what they did not say is added
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autopar.access import Stretch
+from autopar.aliasing import is_whole, keys_of, stretches_of
+from autopar.hazards import Hazards, result_of
+from autopar.node import Node, Result
+from autopar.observer import Observer, Seen
+from autopar.reach import Reach
+
+Versions = tuple[tuple[torch.Tensor, int], ...]
+_NUMBERS = (type(None), bool, int, float, str)
+
+
+class Rule(NamedTuple):
+    """What is compared after a task.
+
+    Args:
+        watched: Tensors that it must not change, each with its place among the noted versions.
+        given: Nodes whose results it must not change.
+        renewed: What it may change, as it says, by place, and results, by node: noted anew.
+        kept: Whether the versions of its own result are noted.
+    """
+
+    watched: tuple[tuple[torch.Tensor, int], ...]
+    given: tuple[int, ...]
+    renewed: tuple[tuple[int, ...], tuple[int, ...]]
+    kept: bool
+
+
+class Noted:
+    """Version counters as they were when nobody was to change them any more, in one run.
+
+    Args:
+        tensors: Those that are no results of tasks.
+        count: How many tasks there are.
+    """
+
+    __slots__ = ("results", "tensors", "versions")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], count: int) -> None:
+        self.tensors = tensors
+        self.versions = [each._version for each in tensors]
+        self.results: list[Versions] = [()] * count
+
+    def renew(self, places: Iterable[int], nodes: Iterable[int]) -> None:
+        """Note some anew."""
+        for place in places:
+            self.versions[place] = self.tensors[place]._version
+        for number in nodes:
+            self.results[number] = versions_of([tensor for tensor, _ in self.results[number]])
+
+    def moved(self, rule: Rule) -> list[torch.Tensor]:
+        """Which of those that a task must not change have changed."""
+        found = [each for each, place in rule.watched if each._version != self.versions[place]]
+        pairs = (pair for number in rule.given for pair in self.results[number])
+        return found + [each for each, version in pairs if each._version != version]
+
+
+class Known:
+    """What earlier runs have found of a graph's tasks.
+
+    Attributes:
+        observed: Numbers of those whose operators were observed in a run in order.
+        settled: Those that no other run has to observe, without and with inference mode.
+        found: Whether something was added to what tasks have said, since a plan was made.
+    """
+
+    def __init__(self) -> None:
+        self.observed: set[int] = set()
+        self.settled: tuple[set[int], set[int]] = (set(), set())
+        self.found = False
+
+
+class Guard:
+    """Compares what the tasks of a plan do with what they have said.
+
+    Args:
+        nodes: The tasks and copies.
+        hazards: What they have said that they read and write.
+        known: What earlier runs have found.
+
+    Attributes:
+        rules: By node; none where nothing has to be compared.
+        tensors: By node, what it is given or reaches, but for others' results.
+    """
+
+    def __init__(self, nodes: Sequence[Node], hazards: Hazards, known: Known) -> None:
+        self.nodes = nodes
+        self.hazards = hazards
+        self.known = known
+        self.tensors = [_tensors_of(node) for node in nodes]
+        self._places: dict[int, tuple[int, torch.Tensor]] = {}  # of tensors in `Noted`, by id
+        self._uncounted: set[int] = set()  # tasks that may change what no counter tells
+        writes = hazards.writers()
+        watched = [self._watched(node) for node in nodes]
+        kept = {number for _, given in watched for number in given}
+        renewed = self._renewed(kept, writes)
+        self.rules: list[Rule | None] = []
+        for number, own in enumerate(zip(watched, renewed, strict=True)):
+            (tensors, given), new = own
+            needed = number in kept or number in self._uncounted or any((tensors, given, *new))
+            rule = Rule(tensors, given, new, number in kept)
+            self.rules.append(rule if needed else None)
+        lasting = {id(each): each for own in self.tensors for each in own} if writes else {}
+        self._lasting = [each for each in lasting.values() if _has_address(each)]
+        self._addresses = [*map(torch.Tensor.data_ptr, self._lasting)]
+
+    def begin(self) -> Noted:
+        """What is noted when a run begins."""
+        return Noted([tensor for _, tensor in self._places.values()], len(self.nodes))
+
+    def is_stale(self) -> bool:
+        """Whether tensors lie elsewhere than when this was made."""
+        return [*map(torch.Tensor.data_ptr, self._lasting)] != self._addresses
+
+    def doubts(self, node: Node, results: Sequence[Any], inference: bool) -> bool:
+        """Whether a task has to be observed, as version counters can't tell what it changes."""
+        given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
+        return node.number in self._uncounted or any(
+            inference or each._is_view()
+            for each in Reach(*given).memory
+            if isinstance(each, torch.Tensor)
+        )
+
+    def compare(
+        self, node: Node, noted: Noted, results: Sequence[Any], beside: Iterable[int]
+    ) -> None:
+        """Refuse a change that a task has not said.
+
+        Args:
+            node: The task, which has just ended.
+            noted: The versions noted in this run.
+            results: All results so far.
+            beside: Tasks that may be under way.
+
+        Raises:
+            RuntimeError: A version has moved; the message names the task and the argument.
+        """
+        rule = self.rules[node.number]
+        moved = noted.moved(rule) if rule else []
+        told = [*self.values(self.hazards.writes_of(node.number), results)] if moved else []
+        for tensor in moved:
+            if is_whole(tensor) and not _shares(tensor, told):  # of a part all is observed
+                others = [each for each in beside if self._watches(each, tensor, noted)]
+                raise RuntimeError(self._untold(node, tensor, results, others))
+        if rule:
+            noted.renew([place for _, place in rule.watched], rule.given)
+
+    def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
+        """Run a task, and refuse what it does without having said so.
+
+        Raises:
+            RuntimeError: It writes what it did not say, or reads what others write.
+        """
+        value, seen = self.seen(node, results, call)
+        there = {key for own in self.tensors for tensor in own for key in keys_of(tensor)}
+        there |= {key for each in results for key in _keys_in(each)}
+        for each in self.unsaid(node, seen, results):
+            if each.key not in there:
+                continue  # random numbers, and memory that is nobody else's
+            if each.written:
+                raise RuntimeError(self._untold(node, each, results, []))
+            for writer in self.hazards.writers():
+                written = self.memory(self.hazards.writes_of(writer), results)
+                if writer != node.number and any(map(each.stretch.meets, written)):
+                    msg = (
+                        f"task {node.name!r} reads a tensor of shape {each.shape} that it was not "
+                        f"given, and task {self.nodes[writer].name!r} writes it; expected an "
+                        f"argument. Pass it, or let graph.check() find what tasks read."
+                    )
+                    raise RuntimeError(msg)
+        return value
+
+    def seen(
+        self, node: Node, results: Sequence[Any], call: Callable[[], Any]
+    ) -> tuple[Any, Observer]:
+        """Run a task, and observe its operators.
+
+        Raises:
+            RuntimeError: It gave a tensor other memory, where nobody looks for it.
+        """
+        tensors = self.tensors[node.number]
+        before = [[*keys_of(tensor)] for tensor in tensors]
+        with Observer() as seen:
+            value = call()
+        for tensor, keys in zip(tensors, before, strict=True):
+            if tensor.layout == torch.strided and [*keys_of(tensor)] != keys:
+                msg = (
+                    f"task {node.name!r} gave {_name(node, tensor, results)} other memory; "
+                    f"expected tensors that stay where they are. Use copy_, or do it before."
+                )
+                raise RuntimeError(msg)
+        return value, seen
+
+    def unsaid(self, node: Node, seen: Observer, results: Sequence[Any]) -> Iterator[Seen]:
+        """What a task has read and written and did not say."""
+        written = [*self.memory(self.hazards.writes_of(node.number), results)]
+        read = [*self.memory(self.hazards.reads_of(node.number), results), *written]
+        for each in seen.outside():
+            if not any(own.covers(each.stretch) for own in (written if each.written else read)):
+                yield each
+
+    def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
+        """Tensors and stretches, in place of values that stand for results, too."""
+        for value in values:
+            number = result_of(value)
+            if number is None:
+                yield value
+            else:
+                yield from Reach(results[number]).memory
+
+    def memory(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Stretch]:
+        """Where values lie in a run."""
+        for value in self.values(values, results):
+            yield from [value] if isinstance(value, Stretch) else stretches_of(value)
+
+    def _watches(self, job: int, tensor: torch.Tensor, noted: Noted) -> bool:
+        rule = self.rules[job]
+        if rule is None:
+            return False
+        given = [each for number in rule.given for each, _ in noted.results[number]]
+        return _shares(tensor, [*given, *(each for each, _ in rule.watched)])
+
+    def _untold(
+        self, node: Node, what: torch.Tensor | Seen, results: Sequence[Any], beside: list[int]
+    ) -> str:
+        names = " or ".join(repr(each.name) for each in (node, *(self.nodes[n] for n in beside)))
+        at_once = ", which ran at once," if beside else ""
+        return (
+            f"task {names}{at_once} changed {_name(node, what, results)}, and did not say so; "
+            f"expected it in `writes`. Say it, or let graph.check() find what tasks write."
+        )
+
+    def _watched(self, node: Node) -> tuple[tuple[tuple[torch.Tensor, int], ...], tuple[int, ...]]:
+        """Tensors, with their places, and nodes' results that a task must not change."""
+        if node.complete:
+            return (), ()
+        writes = self.hazards.writes_of(node.number)
+        said = {id(each) for each in writes}
+        others = [each for each in self.tensors[node.number] if id(each) not in said]
+        counted = [each for each in others if _is_counted(each) and not _shares(each, writes)]
+        if node.uncounted or len(counted) < len(others):
+            self._uncounted.add(node.number)
+        for each in counted:
+            self._places.setdefault(id(each), (len(self._places), each))
+        given = {leaf.node for leaf in node.leaves if isinstance(leaf, Result)}
+        return (
+            tuple((each, self._places[id(each)][0]) for each in counted),
+            tuple(sorted(given.difference(map(result_of, writes)))),
+        )
+
+    def _renewed(
+        self, kept: set[int], writers: list[int]
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """What each task may change, as it says, of all that others watch: places, and nodes."""
+        if not writers:
+            return [((), ())] * len(self.nodes)
+        places: dict[object, set[int]] = {}
+        numbers: dict[object, set[int]] = {}
+        for place, tensor in self._places.values():
+            for key in keys_of(tensor):
+                places.setdefault(key, set()).add(place)
+        for number in kept:
+            for key in self._keys_of(Result(number)):
+                numbers.setdefault(key, set()).add(number)
+        renewed = []
+        for node in self.nodes:
+            values = self.hazards.writes_of(node.number)
+            keys = {key for value in values for key in self._keys_of(value)}
+            renewed.append((_all(places, keys), _all(numbers, keys)))
+        return renewed
+
+    def _keys_of(self, value: Any) -> Iterator[object]:
+        """Keys of all memory that a value may lie in, and of results that may."""
+        number = result_of(value)
+        if number is not None:
+            for behind in self.hazards.behind(number):
+                yield from [behind] if isinstance(behind, Result) else keys_of(behind)
+        elif isinstance(value, Stretch):
+            for _, tensor in self._places.values():
+                if any(map(value.meets, stretches_of(tensor))):
+                    yield from keys_of(tensor)
+        else:
+            yield from keys_of(value)
+
+
+def versions_of(value: Any) -> Versions:
+    """The version counters of the tensors in a result; inference tensors have none."""
+    if isinstance(value, _NUMBERS):
+        return ()
+    if isinstance(value, torch.Tensor):
+        return () if value.is_inference() else ((value, value._version),)
+    if type(value) in (tuple, list):
+        return tuple(pair for each in value for pair in versions_of(each))
+    return versions_of([each for each in Reach(value).memory if isinstance(each, torch.Tensor)])
+
+
+def _keys_in(value: Any) -> Iterator[object]:
+    return (key for each in Reach(value).memory for key in keys_of(each))
+
+
+def _tensors_of(node: Node) -> list[torch.Tensor]:
+    found = [each for each in (*node.leaves, *node.reached) if isinstance(each, torch.Tensor)]
+    return list({id(each): each for each in found}.values())
+
+
+def _is_counted(tensor: torch.Tensor) -> bool:
+    """Whether a version counter is this tensor's alone."""
+    return is_whole(tensor) and not tensor.is_inference()
+
+
+def _shares(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
+    """Whether a tensor shares its memory with one of some tensors, or meets a stretch."""
+    keys, lies = {*keys_of(tensor)}, [*stretches_of(tensor)]
+    return any(
+        any(map(each.meets, lies))
+        if isinstance(each, Stretch)
+        else not keys.isdisjoint(keys_of(each))
+        for each in values
+    )
+
+
+def _all(found: Mapping[object, set[int]], keys: Iterable[object]) -> tuple[int, ...]:
+    return tuple({number for key in keys for number in found.get(key, ())})
+
+
+def _has_address(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):  # without memory of its own, as a sparse one
+        return False
+    return True
+
+
+def _name(node: Node, what: torch.Tensor | Seen, results: Sequence[Any]) -> str:
+    """What an argument is called, for people."""
+    shape = tuple(what.shape or ())
+    numbered = pytree.tree_unflatten(range(len(node.leaves)), node.spec)
+    paths, _ = pytree.tree_flatten_with_path(numbered)
+    for (path, _), leaf in zip(paths, node.leaves, strict=True):
+        value = results[leaf.node] if isinstance(leaf, Result) else leaf
+        memory = Reach(value).memory
+        if isinstance(what, torch.Tensor):
+            there = any(each is what for each in memory)
+        else:
+            there = any(each.meets(what.stretch) for each in stretches_of(memory))
+        if there:
+            kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"
+            return f"{kind}{pytree.keystr(path[1:])}, a tensor of shape {shape}"
+    return f"a tensor of shape {shape} that it reaches without being given it"
