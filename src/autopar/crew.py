@@ -8,11 +8,10 @@ import threading
 import time
 from collections.abc import Callable
 
-import torch
 from typing_extensions import override
 
 from autopar.load import Latch
-from autopar.worker import _setting_threads, _settle
+from autopar.machine import settle_threads
 
 _LOOK_S = 1e-3  # between two looks at a thread that is waited for no longer than so long
 
@@ -37,7 +36,7 @@ class Member(threading.Thread):
     @override
     def run(self) -> None:
         try:
-            _settle(self._torch_threads)
+            settle_threads(self._torch_threads)
             self.settled.open()
             self._work()
         finally:
@@ -109,16 +108,11 @@ class Crew:
     def _start(self) -> None:
         self._starting = True
         try:
-            with _setting_threads:  # else one thread could take another's number for the default
-                before = torch.get_num_threads()
-                try:
-                    for member in self._members:
-                        if self._dismissed:
-                            break
-                        member.start()
-                        member.settled.synchronize()
-                finally:
-                    torch.set_num_threads(before)
+            for member in self._members:
+                if self._dismissed:
+                    break
+                member.start()
+                member.settled.synchronize()
         except BaseException as failure:
             self._failure = failure
         self._started.open()
