@@ -46,16 +46,18 @@ def test_every_order_gives_the_bits_of_the_program(seeds):
     assert mistakes(seeds) == {}
 
 
-def test_every_lane_may_be_late():
+@pytest.mark.parametrize("seeds", every(2, [range(25), range(25, 100)], str))
+def test_every_lane_may_be_late(seeds):
     with labels():
-        for seed in range(100):
+        for seed in seeds:
             case = Case(Program(seed))
             for lane in case.graph.plan().schedule.lanes:
                 assert case.simulate(starving(random.Random(seed), {lane})) == [], (seed, lane)
 
 
-def test_copies_that_are_written_are_nobody_elses():
-    assert mistakes(range(300), copies_written=True) == {}
+@pytest.mark.parametrize("seeds", every(2, [range(50), range(50, 300)], str))
+def test_copies_that_are_written_are_nobody_elses(seeds):
+    assert mistakes(seeds, copies_written=True) == {}
 
 
 def test_a_written_copy_is_not_read_in_place_of_its_source():
@@ -211,9 +213,10 @@ def sleepy(monkeypatch):
 
 
 @pytest.mark.usefixtures("sleepy")
+@pytest.mark.parametrize("count", every(2, [25, 150]))
 @pytest.mark.parametrize("lanes", [1, 2, 3, 4])
-def test_random_graphs_give_on_cpu_lanes_what_their_twins_give(lanes):
-    for seed in range(lanes * 1000, lanes * 1000 + 75):
+def test_random_graphs_give_on_cpu_lanes_what_their_twins_give(lanes, count):
+    for seed in range(lanes * 1000, lanes * 1000 + count):
         program = Program(seed, CPU)
         program.options["cpu_lanes"] = lanes
         case = Case(program)

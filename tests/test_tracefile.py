@@ -8,6 +8,7 @@ import random
 import zipfile
 
 import pytest
+from sampling import every
 from trace_files import kernel, kineto, kineto_events, own_timeline, write_all, write_nsys
 
 from autopar import read_trace
@@ -15,8 +16,6 @@ from autopar.evidence import TraceError
 from autopar.span import KINDS, Span, Timeline
 from autopar.tracefile import read_evidence
 from autopar.traces import write_trace
-
-_COUNT = 2000  # of mutations here; the program that makes them runs more by default
 
 
 @pytest.fixture
@@ -219,12 +218,13 @@ def test_a_lane_without_its_name_is_doubted(file):
     assert "its lane has no name" in read_evidence(path).warnings[0]
 
 
-def test_damaged_files_lead_to_a_clear_error_or_a_trace(run_program):
-    done = run_program("trace_fuzz.py", _COUNT, 1)
+@pytest.mark.parametrize("count", every(2, [500, 10_000]))
+def test_damaged_files_lead_to_a_clear_error_or_a_trace(run_program, count):
+    done = run_program("trace_fuzz.py", count, 1)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["bad"] == []
-    assert sum(found["outcomes"].values()) == _COUNT
+    assert sum(found["outcomes"].values()) == count
     assert {name.rsplit(" ", 1)[1] for name in found["outcomes"]} == {"read", "refused", "warned"}
 
 
