@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from sampling import every
 from torch import nn
 
 from autopar import TaskGraph
@@ -143,9 +144,10 @@ def test_random_numbers_are_drawn_in_the_order_of_the_code():
         same(found, noisy(x))
 
 
-def test_random_programs():
+@pytest.mark.parametrize("seeds", every(2, [range(15), range(15, 300)], str))
+def test_random_programs(seeds):
     """Chance picks operators, among them views and changes in place of what there is."""
-    for seed in range(60):
+    for seed in seeds:
 
         def program(x, y, seed=seed):
             chance = random.Random(seed)
