@@ -144,6 +144,99 @@ def test_random_numbers_are_drawn_in_the_order_of_the_code():
         same(found, noisy(x))
 
 
+def test_several_traced_parts_draw_in_the_order_in_which_they_were_added():
+    def noisy(x):
+        return torch.rand_like(x), nn.functional.dropout(x)
+
+    x, graph, results = torch.ones(500), TaskGraph(), []
+    for _ in range(8):
+        results.append(graph.add_traced(noisy, x))
+        results.append(graph.add(torch.rand, 500))
+    for seed in range(5):
+        torch.manual_seed(seed)
+        found = graph.run()[results]
+        torch.manual_seed(seed)
+        same(
+            found,
+            [draw() for _ in range(8) for draw in (lambda: noisy(x), lambda: torch.rand(500))],
+        )
+
+
+def test_tracing_and_runs_in_between_draw_nothing_of_their_own():
+    x, layer = torch.ones(50), nn.Dropout()
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    graph, result = TaskGraph.trace(layer, x)
+    assert torch.equal(torch.get_rng_state(), state)
+    found = [graph.run()[result] for _ in range(3)]
+    torch.manual_seed(1)
+    same(found, [layer(x) for _ in range(3)])
+
+
+@pytest.mark.parametrize("traced_so", [True, False])
+def test_autocast_is_that_of_the_call_that_was_traced(traced_so):
+    layer, x = nn.Linear(4, 4), numbers(3, 4)
+    with torch.autocast("cpu", torch.bfloat16, enabled=traced_so):
+        graph, result = TaskGraph.trace(layer, x)
+        wanted = layer(x).detach()
+    assert wanted.dtype == (torch.bfloat16 if traced_so else torch.float32)
+    for enabled in (True, False):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            for run in (graph.run, graph.run_serial):
+                same(run()[result], wanted)
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("mode_of_run", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_modes_are_those_of_the_call_that_was_traced(mode, mode_of_run):
+    def fn(x):
+        on = torch.is_grad_enabled() + 2 * torch.is_inference_mode_enabled()
+        return x * on, nn.functional.relu(x, inplace=True)
+
+    x, own = numbers(5), numbers(5)
+    with mode():
+        graph, result = TaskGraph.trace(fn, x)
+        wanted = fn(own)
+    with mode_of_run():
+        same(graph.run()[result], wanted)
+        same(x, own)
+
+
+def test_nothing_is_computed_from_what_the_code_finds_by_itself():
+    """torch would run at once what is given real tensors alone, and keep it as a constant."""
+    own, rate, norm = torch.ones(3), torch.tensor(2.0), nn.BatchNorm1d(3)
+
+    def fn(x):
+        own.mul_(rate)
+        own.add_(1)
+        return x * own * torch.tensor(3.0) * rate.mul(2), norm(x)
+
+    x = numbers(4, 3)
+    graph, result = TaskGraph.trace(fn, x)
+    same(own, torch.ones(3))
+    assert own._version == 0
+    assert norm.num_batches_tracked == 0
+    rate.fill_(5)
+    same(graph.run()[result][0], x * 6 * 3 * 10)
+    same(own, torch.full((3,), 6.0))
+
+
+def test_code_that_fails_leaves_what_it_had_changed_as_it_was():
+    module = Towers()
+    module.count, module.last = 0, torch.zeros(3)
+
+    def fn(x):
+        module.count += 1
+        module.last = x + 1
+        module.left.register_buffer("more", x * 2)
+        return x + {}["nothing"]
+
+    before = dict(vars(module)), dict(vars(module.left)["_buffers"])
+    with pytest.raises(ValueError, match=r"line \d+ of test_tracing.py.*'nothing'"):
+        TaskGraph.trace(fn, numbers(3))
+    assert (dict(vars(module)), dict(vars(module.left)["_buffers"])) == before
+
+
 @pytest.mark.parametrize("seeds", every(2, [range(15), range(15, 300)], str))
 def test_random_programs(seeds):
     """Chance picks operators, among them views and changes in place of what there is."""

@@ -215,24 +215,17 @@ class TaskGraph:
         self._runner.tracks = False
         found = traced(fn, args, kwargs)
         tasks: dict[Any, Task] = {}
-        last: dict[Any, Task] = {}  # each device's last task that drew random numbers
 
         def own(value: Any) -> Any:
             return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
 
         for node, call in found.calls:
-            writes, given = own(call.writes), own(call.args)
             # Some operators have a `device` of their own; none has a tensor of that name.
             plain = {key: value for key, value in call.kwargs.items() if key in _OWN_NAMES}
             others = own({key: value for key, value in call.kwargs.items() if key not in plain})
             called = functools.partial(call.fn, **plain) if plain else call.fn
-            options = {"device": call.device, "name": node.name, "writes": writes}
-            task = self.add(called, *given, **options, **others)
-            tasks[node] = task
-            if call.random:
-                if call.device in last:
-                    self.order(last[call.device], task)
-                last[call.device] = task
+            args = own(call.args)
+            tasks[node] = self.add(called, *args, device=call.device, name=node.name, **others)
         result = own(found.result)
         if all(each is result for each in pytree.tree_leaves(result)):  # it, or nothing
             return result if isinstance(result, Task) else self.add(_itself, result, name="result")

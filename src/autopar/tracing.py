@@ -1,4 +1,4 @@
-"""Tracing: the operators that unmodified PyTorch code calls, one by one, with what they write.
+"""Tracing: the operators that unmodified PyTorch code calls, one by one.
 
 The code is called once, on tensors without memory. What it changes beside its results is put back
 afterwards: a tensor that it has put in another's place is copied there by each run instead, and
@@ -33,11 +33,6 @@ from torch.utils._python_dispatch import (
 
 from autopar.state import NOTHING, Change, State, same, tensors_in
 
-_BATCH_NORMS = {  # input, weight, bias, running mean, running variance, whether it trains, ...
-    torch.ops.aten.native_batch_norm.default,
-    torch.ops.aten.cudnn_batch_norm.default,
-    torch.ops.aten.miopen_batch_norm.default,
-}
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parent
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
 _RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
@@ -62,6 +57,10 @@ _REFUSED = {
     ),
 }
 
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
 
 class Call(NamedTuple):
     """One operator that the code has called.
@@ -71,16 +70,12 @@ class Call(NamedTuple):
         args: Its arguments: values, tensors of the caller's, and `torch.fx` nodes of other calls.
         kwargs: Its keyword arguments.
         device: Where its results lie, or its first tensor, if it has no results.
-        writes: Those of its arguments that it changes in place.
-        random: Whether it draws random numbers.
     """
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     device: torch.device | None
-    writes: tuple[Any, ...]
-    random: bool
 
 
 class Traced(NamedTuple):
@@ -171,6 +166,7 @@ class _Attempt:
             finally:
                 with _disable_current_modes():
                     before.restore()
+                    self._watch.restore_versions()
             results = _copied_back(reassigned, before, results, self._watch)
         for each in results:
             _require_known(each)
@@ -236,6 +232,7 @@ class _Watch(TorchDispatchMode):
         self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
         self._mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(
@@ -258,8 +255,18 @@ class _Watch(TorchDispatchMode):
                 proxy = torch.fx.Proxy(node, self.tracer)
                 proxy_tensor.track_tensor_tree(alike, proxy, constant=None, tracer=self.tracer)
             self.found[node] = tensor
+            if not tensor.is_inference():
+                self._versions.append((tensor, tensor._version))
             self._shown[id(tensor)] = tensor, alike
         return self._shown[id(tensor)][1]
+
+    def restore_versions(self) -> None:
+        """Take back that torch has counted changes of tensors, which there were none of."""
+        changed = {
+            tensor: version for tensor, version in self._versions if tensor._version != version
+        }
+        if changed:
+            torch._C._autograd._unsafe_set_version_counter(tuple(changed), tuple(changed.values()))
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
@@ -469,16 +476,10 @@ def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
             *_tensors([values.get(each, each.meta.get("val")) for each in node.all_input_nodes])
         ]
     if _only_moves(node, found):
-        return Call(_arrived, (args[0],), {}, found[0].device, (), random=False)
-    random, writes = False, ()
-    if isinstance(node.target, torch._ops.OpOverload):
-        random = torch.Tag.nondeterministic_seeded in node.target.tags
-        writes = tuple(_written(node.target, args, kwargs))
-        if node.target in _BATCH_NORMS:  # which don't declare it
-            writes += tuple(each for each in args[3:5] if each is not None and args[5])
+        return Call(_arrived, (args[0],), {}, found[0].device)
     device = found[0].device if found else None
     assert callable(node.target)
-    return Call(node.target, tuple(args), dict(kwargs), device, writes, random)
+    return Call(_as_traced(node.target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
@@ -495,6 +496,31 @@ def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
     )
 
 
+def _as_traced(called: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that the autocast of a run does not change."""
+    kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if isinstance(called, torch._ops.OpOverload) and any(
+        kernel(called.name(), key) for key in ("AutocastCPU", "AutocastCUDA")
+    ):
+        return _WithoutAutocast(called)
+    return called
+
+
+class _WithoutAutocast:
+    """An operator without autocast: what was cast when it was traced is part of the trace."""
+
+    __slots__ = ("__name__", "_opoverload")  # as torch.library names what it wraps
+
+    def __init__(self, called: torch._ops.OpOverload) -> None:
+        self._opoverload, self.__name__ = called, called.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return self._opoverload(*args, **kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return self._opoverload(*args, **kwargs)
+
+
 def _arrived(tensor: torch.Tensor) -> torch.Tensor:
     """What a graph's own copy has brought to the device where this runs."""
     return tensor
@@ -503,15 +529,6 @@ def _arrived(tensor: torch.Tensor) -> torch.Tensor:
 def _filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
     """Arguments with values in place of those nodes that have one."""
     return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
-
-
-def _written(
-    called: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Iterator[Any]:
-    for number, argument in enumerate(called._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[number] if number < len(args) else kwargs.get(argument.name)
-            yield from (leaf for leaf in pytree.tree_leaves(value) if leaf is not None)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
