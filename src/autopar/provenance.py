@@ -7,21 +7,35 @@ import subprocess
 from pathlib import Path
 
 VERSION = "0.1.0"
+# What is measured: changes elsewhere, and records written in the same run, make no other code.
+_MEASURED = (":(top)src", ":(top)gallery", ":(top,exclude)src/autopar/recorded")
 
 
 def provenance() -> dict[str, str]:
-    """The version, the commit where git can tell, and a digest of the package's sources."""
+    """The version, a digest of the package's sources, and the commit if they are just as there."""
     package = Path(__file__).parent
     sources = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         sources.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
-    git = ["git", "-C", str(package), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        commit = "not read: no git here"
+    commit = _commit(Path(__file__))
     return {
         "autopar": VERSION,
-        "autopar_commit": commit,
+        **({"autopar_commit": commit} if commit else {}),
         "autopar_sources": f"sha256:{sources.hexdigest()}",
     }
+
+
+def _commit(file: Path) -> str | None:
+    """The commit, if git has this file and what is measured is unchanged since."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "--no-optional-locks", "-C", str(file.parent), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    try:
+        git("ls-files", "--error-unmatch", file.name)  # or it is another project's repository
+        changed = git("status", "--porcelain", "--untracked-files=all", "--", *_MEASURED)
+        return None if changed else git("rev-parse", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return None
