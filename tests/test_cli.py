@@ -1,15 +1,21 @@
 """The command line's verbs, and what it says when it can't."""
 
 import os
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import autopar
-from autopar.__main__ import main
+from autopar.__main__ import _run, main
+from autopar.experiment import observed
+from autopar.gallery import scripts_of, shown_by
+from autopar.measurement import Measurement
+from autopar.record import Findings, write_record
 
 
 @pytest.fixture
@@ -85,10 +91,11 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     assert backends == {"Agg"}
     assert not any(place.startswith(str(tmp_path)) for place in places), "figures lie about"
     assert packages == {autopar.__file__}
-    said = capfd.readouterr().out.splitlines()
-    assert [line.split()[:2] for line in said] == [
-        ["recording", "plot_1_a.py"],
-        ["recording", "plot_2_b.py"],
+    said = re.sub(r"in [\d.]+ s", "in 1 s", capfd.readouterr().out)
+    assert said.splitlines() == [
+        *("recording plot_1_a.py ...", "plot_1_a.py: 1 records in 1 s"),
+        *("recording plot_2_b.py ...", "plot_2_b.py: 1 records in 1 s"),
+        "2 records of 2 scripts in 1 s",
     ]
 
 
@@ -105,8 +112,68 @@ def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, tmp_path, c
     said = capfd.readouterr()
     assert "the claim does not hold" in said.err
     assert "failed: plot_1_bad.py;" in said.err
-    assert "FAILED" in said.out
+    assert "plot_1_bad.py: FAILED (exit status 1) in " in said.out
+    assert "1 records of 2 scripts in " in said.out
     assert [path.name for path in tmp_path.glob("machine/*")] == ["plot_2_good.json"]
+
+
+def test_a_script_that_hangs_is_ended(tmp_path, capfd):
+    hangs = tmp_path / "plot_1_hangs.py"
+    hangs.write_text("import time\nwhile True:\n    time.sleep(1)\n")
+    assert _run(hangs, tmp_path / "records", 1.0) is None
+    assert "plot_1_hangs.py: FAILED (not done by then) in " in capfd.readouterr().out
+    assert not (tmp_path / "records").exists()
+
+
+_PAGE = """
+import autopar as ap
+
+def experiment(size):
+    return ap.Findings([ap.Measurement("a", (1, 1, 1))])
+
+ap.recorded(experiment, name="NAME", parameters={"size": 1}, gpus=99)
+"""
+
+
+@pytest.fixture
+def pages(tmp_path, monkeypatch):
+    """A gallery of two pages in the current folder, with no records."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("e1_one", "x1_two"):
+        path = tmp_path / "gallery" / ("experiments" if name[0] == "e" else "exercises")
+        path.mkdir(parents=True)
+        (path / f"plot_{name}.py").write_text(_PAGE.replace("NAME", name))
+
+
+def test_outdated_records_are_listed_without_running_anything(no_gpu, pages, tmp_path, capsys):
+    assert main(["record", "--check", "--to", "records"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(".json")[0] for line in lines] == ["records/*/e1_one", "records/*/x1_two"]
+    assert lines[0].endswith("python -m autopar record gallery/experiments/plot_e1_one.py")
+    assert main(["record", "--check", "--to", "records", "x1"]) == 1
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    for each in shown_by(scripts_of(tmp_path / "gallery")):
+        write_record(record_of(each), "records")
+    assert main(["record", "--check", "--to", "records"]) == 0
+    assert capsys.readouterr().out == "The records of 2 scripts hold.\n"
+
+
+def record_of(shown):
+    def anything():
+        return Findings([Measurement("a", (1, 1, 1))])
+
+    one = observed(anything, name="any", parameters={})
+    return replace(one, experiment=shown.name, digest=shown.digest)
+
+
+def test_what_stays_outdated_is_said_at_the_end(a_gpu, pages, tmp_path, capfd):
+    """Here is no machine of 99 GPUs: the old record stands in, and the status says so."""
+    (shown,) = shown_by(scripts_of(tmp_path / "gallery"), "e1_one")
+    write_record(replace(record_of(shown), digest=f"sha256:{'0' * 64}"), "records")
+    assert main(["record", "e1", "--to", "records"]) == 1
+    said = capfd.readouterr()
+    assert "plot_e1_one.py: " in said.out
+    assert "e1_one.json" in said.err
 
 
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["devices", "--loud"]])

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from autopar import gallery
-from autopar.experiment import newest_record, observed
-from autopar.gallery import GALLERY, shown_by, stale_records
+from autopar.experiment import RECORD_TO, newest_record, observed
+from autopar.gallery import scripts_of, shown_by, stale_records, unshown_records
 from autopar.measurement import Measurement
 from autopar.record import FOLDER, Findings, RecordError, newest_of, write_record
 
@@ -49,22 +49,29 @@ def records(page, tmp_path, monkeypatch):
         return Findings([Measurement("a", (1, 1, 1))])
 
     one, folder = observed(anything, name="any", parameters={}), tmp_path / "records"
-    for each in shown_by(tmp_path / "gallery"):
+    for each in shown_by(scripts_of(tmp_path / "gallery")):
         write_record(replace(one, experiment=each.name, digest=each.digest), folder)
     return folder
 
 
+def outdated(gallery, folder):
+    scripts = scripts_of(gallery)
+    return [*stale_records(scripts, folder), *unshown_records(scripts, folder)]
+
+
 def test_what_a_script_shows_is_read_off_its_text(page, tmp_path):
-    shown = list(shown_by(tmp_path / "gallery"))
+    shown = list(shown_by(scripts_of(tmp_path / "gallery")))
     assert [each.name for each in shown] == ["shown", "shown_too"]
     assert len({each.digest for each in shown}) == 2
     assert shown[0].again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
-    assert [each.name for each in shown_by(tmp_path / "gallery", "shown_too")] == ["shown_too"]
-    assert list(shown_by(tmp_path / "nowhere")) == []
+    assert [each.name for each in shown_by(scripts_of(tmp_path / "gallery"), "shown_too")] == [
+        "shown_too"
+    ]
+    assert list(shown_by(scripts_of(tmp_path / "nowhere"))) == []
 
 
 def test_records_that_hold_need_no_words(records, tmp_path):
-    assert stale_records(tmp_path / "gallery", records) == []
+    assert outdated(tmp_path / "gallery", records) == []
 
 
 @pytest.mark.parametrize(
@@ -80,17 +87,17 @@ def test_records_that_hold_need_no_words(records, tmp_path):
 )
 def test_each_record_that_no_longer_holds_gets_a_line(records, page, tmp_path, old, new, stale):
     page(old, new)
-    lines = stale_records(tmp_path / "gallery", records)
+    lines = outdated(tmp_path / "gallery", records)
     assert sorted(line.split(".json")[0].split("/")[-1] for line in lines) == stale
     assert all("\n" not in line for line in lines)
     again = "python -m autopar record gallery/experiments/plot_1_page.py"
-    assert all(line.endswith((again, "no script shows it. Delete it.")) for line in lines)
+    assert all(line.endswith((again, "no script shows this record. Delete it.")) for line in lines)
 
 
 def test_a_damaged_record_gets_a_line(records, tmp_path):
     (path,) = records.glob("*/shown.json")
     path.write_bytes(b"\0")
-    (line,) = stale_records(tmp_path / "gallery", records)
+    (line,) = outdated(tmp_path / "gallery", records)
     assert "shown.json: is not whole JSON" in line
 
 
@@ -109,22 +116,43 @@ def test_a_damaged_record_gets_a_line(records, tmp_path):
 def test_what_only_running_tells_is_refused(page, tmp_path, old, new):
     page(old, new)
     with pytest.raises(ValueError, match=r"plot_1_page\.py:\d+: recorded.* can't be read without"):
-        list(shown_by(tmp_path / "gallery"))
+        list(shown_by(scripts_of(tmp_path / "gallery")))
 
 
 def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
-    names = [each.name for each in shown_by(GALLERY)]
+    names = [each.name for each in shown_by(scripts_of())]
     assert len(names) == len(set(names)) > 30
     assert {path.stem for path in FOLDER.glob("*/*.json")} <= set(names)
 
 
 def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "GALLERY", tmp_path / "gallery")
+    monkeypatch.setattr(gallery, "scripts_of", lambda: scripts_of(tmp_path / "gallery"))
     monkeypatch.setattr("autopar.record.FOLDER", records)
     assert newest_record("shown").experiment == "shown"
     page("(1, 1, 1)", "(1, 1, 2)")
     with pytest.raises(RecordError, match="shown.json: was measured with other code"):
         newest_record("shown")
     assert newest_of("shown").experiment == "shown"
-    monkeypatch.setattr(gallery, "GALLERY", tmp_path / "nowhere")  # as where it is installed
+    monkeypatch.setenv(RECORD_TO, "anywhere")  # the pages that run then are shown to nobody
     assert newest_record("shown").experiment == "shown"
+    monkeypatch.delenv(RECORD_TO)
+    monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed
+    assert newest_record("shown").experiment == "shown"
+
+
+def test_scripts_come_in_reading_order(tmp_path):
+    for name in (
+        "beyond/plot_b1",
+        "experiments/plot_e2",
+        "exercises/plot_x1",
+        "experiments/plot_e1",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").touch()
+    assert [path.stem[-2:] for path in scripts_of(tmp_path)] == ["e1", "e2", "x1", "b1"]
+
+
+def test_a_record_in_any_of_the_folders_will_do(records, tmp_path):
+    scripts = scripts_of(tmp_path / "gallery")
+    assert len(stale_records(scripts, tmp_path / "none")) == 2
+    assert stale_records(scripts, tmp_path / "none", records) == []

@@ -145,18 +145,20 @@ def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", [*_LACKING, "gpus"])
-def test_while_recording_a_record_that_holds_is_kept_and_another_is_refused(
+def test_while_recording_any_record_stands_in_for_what_cannot_be_measured(
     path, gpus, tmp_path, monkeypatch, capsys, kind
 ):
+    """The page that runs then is shown to nobody; the command says what is outdated at its end."""
     gpus(1 if kind == "gpus" else 2)
     missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
     monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
-    assert not load(tmp_path, **missing).live
-    what = _LACKING.get(kind, r"2 GPUs \(this machine has 1\)")
-    assert re.search(f"{_NAME}: not measured, for want of {what}", capsys.readouterr().out)
+    for parameters in (_PARAMETERS, {**_PARAMETERS, "size": 65}):
+        assert not load(tmp_path, parameters=parameters, **missing).live
+        what = _LACKING.get(kind, r"2 GPUs \(this machine has 1\)")
+        assert re.search(f"{_NAME}: not measured, for want of {what}", capsys.readouterr().out)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(RecordError, match="other code or parameters"):
-        load(tmp_path, parameters={**_PARAMETERS, "size": 65}, **missing)
+    with pytest.raises(RecordError, match="there is no such record"):
+        load(tmp_path, name="another", **missing)
 
 
 def test_everything_shown_says_where_it_comes_from(record, path):

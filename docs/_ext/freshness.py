@@ -10,6 +10,10 @@ from pathlib import Path
 
 import torch
 
+from autopar.gallery import scripts_of, stale_records, unshown_records
+from autopar.machine import describe
+from autopar.record import FOLDER
+
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
 _WATCHED = (("src", "*.py"), ("src", "*.json"), ("docs/_ext", "*.py"))
@@ -19,12 +23,22 @@ def stamp() -> str:
     """A digest of everything that pages depend on besides their own text."""
     digest = hashlib.sha256()
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    digest.update(repr((platform.python_version(), torch.__version__, devices)).encode())
+    cpu = [describe()["hardware"][field] for field in ("cpu", "cpu_cores")]
+    digest.update(repr((platform.python_version(), torch.__version__, devices, cpu)).encode())
     for folder, pattern in _WATCHED:
         for path in sorted((DOCS.parent / folder).rglob(pattern)):
             digest.update(path.relative_to(DOCS.parent).as_posix().encode())
             digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def refuse_stale_records(app, config) -> None:
+    """Look at all records before any page runs: to find the first one takes minutes otherwise."""
+    scripts = scripts_of(DOCS.parent / "gallery")
+    stale = [*stale_records(scripts, FOLDER), *unshown_records(scripts, FOLDER)]
+    if stale:
+        lines = "\n".join(stale)
+        raise SystemExit(f"{len(stale)} records can't be shown:\n{lines}")  # no traceback helps
 
 
 def forget_stale_pages(app, config) -> None:
@@ -47,5 +61,6 @@ def forget_stale_pages(app, config) -> None:
 
 def setup(app):
     app.add_config_value("autopar_stamp", stamp(), "env")
+    app.connect("config-inited", refuse_stale_records, priority=50)
     app.connect("config-inited", forget_stale_pages, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from autopar.record import FOLDER
 from autopar.storage import write_atomically
 
 _PACKAGE = Path(__file__).parent
+_TIMEOUT_S = 900.0  # no script takes a third of it
 _OUTPUTS = {
     "html": "all of it as one HTML page",
     "png": "the picture as PNG",
@@ -40,13 +42,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for ending, what in _OUTPUTS.items():
         timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
-    record.add_argument("scripts", nargs="*", type=Path, help="all of gallery/ if not given")
-    record.add_argument("--to", type=Path, default=FOLDER, help="folder of records")
+    record.add_argument(
+        "scripts", nargs="*", metavar="SCRIPT", help="file, or start of its name; all if not given"
+    )
+    record.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help="of records")
+    record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
+    record.add_argument(
+        "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help="seconds for each script"
+    )
     options = parser.parse_args(arguments)
     if options.verb == "timeline":
         outputs = {each: path for each in _OUTPUTS if (path := getattr(options, each))}
         return _timeline(options.files, options.range, outputs)
-    return _devices() if options.verb == "devices" else _record(options.scripts, options.to)
+    if options.verb == "devices":
+        return _devices()
+    return _record(options.scripts, options.to, check=options.check, timeout_s=options.timeout)
 
 
 def _devices() -> int:
@@ -68,44 +78,77 @@ def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, 
     return 0
 
 
-def _record(scripts: Sequence[Path], folder: Path) -> int:
+def _record(names: Sequence[str], folder: Path, *, check: bool, timeout_s: float) -> int:
     """Run each script in a process of its own, so that none warms a pool for another."""
-    if not num_gpus():
-        return _complain(
-            "recording needs CUDA GPUs, and PyTorch sees none here. The records that come with "
-            "autopar were measured on a machine that has them; the site builds from those."
-        )
-    scripts = scripts or sorted(Path("gallery").glob("**/plot_*.py"))
-    missing = [str(script) for script in scripts if not script.is_file()]
+    from autopar.gallery import scripts_of, stale_records, unshown_records
+
+    gallery = scripts_of(Path("gallery"))
+    chosen = {name: _named(name, gallery) for name in names}
+    missing = [name for name, scripts in chosen.items() if not scripts]
+    scripts = list(dict.fromkeys(itertools.chain(*chosen.values()))) if names else gallery
     if missing or not scripts:
         return _complain(
             f"no such script: {', '.join(missing) or 'gallery/**/plot_*.py'}. Run this from the "
             f"root of a checkout, or name the scripts."
         )
-    failed = [script.name for script in scripts if not _run(script.resolve(), folder.resolve())]
+    if check:
+        stale = stale_records(scripts, folder)
+        stale += () if names else unshown_records(gallery, folder)
+        print("\n".join(stale) or f"The records of {len(scripts)} scripts hold.")
+        return 1 if stale else 0
+    if not num_gpus():
+        return _complain(
+            "recording needs CUDA GPUs, and PyTorch sees none here. The records that come with "
+            "autopar were measured on a machine that has them; the site builds from those."
+        )
+    start_s = time.perf_counter()
+    made = {script: _run(script.resolve(), folder.resolve(), timeout_s) for script in scripts}
+    failed = [script.name for script, records in made.items() if records is None]
+    count = sum(records or 0 for records in made.values())
+    print(f"{count} records of {len(made)} scripts in {time.perf_counter() - start_s:.0f} s")
+    stale = stale_records([script for script in scripts if script in gallery], folder, FOLDER)
+    for line in stale:
+        print(line, file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}; no record of theirs was replaced", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or stale else 0
 
 
-def _run(script: Path, folder: Path) -> bool:
+def _named(name: str, gallery: Sequence[Path]) -> list[Path]:
+    """The script of a path, or those of the gallery whose names begin so: `e3`, `plot_x`."""
+    if Path(name).is_file():
+        return [Path(name)]
+    return [each for each in gallery if each.stem.startswith((name, f"plot_{name}"))]
+
+
+def _run(script: Path, folder: Path, timeout_s: float) -> int | None:
     """Run a gallery script as a reader would, with records and figures going elsewhere.
 
-    Its records come to the folder when it has run to its end: till then a claim of it may fail.
+    Its records come to the folder when it has run to its end: till then a check of it may fail.
+    Returns how many there are, or None if it failed.
     """
     path = os.pathsep.join([str(_PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
-    print(f"recording {script.name} ...", end=" ", flush=True)
-    start_s = time.perf_counter()
+    print(f"recording {script.name} ...", flush=True)
+    start_s, why, count = time.perf_counter(), "", 0
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
         environment = os.environ | {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": path}
-        done = subprocess.run([sys.executable, script], cwd=figures, env=environment, check=False)
-        for made in () if done.returncode else Path(records).glob("*/*"):
-            place = folder / made.relative_to(records)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(place, made.read_bytes())
-    ending = "FAILED" if done.returncode else "done"
-    print(f"{ending} in {time.perf_counter() - start_s:.1f} s")
-    return done.returncode == 0
+        command = [sys.executable, "-u", str(script)]
+        try:
+            subprocess.run(command, cwd=figures, env=environment, timeout=timeout_s, check=True)
+            for made in sorted(Path(records).glob("*/*")):
+                place = folder / made.relative_to(records)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(place, made.read_bytes())
+                count += place.suffix == ".json"
+        except subprocess.CalledProcessError as error:
+            why = f"exit status {error.returncode}"
+        except subprocess.TimeoutExpired:
+            why = "not done by then"
+        except OSError as error:
+            why = str(error)
+    ending = f"FAILED ({why})" if why else f"{count} records"
+    print(f"{script.name}: {ending} in {time.perf_counter() - start_s:.1f} s", flush=True)
+    return None if why else count
 
 
 def _complain(message: str) -> int:

@@ -119,7 +119,7 @@ def recorded(
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
     A record is refused unless it was measured with this very code and these parameters. While
-    recording, what this machine can't measure keeps its record, if that still holds.
+    records are made, which nobody is shown, one of other code does where a new one can't be had.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -148,10 +148,9 @@ def recorded(
     except (OSError, TypeError) as error:
         msg = f"{name}.json: can't be checked, as the experiment's source can't be read ({error})"
         raise RecordError(msg) from error
-    record = newest_of(name, folder, digest=digest, again=again)
     if record_to:
-        print(f"{name}: not measured, for want of {', '.join(lacking)}; its record still holds")
-    return record
+        print(f"{name}: not measured, for want of {', '.join(lacking)}")
+    return newest_of(name, folder, digest="" if record_to else digest, again=again)
 
 
 def _lacking(
@@ -170,8 +169,8 @@ def _lacking(
 def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """Load the record that an experiment of the gallery has left, without the experiment.
 
-    In a checkout it is refused if the gallery's code or parameters are others by now. An installed
-    autopar has no gallery: its records were checked when it was built.
+    In a checkout it is refused if the gallery's code or parameters are others by now, but for while
+    records are made. An installed autopar has no gallery: its records were checked before.
 
     Args:
         name: The record's name.
@@ -184,8 +183,9 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """
     from autopar import gallery  # which only this needs
 
-    for each in () if folder else gallery.shown_by(gallery.GALLERY, name):
-        return newest_of(name, digest=each.digest, again=each.again)
+    for each in () if folder else gallery.shown_by(gallery.scripts_of(), name):
+        digest = "" if os.environ.get(RECORD_TO) else each.digest
+        return newest_of(name, digest=digest, again=each.again)
     return newest_of(name, folder)
 
 

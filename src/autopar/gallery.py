@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from autopar.digest import script_digest
-from autopar.record import FOLDER, RecordError, newest_of
+from autopar.record import RecordError, newest_of
 
 GALLERY = Path(__file__).parents[2] / "gallery"  # of a checkout
+_SECTIONS = "experiments exercises beyond"
 _PURE = {"dict": dict, "list": list, "tuple": tuple, "range": range, "len": len, "sum": sum}
 _PURE |= {"min": min, "max": max, "sorted": sorted, "round": round, "int": int, "float": float}
 
@@ -30,32 +31,54 @@ class Shown(NamedTuple):
         return f"On a machine that has what it needs run: python -m autopar record {script}"
 
 
-def stale_records(gallery: Path = GALLERY, folder: Path = FOLDER) -> list[str]:
-    """One line for each record that a script shows and that is missing, damaged or outdated."""
-    found, shown = [], list(shown_by(gallery))
-    for each in shown:
-        try:
-            newest_of(each.name, folder, digest=each.digest, again=each.again)
-        except RecordError as error:
-            found.append(str(error))
-    known = {each.name for each in shown}
-    for path in sorted(folder.glob("*/*.json")):
-        if path.stem not in known:
-            found.append(f"{path.parent.name}/{path.name}: no script shows it. Delete it.")
+def scripts_of(gallery: Path = GALLERY) -> list[Path]:
+    """Its scripts in reading order, in which each comes after those whose records it shows."""
+    found = gallery.glob("**/plot_*.py")
+    return sorted(found, key=lambda path: (_SECTIONS.find(path.parent.name), path.name))
+
+
+def stale_records(scripts: Iterable[Path], *folders: Path) -> list[str]:
+    """One line for each record that a script shows and that is missing, damaged or outdated.
+
+    Args:
+        scripts: The scripts.
+        *folders: Where records lie; one that holds is enough.
+    """
+    found = []
+    for each in shown_by(scripts):
+        errors = []
+        for folder in folders:
+            try:
+                newest_of(each.name, folder, digest=each.digest, again=each.again)
+                break
+            except RecordError as error:
+                errors.append(str(error))
+        else:
+            found.append(errors[0])
     return found
 
 
-def shown_by(gallery: Path, name: str | None = None) -> Iterator[Shown]:
-    """What the scripts of a folder, if there is one, show by `recorded(experiment, ...)`.
+def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
+    """One line for each record that no script shows."""
+    known = {each.name for each in shown_by(scripts)}
+    return [
+        f"{path.parent.name}/{path.name}: no script shows this record. Delete it."
+        for path in sorted(folder.glob("*/*.json"))
+        if path.stem not in known
+    ]
+
+
+def shown_by(scripts: Iterable[Path], name: str | None = None) -> Iterator[Shown]:
+    """What scripts show by `recorded(experiment, name=..., parameters=...)`.
 
     Args:
-        gallery: The folder.
+        scripts: The scripts.
         name: The only record to look for; all if not given.
 
     Raises:
         ValueError: A call of `recorded` whose name or parameters only running tells.
     """
-    for script in sorted(gallery.glob("**/plot_*.py")):
+    for script in scripts:
         text = script.read_text(encoding="utf-8")
         if name is None or name in text:
             yield from (each for each in _records_of(script, text) if name in (None, each.name))
