@@ -38,7 +38,8 @@ def refuse_stale_records(app, config) -> None:
     stale = [*stale_records(scripts, FOLDER), *unshown_records(scripts, FOLDER)]
     if stale:
         lines = "\n".join(stale)
-        raise SystemExit(f"{len(stale)} records can't be shown:\n{lines}")  # no traceback helps
+        msg = f"{len(stale)} records can't be shown:\n{lines}"
+        raise SystemExit(msg)  # no traceback helps
 
 
 def forget_stale_pages(app, config) -> None:
