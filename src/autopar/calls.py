@@ -6,6 +6,7 @@ import functools
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -96,7 +97,7 @@ def declared(
     found: list[Any] = [kwargs.get("out")]
     found += [each for schema in schemas for each in written_arguments(schema, args, kwargs)]
     fault = ""
-    if any(fn is each for each in _IN_PLACE) or (
+    if (inspect.isbuiltin(fn) and fn in _IN_PLACE) or (
         name in _IN_PLACE_METHODS and getattr(torch.Tensor, name, None) is fn
     ):
         found += args[:1]
@@ -161,8 +162,16 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
         return fn._schema.name, (fn._schema,)
     if isinstance(fn, torch._ops.OpOverloadPacket):
         return _of_packet(fn._qualified_op_name)
+    bound_to = getattr(fn, "__self__", None)
+    if not inspect.isroutine(fn) or not isinstance(bound_to, (type(None), ModuleType)):
+        return "", ()
+    return ("", ()) if inspect.isfunction(fn) and _is_own(fn) else _of_routine(fn)
+
+
+@functools.cache
+def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     name = str(getattr(fn, "__name__", ""))
-    if not name or all(_attribute(home, name) is not fn for home in _HOMES):
+    if not name or all(getattr(home, name, None) is not fn for home in _HOMES):
         return "", ()
     return _of_packet(f"aten::{name}")
 
@@ -202,7 +211,7 @@ def _written_in_python(
     """What functions in Python write, by torch's habits of naming."""
     if not inspect.isfunction(fn):
         return []
-    of_torch = str(fn.__module__).partition(".")[0] == "torch"
+    of_torch = not _is_own(fn)
     parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
     if of_torch and name.endswith("_") and not name.endswith("__"):
         return [*args[:1]] or [*kwargs.values()][:1]
@@ -260,9 +269,9 @@ def _owner(fn: Any, kind: Any) -> Any:
     return None
 
 
-def _attribute(home: Any, name: str) -> Any:
-    """What a namespace has by a function's own name: `linalg_inv` is `torch._C._linalg`'s."""
-    return getattr(home, name, None)
+def _is_own(fn: Callable[..., Any]) -> bool:
+    """Whether a function is not torch's."""
+    return str(fn.__module__).partition(".")[0] != "torch"
 
 
 def _distinct(values: list[Any]) -> list[Any]:

@@ -159,7 +159,7 @@ class TaskGraph:
             keywords=tuple(kwargs) if flat else None,
             reached=tuple(reach.memory),
             complete=told.complete,
-            uncounted=not reach.names.isdisjoint(_UNCOUNTED),
+            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED)),
         )
         return Task(self, number, task_name, place)
 

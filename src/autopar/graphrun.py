@@ -31,7 +31,6 @@ from autopar.reach import hidden_tasks
 from autopar.schedule import Entry, limit_s
 from autopar.span import Span, Timeline
 
-_NOTHING: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
 
@@ -181,7 +180,7 @@ class Run:
         nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
         at_once, now, named = self.plan.at_once, time.perf_counter, tools_listen()
         issued, awaited, rules = self._issued, self._awaited, self._guard.rules
-        settled, hold = self._settled, self._hold
+        settled, hold, versions = self._settled, self._hold, self._noted.versions
         begun = now()
         for entry in share:
             job, waits = entry.job, entry.waits
@@ -199,10 +198,14 @@ class Run:
                         value = call() if call else nodes[job].call(results)
                     elif job in settled:
                         value = call() if call else nodes[job].call(results)
-                        hold(nodes[job], rule, value)
+                        for tensor, place in rule[0]:  # quicker than by name
+                            if tensor._version != versions[place]:
+                                hold(nodes[job], rule, value)
+                        if not rule[-1]:
+                            hold(nodes[job], rule, value)
                     else:
                         value = self._call(nodes[job])
-                    if not getattr(value, "is_cpu", False):
+                    if value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
                     results[job], starts[job] = value, begun
                     ends[job] = begun = now()
@@ -243,20 +246,20 @@ class Run:
 
     def _hold(self, node: Node, rule: Rule, value: Any) -> None:
         """Compare version counters after a task, and note those of what it may change."""
-        watched, given, renewed, kept = rule
+        watched, given, renewed, kept, _ = rule
         noted = self._noted
-        versions = noted.versions
+        versions, results = noted.versions, noted.results
         for tensor, place in watched:
             if tensor._version != versions[place]:
                 self._guard.compare(node, noted, self._results, self._beside(node))
         for number in given:
-            for tensor, version in noted.results[number]:
+            for tensor, version in results[number]:
                 if tensor._version != version:
                     self._guard.compare(node, noted, self._results, self._beside(node))
-        if renewed != _NOTHING:
+        if renewed:
             noted.renew(*renewed)
         if kept and not self._inference:
-            noted.results[node.number] = versions_of(value)
+            results[node.number] = versions_of(value)
 
     def _beside(self, node: Node) -> list[int]:
         """Other tasks that may be under way: the first on each lane that has not ended."""
@@ -419,7 +422,7 @@ class Run:
 
 def _wait_for_gpus(value: Any) -> None:
     """Wait for the GPUs on which a CPU task has made what it returns."""
-    if value is not None and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         for tensor in cuda_tensors(value):
             torch.cuda.current_stream(tensor.device).synchronize()
 

@@ -21,7 +21,7 @@ from autopar.observer import Observer, Seen
 from autopar.reach import Reach
 
 Versions = tuple[tuple[torch.Tensor, int], ...]
-_NUMBERS = (type(None), bool, int, float, str)
+_NUMBERS = {type(None), bool, int, float, str}
 
 
 class Rule(NamedTuple):
@@ -32,12 +32,14 @@ class Rule(NamedTuple):
         given: Nodes whose results it must not change.
         renewed: What it may change, as it says, by place, and results, by node: noted anew.
         kept: Whether the versions of its own result are noted.
+        short: Whether there are only tensors that it must not change.
     """
 
     watched: tuple[tuple[torch.Tensor, int], ...]
     given: tuple[int, ...]
-    renewed: tuple[tuple[int, ...], tuple[int, ...]]
+    renewed: tuple[tuple[int, ...], tuple[int, ...]] | None
     kept: bool
+    short: bool
 
 
 class Noted:
@@ -112,7 +114,8 @@ class Guard:
         for number, own in enumerate(zip(watched, renewed, strict=True)):
             (tensors, given), new = own
             needed = number in kept or number in self._uncounted or any((tensors, given, *new))
-            rule = Rule(tensors, given, new, number in kept)
+            short = not (given or any(new) or number in kept)
+            rule = Rule(tensors, given, new if any(new) else None, number in kept, short)
             self.rules.append(rule if needed else None)
         lasting = {id(each): each for own in self.tensors for each in own} if writes else {}
         self._lasting = [each for each in lasting.values() if _has_address(each)]
@@ -299,12 +302,18 @@ class Guard:
 
 def versions_of(value: Any) -> Versions:
     """The version counters of the tensors in a result; inference tensors have none."""
-    if isinstance(value, _NUMBERS):
+    kind = type(value)
+    if kind is torch.Tensor:
+        try:
+            return ((value, value._version),)
+        except RuntimeError:
+            return ()
+    if kind in _NUMBERS:
         return ()
+    if kind is tuple or kind is list:
+        return tuple(pair for each in value for pair in versions_of(each))
     if isinstance(value, torch.Tensor):
         return () if value.is_inference() else ((value, value._version),)
-    if type(value) in (tuple, list):
-        return tuple(pair for each in value for pair in versions_of(each))
     return versions_of([each for each in Reach(value).memory if isinstance(each, torch.Tensor)])
 
 
@@ -324,6 +333,9 @@ def _is_counted(tensor: torch.Tensor) -> bool:
 
 def _shares(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
     """Whether a tensor shares its memory with one of some tensors, or meets a stretch."""
+    values = [*values]
+    if not values:
+        return False
     keys, lies = {*keys_of(tensor)}, [*stretches_of(tensor)]
     return any(
         any(map(each.meets, lies))

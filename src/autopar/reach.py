@@ -21,7 +21,7 @@ from autopar.calls import is_array
 from autopar.node import Task
 
 _MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
-_MOST = 5_000  # things to look at: who reaches more, reaches a whole program
+_MOST = 50_000  # things to look at: who reaches more, reaches a whole program
 _LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
 _LEAVES = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, torch.Generator)
 _ALL = {"getattr", "vars", "__dict__", "__getattribute__", "setattr"}  # names say nothing then
@@ -39,12 +39,14 @@ class Reach:
         memory: Tensors, arrays and storages.
         tasks: Tasks of graphs.
         names: Names of attributes and globals.
+        whole: Whether nothing was left out because there was too much.
     """
 
     def __init__(self, *values: Any) -> None:
         self.memory: list[Any] = []
         self.tasks: list[Task] = []
         self.names: set[str] = set()
+        self.whole = True
         self._seen: dict[int, Any] = {}  # by id, and kept, as ids are used again
         self._objects: list[Any] = []
         self._left: deque[Any] = deque(values)
@@ -59,8 +61,11 @@ class Reach:
                     self._left.extend(_named_parts(each, self.names))
                 continue
             each = self._left.popleft()
-            if isinstance(each, _LEAVES) or id(each) in self._seen or len(self._seen) > _MOST:
+            if isinstance(each, _LEAVES) or id(each) in self._seen:
                 continue
+            if len(self._seen) == _MOST:
+                self.whole = False
+                return
             self._seen[id(each)] = each
             self._look_at(each)
 
@@ -91,9 +96,9 @@ def _parts(each: Any) -> Iterator[Any]:
     """What a value leads to, whatever the code names."""
     if isinstance(each, Mapping):
         with contextlib.suppress(Exception):  # what only looks like a mapping
-            yield from [*each.keys(), *each.values()]
+            yield from (*each.keys(), *each.values())
     elif isinstance(each, (list, tuple, set, frozenset, deque)):
-        yield from each
+        yield from tuple(each)
     elif isinstance(each, functools.partial):
         yield from (each.func, each.args, each.keywords)
     elif isinstance(each, MethodType):
@@ -107,7 +112,7 @@ def _parts(each: Any) -> Iterator[Any]:
     elif isinstance(each, weakref.ref):
         yield each()
     elif isinstance(each, torch.nn.Module):
-        yield from vars(each).values()
+        yield from (each for each in vars(each).values() if not isinstance(each, dict) or each)
         if isinstance(each, torch.jit.ScriptModule):
             yield from (*each.parameters(), *each.buffers())
     elif dataclasses.is_dataclass(each) and not isinstance(each, type):
