@@ -273,7 +273,7 @@ def map_here(count, size):
             return with_pipeline(pipeline, lambda x: x.mm(weights), inputs)
 
         checks = {"equal": ap.workload.equal(mapped(), loop())}
-        measurements = ap.measure_in_turn({"plain loop": loop, "map": mapped}, repeats=7)
+        measurements = ap.measure_in_turn({"plain loop": loop, "map": mapped}, warmup=1, repeats=5)
     return ap.Findings(measurements, {}, checks)
 
 

@@ -36,7 +36,7 @@ import autopar as ap
 IMAGE, CLASSES, LEARNING_RATE = (3, 32, 32), 10, 0.1
 WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}
 NARROW = {"width": 64, "batch": 16384, "batches": 8, "epochs": 2, "shown": 0}
-HERE = {"width": 128, "batch": 64, "batches": 6, "epochs": 1, "shown": 0, "device": "cpu"}
+HERE = {"width": 64, "batch": 32, "batches": 6, "epochs": 1, "shown": 0, "device": "cpu"}
 
 
 def images_and_labels(batch, batches, device):
