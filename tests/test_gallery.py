@@ -1,6 +1,8 @@
 """The gallery read without running it: which records it shows, and whether they still hold."""
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -156,3 +158,16 @@ def test_a_record_in_any_of_the_folders_will_do(records, tmp_path):
     scripts = scripts_of(tmp_path / "gallery")
     assert len(stale_records(scripts, tmp_path / "none")) == 2
     assert stale_records(scripts, tmp_path / "none", records) == []
+
+
+def test_pages_assert_nothing() -> None:
+    """Results are checked by `Findings.checks`; what is true of a machine is a claim."""
+    scripts = sorted((Path(__file__).parents[1] / "gallery").rglob("plot_*.py"))
+    asserting = {
+        f"{script.name}:{node.lineno}"
+        for script in scripts
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+    }
+    assert scripts, "there is no gallery"
+    assert not asserting
