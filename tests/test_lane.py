@@ -317,6 +317,23 @@ def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):
     assert found["equal"]
 
 
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_ctrl_c_before_any_line_of_a_submit_comes_out_and_leaves_nothing_behind(run_program, kind):
+    done = run_program("lane_interrupted.py", kind)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["lines"] > 40
+    assert found["wrong"] == {}
+
+
+@pytest.mark.parametrize("how", ["idle", "blocked", "exception", "exit", "thread", "fork"])
+def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
+    done = run_program("lane_left_open.py", how)
+    assert done.returncode == (3 if how == "exit" else 0), done.stderr
+    assert done.stdout.split() == ["first", "last"]
+    assert done.stderr == ""
+
+
 # -- misuse ---------------------------------------------------------------------------------------
 
 

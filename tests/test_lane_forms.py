@@ -240,7 +240,7 @@ def test_of_many_failures_some_are_named_and_the_rest_counted():
 
 def test_errors_of_two_lanes_both_come_out():
     with pytest.raises(ValueError, match="inner") as found, cpu_lane() as outer:
-        outer.submit(fail, "outer")
+        outer.submit(fail, "outer").wait_until_issued()
         with cpu_lane() as inner:
             inner.submit(fail, "inner")
     assert "ValueError('outer')" in found.value.__notes__[-1]
@@ -363,6 +363,40 @@ def test_a_wait_in_one_direction_is_no_circle(gate):
         later = third.submit(lambda: first.result() + second.result())
         gate.open()
         assert later.result() == 3
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("ask", ["a later one", "itself", "the run", "the graph"])
+def test_a_task_that_asks_its_own_run_is_refused(gate, lanes, ask):
+    def asks():
+        gate()
+        known = {"a later one": later, "itself": task}
+        waits = {"the run": runs[0].wait, "the graph": graph.waitall}
+        return runs[0][known[ask]] if ask in known else waits[ask]()
+
+    runs, graph = [], TaskGraph(cpu_lanes=lanes)
+    task = graph.add(asks)
+    later = graph.add(abs, -1)
+    refused = pytest.raises(RuntimeError, match="of the same run|of its own lane")
+    with refused, graph.start() as run:
+        runs.append(run)
+        gate.open()
+
+
+def test_a_task_that_waits_for_a_lane_that_asks_its_run_is_refused(gate):
+    """Over the wait of another task of the run, too: of the one asked for, for this one."""
+
+    def asks():
+        gate()
+        return lane.submit(lambda: runs[0][last]).result()
+
+    runs, graph = [], TaskGraph(cpu_lanes=2)
+    first = graph.add(asks)
+    last = graph.add(lambda x, y: (x, y), first, graph.add(abs, -1))
+    refused = pytest.raises(RuntimeError, match="No such wait can end")
+    with cpu_lane() as lane, refused, graph.start() as run:
+        runs.append(run)
+        gate.open()
 
 
 @pytest.mark.parametrize("transform", ["vmap", "grad"])

@@ -11,7 +11,7 @@ import functools
 import heapq
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,15 @@ from autopar.annotate import annotate, tools_listen
 from autopar.clock import device_clock
 from autopar.device import synchronize
 from autopar.guard import Rule, versions_of
-from autopar.handle import Handle, cuda_tensors, use_on_current_streams, wait_for_event
+from autopar.handle import (
+    Awaited,
+    Handle,
+    awaited,
+    cuda_tensors,
+    use_on_current_streams,
+    wait_for,
+    wait_for_event,
+)
 from autopar.lane import Lane
 from autopar.learning import Learning
 from autopar.node import Node, Task
@@ -31,6 +39,7 @@ from autopar.reach import hidden_tasks
 from autopar.schedule import Entry, limit_s
 from autopar.span import Span, Timeline
 
+_LOOK_S = 0.1  # between two looks whether a wait can end
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
 
@@ -96,7 +105,15 @@ class Run:
         if task.graph is not self.plan.graph or number >= len(self._ends):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        self._wait_until_issued(number)
+        if threading.get_ident() in [each.waits_for() for each in self._workers if not each.done()]:
+            msg = (
+                f"{task!r} was asked for by a task of the same run, which might wait for itself; "
+                f"expected it as an argument. Give it to graph.add."
+            )
+            raise RuntimeError(msg)
+        if not self._issued[number]:
+            what = _Awaited(self, number)
+            wait_for(what, lambda look: self._wait_until_issued(number, look))
         end = self._ends[number]
         if end is None:
             self._raise_for(self.plan.nodes[number])
@@ -311,15 +328,24 @@ class Run:
         if lock is not None:
             lock.release()
 
-    def _wait_until_issued(self, number: int) -> None:
+    def _wait_until_issued(self, number: int, look: Callable[[], None] | None = None) -> None:
+        """Wait until a node is run, queued or given up; `look` from time to time."""
         if self._issued[number]:
             return
         lock = threading.Lock()
         lock.acquire()
         lock = self._awaited.setdefault(number, lock)
-        if not self._issued[number]:  # else it may not have been seen
+        if self._issued[number]:  # it may not have been seen
+            return
+        if look is None:
+            awaited[threading.get_ident()] = _Awaited(self, number)  # for those who look
             with lock:
                 pass
+            del awaited[threading.get_ident()]
+        else:
+            while not lock.acquire(timeout=_LOOK_S):
+                look()
+            lock.release()
 
     def _wait_for_end(self, number: int) -> None:
         self._wait_until_issued(number)
@@ -418,6 +444,26 @@ class Run:
             gpu = node.source if node.source and node.source.type == "cuda" else node.device
             return device_clock(gpu).time_s(moment)
         return moment
+
+
+class _Awaited:
+    """A node of a run, as something that a thread waits for."""
+
+    def __init__(self, run: Run, number: int) -> None:
+        self._run, self._number = run, number
+
+    def is_issued(self) -> bool:
+        return bool(self._run._issued[self._number])
+
+    def waits_for(self) -> int | Awaited | None:
+        workers, shares = self._run._workers, self._run.plan.shares.values()
+        for worker, share in zip(workers, shares, strict=False):  # some may not have begun
+            if len(workers) == 1 or any(entry.job == self._number for entry in share):
+                return worker.waits_for()
+        return None
+
+    def __str__(self) -> str:
+        return f"task {self._run.plan.nodes[self._number].name!r} of a graph"
 
 
 def _wait_for_gpus(value: Any) -> None:

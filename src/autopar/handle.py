@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -20,8 +20,18 @@ T = TypeVar("T")
 _SPIN_S = 200e-6  # waits shorter than this end without a sleep
 _NAP_S = 20e-6  # Linux adds its timer slack, 50 us unless told otherwise
 
-_awaited: dict[int, Handle[Any]] = {}  # what each thread waits for, by the thread's ident
+awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
 _beginning = threading.RLock()  # to wait: of two that close a circle, the later sees the other
+
+
+class Awaited(Protocol):
+    """What a thread can wait for: a handle, or a task of a graph."""
+
+    def is_issued(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+
+    def waits_for(self) -> int | Awaited | None:
+        """The thread that has to come to it, or what must be issued before, if anything."""
 
 
 class Handle(Generic[T]):
@@ -44,8 +54,7 @@ class Handle(Generic[T]):
         self.kind = kind
         self.blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
         self.unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
-        # The thread that has to come to it, or what must be issued before: nothing if all is there.
-        self.waits_for: Callable[[], int | Handle[Any] | None] = lambda: None
+        self.waits_for: Callable[[], int | Awaited | None] = lambda: None  # see `Awaited`
         self.urge: Callable[[], None] = lambda: None  # do what the waiting thread can do for it
         # Settled once `fn` has returned: on a CPU lane all is done then, on a stream all queued.
         self.issued: Outcome[T] = Outcome()
@@ -58,6 +67,10 @@ class Handle(Generic[T]):
         if not self.issued.done():
             return False
         return self.failed() or not isinstance(self.end, torch.cuda.Event) or self.end.query()
+
+    def is_issued(self) -> bool:
+        """Whether its function has returned or failed, or it was dropped."""
+        return self.issued.done()
 
     def failed(self) -> bool:
         """Whether it has ended without a value: by an error, or dropped."""
@@ -98,7 +111,7 @@ class Handle(Generic[T]):
             RuntimeError: The wait could never end.
         """
         if not self.issued.done():
-            wait_for(self, lambda: self.issued.wait(self.urge))
+            wait_for(self, self.issued.wait, self.urge)
 
     def result(self) -> T:
         """Wait for the work and return what the task returned.
@@ -160,40 +173,54 @@ class Handle(Generic[T]):
         return moment
 
 
-def wait_for(handle: Handle[Any], wait: Callable[[], None]) -> None:
-    """Wait in some way for a task to be issued, or for what the thread does that it is given to.
+def wait_for(
+    what: Awaited,
+    wait: Callable[[Callable[[], None]], None],
+    urge: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait for something that another thread has to come to.
+
+    Args:
+        what: It.
+        wait: Waits for it, and calls what it is given before it does and from time to time.
+        urge: Does what the calling thread can do for it.
 
     Raises:
-        RuntimeError: The wait could never end: what the task waits for leads back to this thread.
+        RuntimeError: The wait could never end: what is waited for leads back to this thread.
     """
     me = threading.get_ident()
-    outer = _awaited.get(me)
+    outer = awaited.get(me)
+
+    def look() -> None:
+        urge()
+        _refuse_circle(what, me)
+
     try:
         with _beginning:
-            _awaited[me] = handle
-            _refuse_circle(handle, me)
-        wait()
+            awaited[me] = what
+            _refuse_circle(what, me)
+        wait(look)
     finally:
         if outer is None:
-            _awaited.pop(me, None)
+            awaited.pop(me, None)
         else:
-            _awaited[me] = outer
+            awaited[me] = outer
 
 
-def _refuse_circle(handle: Handle[Any], me: int) -> None:
+def _refuse_circle(what: Awaited, me: int) -> None:
     """Refuse to wait for what can only go on once this thread does."""
-    passed = [handle]
-    while not passed[-1].issued.done():
+    passed = [what]
+    while not passed[-1].is_issued():
         found = passed[-1].waits_for()
         if found == me:
             if len(passed) == 1:
-                msg = f"{handle} is awaited by a task of its own lane, which it is queued behind"
+                msg = f"{what} is awaited by a task of its own lane, which it is queued behind"
             else:
                 way = ", which waits for ".join(str(each) for each in passed)
                 msg = f"a task waits for {way}, and that for the waiting task itself"
             msg += ". No such wait can end: pass the handle as an argument instead, or in after=."
             raise RuntimeError(msg)
-        following = _awaited.get(found) if isinstance(found, int) else found
+        following = awaited.get(found) if isinstance(found, int) else found
         if following is None or following in passed:
             return
         passed.append(following)
