@@ -326,7 +326,15 @@ def test_ctrl_c_before_any_line_of_a_submit_comes_out_and_leaves_nothing_behind(
     assert found["wrong"] == {}
 
 
-@pytest.mark.parametrize("how", ["idle", "blocked", "exception", "exit", "thread", "fork"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "blocked",
+        "exit",
+        "fork",
+        *(pytest.param(each, marks=pytest.mark.stress) for each in ("idle", "exception", "thread")),
+    ],
+)
 def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
     done = run_program("lane_left_open.py", how)
     assert done.returncode == (3 if how == "exit" else 0), done.stderr

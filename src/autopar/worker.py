@@ -23,7 +23,7 @@ from autopar.task import Task
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
-_LAST_WAIT_S = 5.0  # at the end of the process, for tasks of lanes that were not left
+_LAST_WAIT_S = 2.0  # at the end of the process, for tasks of lanes that were not left
 
 
 def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
