@@ -7,6 +7,7 @@ import pytest
 import torch
 from sampling import every
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from autopar import TaskGraph
 
@@ -302,6 +303,11 @@ def test_what_it_cannot_trace_it_refuses_with_reason_and_line(fn, reason):
     with pytest.raises(ValueError, match=reason):
         TaskGraph.trace(fn, x)
     same(x, numbers(4, 8))
+
+
+def test_a_tensor_without_memory_is_refused():
+    with pytest.raises(ValueError, match="given one FakeTensor, which has no memory of its own"):
+        TaskGraph.trace(torch.neg, FakeTensorMode().from_tensor(numbers(3)))
 
 
 def test_no_gradient_is_left_behind_by_a_refusal():

@@ -21,6 +21,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.optim.sgd import sgd
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
@@ -945,6 +946,30 @@ class Tagged(torch.Tensor):
 @form()
 def subclass_of_tensor():
     return lambda x: x * 2 + 1, numbers(3).as_subclass(Tagged)
+
+
+@form("given one TwoTensor, which has no memory of its own")
+def subclass_without_memory():
+    return lambda x: x * 2, TwoTensor(torch.ones(3), torch.ones(3))
+
+
+@form("TwoTensor|convert all Tensors")
+def subclass_without_memory_that_is_found():
+    own = TwoTensor(torch.ones(3), torch.ones(3))
+    return lambda x: x * own, numbers(3)
+
+
+@form("calls cond")
+def control_by_an_operator():
+    def fn(x):
+        return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+    return fn, numbers(3)
+
+
+@form("dynamo")
+def compiled():
+    return torch.compile(lambda x: x.sin(), backend="eager"), numbers(3)
 
 
 @form("nested")

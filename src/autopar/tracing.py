@@ -34,6 +34,7 @@ from torch.utils._python_dispatch import (
 from autopar.state import NOTHING, Change, State, same, tensors_in
 
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parent
+_PYTHON = Path(random.__file__).parent
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
 _RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -104,14 +105,14 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     with _quiet():
         try:
             make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
+            for each in attempt.tensors:
+                _require_memory(each)
             made = make(attempt.on_tensors)(*attempt.tensors)
         except Exception as error:
             msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
             attempt.forget(error)
             raise ValueError(msg) from error
         found = attempt.calls(made)
-        for node in made.graph.nodes:
-            node.meta.clear()
         left = attempt.forget()
     if left:
         msg = (
@@ -159,7 +160,7 @@ class _Attempt:
         self._watch = _Watch()
         with self._watch:
             try:
-                with _Refusals():
+                with torch.compiler.set_stance("force_eager"), _Refusals():
                     results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
                 with _disable_current_modes():
                     reassigned = _reassigned(before.changes())
@@ -195,7 +196,11 @@ class _Attempt:
 
     def forget(self, error: BaseException | None = None) -> str:
         """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
-        made = {} if self._watch is None else self._watch.tracer.tensor_tracker
+        if self._watch is None:
+            return ""
+        made = self._watch.tracer.tensor_tracker
+        for node in self._watch.tracer.graph.nodes:
+            node.meta.clear()
         self._results, self._watch = [], None
         while error is not None:  # its frames hold what the code had made
             traceback.clear_frames(error.__traceback__)
@@ -421,11 +426,20 @@ def _is_part(name: str, names: set[str]) -> bool:
     return any(name == each or name.startswith((f"{each}[", f"{each}.")) for each in names)
 
 
+def _require_memory(tensor: torch.Tensor) -> None:
+    """Refuse tensors that stand for others, as operators see those."""
+    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        kind = type(tensor).__name__
+        msg = f"it is given one {kind}, which has no memory of its own. Give it plain tensors."
+        raise ValueError(msg)
+
+
 def _require_known(result: Any) -> None:
     """Refuse a result in which tensors are hidden."""
-    if isinstance(result, (torch.Tensor, *_COMPUTED)):
+    hides = is_traceable_wrapper_subclass(result)
+    if isinstance(result, (torch.Tensor, *_COMPUTED)) and not hides:
         return
-    if isinstance(result, Iterator) or tensors_in(result):
+    if hides or isinstance(result, Iterator) or tensors_in(result):
         kind = type(result).__name__
         msg = (
             f"it returns one {kind}, which may hold tensors that can't be found. Return tensors in "
@@ -543,7 +557,8 @@ def _where(error: Exception) -> str:
     """The line that the error comes from: the last that isn't torch's."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_file() and not {_TORCH, _OWN}.intersection(path.parents):
+        libraries = {_TORCH, _OWN} if "site-packages" in path.parts else {_OWN, _PYTHON}
+        if path.is_file() and libraries.isdisjoint(path.parents):
             return f"line {frame.lineno} of {path.name}, `{frame.line}`: "
     return ""
 
