@@ -366,6 +366,25 @@ def test_buffers_of_modules_have_their_values_again_after_the_trial():
         assert norm.num_batches_tracked.item() == seed + 1
 
 
+def test_what_tasks_write_without_saying_so_is_in_order_in_replays():
+    """What reads has more to come after it, so it would go first."""
+    hidden, one, graph = (
+        torch.zeros(100, device=gpu(0)),
+        torch.ones(100, device=gpu(0)),
+        TaskGraph(),
+    )
+    graph.add(lambda x: hidden.add_(x) * 1, one, name="writes")
+    read = graph.add(lambda: hidden * 1, device=gpu(0), name="reads")
+    last = read
+    for _ in range(5):
+        last = graph.add(torch.mul, last, 2)
+    captured = graph.capture()
+    assert hidden.unique().tolist() == [0]
+    for times in range(1, 4):
+        assert captured.replay()[read].unique().tolist() == [times]
+        assert captured[last].unique().tolist() == [32 * times]
+
+
 class Average(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -91,16 +91,11 @@ def captured(
 
     Raises:
         ValueError: A node is not on that GPU, or an input is none.
-        RuntimeError: Something in a task can't be captured; the message names the task. Or the
-            current stream is being captured.
+        RuntimeError: Something in a task can't be captured; the message names the task.
     """
-    gpu = _gpu_of(nodes)
-    with torch.cuda.device(gpu):
-        if torch.cuda.is_current_stream_capturing():
-            msg = "the current stream is being captured; expected capture() outside of it."
-            raise RuntimeError(msg)
+    with torch.cuda.device(gpu_of(nodes)):
         held, static = _with_static(nodes, list(inputs))
-        with _unchanged(held, gpu) as generators:
+        with unchanged(held) as generators:
             tries = [
                 _capture(held, _ordered(held, costs_s, branches), static, branches, generators)
                 for branches in (1, *BRANCHES)
@@ -114,7 +109,13 @@ def captured(
     return chosen
 
 
-def _gpu_of(nodes: tuple[Node, ...]) -> torch.device:
+def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
+    """The GPU that all nodes are on.
+
+    Raises:
+        ValueError: A node is not on it, or there are none.
+        RuntimeError: Its current stream is being captured.
+    """
     for node in nodes:
         gpu = nodes[0].device
         if node.device != gpu or node.source is not None or gpu.type != "cuda":
@@ -127,6 +128,10 @@ def _gpu_of(nodes: tuple[Node, ...]) -> torch.device:
     if not nodes:
         msg = "the graph has no tasks; expected some to capture. Add them first."
         raise ValueError(msg)
+    with torch.cuda.device(nodes[0].device):
+        if torch.cuda.is_current_stream_capturing():
+            msg = "the current stream is being captured; expected capture() outside of it."
+            raise RuntimeError(msg)
     return nodes[0].device
 
 
@@ -282,12 +287,13 @@ def _issue(
 
 
 @contextmanager
-def _unchanged(nodes: tuple[Node, ...], gpu: torch.device) -> Iterator[list[torch.Generator]]:
+def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     """Give tensors that tasks write, and random numbers, back: trials are no runs.
 
     Yields:
         Generators of the GPU's random numbers that tasks use, beside the default one.
     """
+    gpu = nodes[0].device
     found = State((node.name, (node.fn, node.leaves)) for node in nodes)
     listed = {id(each): each for _, each in found.tensors if not is_lazy(each)}
     tensors = [(each, each.detach().clone()) for each in listed.values()]
@@ -297,25 +303,26 @@ def _unchanged(nodes: tuple[Node, ...], gpu: torch.device) -> Iterator[list[torc
         yield [each for each in found.generators if each.device == gpu]
     except BaseException as error:
         try:
-            _give_back(tensors, states)
+            _give_back(gpu, tensors, states)
         except Exception as later:
             error.add_note(f"after that, tensors could not be given their values back: {later}")
         raise
-    _give_back(tensors, states)
+    _give_back(gpu, tensors, states)
 
 
 def _give_back(
+    gpu: torch.device,
     tensors: Iterable[tuple[torch.Tensor, torch.Tensor]],
     states: Iterable[tuple[torch.Generator, torch.Tensor]],
 ) -> None:
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(gpu)
     for generator, state in states:
         generator.set_state(state)
     for tensor, before in tensors:
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             if not _equal(tensor.detach(), before):
                 tensor.copy_(before)
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(gpu)
 
 
 def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from autopar.aliasing import keys_of, returns_fresh
 from autopar.calls import declared, plain
-from autopar.capture import Captured, captured
+from autopar.capture import Captured, captured, gpu_of, unchanged
 from autopar.device import cpu, present
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
@@ -375,6 +375,11 @@ class TaskGraph:
             RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
                 stream is being captured. All is as it was before.
         """
+        nodes = self.plan().nodes
+        gpu_of(nodes)
+        if not all(node.complete or node.number in self._known.observed for node in nodes):
+            with unchanged(nodes):
+                self.run_serial()  # finds what tasks have not said
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
         with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
             return captured(self.plan().nodes, costs_s, inputs)
