@@ -65,6 +65,8 @@ class Before:
 
     def _new_threads(self):
         for thread in set(threading.enumerate()) - self._threads:
+            if isinstance(thread, threading._DummyThread):
+                continue  # torch's own, which has called Python: it stays, and can't be joined
             thread.join(_GONE_S)
             if thread.is_alive():
                 yield thread
