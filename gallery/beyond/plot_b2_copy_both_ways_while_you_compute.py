@@ -83,10 +83,8 @@ def both_ways(count, size):
     inputs = [ap.workload.matrix(size, seed=i) for i in range(2)] * (count // 2)
     pinned = [x.pin_memory() for x in inputs[:2]] * (count // 2)
     hosts, gpus = [x.pin_memory() for x in inputs[:2]], [x.to(gpu) for x in inputs[:2]]
-    streams, outs = (
-        [torch.cuda.Stream(gpu) for _ in range(2)],
-        [torch.zeros_like(x) for x in inputs],
-    )
+    streams = [torch.cuda.Stream(gpu) for _ in range(2)]
+    outs = [torch.zeros_like(x) for x in inputs]
 
     def fn(x):
         return x.mm(weights)
