@@ -28,7 +28,7 @@ from autopar.device import cpu, present
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
-from autopar.node import Node, Result, Task, resource_of
+from autopar.node import Node, Result, Task, ancestors, resource_of
 from autopar.observer import gradients, random_numbers
 from autopar.plan import Plan
 from autopar.reach import Reach, hidden_tasks
@@ -322,7 +322,7 @@ class TaskGraph:
         return [
             f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
             for node in new
-            for before in sorted(node.before - old[node.number].before)
+            for before in sorted(node.before - ancestors(old, node.number))
         ]
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from autopar.access import Stretch
 from autopar.aliasing import keys_of, stretches_of
 from autopar.guard import Guard, versions_of
-from autopar.node import Node, Result
+from autopar.node import Node, Result, ancestors
 from autopar.observer import Observer
 from autopar.reach import Reach
 
@@ -60,7 +60,7 @@ class Learning:
         reads = found[False] - writes - self._hazards.read_by(node.number)
         for memory in reads | writes:
             kind, maker = memory.memory if isinstance(memory.memory, tuple) else ("", -1)
-            if kind == "left" and self._comes_after(node.number, maker):
+            if kind == "left" and maker in ancestors(self._guard.nodes, node.number):
                 reads.discard(memory)  # as what autograd has saved for its way back
                 writes.discard(memory)
             elif kind == "left" and memory not in self._hazards.written_by(maker):
@@ -88,12 +88,3 @@ class Learning:
     def _memory(self, tensor: Any) -> Iterator[Stretch]:
         for key, lies in zip(keys_of(tensor), stretches_of(tensor), strict=True):
             yield self._owners.get(key) or lies
-
-    def _comes_after(self, number: int, maker: int) -> bool:
-        """Whether a task has to come after another, by what is known already."""
-        left, seen = [number], set[int]()
-        while left:
-            for before in self._guard.nodes[left.pop()].before - seen:
-                seen.add(before)
-                left.append(before)
-        return maker in seen

@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from autopar.node import Task
 _MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _MOST = 50_000  # things to look at: who reaches more, reaches a whole program
 _LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
+_SITES = {"site-packages", "dist-packages"}
 _LEAVES = (str, bytes, int, float, complex, type(None), torch.dtype, torch.device, torch.Generator)
 _ALL = {"getattr", "vars", "__dict__", "__getattribute__", "setattr"}  # names say nothing then
 _CALLED = {"__init__", "__new__", "__init_subclass__"}  # not by a call of what is there already
@@ -191,7 +193,14 @@ def _is_library(each: Any) -> bool:
         name = each.__name__
     elif name is None:
         name = getattr(each, "__module__", None)
-    return str(name).partition(".")[0] in _LIBRARIES
+    return _is_installed(str(name).partition(".")[0])
+
+
+@functools.cache
+def _is_installed(root: str) -> bool:
+    """Whether a package is Python's or was installed, so that it isn't the program's own."""
+    place = str(getattr(sys.modules.get(root), "__file__", None))
+    return root in _LIBRARIES or not _SITES.isdisjoint(Path(place).parts)
 
 
 def hidden_tasks(leaves: Iterable[Any]) -> list[Task]:

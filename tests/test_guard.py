@@ -1,0 +1,361 @@
+"""What the guard of a task graph sees, what it costs, and that it never cries wolf."""
+
+import operator
+import sys
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from autopar import TaskGraph
+from autopar.observer import Observer
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+_WAIT_S = 10
+
+
+def adds_one(x):
+    x.add_(1)
+
+
+def at_once(count):
+    """A function that goes on once so many calls of it are under way."""
+    meeting = threading.Barrier(count)
+
+    def call(fn, *args):
+        meeting.wait(_WAIT_S)
+        value = fn(*args)
+        meeting.wait(_WAIT_S)
+        return value
+
+    return call
+
+
+@pytest.fixture
+def observed(monkeypatch):
+    """The names of operators that an observer has seen."""
+    seen, dispatch = [], Observer.__torch_dispatch__
+
+    def noted(own, func, *args, **kwargs):
+        seen.append(func._schema.name)
+        return dispatch(own, func, *args, **kwargs)
+
+    monkeypatch.setattr(Observer, "__torch_dispatch__", noted)
+    return seen
+
+
+# -- no false alarm -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [torch.unbind, lambda x: x.split(1), lambda x: x.view(3, 3)])
+def test_parts_of_a_buffer_may_be_written_at_once(parts):
+    buf = torch.zeros(3, 3)
+    graph, call = TaskGraph(cpu_lanes=3), at_once(3)
+    one, two, three = parts(buf)
+    graph.add(call, adds_one, one, writes=[one])
+    graph.add(call, adds_one, two, writes=[two])
+    sums = graph.add(call, torch.sum, three)
+    for _ in range(5):
+        run = graph.run()
+        assert len(run.timeline.lanes) == 3
+        assert run[sums] == 0
+    assert buf.sum() == 5 * 6
+
+
+def test_parts_that_interleave_may_be_written():
+    buf = torch.zeros(3, 3)
+    graph = TaskGraph(cpu_lanes=3)
+    for column in buf.unbind(1):
+        graph.add(adds_one, column, writes=[column])
+    for _ in range(5):
+        graph.run()
+    assert buf.sum() == 5 * 9
+
+
+def test_parts_of_a_result_may_be_written():
+    graph = TaskGraph(cpu_lanes=2)
+    parts = graph.add(torch.chunk, torch.zeros(4), 2)
+    halves = [graph.add(operator.getitem, parts, n) for n in range(2)]
+    for half in halves:
+        graph.add(adds_one, half, writes=[half])
+    for _ in range(5):
+        found = graph.run()[halves]
+    assert [half.tolist() for half in found] == [[5, 5]] * 2
+
+
+def test_the_caller_may_fill_one_half_while_a_task_reads_the_other(gate):
+    buf = torch.zeros(2, 4)
+    graph = TaskGraph()
+    total = graph.add(lambda x: (gate(), x.sum())[1], buf[0])
+    with graph.start() as run:
+        assert gate.begun.wait(_WAIT_S)
+        buf[1].fill_(7)
+        gate.open()
+        assert run[total] == 0
+
+
+def test_what_is_said_is_no_news():
+    """Writes of results, views of them, what is written again and again, and by whom it is read."""
+    x = torch.zeros(4)
+    graph = TaskGraph(cpu_lanes=2)
+    made = graph.add(torch.clone, x)
+    view = graph.add(lambda x: x.view(2, 2), made)
+    for _ in range(3):
+        graph.add(adds_one, view, writes=[view])
+        graph.add(adds_one, x, writes=[x])
+        sums = [graph.add(lambda *xs: float(sum(x.sum() for x in xs)), x, made, view)]
+    for n in range(1, 4):
+        assert graph.run()[sums] == [12 * n + 2 * (12 * (n - 1) + 12)]
+
+
+def test_tensors_may_be_changed_between_runs():
+    x, model = torch.zeros(4), nn.Linear(4, 4)
+    graph = TaskGraph()
+    task = graph.add(lambda x: model(x).sum() + x.sum(), x)
+    for n in range(3):
+        x.fill_(n)
+        with torch.no_grad():
+            model.weight.zero_()
+            model.bias.fill_(n)
+        assert graph.run()[task] == 8 * n
+
+
+def test_a_model_may_be_trained_by_tasks():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
+    optimizer = torch.optim.Adam(model.parameters())
+    graph = TaskGraph(cpu_lanes=2)
+    loss = graph.add(torch.sum, graph.add(model, torch.rand(8, 4)))
+    graph.add(optimizer.zero_grad)
+    graph.add(torch.Tensor.backward, loss)
+    graph.add(optimizer.step)
+    before = [each.clone() for each in model.parameters()]
+    for _ in range(3):
+        graph.run()
+    assert model[1].num_batches_tracked == 3
+    assert not any(map(torch.equal, before[:2], list(model.parameters())[:2]))
+    assert graph.check() == []
+
+
+# -- alarms ---------------------------------------------------------------------------------------
+
+
+def test_nothing_is_begun_after_an_alarm():
+    graph, ran, x = TaskGraph(cpu_lanes=1), [], torch.zeros(4)
+    first = graph.add(adds_one, x, name="first")
+    graph.order(first, graph.add(ran.append, 1))
+    with pytest.raises(
+        RuntimeError, match=r"task 'first' changed args\[0\].*\(4,\).*`writes`"
+    ) as why:
+        graph.run()
+    assert why.value.__notes__[0].startswith("in task 'first' on lane")
+    assert ran == []
+
+
+def test_an_alarm_names_all_who_may_have_done_it(gate):
+    """A version counter does not say who has moved it: a reader may be the first to notice."""
+    x, done = torch.zeros(4), threading.Event()
+
+    def writes(x):
+        x.add_(1)
+        done.set()
+        gate()
+
+    def reads(x):
+        assert done.wait(_WAIT_S)
+
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(writes, x)
+    graph.add(reads, x)
+    opening = threading.Timer(1, gate.open)
+    opening.start()
+    with pytest.raises(RuntimeError, match=r"task 'reads' or 'writes', which ran at once, changed"):
+        graph.run()
+    opening.join()
+
+
+@pytest.mark.parametrize(
+    ("give", "name"),
+    [
+        (lambda x: ([], {"x": x}), r"kwargs\['x'\]"),
+        (lambda x: ([[torch.ones(1), {"a": x}]], {}), r"args\[0\]\[1\]\['a'\]"),
+        (lambda x: ([torch.ones(4), x], {}), r"args\[1\]"),
+    ],
+)
+def test_an_alarm_names_the_argument(give, name):
+    graph, x = TaskGraph(), torch.zeros(4)
+    args, kwargs = give(x)
+    graph.add(lambda *args, **kwargs: x.add_(1), *args, **kwargs)
+    with pytest.raises(RuntimeError, match=f"changed {name}, a tensor"):
+        graph.run()
+
+
+def test_a_task_may_begin_to_write_in_a_later_run():
+    x, writes = torch.zeros(4), []
+    graph = TaskGraph()
+    graph.add(lambda x: x.add_(1) if writes else None, x)
+    graph.run()
+    assert graph.check() == []
+    writes.append(True)
+    for run in (graph.run, graph.run_serial):
+        with pytest.raises(RuntimeError, match=r"changed args\[0\]"):
+            run()
+
+
+def test_without_version_counters_operators_are_observed(observed):
+    graph = TaskGraph(cpu_lanes=2)
+    made = graph.add(torch.zeros, 4)
+    graph.add(adds_one, made)
+    with torch.inference_mode(), pytest.raises(RuntimeError, match=r"changed args\[0\]"):
+        graph.run()
+    assert "aten::add_" in observed
+
+
+_hidden = torch.zeros(4)
+
+
+def reads_what_nobody_sees(x):
+    return x.data + operator.attrgetter("_hid" + "den")(sys.modules[__name__])
+
+
+def test_what_is_read_unseen_is_refused_where_it_is_observed_and_found_by_a_check():
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(_hidden.add_, 1)
+    graph.add(reads_what_nobody_sees, torch.ones(4))
+    with pytest.raises(RuntimeError, match="'reads_what_nobody_sees' reads .* 'add_' writes it"):
+        graph.run()
+    (found,) = graph.check()
+    assert found.startswith("'reads_what_nobody_sees' comes after 'add_'")
+    graph.run()
+
+
+# -- what a check finds ---------------------------------------------------------------------------
+
+
+def test_what_a_check_has_found_holds_for_tasks_that_are_added_later():
+    graph, x = TaskGraph(cpu_lanes=2), torch.zeros(4)
+    writer = graph.add(adds_one, x)
+    assert graph.check() == []  # nobody else is there yet
+    reader = graph.add(torch.clone, x)
+    assert graph.plan().nodes[reader.number].before == {writer.number}
+
+
+def test_a_check_finds_what_is_left_in_an_attribute():
+    class Cache:
+        value = None
+
+    def fills(x):
+        Cache.value = x + 1
+
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(fills, torch.ones(4))
+    graph.add(lambda: Cache.value * 2, name="reads")
+    assert graph.check() == ["'reads' comes after 'fills', as one changes what the other uses"]
+
+
+def test_a_check_finds_what_results_share():
+    x = torch.zeros(4)
+    graph = TaskGraph(cpu_lanes=2)
+    shown = graph.add(lambda: operator.attrgetter("_hid" + "den")(sys.modules[__name__]))
+    graph.add(torch.Tensor.add_, shown, 1)
+    graph.add(_hidden.mul_, 2)
+    graph.add(torch.clone, x)
+    assert graph.check() == ["'mul_' comes after 'add_', as one changes what the other uses"]
+
+
+def test_a_check_orders_who_draws_random_numbers():
+    graph = TaskGraph(cpu_lanes=2)
+    tasks = [graph.add(lambda: torch.rand(3)) for _ in range(3)]
+    assert len(graph.check()) == 2
+    torch.manual_seed(0)
+    found = graph.run()[tasks]
+    torch.manual_seed(0)
+    assert all(torch.equal(each, torch.rand(3)) for each in found)
+
+
+def test_dropout_of_nothing_draws_no_random_numbers():
+    graph, q = TaskGraph(cpu_lanes=2), torch.rand(1, 2, 3, 4)
+    attend = nn.functional.scaled_dot_product_attention
+    for fn in (attend, lambda *qkv: attend(*qkv)):
+        for _ in range(2):
+            graph.add(fn, q, q, q)
+        graph.add(nn.Dropout().eval(), q)
+    assert graph.check() == []
+    assert not any(node.before for node in graph.plan().nodes)
+
+
+def test_a_check_that_fails_says_why_and_can_be_made_again():
+    graph, broken, x = TaskGraph(), [True], torch.zeros(4)
+
+    def fails(x):
+        x.add_(1)
+        if broken:
+            raise ValueError("on purpose")
+
+    graph.add(fails, x)
+    graph.add(torch.clone, x)
+    with pytest.raises(ValueError, match="on purpose"):
+        graph.check()
+    broken.clear()
+    assert len(graph.check()) == 1
+
+
+# -- what it costs --------------------------------------------------------------------------------
+
+
+def test_each_task_is_observed_once(observed):
+    graph, x = TaskGraph(), torch.ones(4)
+    graph.add(lambda x: x + 1, x)
+    graph.add(torch.mul, x, 2)  # says all that it writes
+    graph.run()
+    assert observed == []
+    graph.run_serial()
+    assert observed == ["aten::add"]
+    graph.run_serial()
+    graph.run()
+    graph.measure(2)
+    graph.measure(2, alone=False)
+    assert observed == ["aten::add"]
+    graph.check()
+    assert observed == ["aten::add"] * 2
+
+
+def test_measured_times_have_no_observation_in_them(observed):
+    graph, x, counts = TaskGraph(), torch.ones(4), []
+    graph.add(lambda x: (x + 1, counts.append(len(observed))), x)
+    graph.measure(3)
+    assert counts == [1, 1, 1, 1]
+
+
+# -- where tensors lie ----------------------------------------------------------------------------
+
+
+def test_memory_is_looked_for_where_it_lies_when_a_run_begins():
+    one, other = torch.zeros(4), torch.ones(4)
+    graph = TaskGraph(cpu_lanes=2)
+    writer, reader = graph.add(one.add_, 1), graph.add(torch.clone, other)
+    assert graph.plan().nodes[reader.number].before == set()
+    other.data = one
+    run = graph.run()
+    assert run.plan.nodes[reader.number].before == {writer.number}
+    assert run[reader].tolist() == [1] * 4
+
+
+def test_a_buffer_may_grow_in_a_task():
+    buf = torch.zeros(2)
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(lambda x: x.resize_(x.numel() + 1000).fill_(1), buf, writes=[buf])
+    total = graph.add(torch.sum, buf)
+    assert [graph.run()[total].item() for _ in range(3)] == [1002, 2002, 3002]
+
+
+@pytest.mark.parametrize("run", ["run", "run_serial", "check"])
+def test_autocast_is_as_the_caller_has_it(run):
+    graph = TaskGraph(cpu_lanes=2)
+    dtypes = []
+    graph.add(lambda x: dtypes.append(torch.mm(x, x).dtype), torch.ones(2, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        getattr(graph, run)()
+    graph.run()
+    assert dtypes == [torch.bfloat16, torch.float32]
