@@ -1,6 +1,7 @@
 """CUDA graphs of task graphs: right results for new inputs, branches where they pay, refusals."""
 
 import contextlib
+import copy
 import gc
 import threading
 
@@ -405,6 +406,40 @@ def test_a_traced_module_updates_its_state_once_for_each_replay():
         new = numbers(8, 4, seed=seed)
         torch.testing.assert_close(captured.replay(new)[result], twin(new))
         torch.testing.assert_close(module.ema, twin.ema)
+
+
+def convolutions():
+    first = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(inplace=True)]
+    return torch.nn.Sequential(*first, torch.nn.Dropout()), numbers(2, 3, 12, 12)
+
+
+def attention():
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return layer, numbers(2, 5, 16)
+
+
+def embeddings():
+    return torch.nn.EmbeddingBag(20, 8), numbers(4, 3).abs().long()
+
+
+@pytest.mark.parametrize("replays", [False, True])
+@pytest.mark.parametrize("kind", [convolutions, attention, embeddings])
+def test_traced_modules_compute_draw_and_change_as_in_eager_mode(kind, replays):
+    torch.manual_seed(0)
+    module, x = kind()
+    module.to(gpu(0))
+    twin = copy.deepcopy(module)
+    graph, result = TaskGraph.trace(module, x)
+    captured = graph.capture([x]) if replays else None
+    for seed in range(3):
+        torch.manual_seed(seed)
+        found = (captured.replay(x) if replays else graph.run())[result].clone()
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            wanted = twin(x)
+        close = {"rtol": 1e-3, "atol": 1e-3}  # convolutions are in TF32
+        torch.testing.assert_close(found, wanted, **close)
+        torch.testing.assert_close(module.state_dict(), twin.state_dict(), **close)
 
 
 def test_other_threads_may_allocate_copy_and_wait_meanwhile():

@@ -169,8 +169,11 @@ class TaskGraph:
 
         Each runs where its result lies, so code that moves tensors between devices is spread over
         them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
-        are not tracked by autograd. Numbers and shapes are those of this call; the tensors given
-        here, and those that the function finds by itself, are read anew in each run.
+        are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
+        given here, and those that the function finds by itself, are read anew in each run.
+
+        Nothing is changed here: buffers, random numbers and all else that the function changes in
+        a call change in each run, or the function is refused.
 
         Args:
             fn: A function or a module.
@@ -179,11 +182,11 @@ class TaskGraph:
 
         Returns:
             The graph, and what the function returned, with tasks in place of tensors, for
-            `run[result]`.
+            `run[result]`. A number or another value by itself is a task, too.
 
         Raises:
             ValueError: It can't be traced, as when it does one thing or another depending on the
-                data; the message has the reason and the line.
+                data, or counts its calls; the message has the reason, with the line or the name.
 
         >>> graph, result = TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
         >>> graph.run()[result]
