@@ -176,7 +176,8 @@ with tempfile.TemporaryDirectory() as place:
 origin = f"{systems.origin}, {report.origin}"  # the first words tell a record from a live one
 seen = {way: replace(report.within(way)[0], origin=origin) for way in WAYS}
 parts_s = [seen[SIDE].busy_s(kind) for kind in ("compute", "copy")]
-limit_s = max(parts_s) + min(parts_s) / BOOK["count"]
+count = systems.parameters["count"]
+limit_s = max(parts_s) + min(parts_s) / count
 near = {way: limit_s / each.makespan_s for way, each in seen.items()}
 rows = []
 for way, each in seen.items():
@@ -229,7 +230,7 @@ ap.show_timelines(
     {way: seen[way] for way in (SECOND, SIDE)},
     "x4_verify_with_nsight",
     title="Two ways, as Nsight Systems saw them",
-    caption=f"The same {BOOK['count']} products in both, and copies of their results.",
+    caption=f"The same {count} products in both, and copies of their results.",
     limit_s=limit_s,
 )
 
@@ -359,7 +360,7 @@ ap.show(
 # can be held against each other.
 
 taken_s = {
-    "Nsight Systems": seen[FIRST].busy_s("compute") / BOOK["count"],
+    "Nsight Systems": seen[FIRST].busy_s("compute") / count,
     "Nsight Compute": kernels.values[f"{large}, {TIME}"],
 }
 rows = [

@@ -122,7 +122,7 @@ ap.show(
         unit="%",
     ),
     ap.claim(
-        "Issued second, it runs beside the GPU's, and most of the shorter part hides.",
+        "Issued second, CPU work runs beside the GPU's, and most of the shorter part hides.",
         hidden("plain, GPU first"),
         at_least=0.6,
         unit="%",
