@@ -14,8 +14,9 @@ CONSTRAINTS = "--constraint=constraints.txt"
 SITE = Path("docs/_build/html")
 
 BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
-CHECK_SITE = ("python", "-m", "pytest", "--no-header", "tests/test_site.py")
-TEST = ("python", "-m", "pytest", "--ignore=tests/test_site.py")  # `docs` runs that one
+SITE_TESTS = "tests/test_site.py", "tests/test_downloads.py"  # `docs` runs these
+CHECK_SITE = ("python", "-m", "pytest", "--no-header", *SITE_TESTS)
+TEST = ("python", "-m", "pytest", *(f"--ignore={each}" for each in SITE_TESTS))
 COVERAGE = ("--cov", "--cov-report=term", "--cov-fail-under=80")
 TEST_ON_GPU = ("python", "-m", "pytest", "-m", "gpu")
 RECORD = ("python", "-m", "autopar", "record")

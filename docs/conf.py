@@ -15,6 +15,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
 from freshness import stamp  # noqa: E402
+from gallery_hooks import FIRST_CELL  # noqa: E402
 from inventories import write_inventories  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from source_links import linkcode_resolve  # noqa: E402, F401
@@ -94,6 +95,7 @@ sphinx_gallery_conf = {
     ],
     "filename_pattern": r"/plot_",
     "within_subsection_order": "FileNameSortKey",
+    "first_notebook_cell": FIRST_CELL,
     "image_scrapers": ("gallery_hooks.figures_behind_summary",),
     "image_srcset": ["2x"],
     "default_thumb_file": str(DOCS / "_static" / "thumbnail.png"),

@@ -33,3 +33,11 @@ def test_a_build_with_outdated_records_ends_before_it_begins(freshness, monkeypa
     assert caught.value.code == "1 records can't be shown:\ne1.json: is old. Run: record"
     monkeypatch.setattr(freshness, "stale_records", lambda *_: [])
     freshness.refuse_stale_records(None, None)
+
+
+def test_each_script_begins_with_the_install_line(freshness):
+    line = importlib.import_module("gallery_hooks").INSTALL
+    scripts = sorted((Path(__file__).parents[1] / "gallery").rglob("plot_*.py"))
+    assert len(scripts) > 15
+    for script in scripts:
+        assert script.read_text(encoding="utf-8").startswith(f'# {line}\n"""\n'), script.name

@@ -7,6 +7,12 @@ import torch
 from docutils import nodes
 from sphinx_gallery.scrapers import matplotlib_scraper
 
+INSTALL = 'pip install "autopar @ git+https://github.com/autopar/autopar"'  # scripts' first line
+FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
+import importlib.util
+
+if not importlib.util.find_spec("autopar"):
+    %{INSTALL}"""  # of a notebook
 _THREADS = torch.get_num_threads()
 _IMAGE = "autopar-image"
 _STYLE = {

@@ -1,3 +1,4 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
 """
 Where does a copy's time go?
 ============================

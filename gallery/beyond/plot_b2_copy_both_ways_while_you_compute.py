@@ -1,3 +1,4 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
 """
 Copy both ways while you compute
 ================================

@@ -1,3 +1,4 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
 """
 Six wrong answers
 =================

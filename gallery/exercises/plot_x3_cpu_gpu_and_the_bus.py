@@ -1,3 +1,4 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
 """
 Use the CPU, a GPU and the bus at the same time
 ===============================================

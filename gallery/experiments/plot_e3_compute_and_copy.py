@@ -1,3 +1,4 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
 """
 Hide the copies behind the computing
 ====================================
