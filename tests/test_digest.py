@@ -240,6 +240,12 @@ def test_a_cell_that_was_changed_and_run_again_counts_as_it_is_now():
     assert code_digest(namespace["experiment"], _PARAMETERS) == digest_of()
 
 
+def test_a_wrapped_experiment_is_the_one_inside(tmp_path):
+    inside = in_a_file(tmp_path)["experiment"]
+    around = functools.wraps(inside)(lambda size, count: inside(size, count))
+    assert code_digest(around, _PARAMETERS) == digest_of()
+
+
 def test_an_experiment_without_a_source_is_refused():
     namespace = {}
     exec("def experiment():\n    pass\n", namespace)
@@ -267,10 +273,10 @@ def experiment():
 """
 
 
-def reached():
-    """The package's definitions that this experiment names, at any depth: (module, name)."""
-    module = digest._module_of(_ALL)
-    _, queue = digest._linked(digest._definition(module.definitions["experiment"]), module)
+def reached(script=_ALL, experiment="experiment"):
+    """The definitions that an experiment names, at any depth: (module, name)."""
+    module = digest._module_of(script)
+    _, queue = digest._linked(digest._definition(module.definitions[experiment]), module)
     found = {}
     while queue:
         module, name = target = queue.pop()
@@ -432,6 +438,21 @@ class Moved(ast.NodeTransformer):
         if (node.module or "").startswith("autopar."):
             node.module = f"autopar.{self.moved[node.module.removeprefix('autopar.')]}"
         return node
+
+
+_SHOW_OR_KEEP = {"recorded", "observed", "newest_record", "show", "tabulate", "compare", "draw"}
+_SHOW_OR_KEEP |= {"show_timelines", "claim", "Record", "write_record", "code_digest"}
+
+
+@pytest.mark.parametrize("path", _GALLERY, ids=lambda path: path.stem)
+def test_no_digest_of_the_gallery_has_what_shows_or_keeps(path):
+    """So no page's variable is in one either: these are made by what shows and keeps."""
+    script = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(script)):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ap.recorded", "ap.observed"):
+            names = {name for _, name in reached(script, ast.unparse(node.args[0]))}
+            assert "Findings" in names
+            assert not names & _SHOW_OR_KEEP
 
 
 def test_whatever_runs_is_part_of_the_digest():

@@ -45,6 +45,7 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
         OSError: The source can't be read, as that of a function made by `exec`.
         TypeError: The experiment is no function, or the parameters are no JSON.
     """
+    experiment = inspect.unwrap(experiment)
     lines, _ = inspect.findsource(experiment)
     namespace = getattr(experiment, "__globals__", {})
     cells = namespace.get("In") if "get_ipython" in namespace else None
