@@ -296,7 +296,9 @@ ap.show(
         at_most=0.2,
         unit="%",
     ),
-    ap.claim("The same through a pipeline hides most of them.", piped, at_least=0.8, unit="%"),
+    ap.claim(
+        "With CopyPipeline in place of that code, most copies hide.", piped, at_least=0.8, unit="%"
+    ),
 )
 
 # %%
