@@ -128,10 +128,12 @@ _ERRORS += [ExceptionGroup("two", [ValueError(), KeyError()]), concurrent.future
 
 @pytest.fixture(params=_ERRORS, ids=lambda each: type(each).__name__)
 def raised(request):
-    def raising():
-        raise request.param
+    error = request.param
 
-    raising.error = request.param
+    def raising():
+        raise error
+
+    raising.error = error
     return raising
 
 

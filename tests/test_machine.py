@@ -4,12 +4,13 @@ import itertools
 import socket
 import sys
 import threading
+from concurrent.futures.thread import BrokenThreadPool
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from autopar.machine import Capacity, capacity, describe, processor_names
+from autopar.machine import Capacity, capacity, describe, processor_names, settle_threads
 
 
 class NvmlError(Exception):
@@ -147,6 +148,65 @@ def test_capacity_measures_something_and_leaves_no_trace(workers):
     thread.join()
     assert later == [before]
     assert set(threading.enumerate()) <= threads
+
+
+def number_in_new_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+class Matrix:
+    """Watches, during its products, what number a thread gets that runs its first operator then."""
+
+    def __init__(self, error):
+        self.found, self.calls, self.error = [], itertools.count(1), error
+
+    def mm(self, _):
+        self.found.append(number_in_new_thread())
+        if self.error is not None and next(self.calls) == 50:
+            raise self.error
+        torch.ones(100, 100).mm(torch.ones(100, 100))
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("error", [None, ZeroDivisionError(), KeyboardInterrupt()])
+def test_capacity_leaves_the_numbers_of_all_threads_as_they_were(monkeypatch, number, error):
+    """The caller's, which need not be the default, and the default of threads yet to begin."""
+    default, matrix = number_in_new_thread(), Matrix(error)
+    monkeypatch.setattr("autopar.machine.torch.rand", lambda *_: matrix)
+    told = []
+
+    def caller():
+        settle_threads(number)
+        try:
+            capacity(2, rounds=2)
+        except BaseException as failure:
+            told.append(failure)
+        told.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=caller)
+    thread.start()
+    thread.join()
+    assert told == ([] if error is None else [error]) + [number]
+    assert set(matrix.found) == {default}
+    assert number_in_new_thread() == default
+
+
+def test_capacity_whose_threads_cannot_settle_says_so_and_does_not_wait_for_them(
+    monkeypatch, in_time
+):
+    calls = itertools.count()
+
+    def settle(_):
+        if next(calls):
+            raise MemoryError
+
+    monkeypatch.setattr("autopar.machine.settle_threads", settle)
+    with pytest.raises((BrokenThreadPool, threading.BrokenBarrierError)):
+        in_time(lambda: capacity(3))
 
 
 class RoundsClock:
