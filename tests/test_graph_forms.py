@@ -132,6 +132,11 @@ CALLS = {
     "elu_": lambda b: (F.elu_, b.fill_(-1)),
     "leaky_relu in place": lambda b: (F.leaky_relu, b.fill_(-1), 0.1, {"inplace": True}),
     "dropout in place": lambda b: (F.dropout, b.fill_(1), 1.0, True, True),
+    "threshold_": lambda b: (F.threshold_, b, 1.0, 2.0),
+    "silu in place": lambda b: (F.silu, b.fill_(9), {"inplace": True}),
+    "out of a solver": lambda b: (torch.linalg.solve, torch.eye(4), ONE, {"out": b}),
+    "out of a special function": lambda b: (torch.special.expit, ONE, {"out": b}),
+    "out of a concatenation": lambda b: (torch.cat, [ONE[:2], ONE[:2]], {"out": b}),
     "nn.init": lambda b: (nn.init.constant_, b, 3.0),
     "normal_": lambda b: (b.normal_,),
     "uniform_": lambda b: (torch.Tensor.uniform_, b),
@@ -209,6 +214,26 @@ simple(
     CAUGHT,
     lambda b: ((lambda d: lambda: d[0].add_(1))(collections.deque([b])),),
 )
+
+
+class Marks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1)
+
+
+simple("a function of autograd", CAUGHT, lambda b: (Marks.apply, b))
+simple("a method caller", CAUGHT, lambda b: (operator.methodcaller("add_", 1), b))
+simple("a function bound to a tensor", CAUGHT, lambda b: (types.MethodType(adds_one, b),))
+simple("vmap", CAUGHT, lambda b: (torch.vmap(lambda x: x.add_(1)), b))
+simple(
+    "a functional call of a module",
+    CAUGHT,
+    lambda b: (lambda x: torch.func.functional_call(nn.ReLU(inplace=True), {}, x), b.fill_(-1)),
+)
+simple("a comprehension", CAUGHT, lambda b: ((lambda xs: lambda: [x.add_(1) for x in xs])([b]),))
+simple("a code string", CAUGHT, lambda b: (eval("lambda x: x.add_(1)"), b))
 
 
 @dataclasses.dataclass
@@ -455,6 +480,49 @@ def _sgd(graph):
 @form(TOLD)
 def _adam(graph):
     return stepped(graph, lambda weights: torch.optim.Adam(weights, lr=0.1))
+
+
+@form(TOLD)
+def _lbfgs(graph):
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.LBFGS([weight])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    return graph.add(optimizer.step, closure), read(graph, weight)
+
+
+@form(CAUGHT)
+def _an_average_of_weights(graph):
+    model = nn.Linear(4, 4)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    average.update_parameters(model)
+    with torch.no_grad():
+        model.weight.add_(1)
+    return graph.add(average.update_parameters, model), read(graph, *average.parameters())
+
+
+@form(CAUGHT)
+def _a_state_that_is_loaded(graph):
+    model = nn.Linear(4, 4)
+    state = {name: torch.ones_like(each) for name, each in model.state_dict().items()}
+    return graph.add(model.load_state_dict, state), read(graph, *model.parameters())
+
+
+@form(CAUGHT)
+def _an_embedding_of_bounded_norm(graph):
+    model = nn.Embedding(4, 4, max_norm=0.1)
+    return graph.add(model, torch.tensor([0, 1])), read(graph, model.weight)
+
+
+@form(TOLD)
+def _instance_norm_in_training(graph):
+    norm = nn.InstanceNorm1d(4, track_running_stats=True)
+    return graph.add(norm, torch.rand(2, 4, 8)), read(graph, norm.running_mean)
 
 
 @form(CAUGHT)

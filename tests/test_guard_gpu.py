@@ -1,0 +1,85 @@
+"""What tasks write without having said so, on a GPU: where a stream's delay would show it."""
+
+import pytest
+import torch
+from torch import nn
+
+from autopar import TaskGraph
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+
+_GPU = torch.device("cuda", 0)
+_N = 2**20
+
+
+@pytest.fixture
+def adds_one_late(spin):
+    def add(x):
+        spin(5)
+        x.add_(1)
+
+    return add
+
+
+def writer_and_reader(adds_one_late, device=None):
+    """A graph in which one task writes and the next one reads, on another stream or device."""
+    x = torch.zeros(_N, device=_GPU)
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(adds_one_late, x, name="writes")
+    read = graph.add(torch.clone, x, device=device, name="reads")
+    return graph, read
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_an_untold_write_is_an_error_and_a_check_finds_it(adds_one_late, device):
+    graph, _ = writer_and_reader(adds_one_late, device)
+    with pytest.raises(RuntimeError, match=r"task .*'writes'.* changed args\[0\]"):
+        graph.run()
+    graph, read = writer_and_reader(adds_one_late, device)
+    (found,) = graph.check()
+    assert found.endswith("comes after 'writes', as one changes what the other uses")
+    for times in range(2, 6):
+        assert graph.run()[read].unique().tolist() == [times]
+
+
+def test_parts_of_a_buffer_may_be_written_on_streams_at_once(adds_one_late):
+    x = torch.zeros(4, _N, device=_GPU)
+    graph = TaskGraph(streams=4)
+    for part in x[:3]:
+        graph.add(adds_one_late, part, writes=[part])
+    total = graph.add(torch.sum, x[3])
+    for _ in range(3):
+        assert graph.run()[total].item() == 0
+    assert x.sum(1).tolist() == [3 * _N] * 3 + [0]
+
+
+def test_a_model_is_trained_by_tasks_on_the_gpu_where_it_is():
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to(_GPU)
+    optimizer = torch.optim.Adam(model.parameters())
+    graph, x = TaskGraph(), torch.rand(16, 8, device=_GPU)
+    loss = graph.add(torch.sum, graph.add(torch.square, graph.add(model, x)))
+    graph.add(optimizer.zero_grad, device=_GPU)
+    graph.add(torch.Tensor.backward, loss)
+    step = graph.add(optimizer.step)
+    assert step.device == _GPU
+    before = model[0].weight.detach().clone()
+    for _ in range(3):
+        graph.run()
+    assert model[1].num_batches_tracked.item() == 3
+    assert not torch.equal(before, model[0].weight)
+    assert graph.check() == []
+
+
+def test_measured_times_have_no_observation_in_them():
+    """Observing takes some 30 µs an operator, and a stream would wait for them."""
+    x, seen = torch.ones(4, device=_GPU), []
+
+    def task(x):
+        seen.append(torch._C._len_torch_dispatch_stack())
+        return x + 1
+
+    graph = TaskGraph()
+    graph.add(task, x)
+    graph.measure(3)
+    graph.run()
+    assert seen == [1, 0, 0, 0, 0]
