@@ -943,7 +943,7 @@ class Tagged(torch.Tensor):
     """A subclass with memory of its own."""
 
 
-@form()
+@form("uses one Tagged, whose own functions")
 def subclass_of_tensor():
     return lambda x: x * 2 + 1, numbers(3).as_subclass(Tagged)
 
@@ -953,7 +953,13 @@ def subclass_without_memory():
     return lambda x: x * 2, TwoTensor(torch.ones(3), torch.ones(3))
 
 
-@form("TwoTensor|convert all Tensors")
+@form("uses one Tagged, whose own functions")
+def subclass_that_is_found():
+    own = numbers(3).as_subclass(Tagged)
+    return lambda x: x * own, numbers(3)
+
+
+@form("given one TwoTensor, which has no memory of its own|Please convert")
 def subclass_without_memory_that_is_found():
     own = TwoTensor(torch.ones(3), torch.ones(3))
     return lambda x: x * own, numbers(3)
@@ -1011,6 +1017,61 @@ def script():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return torch.jit.trace(layer, numbers(2, 3)), numbers(2, 3)
+
+
+def scripted(fn):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(fn)
+
+
+@form()
+def script_after_its_first_call():
+    def fn(x, n: int):
+        for _ in range(n):
+            x = x * 2 + 1
+        return x
+
+    return scripted(fn), numbers(3), 3
+
+
+@form("in TorchScript: .*data")
+def script_that_branches():
+    def fn(x):
+        if bool(x.sum() > 0):
+            x = x + 1
+        return x
+
+    return scripted(fn), numbers(3)
+
+
+class Keeps:
+    """An object of a class that refuses to be emptied."""
+
+    def __init__(self):
+        self.states = OddDict(h=torch.zeros(3), c=torch.zeros(3))
+
+    def __call__(self, x):
+        self.states = OddDict(h=self.states["h"] + x, c=self.states["c"] * 2 + 1)
+        return self.states["h"] * 1
+
+
+class OddDict(dict):
+    def clear(self):
+        raise NotImplementedError
+
+    update = clear
+
+
+@form("changes Keeps.states")
+def state_in_a_container_of_ones_own():
+    return Keeps(), numbers(3)
+
+
+@form("sets .*, which was not there")
+def dictionary_that_refuses_to_be_emptied():
+    own = OddDict()
+    return lambda x: (own.setdefault("x", x + 1), x)[1] * 1, numbers(3)
 
 
 # -- modes ----------------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ other libraries' objects are not, modules and optimizers excepted.
 from __future__ import annotations
 
 import functools
+import operator
 import pickle
 import random
 import sys
 import types
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -97,8 +99,8 @@ class State:
         """Put all back as it was."""
         for held in self._held:
             now = held.read()
-            if list(now) != list(held.before) or any(
-                now[key] is not held.before[key] for key in now
+            if not _all(same, now, held.before) or not _all(
+                operator.is_, now.values(), held.before.values()
             ):
                 held.write(held.before)
 
@@ -156,19 +158,19 @@ class State:
     def _find_in_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         self._left += [(fn.__qualname__, each) for each in (fn.__defaults__, fn.__kwdefaults__)]
-        if not _is_own(str(fn.__globals__.get("__name__"))):
+        if not _is_program(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
         names = {*_names_in(fn.__code__)}
         self._hold_names(fn.__globals__, names, "")
         for name in names:
             module = fn.__globals__.get(name)
-            if isinstance(module, types.ModuleType) and _is_own(module.__name__):
+            if isinstance(module, types.ModuleType) and _is_program(module.__name__):
                 self._hold_names(vars(module), names, f"{name}.")
 
     def _find_in_class(self, kind: type) -> None:
         for each in kind.__mro__:
-            if _is_own(each.__module__):
+            if _is_program(each.__module__):
                 own = [key for key, value in vars(each).items() if not hasattr(value, "__get__")]
                 own = [key for key in own if not key.startswith("__")]
                 self._hold(f"{each.__qualname__}.{{}}".format, *_slots(each, own))
@@ -188,7 +190,14 @@ class State:
 
     def _hold_dict(self, value: _Items, named: Callable[[Any], str]) -> None:
         self._seen[id(value)] = value
-        self._hold(named, lambda: dict(value), _refill(value, value.update))
+        base = OrderedDict if isinstance(value, OrderedDict) else dict  # whose methods don't refuse
+
+        def write(old: _Items) -> None:
+            base.clear(value)
+            for key, each in old.items():
+                base.__setitem__(value, key, each)
+
+        self._hold(named, lambda: dict(value), write)
 
     def _hold_setting(
         self, name: str, get: Callable[[], Any], put: Callable[[Any], object]
@@ -228,10 +237,15 @@ def same(old: Any, new: Any) -> bool:
     if isinstance(old, _PLAIN):
         return bool(old == new)
     if isinstance(old, (list, tuple)):
-        return len(old) == len(new) and all(map(same, old, new))
+        return _all(same, old, new)
     if isinstance(old, dict):
-        return list(old) == list(new) and all(map(same, old.values(), new.values()))
+        return _all(same, old, new) and _all(same, old.values(), new.values())
     return False
+
+
+def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collection[Any]) -> bool:
+    """Whether two collections are as long, and alike item by item."""
+    return len(old) == len(new) and all(map(alike, old, new))
 
 
 def tensors_in(value: Any) -> bool:
@@ -301,8 +315,19 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_own(module: str) -> bool:
-    """Whether a module is the user's, or that of a library which one knows nothing of."""
+    """Whether objects of a module's classes are to be looked into."""
     return module.partition(".")[0] not in _OTHERS
+
+
+def _is_program(module: str) -> bool:
+    """Whether a module is the user's: what installed ones keep to themselves is theirs."""
+    return _is_own(module) and not _is_installed(module.partition(".")[0])
+
+
+@functools.cache
+def _is_installed(root: str) -> bool:
+    place = str(getattr(sys.modules.get(root), "__file__", None))
+    return not {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts)
 
 
 def _attribute(name: str, key: Any) -> str:

@@ -251,8 +251,9 @@ class _Watch(TorchDispatchMode):
 
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """One without memory in a tensor's place: torch computes at once with others alone."""
-        if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        if isinstance(tensor, FakeTensor):
             return tensor
+        _require_memory(tensor)
         if id(tensor) not in self._shown:
             with _disable_current_modes():
                 alike = self._mode.from_tensor(tensor.detach())
@@ -427,10 +428,17 @@ def _is_part(name: str, names: set[str]) -> bool:
 
 
 def _require_memory(tensor: torch.Tensor) -> None:
-    """Refuse tensors that stand for others, as operators see those."""
+    """Refuse tensors that stand for others, or have functions of their own."""
+    kind = type(tensor)
     if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
-        kind = type(tensor).__name__
-        msg = f"it is given one {kind}, which has no memory of its own. Give it plain tensors."
+        msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
+        raise ValueError(msg)
+    plain = torch._C._disabled_torch_function_impl  # of parameters
+    if kind is not torch.Tensor and kind.__torch_function__ is not plain:
+        msg = (
+            f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
+            f"x.as_subclass(torch.Tensor)."
+        )
         raise ValueError(msg)
 
 
@@ -455,10 +463,11 @@ def _taken_from(tensor: torch.Tensor) -> str:
             if isinstance(each, functools._lru_cache_wrapper):
                 each.cache_clear()
                 return f"the cache of {each.__qualname__}"
-        if isinstance(holder, dict):
-            for key in [key for key, value in holder.items() if value is tensor]:
+        if isinstance(holder, (dict, list)):
+            items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+            for key in [key for key, value in items if value is tensor]:
                 del holder[key]
-                return f"a dictionary, as {key!r}"
+                return f"one {type(holder).__name__}, at {key!r}"
     return ""
 
 
@@ -566,6 +575,8 @@ def _where(error: Exception) -> str:
 def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__
+    if "TorchScript interpreter" in first:  # which puts the error behind the code
+        first = f"in TorchScript: {text[-1]}"
     if "data-dependent" in first:
         return f"what it does depends on the data ({first}). Compute both ways, or split it there."
     return first
