@@ -576,7 +576,7 @@ def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__
     if "TorchScript interpreter" in first:  # which puts the error behind the code
-        first = f"in TorchScript: {text[-1]}"
+        first = "in TorchScript: " + next((each for each in text if "Error: " in each), first)
     if "data-dependent" in first:
         return f"what it does depends on the data ({first}). Compute both ways, or split it there."
     return first
