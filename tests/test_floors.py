@@ -17,7 +17,7 @@ _PURE_FLOORS = (
     | {"outcome", "progress", "provenance", "span", "storage"},
     {"evidence", "events", "intervals", "schedule", "traces", "unit", "verdict"},
     {"record"},
-    {"jobs", "layers", "table", "usage"},
+    {"gallery", "jobs", "layers", "table", "usage"},
     {"idle", "nsys", "own"},
     {"diagnosis", "kineto"},
     {"tracefile"},
@@ -31,12 +31,13 @@ _PURE_FLOORS = (
 )
 _TORCH_FLOORS = (
     {"annotate", "clock", "device", "layout", "modes", "node", "owner", "state"} | {"workload"},
-    {"copystream", "handle", "machine", "plan", "tracing"},
-    {"experiment", "load", "profiler", "task", "timer"},
-    {"aliasing", "lane", "parcel"},
-    {"stream", "worker"},
-    {"capture", "crew", "graphrun", "hazards"},
-    {"ring", "runner"},
+    {"calls", "copystream", "handle", "machine", "tracing"},
+    {"aliasing", "experiment", "load", "profiler", "reach", "task", "timer"},
+    {"hazards", "lane", "observer", "parcel"},
+    {"guard", "stream", "worker"},
+    {"capture", "crew", "learning", "plan"},
+    {"graphrun", "ring"},
+    {"runner"},
     {"graph", "transfer"},
     {"__init__", "__main__"},
 )
