@@ -440,6 +440,24 @@ class Moved(ast.NodeTransformer):
         return node
 
 
+@pytest.mark.parametrize("name", ap.__all__)
+def test_every_public_name_leads_to_its_definition(name):
+    """Also those that are imported at their first use."""
+    found = list(digest._room("autopar").find((name,)))
+    assert found or isinstance(getattr(ap, name), type(ap)), "a module holds definitions itself"
+
+
+@pytest.mark.parametrize("path", sorted(_PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
+def test_no_module_does_more_than_define(path):
+    """A digest has what is named; what a module did by being imported would be missed."""
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        module = digest.Module([statement])
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        is_command = ast.unparse(statement).startswith("if __name__ == '__main__':")
+        what = f"{path.name}:{statement.lineno} binds no name"
+        assert module.definitions or module.imports or is_text or is_command, what
+
+
 _SHOW_OR_KEEP = {"recorded", "observed", "newest_record", "show", "tabulate", "compare", "draw"}
 _SHOW_OR_KEEP |= {"show_timelines", "claim", "Record", "write_record", "code_digest"}
 
@@ -528,6 +546,7 @@ def other_pythons():
     return found
 
 
+@pytest.mark.stress
 def test_every_python_here_gives_the_same_digests(run_program, tmp_path):
     """Of pages, of a script with odd f-strings, and without torch at hand."""
     others = other_pythons()

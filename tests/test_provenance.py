@@ -5,9 +5,21 @@ import subprocess
 import pytest
 
 from autopar import __version__
-from autopar.provenance import provenance
+from autopar.provenance import provenance as once
 
 _SOURCES = ("src/autopar/provenance.py", "src/autopar/inner/other.py")
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    yield
+    once.cache_clear()
+
+
+def provenance():
+    """As in a new process."""
+    once.cache_clear()
+    return once()
 
 
 @pytest.fixture
@@ -92,3 +104,9 @@ def test_another_projects_repository_names_no_commit(checkout):
     git(checkout, "add", ".")
     git(checkout, "commit", "--quiet", "--message", "theirs")
     assert "autopar_commit" not in provenance()
+
+
+def test_a_process_asks_once(checkout, commit):
+    before = provenance()
+    (checkout / _SOURCES[0]).write_text("x = 3\n")
+    assert once() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ VERSION = "0.1.0"
 _MEASURED = (":(top)src", ":(top)gallery", ":(top,exclude)src/autopar/recorded")
 
 
+@functools.cache  # of what this process has loaded: later changes are none of its
 def provenance() -> dict[str, str]:
     """The version, a digest of the package's sources, and the commit if they are just as there."""
     package = Path(__file__).parent
