@@ -131,17 +131,18 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
             x.mm(x)
         return start_s, time.perf_counter()
 
-    def settle() -> None:
+    def join_in(together: bool) -> tuple[float, float]:
         try:
             settle_threads(1)
         except BaseException:
             barrier.abort()  # the others wait there for this one
             raise
+        return work(together)
 
     ratios = []
-    with ThreadPoolExecutor(workers, initializer=settle) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         try:
-            list(pool.map(work, [True] * workers))  # starts and warms every thread
+            list(pool.map(join_in, [True] * workers))  # starts and warms every thread
             for _ in range(rounds):
                 alone = pool.submit(work, False).result()
                 spans = list(pool.map(work, [True] * workers))
