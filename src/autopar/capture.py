@@ -21,6 +21,7 @@ BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues b
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
 _ROUNDS = 15
 _WARM_UPS = 2
+_SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are copied
 
 
 class Captured:
@@ -128,6 +129,7 @@ def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
     if not nodes:
         msg = "the graph has no tasks; expected some to capture. Add them first."
         raise ValueError(msg)
+    torch.cuda.init()
     with torch.cuda.device(nodes[0].device):
         if torch.cuda.is_current_stream_capturing():
             msg = "the current stream is being captured; expected capture() outside of it."
@@ -295,7 +297,8 @@ def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     """
     gpu = nodes[0].device
     found = State((node.name, (node.fn, node.leaves)) for node in nodes)
-    listed = {id(each): each for _, each in found.tensors if not is_lazy(each)}
+    whole = [each for _, each in found.tensors if not is_lazy(each)]
+    listed = {id(each): each for each in whole if each.device == gpu or _is_small(each)}
     tensors = [(each, each.detach().clone()) for each in listed.values()]
     defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
     states = [(each, each.get_state()) for each in [*defaults, *found.generators]]
@@ -323,6 +326,10 @@ def _give_back(
             if not _equal(tensor.detach(), before):
                 tensor.copy_(before)
     torch.cuda.synchronize(gpu)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.itemsize <= _SMALL_BYTES
 
 
 def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
