@@ -160,7 +160,7 @@ class _Attempt:
         self._watch = _Watch()
         with self._watch:
             try:
-                with torch.compiler.set_stance("force_eager"), _Refusals():
+                with _Refusals():
                     results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
                 with _disable_current_modes():
                     reassigned = _reassigned(before.changes())
