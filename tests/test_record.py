@@ -560,6 +560,19 @@ def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gp
     assert str(tmp_path) not in str(caught.value)
 
 
+def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gpus):
+    """As what `exec` makes: its record could never be held against it."""
+    namespace = {}
+    exec(_PAGE, namespace)
+    live = load(tmp_path, experiment=namespace["experiment"], gpus=0)
+    assert live.live
+    with pytest.raises(RecordError, match="can't be written: has no digest"):
+        write_record(live, tmp_path)
+    gpus(0)
+    with pytest.raises(RecordError, match="can't be checked, as the experiment's source can't be"):
+        load(tmp_path, experiment=namespace["experiment"])
+
+
 @pytest.mark.parametrize("change", [{"size": 65}, {"counts": [2, 1]}, {"label": ""}])
 def test_a_record_with_other_parameters_is_refused(path, tmp_path, change):
     with pytest.raises(RecordError, match="other code or parameters"):

@@ -106,7 +106,8 @@ def _record(names: Sequence[str], folder: Path, *, check: bool, timeout_s: float
     failed = [script.name for script, records in made.items() if records is None]
     count = sum(records or 0 for records in made.values())
     print(f"{count} records of {len(made)} scripts in {time.perf_counter() - start_s:.0f} s")
-    stale = stale_records([script for script in scripts if script in gallery], folder, FOLDER)
+    shown = {each.resolve() for each in gallery} & {each.resolve() for each in scripts}
+    stale = stale_records(sorted(shown), folder, FOLDER)
     for line in stale:
         print(line, file=sys.stderr)
     if failed:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 _HOUSE = __name__.partition(".")[0]  # autopar
 _ROOT = next(each for each in Path(__file__).parents if each.name == _HOUSE)
 _SHOWS = {"__repr__", "__str__", "__format__"}  # and `_repr_html_` and its like
-_NO_PART = {"ctx", "kind", "type_comment"}  # fields of a node that change nothing
+_NO_PART = {"ctx", "kind", "returns", "type_comment"}  # fields of a node that change nothing
 _LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"}
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SCOPES = _DEFINES | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -316,7 +316,6 @@ class _Stripped(ast.NodeTransformer):
         return node
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
-        node.returns = None
         shows = node.name in _SHOWS or node.name.startswith("_repr_")
         return None if shows else self.generic_visit(node)
 
