@@ -30,7 +30,8 @@ _PURE_FLOORS = (
     {"inspection"},
 )
 _TORCH_FLOORS = (
-    {"annotate", "clock", "device", "layout", "modes", "node", "owner", "state"} | {"workload"},
+    {"annotate", "clock", "device", "hidden", "layout", "modes", "node", "owner", "state"}
+    | {"workload"},
     {"calls", "copystream", "handle", "machine", "tracing"},
     {"aliasing", "experiment", "load", "profiler", "reach", "task", "timer"},
     {"hazards", "lane", "observer", "parcel"},

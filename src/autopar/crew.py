@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -31,18 +30,34 @@ class Member(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._work = work
         self._torch_threads = torch_threads
-        self.settled, self.ended = Latch(1), Latch(1)
+        self._settled, self.ended = Latch(1), Latch(1)
+        self._failure: BaseException | None = None
 
     @override
     def run(self) -> None:
         try:
             settle_threads(self._torch_threads)
-            self.settled.open()
-            self._work()
+        except BaseException as failure:
+            self._failure = failure
+        failed = self._failure is not None
+        self._settled.open()
+        try:
+            if not failed:
+                self._work()
         finally:
-            self.settled.open()
             del self._work
             self.ended.open()
+
+    def wait_until_settled(self) -> None:
+        """Wait until it has its number of intra-op threads.
+
+        Raises:
+            Exception: It can't have so many.
+        """
+        self._settled.synchronize()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
 
 class Crew:
@@ -57,7 +72,6 @@ class Crew:
 
     def __init__(self, *members: Member) -> None:
         self._members = members
-        self._process = os.getpid()
         self._starting = self._dismissed = False
         self._started = Latch(1)
         self._failure: BaseException | None = None
@@ -80,7 +94,7 @@ class Crew:
     def dismiss(self) -> None:
         """Start no more of them, and know who runs."""
         self._dismissed = True
-        if self._starting and not self._forked():
+        if self._starting:
             self._started.synchronize()
 
     def wait(self, at_most_s: float | None = None) -> bool:
@@ -88,7 +102,7 @@ class Crew:
 
         One of them does not wait: it may be who collects the garbage that they belong to.
         """
-        if threading.current_thread() in self._members or self._forked():
+        if threading.current_thread() in self._members:
             return False
         until_s = time.monotonic() + (at_most_s or 0)
         for member in self._members:
@@ -101,10 +115,6 @@ class Crew:
                 time.sleep(_LOOK_S)
         return all(member.ident is None or member.ended.query() for member in self._members)
 
-    def _forked(self) -> bool:
-        """Whether this is another process, which has a copy of this but no threads."""
-        return self._process != os.getpid()
-
     def _start(self) -> None:
         self._starting = True
         try:
@@ -112,7 +122,7 @@ class Crew:
                 if self._dismissed:
                     break
                 member.start()
-                member.settled.synchronize()
+                member.wait_until_settled()
         except BaseException as failure:
             self._failure = failure
         self._started.open()

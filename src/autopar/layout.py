@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch.autograd import forward_ad
 
+PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 _NEGATIVE, _CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate
 
 
@@ -130,8 +131,9 @@ def _what_else(tensor: torch.Tensor) -> tuple[str, str] | None:
         if tensor.is_mkldnn:
             kind = "mkldnn"
         instead = "Copy it with .to(), or make it dense first, as with x.to_dense()."
-        return f"a {kind} tensor ({tensor.layout})", instead
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        article = "an" if tensor.is_mkldnn else "a"
+        return f"{article} {kind} tensor ({tensor.layout})", instead
+    if type(tensor) not in PLAIN:
         return (
             f"a {type(tensor).__name__}, a subclass of torch.Tensor",
             "Pass the tensors that it is made of, as x.to_local() gives one, or "

@@ -280,6 +280,9 @@ class Load:
         try:
             if not (self.ends_on_host and self._left is not None):
                 self.copied = self._stream.mark(timed=self.handle is not None)
+            if self.handle is not None:
+                self.handle.end = time_of(self.copied)
+                self.handle.start = self.handle.start or self.handle.end
         except Exception as error:
             self.fail(error)
         with self.settling:
@@ -288,8 +291,6 @@ class Load:
             self.over = True
             self._moving.clear()
         if self.handle is not None:
-            self.handle.end = time_of(self.copied)
-            self.handle.start = self.handle.start or self.handle.end
             self.handle.issued.set_result(self.value)
 
 

@@ -17,7 +17,9 @@ from typing_extensions import override
 from autopar.copyplan import ALIGNMENT, Pack, packs
 from autopar.copystream import CopyStream, Past, Waitable
 from autopar.device import cpu
+from autopar.hidden import require_none_hidden
 from autopar.layout import (
+    PLAIN,
     Layout,
     check_no_overlap,
     check_tensor,
@@ -39,6 +41,7 @@ _SOON_S, _FASTER = 5e-3, 4
 _FIRST_TOGETHER = 256
 
 _flatten = pytree.tree_flatten
+_memory_bytes = torch.UntypedStorage.nbytes
 _kind_of = operator.attrgetter("dtype", "requires_grad")
 
 
@@ -253,8 +256,8 @@ class ToHostParcels(Parcels):
             return None
         try:
             alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
-            dense = all(map(torch.Tensor.is_contiguous, group))
-            if alike and group[0].dim() and dense and all(map(torch.Tensor.data_ptr, group)):
+            dense = set(map(type, group)) <= PLAIN and all(map(torch.Tensor.is_contiguous, group))
+            if alike and group[0].dim() and dense and _have_memory(group):
                 block = check_tensor(torch.stack(group), "", self._stream.device)
                 if block.numel():
                     return block
@@ -350,6 +353,9 @@ class ToDeviceParcels(Parcels):
             return Load(self._count(1), self._stream, (part,), result)
         leaves, structure = _flatten(batch)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
+        name = f"batches[{self._number}]"
+        require_none_hidden(batch, others, torch.Tensor, name, "tensors")
         tensors = [self._host_tensor(leaves[i], i) for i in where]
         parts: list[Part] = []
         for pack in packs([tensor.nbytes for tensor in tensors], _BLOCK_BYTES):
@@ -425,6 +431,12 @@ def _within(block: torch.Tensor, layouts: list[Layout], pack: Pack) -> list[torc
     """The tensors in a block; `.data`, so that each counts its own changes, as autograd does."""
     pairs = zip(layouts, pack.offsets, strict=True)
     return [layout.within(block, offset).data for layout, offset in pairs]
+
+
+def _have_memory(group: list[torch.Tensor]) -> bool:
+    """Whether tensors that may be alike lie in their memory; where not so it may be, even so."""
+    last = max(map(torch.Tensor.storage_offset, group)) * group[0].itemsize + group[0].nbytes
+    return last <= min(map(_memory_bytes, map(torch.Tensor.untyped_storage, group)))
 
 
 def _is_small(tensor: object) -> bool:

@@ -159,7 +159,7 @@ class Ring(ABC):
         """End the threads, which can be done again and again, and whatever they have come to."""
         self.finish()
         self._crew.dismiss()
-        if self._leader.ident is None:  # who would tell the movers
+        if not self.started:  # the leader may not be there to tell the movers
             self._pieces.put(None)
         gone = not self._given_up and self._crew.wait(at_most_s)
         self._left = True

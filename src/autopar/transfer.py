@@ -38,8 +38,17 @@ class CopyPipeline:
     tensors that are pinned already are copied without one. Any dtype, shape and stride comes out
     bit for bit as from `.cpu()` or `.to(device)`. On the CPU the same calls copy on CPU lanes.
 
-    Autograd is kept out: tensors that require grad are refused. One thread may use a pipeline at
-    a time; several pipelines run at once, on one device or on many.
+    Whoever handed an item over may overwrite or free it once the next one is asked for: a generator
+    when it goes on after its `yield`, the owner of a list when the next result is there or the
+    iterator has ended or was closed, who called `to_host_async` at once. Names, views, arrays and
+    weak references that still lead to a tensor are taken into account.
+
+    Refused are tensors that require grad, as autograd is kept out, and those that are more, or
+    less, than plain memory: sparse, nested and quantized ones, subclasses such as DTensor. One
+    thread may use a pipeline at a time; several pipelines run at once, on one device or on many.
+
+    A process that ends, or forgets a pipeline, ends what that has under way, and needs no `close`
+    of a generator that holds it.
 
     Args:
         device: A GPU, or the CPU.
@@ -84,7 +93,7 @@ class CopyPipeline:
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
         self._room = _Room(self._most_ahead * self.slot_bytes)
         # Where nobody leaves it, as when a generator that holds it is never closed.
-        weakref.finalize(self, _give_up, self._rings)
+        weakref.finalize(self, _give_up, self._rings, self._process)
 
     def to_host(
         self,
@@ -95,9 +104,9 @@ class CopyPipeline:
         """Copy tensors to the host, while later ones are still computed.
 
         Up to 2 x `slots` items (three with one slot) are asked for ahead of the one that is
-        yielded, or as many slots full of small ones. A tensor may be freed or overwritten once it
-        was handed over; if anything else still leads to its memory, as in `y = f(x); yield y`, it
-        is cloned on the device first, which `yield f(x)` does without.
+        yielded, or as many slots full of small ones. If anything else still leads to a tensor's
+        memory, as in `y = f(x); yield y`, or if it is a list's, it is cloned on the device first,
+        which `yield f(x)` does without.
 
         Results belong to the caller. Small ones that travelled together share one block of
         memory, as the parts of `torch.split` do: clone one to keep it without the others.
@@ -114,7 +123,7 @@ class CopyPipeline:
         Raises:
             ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
                 grad; a tensor of `out` is missing, or has another shape, dtype or device.
-            TypeError: An item is not a dense tensor.
+            TypeError: An item is not a tensor, or not plain memory.
             RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `tensors` raised, after the items before. Errors name their item.
         """
@@ -138,18 +147,22 @@ class CopyPipeline:
         """Copy batches to the device, the next ones while the caller works on this one.
 
         Up to 2 x `slots` batches (three with one slot) are asked for ahead of the one that is
-        yielded. A batch's memory may be overwritten once the next one is asked for.
+        yielded.
+
+        Results belong to the caller. Small ones of a batch share one block of memory: clone one to
+        keep it without the others.
 
         Args:
             batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a
-                DataLoader gives. What else is in them is passed on as it is.
+                DataLoader gives. What else is in them is passed on as it is; objects that hide
+                tensors in sets, keys or attributes are refused.
 
         Yields:
             The same, on the device, in order, for use on the caller's current stream.
 
         Raises:
             ValueError: A tensor is not on the host, or requires grad.
-            TypeError: A tensor is sparse, nested or quantized.
+            TypeError: A tensor is not plain memory, or hidden where nobody looks.
             RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `batches` raised, after the items before. Errors name their item.
         """
@@ -189,9 +202,11 @@ class CopyPipeline:
         return _closing(self.to_host((fn(batch) for batch in on_device), out, pin), on_device)
 
     def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
-        """Start the copy of one tensor, and return at once.
+        """Start the copy of one tensor, without waiting for it.
 
-        The tensor is cloned on the device first, so it may be freed or overwritten.
+        The tensor is cloned on the device first. Up to 2 x `slots` copies (three with one slot) are
+        under way, or as many slots full of small ones; the next call waits until the oldest is
+        done, which needs nobody to ask for its result.
 
         Args:
             tensor: On the device.
@@ -202,11 +217,11 @@ class CopyPipeline:
 
         Raises:
             ValueError: It is on another device, or requires grad.
-            TypeError: It is not a dense tensor.
+            TypeError: It is not a tensor, or not plain memory.
             RuntimeError: The pipeline is not open, or in use by another thread.
         """
-        check_tensor(tensor, "tensor", self.device)
         with self._turn():
+            check_tensor(tensor, "tensor", self.device)
             ring = self._ring(ToHostRing)
             self._room.make(size_bytes := min(self.slot_bytes, max(_LEAST_BYTES, tensor.nbytes)))
             load = lone_load(ring.stream, tensor, pin=pin and self.device.type == "cuda")
@@ -231,7 +246,7 @@ class CopyPipeline:
         traceback: TracebackType | None,
     ) -> None:
         self._open, self._left = False, True
-        rings = list(self._rings.values())
+        rings = list(self._rings.values()) if self._process == os.getpid() else []
         try:
             for ring in rings:
                 if error is not None:
@@ -270,9 +285,10 @@ class CopyPipeline:
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
-            for load in moving:
-                load.abandon()
-            parcels.give_back()
+            if self._process == os.getpid():  # else nobody is there to be waited for
+                for load in moving:
+                    load.abandon()
+                parcels.give_back()
 
     def _ring(self, kind: type[Ring]) -> Ring:
         ring = self._rings.get(kind)
@@ -317,6 +333,12 @@ class CopyPipeline:
                 raise RuntimeError(msg)
             if not self._open or self._process != os.getpid():
                 raise RuntimeError(self._not_open())
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                msg = (
+                    f"the pipeline on {self.device} is used inside of a transform of torch.func, "
+                    f"where tensors have no memory. Copy before it or behind it."
+                )
+                raise RuntimeError(msg)
             yield
         finally:
             if mine:
@@ -370,9 +392,10 @@ def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
     return iter(values)
 
 
-def _give_up(rings: dict[type[Ring], Ring]) -> None:
-    for ring in list(rings.values()):
-        ring.give_up()
+def _give_up(rings: dict[type[Ring], Ring], process: int) -> None:
+    if process == os.getpid():
+        for ring in list(rings.values()):
+            ring.give_up()
 
 
 def _is_given(values: Iterable[Any]) -> bool:
