@@ -93,7 +93,7 @@ class CopyPipeline:
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
         self._room = _Room(self._most_ahead * self.slot_bytes)
         # Where nobody leaves it, as when a generator that holds it is never closed.
-        weakref.finalize(self, _give_up, self._rings, self._process)
+        self._forgotten = weakref.finalize(self, _give_up, self._rings, self._process)
 
     def to_host(
         self,
@@ -263,6 +263,7 @@ class CopyPipeline:
             raise
         finally:
             self._rings.clear()
+            self._forgotten.detach()
 
     def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:
         """Keep items under way, and yield them in order."""
