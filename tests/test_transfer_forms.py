@@ -725,7 +725,8 @@ def fails_at(number, run):
         if event != "c_call" or of_python or not threading.current_thread().name.startswith(_OWN):
             return
         of = type(getattr(function, "__self__", None)).__name__
-        if of not in _NEVER_FAIL and next(calls) == number:
+        never = of in _NEVER_FAIL or function.__module__ == "builtins"
+        if not never and next(calls) == number:
             raise Broken
 
     threading.setprofile(profile)
