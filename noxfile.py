@@ -14,10 +14,13 @@ CONSTRAINTS = "--constraint=constraints.txt"
 SITE = Path("docs/_build/html")
 
 BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
-SITE_TESTS = "tests/test_site.py", "tests/test_downloads.py"  # `docs` runs these
+SITE_TESTS = [
+    f"tests/test_{each}.py" for each in ("freshness", "site", "downloads")
+]  # `docs` runs them
 CHECK_SITE = ("python", "-m", "pytest", "--no-header", *SITE_TESTS)
 TEST = ("python", "-m", "pytest", *(f"--ignore={each}" for each in SITE_TESTS))
-COVERAGE = ("--cov", "--cov-report=term", "--cov-fail-under=80")
+ON_TWO_CORES = ("-n", "2")
+ALL = (*ON_TWO_CORES, "--dist=loadfile", "--cov", "--cov-report=term", "--cov-fail-under=80")
 TEST_ON_GPU = ("python", "-m", "pytest", "-m", "gpu")
 RECORD = ("python", "-m", "autopar", "record")
 
@@ -39,14 +42,14 @@ def lint(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Test the package in minutes, and measure how much of it is reached (or test some files)."""
     install(session, "test")
-    session.run(*TEST, *(session.posargs or COVERAGE))
+    session.run(*TEST, *(session.posargs or ALL))
 
 
 @nox.session
 def stress(session: nox.Session) -> None:
     """Try all that is marked `stress`: random programs, faults, mutants, large and broken files."""
     install(session, "test")
-    session.run(*TEST, "-m", "stress", *session.posargs)
+    session.run(*TEST, *ON_TWO_CORES, "-m", "stress", *session.posargs)
 
 
 @nox.session
