@@ -62,6 +62,8 @@ def current():
 def _streams(monkeypatch, current):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # keeps real GPUs out of it
+    exchange = "_cuda_maybeExchangeDevice"  # which a build for CPUs lacks
+    monkeypatch.setattr(torch._C, exchange, lambda device: device, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     here = threading.local()
@@ -136,20 +138,16 @@ def test_what_waits_for_a_cpu_task_is_launched_later_and_in_order(gate):
 def test_a_task_that_comes_as_the_launching_thread_is_leaving_is_not_left_behind(monkeypatch):
     late = []
 
-    class Lock:
-        def __init__(self):
-            self.lock = threading.Lock()
-
-        def acquire(self, blocking):
-            return self.lock.acquire(blocking)
-
-        def release(self):
-            if not late:  # the queue was found empty, and the lock is still held
-                late.append(lane.submit(int))
-            self.lock.release()
+    class Launcher(dict):
+        def clear(self):
+            if not late:  # the queue was found empty, and this thread still counts as launching
+                other = threading.Thread(target=lambda: late.append(lane.submit(int)))
+                other.start()
+                other.join(_WAIT_S)
+            super().clear()
 
     with cuda_lane(0) as lane:
-        monkeypatch.setattr(lane, "_launching", Lock())
+        monkeypatch.setattr(lane, "_launcher", Launcher())
         lane.submit(int)
         assert late[0].done()
 
