@@ -271,6 +271,35 @@ def test_random_programs(seeds):
         same(args, own)
 
 
+LAYERS = [
+    *(lambda: nn.Linear(8, 8), lambda: nn.BatchNorm1d(8), lambda: nn.LayerNorm(8)),
+    *(lambda: nn.ReLU(inplace=True), nn.GELU, nn.PReLU, nn.RReLU, nn.Identity),
+    *(nn.Dropout, nn.FeatureAlphaDropout, lambda: nn.Softmax(-1)),
+    lambda: nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)),
+    lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)),
+    lambda: nn.utils.parametrizations.orthogonal(nn.Linear(8, 8)),
+]
+
+
+@pytest.mark.parametrize("seed", every(6, range(60)))
+def test_random_modules_compute_draw_and_change_as_in_eager_mode(seed):
+    chance = random.Random(seed)
+    torch.manual_seed(seed)
+    module = nn.Sequential(*[chance.choice(LAYERS)() for _ in range(6)])
+    with torch.no_grad():
+        module(numbers(5, 8))
+    twin, x, own = copy.deepcopy(module), numbers(5, 8), numbers(5, 8)
+    graph, result = TaskGraph.trace(module, x)
+    for seed_of_run in range(3):
+        torch.manual_seed(seed_of_run)
+        found = graph.run()[result].clone()
+        torch.manual_seed(seed_of_run)
+        with torch.no_grad():
+            torch.testing.assert_close(found, twin(own))
+        torch.testing.assert_close(module.state_dict(), twin.state_dict())
+        same(x, own)
+
+
 # -- what can't be traced -------------------------------------------------------------------------
 
 
