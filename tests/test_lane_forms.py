@@ -42,23 +42,26 @@ def test_leaving_runs_what_tasks_submit_to_their_own_lane(gate, deep):
         if left:
             lane.submit(task, left - 1)
 
+    opening = threading.Timer(0.05, gate.open)
     with cpu_lane() as lane:
         lane.submit(task, deep)
-        threading.Timer(0.05, gate.open).start()
+        opening.start()
+    opening.join()
     assert ran == list(range(deep, -1, -1))
 
 
 @pytest.mark.parametrize("by", ["an inner lane's", "an outer lane's"])
 def test_leaving_runs_what_tasks_submit_to_another_open_lane(gate, by):
-    ran = []
+    ran, opening = [], threading.Timer(0.05, gate.open)
     with cpu_lane() as outer:
         with cpu_lane() as inner:
             one, other = (inner, outer) if by == "an inner lane's" else (outer, inner)
             first = one.submit(lambda: other.submit(lambda: (gate(), ran.append("second"))))
             second = first.result()
-            threading.Timer(0.05, gate.open).start()
+            opening.start()
         assert by == "an inner lane's" or ran == ["second"]
         second.result()
+    opening.join()
     assert ran == ["second"]
 
 

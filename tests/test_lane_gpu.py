@@ -1,10 +1,13 @@
 """Lanes on GPUs: waits, memory, errors and leaving, with work that is late on purpose."""
 
+import contextlib
 import functools
+import gc
 import json
 import random
 import threading
 import time
+import weakref
 from concurrent.futures import CancelledError
 
 import pytest
@@ -413,6 +416,118 @@ def test_a_task_that_waits_for_its_own_lane_is_refused(in_time):
                 handle.result()
 
     in_time(run)
+
+
+def test_ctrl_c_while_a_task_is_launched_comes_out_of_submit_once():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with cuda_lane(0) as lane:
+        with pytest.raises(KeyboardInterrupt):
+            lane.submit(interrupted)
+        assert equals(lane.submit(torch.ones, 3, device="cuda:0").result(), 1)
+
+
+def test_what_a_failed_task_was_given_is_freed_with_its_error():
+    def fail(x):
+        raise ValueError("on purpose")
+
+    x = torch.ones(_N, device="cuda:0")
+    watched = weakref.ref(x)
+    gc.disable()
+    try:
+        with cuda_lane(0) as lane:
+            handle = lane.submit(fail, x)
+            del x
+            with contextlib.suppress(ValueError):
+                handle.result()
+            del handle
+            lane.submit(int)
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+def test_lanes_whose_tasks_wait_for_each_other_are_refused(in_time, gate):
+    """The CPU task waits for what the stream's lane is to launch after it."""
+
+    def run():
+        with cpu_lane() as worker, cuda_lane(0) as lane:
+            known = []
+            asks = worker.submit(lambda: (gate(), known[0].result()))
+            known.append(lane.submit(int, after=[asks], name="launched later"))
+            gate.open()
+            with pytest.raises(RuntimeError, match="'launched later'.*No such wait can end"):
+                asks.result()
+            with pytest.raises(RuntimeError, match="failed"):
+                known[0].result()
+
+    in_time(run)
+
+
+def test_leaving_runs_what_tasks_submit(gate):
+    ran, opening = [], threading.Timer(0.05, gate.open)
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        held = worker.submit(gate)
+        lane.submit(lambda: lane.submit(ran.append, 1), after=[held])
+        lane.submit(lambda: worker.submit(ran.append, 2))
+        opening.start()
+    opening.join()
+    assert sorted(ran) == [1, 2]
+
+
+# -- what holds where a task is submitted ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("held", [False, True])
+def test_autocast_is_the_submitters_whoever_launches(gate, place, held):
+    x = torch.ones(8, 8, device="cuda:0")
+    with cpu_lane() as worker, lane_on(place) as lane:
+        after = [worker.submit(gate)] if held else []
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            low = lane.submit(torch.mm, x, x, after=after)
+        full = lane.submit(torch.mm, x, x)
+        gate.open()
+        assert low.result().dtype == torch.bfloat16
+        assert full.result().dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_no_task_reads_a_weight_that_another_stream_has_yet_to_cast(spin):
+    """Autocast keeps casts of weights for all threads, and knows nothing of streams."""
+    size = 1024
+    weight = torch.ones(size, size, device="cuda:0", requires_grad=True)
+    x = torch.ones(size, size, device="cuda:0", dtype=torch.bfloat16)
+    synchronize()
+
+    def late():
+        spin(30)
+        return x @ weight
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        for _ in range(5):
+            with cuda_lane(0) as one, cuda_lane(0) as other:
+                # What is freed here is what a cast would get, if it came too late.
+                one.submit(torch.full, (size, size), float("nan"), device="cuda:0").result()
+                results = [one.submit(late), other.submit(torch.matmul, x, weight)]
+                mine = x @ weight
+                assert all(equals(each.result(), size) for each in results)
+                assert equals(mine, size)
+
+
+@_two
+def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
+    def where():
+        return torch.cuda.current_device(), torch.ones(1, device="cuda").device.index
+
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        for index in (1, 0, 1):
+            with torch.cuda.device(index):
+                assert worker.submit(where).result() == (index, index)
+                assert lane.submit(where).result() == (0, 0)
+                assert torch.cuda.current_device() == index
 
 
 def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):

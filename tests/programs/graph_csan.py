@@ -6,10 +6,8 @@ CSAN can't see is listed in transfer_csan.py. Its bookkeeping takes about a seco
 Usage: python graph_csan.py FIRST_SEED SEEDS
 """
 
-import contextlib
 import functools
 import sys
-import threading
 from pathlib import Path
 from unittest import mock
 
@@ -24,15 +22,13 @@ from graph_checks import Case
 from graph_programs import LABELS, Program
 
 
-def shown_tasks(dispatch, seen):
-    """Let CSAN see all tasks and copies, whichever thread runs them."""
-    call, caller = Node.call, threading.get_ident()
+def shown_tasks(seen):
+    """Note all tasks and copies; CSAN sees them, as the caller's modes hold in its graphs."""
+    call = Node.call
 
     def shown(node, results):
         seen.append(node.name)
-        own = contextlib.nullcontext() if threading.get_ident() == caller else Shown(dispatch)
-        with own:
-            return call(node, results)
+        return call(node, results)
 
     return mock.patch.object(Node, "call", shown)
 
@@ -118,7 +114,7 @@ def findings(first, count):
     """Everything, from a thread other than the main one, which polls: CSAN sees only waits."""
     dispatch, seen, graphs = new_dispatch(), [], []
     handler = dispatch.event_handler
-    with Shown(dispatch), shown_tasks(dispatch, seen):
+    with Shown(dispatch), shown_tasks(seen):
         torch.zeros(1, device="cuda:0")
         for seed in range(first, first + count):
             before = len(seen)
