@@ -28,6 +28,7 @@ from autopar.device import cpu, present
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
+from autopar.hidden import require_none_hidden
 from autopar.node import Node, Result, Task, ancestors, resource_of
 from autopar.observer import gradients, random_numbers
 from autopar.plan import Plan
@@ -135,6 +136,7 @@ class TaskGraph:
             )
             raise ValueError(msg)
         others = [leaf for leaf in leaves if not isinstance(leaf, (Task, torch.Tensor))]
+        require_none_hidden((args, kwargs), others, Task, f"task {task_name!r}", "tasks")
         reach = Reach(fn, *others)
         told = declared(fn, args, kwargs, reach.names)
         if told.fault:
