@@ -778,5 +778,6 @@ def test_a_process_that_holds_a_pipeline_ends(run_program, device):
     assert statuses == wanted, json.dumps(found, indent=1)
     for name, (_, said) in found.items():
         assert "Fatal" not in said, said
-        assert "Exception ignored" not in said, said
+        # A signal may come in any callback of Python's own, which can't pass it on.
+        assert "Exception ignored" not in said or name == "interrupted", said
         assert ("ValueError: on purpose" in said) == ("failed" in name), said
