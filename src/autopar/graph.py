@@ -45,6 +45,7 @@ _UNCOUNTED = {"data", "batch_norm", "instance_norm", "untyped_storage", "storage
     "swap_tensors",
     "vector_to_parameters",
 }
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
 
@@ -161,7 +162,8 @@ class TaskGraph:
             keywords=tuple(kwargs) if flat else None,
             reached=tuple(reach.memory),
             complete=told.complete,
-            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED)),
+            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
+            or any(isinstance(each, _STORAGES) for each in reach.memory),
         )
         return Task(self, number, task_name, place)
 
