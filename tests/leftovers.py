@@ -22,6 +22,15 @@ def _set_streams(streams):
         torch.cuda.set_stream(stream)
 
 
+def _threads_of_a_new_thread():
+    """How many threads torch gives a new thread: another number than the caller's own."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
 _OF_PROCESS = {  # how to read it, and how to set it
     "Python's switch interval": (sys.getswitchinterval, sys.setswitchinterval),
     "the working directory": (os.getcwd, os.chdir),
@@ -31,6 +40,7 @@ _OF_PROCESS = {  # how to read it, and how to set it
     ),
     "autograd's mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "how many threads torch gives a new one": (_threads_of_a_new_thread, torch.set_num_threads),
     "how many threads torch has": (torch.get_num_threads, torch.set_num_threads),
 }
 _OF_GPUS = {
