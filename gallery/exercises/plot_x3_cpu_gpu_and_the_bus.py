@@ -223,7 +223,7 @@ ap.show(
 # On this machine
 # ---------------
 # Without a GPU, one CPU lane plays its part, another makes the copies, and a third is the CPU's.
-# The first and the last want a core each. The limit is the longer of the two; where cores are two
+# The first and the last want a core each. The estimate is the longer of the two; where cores are two
 # hardware threads of one, the last column tells.
 
 
@@ -261,8 +261,9 @@ def three_lanes(count, size, cpu_count, cpu_size):
 here = ap.observed(three_lanes, name="three CPU lanes", parameters=HERE)
 longer_s = max(here.measurements[part].min_s for part in (PRODUCTS, ON_CPU))
 here_at_once = beside(here.timelines["on three lanes"], "the GPU's part", "CPU lane")
+estimate = {"limit_s": {"on three lanes": longer_s}, "limit_name": "estimate"}
 ap.show(
-    ap.compare(here.measurements, limit_s={"on three lanes": longer_s}, caption="Three CPU lanes"),
+    ap.compare(here.measurements, caption="Three CPU lanes", **estimate),
     ap.claim(
         "The GPU's part and the CPU's run at the same time on lanes.",
         here.estimate(lambda _: here_at_once),  # of one timeline, so without an interval

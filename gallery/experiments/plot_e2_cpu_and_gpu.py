@@ -176,8 +176,8 @@ ap.show(
 # %%
 # On this machine
 # ---------------
-# Two CPU lanes play the two parts: a short one and a long one, one thread each. The limit is the
-# longer part, which takes a core for each lane: two hardware threads of one core don't reach it.
+# Two CPU lanes play the two parts: a short one and a long one, one thread each. The estimate is
+# the longer part, with a core for each lane: two hardware threads of one core don't reach it.
 
 
 def short_and_long(count, short_size, long_size):
@@ -211,11 +211,12 @@ def short_and_long(count, short_size, long_size):
 here = ap.observed(short_and_long, name="a short and a long part", parameters=HERE)
 alone_s = [here.measurements[f"{each} alone"].min_s for each in ("short", "long")]
 timeline = here.timelines["on lanes"]
+estimate = {"limit_s": {"on lanes": max(alone_s)}, "limit_name": "estimate"}
 lanes = "lane of the short", "lane of the long"
 share = timeline.overlap_s(*lanes) / min(timeline.busy_s(lane) for lane in lanes)
 shared = here.estimate(lambda _: share)  # of one timeline, so without an interval
 ap.show(
-    ap.compare(here.measurements, limit_s={"on lanes": max(alone_s)}, caption="Two CPU lanes"),
+    ap.compare(here.measurements, caption="Two CPU lanes", **estimate),
     ap.claim(
         "Most of the short lane's work runs beside the long one's.", shared, at_least=0.5, unit="%"
     ),

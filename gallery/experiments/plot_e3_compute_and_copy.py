@@ -231,7 +231,7 @@ ap.show(
 # On this machine
 # ---------------
 # Without a GPU, one CPU lane computes and another copies each result, as soon as it is there. The
-# limit is the computing alone: memory to memory, a copy costs next to nothing.
+# estimate is the computing alone: memory to memory, a copy costs next to nothing.
 
 
 def lanes_compute_and_copy(count, size):
@@ -265,8 +265,8 @@ def lanes_compute_and_copy(count, size):
 
 
 here = ap.observed(lanes_compute_and_copy, name="compute and copy on CPU lanes", parameters=HERE)
-limits = {"on two lanes": here.measurements["run"].min_s}
-ap.show(ap.compare(here.measurements, limit_s=limits, caption="Products and copies on the CPU"))
+estimate = {"limit_s": {"on two lanes": here.measurements["run"].min_s}, "limit_name": "estimate"}
+ap.show(ap.compare(here.measurements, caption="Products and copies on the CPU", **estimate))
 
 # %%
 # Each copy runs while the next product is computed: here *hidden* is by the timeline, the share of
