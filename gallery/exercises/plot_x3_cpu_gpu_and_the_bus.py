@@ -223,8 +223,8 @@ ap.show(
 # On this machine
 # ---------------
 # Without a GPU, one CPU lane plays its part, another makes the copies, and a third is the CPU's.
-# The first and the last want a core each. The estimate is the longer of the two; where cores are two
-# hardware threads of one, the last column tells.
+# The first and the last want a core each. The estimate is the longer of the two; where cores are
+# two hardware threads of one, the last column tells.
 
 
 def three_lanes(count, size, cpu_count, cpu_size):
