@@ -9,7 +9,7 @@ from trace_files import write_nsys
 
 from autopar.diagnosis import findings_of
 from autopar.evidence import TraceError
-from autopar.record import FOLDER
+from autopar.record import FOLDER, load_record
 from autopar.report import report_of
 from autopar.tracefile import read_evidence
 
@@ -186,13 +186,17 @@ def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
 
 def test_an_export_that_the_tool_itself_made_is_read():
     path = FOLDER / "2-x-nvidia-h200" / "x4_nsight.sqlite"
+    count = load_record(path.with_name("x4_nsight_systems.json")).parameters["count"]
     trace = read_evidence(path)
     assert (trace.warnings, trace.doubts) == ((), {})
     copies = [each for each in trace.activities if each.span.kind == "copy"]
     products = [each for each in trace.activities if each.span.kind == "compute"]
-    assert len(copies) == len(products) == 150  # three ways, 50 of each
+    assert len(copies) == len(products) == 3 * count  # each in three ways
     assert all("gemm" in each.span.name for each in products)
-    assert collections.Counter(each.memory for each in copies) == {"pageable": 50, "pinned": 100}
+    assert collections.Counter(each.memory for each in copies) == {
+        "pageable": count,
+        "pinned": 2 * count,
+    }
     assert {each.size_bytes for each in copies} == {4000 * 4000 * 4}
     assert {each.launch and each.launch.name for each in copies} == {"cudaMemcpyAsync"}
     assert {each.launch and each.launch.name for each in products} == {"cudaLaunchKernelExC"}
