@@ -317,6 +317,7 @@ def is_function(node):
     return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
 
+@pytest.mark.stress
 def test_each_function_and_each_constant_of_the_working_rooms_counts():
     """The text that is hashed has all of them, and a changed one has another text."""
     targets, total = reached(), 0

@@ -759,8 +759,7 @@ def test_whatever_fails_in_its_threads_nobody_waits_for_ever(in_time, part, devi
     gc.collect()  # what an interrupted one has left, with its slots
 
 
-# There each process takes seconds to begin.
-_ON_GPUS = (
+_MOST_USUAL = (  # each process takes a second to begin, on a GPU several
     "held_by_a_generator",
     "failed",
     "in_a_thread_that_goes_on",
@@ -770,11 +769,12 @@ _ON_GPUS = (
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_a_process_that_holds_a_pipeline_ends(run_program, device):
-    done = run_program("pipeline_ends.py", device, *(_ON_GPUS if device == "cuda" else ()))
+@pytest.mark.parametrize("ways", [_MOST_USUAL, pytest.param((), marks=pytest.mark.stress)])
+def test_a_process_that_holds_a_pipeline_ends(run_program, device, ways):
+    done = run_program("pipeline_ends.py", device, *ways)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == (len(_ON_GPUS) if device == "cuda" else 14)
+    assert len(found) == (len(ways) or 14)
     statuses = {name: status for name, (status, _) in found.items()}
     failed = {"failed": 1, "in_a_frame_that_failed": 1, "exited": 7}
     wanted = {name: failed.get(name, 0) for name in found}
