@@ -129,10 +129,27 @@ def test_a_label_that_is_not_there_is_named():
         record_of(QUIET).estimate(lambda s: s["three"])
 
 
-@pytest.mark.parametrize("bounds", [{}, {"at_least": 1, "at_most": 2}, {"at_most": math.nan}])
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"at_least": 1, "at_most": 2},
+        {"at_most": math.nan},
+        {"at_least": "1"},
+        {"between": 3},
+        {"between": (3, 1)},
+        {"between": (1, 2, 3)},
+    ],
+)
 def test_a_claim_needs_one_bound(bounds):
     with pytest.raises(ValueError, match="bounds"):
         ap.claim("It is so.", 1.0, **bounds)
+
+
+@pytest.mark.parametrize("value", ["3", None, [1.0]])
+def test_a_claim_needs_a_figure(value):
+    with pytest.raises(TypeError, match="value is .*; expected a number"):
+        ap.claim("It is so.", value, at_least=1)
 
 
 def test_a_claim_needs_a_sentence():

@@ -17,7 +17,9 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
+from typing import Any
 
 from autopar.measurement import Measurement, check_label
 from autopar.origin import badge
@@ -217,7 +219,8 @@ def claim(
         unit: What it counts, as `x` or `us`; `%` shows a share in percent.
 
     Raises:
-        ValueError: No sentence, or not exactly one bound that is a number.
+        ValueError: No sentence, or not exactly one bound of finite numbers.
+        TypeError: The figure is no number.
 
     >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
@@ -228,11 +231,24 @@ def claim(
     if len(bounds) != 1:
         msg = f"claim was given the bounds {bounds}; expected one of at_least, at_most, between."
         raise ValueError(msg)
-    low, high = (at_least, at_most) if between is None else between
-    if any(bound is not None and not math.isfinite(bound) for bound in (low, high)):
-        msg = f"claim was given the bounds {bounds}; expected finite numbers."
+    ends: Any = between if isinstance(between, (tuple, list)) else tuple(bounds.values())
+    if (
+        len(ends) != (2 if between is not None else 1)
+        or not all(isinstance(end, Real) and math.isfinite(end) for end in ends)
+        or ends[0] > ends[-1]
+    ):
+        msg = (
+            f"claim was given the bounds {bounds}; expected a finite number, or two for between, "
+            f"the smaller first."
+        )
         raise ValueError(msg)
-    estimate = value if isinstance(value, Estimate) else Estimate(value, value, value)
+    if not isinstance(value, (Estimate, Real)):
+        msg = f"value is {value!r}; expected a number, or what Record.estimate returns."
+        raise TypeError(msg)
+    low, high = (at_least, at_most) if between is None else between
+    if not isinstance(value, Estimate):
+        value = Estimate(*3 * (float(value),))
+    estimate = value
     made = Claim(sentence, estimate, low, high, unit)
     left_s = _BUDGET_S
     while made.verdict == UNSURE and estimate.again and estimate.again_s <= left_s:
