@@ -68,11 +68,16 @@ def table(claims):
     group += nodes.thead("", row(*(nodes.Text(text) for text in head)))
     group += nodes.tbody()
     for page, claim in claims:
-        texts = [nodes.Text(claim[key]) for key in ("sentence", "measured", "bound")]
+        texts = [nodes.Text(unbroken(claim[key])) for key in ("sentence", "measured", "bound")]
         verdict = claim["verdict"]
         shown = nodes.Text(verdict) if verdict == HOLDS else nodes.strong(text=verdict)
         group.children[-1] += row(*texts, shown, link(page))
     return nodes.table("", group, classes=["autopar-claims"])
+
+
+def unbroken(text):
+    """Words with each unit on the line of its number."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ×", "\N{NO-BREAK SPACE}×")
 
 
 def row(*cells):
@@ -96,9 +101,8 @@ def link(page):
 def counted(claims):
     """How many claims there are, and how many of them have each verdict, in words."""
     verdicts = Counter(claim["verdict"] for claim in claims)
-    words = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-    number = verdicts.total()
-    return f"{number} claim{'s' * (number != 1)}: {words}"
+    words = ", ".join(f"{verdict}: {number}" for verdict, number in verdicts.most_common())
+    return f"Of {verdicts.total()} claims, {words}"
 
 
 def summarize(app, error) -> None:
