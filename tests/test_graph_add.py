@@ -5,6 +5,7 @@ import functools
 import operator
 import warnings
 from collections import OrderedDict, UserDict, deque, namedtuple
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -95,13 +96,29 @@ class Held:
     x: object
 
 
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
 Pair = namedtuple("Pair", "first second")
 
 CLOSED = {
     "set": lambda task: {task},
     "frozenset": lambda task: [frozenset([task])],
+    "dict key": lambda task: {task: 1},
+    "dict key inside": lambda task: [{"a": ({task: 1},)}],
+    "dict values": lambda task: {"a": task}.values(),
+    "dict keys": lambda task: {task: 1}.keys(),
+    "generator": lambda task: (each for each in [task]),
+    "map": lambda task: map(operator.neg, [task]),
+    "zip": lambda task: zip([task], strict=True),
     "dataclass": Held,
     "dataclass with a list": lambda task: Held([1, [task]]),
+    "object with slots": Slotted,
+    "namespace": lambda task: SimpleNamespace(x=task),
     "user dict": lambda task: UserDict(x=task),
 }
 OPEN = {

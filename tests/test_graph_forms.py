@@ -199,6 +199,9 @@ simple(
 simple("an expanded row", CAUGHT, lambda b: (lambda x: x[:1].add_(1), b))
 simple("data", CAUGHT, lambda b: (lambda x: x.data.add_(1), b))
 simple("a storage in a function", CAUGHT, lambda b: (lambda x: x.untyped_storage().fill_(1), b))
+simple("a storage that is given", CAUGHT, lambda b: (lambda s: s.fill_(1), b.untyped_storage()))
+simple("a generator", REFUSED, lambda b: (lambda xs: [x.add_(1) for x in xs], (x for x in [b])))
+simple("a module that is moved", REFUSED, lambda b: (nn.Linear(2, 2).to, torch.float64))
 simple("a function that sets items", CAUGHT, lambda b: (lambda x: operator.setitem(x, 0, 4), b))
 simple("a function that swaps data", REFUSED, lambda b: (lambda x: setattr(x, "data", ONE), b))
 simple("a function with out", CAUGHT, lambda b: (lambda x: torch.add(ONE, 1, out=x), b))
@@ -777,7 +780,7 @@ def test_what_is_not_told_is_caught_and_found_by_a_check(name):
 
 @pytest.mark.parametrize("name", forms_that_are(REFUSED))
 def test_what_cannot_be_right_is_refused(name):
-    with pytest.raises((ValueError, RuntimeError), match="task '"):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match="task '"):
         built(name)[0].run()
 
 

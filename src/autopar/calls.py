@@ -31,6 +31,7 @@ _HOMES = (torch, torch.Tensor, _C._nn, _C._linalg, _C._fft, _C._special)
 _STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
 _TRAINING = ("training", "train", "use_input_stats")
 _MOVES = {"aten::set_", "aten::set_data"}
+_MOVE_MODULES = {"to", "to_empty", "type", "half", "bfloat16", "float", "double", "cpu", "cuda"}
 _CHANGE_GRADIENTS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
 
 
@@ -114,6 +115,9 @@ def declared(
     found += _written_in_python(fn, name, args, kwargs)
     found += _written_by_modules(fn, args, kwargs)
     found += _written_by_methods(fn, name, args)
+    module = _owner(fn, torch.nn.Module)
+    if module is not None and name in _MOVE_MODULES:
+        fault = "is to give a module's tensors other memory; expected it done before"
     complete = operators.startswith("aten::") and not inspect.isfunction(fn)
     gradients = "w" if (names | {name}) & _CHANGE_GRADIENTS else "r" if "grad" in names else ""
     if _owner(fn, torch.optim.Optimizer) is not None:

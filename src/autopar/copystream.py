@@ -142,8 +142,8 @@ class CudaCopyStream(CopyStream):
                 yield
             return
         before = self.caller()
-        torch.cuda.set_stream(self._stream)  # in a third of the time
         try:
+            torch.cuda.set_stream(self._stream)  # in a third of the time
             yield
         finally:
             torch.cuda.set_stream(before)

@@ -28,6 +28,7 @@ from autopar.device import cpu, present
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
+from autopar.hidden import require_none_hidden
 from autopar.node import Node, Result, Task, ancestors, resource_of
 from autopar.observer import gradients, random_numbers
 from autopar.plan import Plan
@@ -44,6 +45,7 @@ _UNCOUNTED = {"data", "batch_norm", "instance_norm", "untyped_storage", "storage
     "swap_tensors",
     "vector_to_parameters",
 }
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
 
@@ -135,6 +137,7 @@ class TaskGraph:
             )
             raise ValueError(msg)
         others = [leaf for leaf in leaves if not isinstance(leaf, (Task, torch.Tensor))]
+        require_none_hidden((args, kwargs), others, Task, f"task {task_name!r}", "tasks")
         reach = Reach(fn, *others)
         told = declared(fn, args, kwargs, reach.names)
         if told.fault:
@@ -159,7 +162,8 @@ class TaskGraph:
             keywords=tuple(kwargs) if flat else None,
             reached=tuple(reach.memory),
             complete=told.complete,
-            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED)),
+            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
+            or any(isinstance(each, _STORAGES) for each in reach.memory),
         )
         return Task(self, number, task_name, place)
 
