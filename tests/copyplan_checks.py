@@ -1,13 +1,17 @@
 """Checks of a copy plan: by CSAN, by running it at its worst, by proof, and for needless waits."""
 
+import contextlib
+import functools
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from itertools import accumulate, combinations, count, pairwise
 from typing import NamedTuple
+from unittest import mock
 
-from torch.cuda._sanitizer import EventHandler
+import torch
+from torch.cuda import _gpu_trace
 
 from autopar.copyplan import End, Step, to_device_plan, to_host_plan
 
@@ -61,7 +65,7 @@ def by_csan(work: Work, plan: Plan) -> list[str]:
 
     A wait for an event that was not recorded yet is no wait, as on a GPU.
     """
-    handler = EventHandler()
+    handler = _event_handler()()
     streams = _numbers(step.lane for step in plan)  # from 1: 0 is the default stream
     pointers = _numbers(name for step in plan for name in (*step.reads, *step.writes))
     events = _numbers(end for step in plan for end in (step.end, *step.waits))
@@ -83,6 +87,17 @@ def by_csan(work: Work, plan: Plan) -> list[str]:
         ]
         handler._handle_event_record(events[step.end], streams[step.lane])
     return errors
+
+
+@functools.cache
+def _event_handler():
+    """CSAN's bookkeeping. What imports it begins to trace all calls of CUDA's, for good."""
+    with mock.patch.object(torch._C, "_activate_gpu_trace"), contextlib.ExitStack() as block:
+        for registry in vars(_gpu_trace).values():
+            if isinstance(registry, _gpu_trace.CallbackRegistry):
+                block.enter_context(mock.patch.object(registry, "callback_list", []))
+        from torch.cuda._sanitizer import EventHandler
+    return EventHandler
 
 
 def run(plan: Plan, choose: Callable[[list[Step]], Step]) -> Plan:

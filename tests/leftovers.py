@@ -7,6 +7,7 @@ import sys
 import threading
 
 import torch
+from torch.cuda import _gpu_trace
 
 from autopar.device import empty_pinned_pool, used_gpus
 
@@ -66,6 +67,8 @@ class Before:
         found = [f"the thread {thread.name!r} runs" for thread in self._new_threads()]
         if self._gpus and torch.cuda.is_current_stream_capturing():
             found.append("a CUDA graph is being captured")
+        if any(getattr(each, "callback_list", None) for each in vars(_gpu_trace).values()):
+            found.append("each call of CUDA's is traced, which slows all that comes after it")
         for name, (read, write) in self._settings.items():
             before, now = self._values[name], read()
             if now != before:

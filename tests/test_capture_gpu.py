@@ -173,14 +173,14 @@ def fails_for_a_reason(x):
 
 
 class FailsOnBranches:
-    """Fails in the second capture, that with two branches, once both have begun."""
+    """Fails in each second capture, that with two branches, once both have begun."""
 
     def __init__(self):
         self.captures = 0
 
     def __call__(self, x):
         self.captures += torch.cuda.is_current_stream_capturing()
-        return fails(x) if self.captures == 2 else x + 1
+        return fails(x) if self.captures % 2 == 0 else x + 1
 
 
 REFUSED = {  # a task, and what the message has to tell
@@ -446,16 +446,17 @@ def test_other_threads_may_allocate_copy_and_wait_meanwhile():
     stop, started, errors = threading.Event(), threading.Event(), []
 
     def work():
-        stream = torch.cuda.Stream(gpu(0))
+        streams = [torch.cuda.Stream(gpu(0)) for _ in range(32)]  # all that torch hands out
         try:
-            with torch.cuda.stream(stream):
-                kept = []
-                while not stop.is_set():
-                    kept = [*kept[-3:], torch.ones(1 << (10 + len(kept)), device=gpu(0))]
-                    assert kept[-1].sum().item() == kept[-1].numel()
-                    torch.ones(1000).pin_memory().to(gpu(0), non_blocking=True)
-                    stream.record_event().synchronize()
-                    started.set()
+            kept = []
+            while not stop.is_set():
+                for stream in streams:
+                    with torch.cuda.stream(stream):
+                        kept = [*kept[-3:], torch.ones(1 << (10 + len(kept)), device=gpu(0))]
+                        assert kept[-1].sum().item() == kept[-1].numel()
+                        torch.ones(1000).pin_memory().to(gpu(0), non_blocking=True)
+                        stream.record_event().synchronize()
+                started.set()
         except BaseException as error:
             errors.append(error)
             started.set()

@@ -1,11 +1,21 @@
 """Waits for real GPUs, and what they say of themselves."""
 
 import importlib.util
+import threading
 
 import pytest
 import torch
 
-from autopar.device import cpu, empty_pinned_pool, gpu, num_gpus, present, synchronize, try_all_gpus
+from autopar.device import (
+    cpu,
+    empty_pinned_pool,
+    gpu,
+    new_stream,
+    num_gpus,
+    present,
+    synchronize,
+    try_all_gpus,
+)
 from autopar.machine import describe, processor_names
 
 pytestmark = pytest.mark.gpu
@@ -55,6 +65,38 @@ def test_gpus_beyond_the_last_are_refused():
     with pytest.raises(ValueError, match=f"cuda:{num_gpus()}, which is not on this machine"):
         present(num_gpus())
     assert present("cuda") == gpu(torch.cuda.current_device())
+
+
+def test_a_new_stream_is_nobody_elses(spin):
+    others = [torch.cuda.Stream(gpu(0)) for _ in range(40)]  # torch has 32, and begins anew
+    own = [new_stream(gpu(0)) for _ in range(40)]
+    assert len(set(own)) == 40
+    assert set(own).isdisjoint(others)
+    with torch.cuda.stream(own[0]):
+        assert torch.cuda.current_stream() == own[0]
+        spin(30)
+        event = own[0].record_event()
+    torch.zeros(1, device=gpu(0)).item()  # nor does the default stream wait for it
+    assert not event.query()
+    event.synchronize()
+
+
+def test_streams_are_used_again_and_made_in_threads_of_their_own():
+    made = []
+
+    def make():
+        made.extend(new_stream(gpu(0)).cuda_stream for _ in range(3))
+
+    for _ in range(5):
+        thread = threading.Thread(target=make)
+        thread.start()
+        thread.join()
+    assert len(made) == 15
+    assert len(set(made)) == 1  # each was let go of at once
+
+
+def test_a_new_stream_keeps_its_priority():
+    assert [new_stream(gpu(0), priority=p).priority for p in (0, -1)] == [0, -1]
 
 
 def test_the_pinned_pool_can_be_emptied():

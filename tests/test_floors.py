@@ -13,9 +13,9 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 
 # From the ground up. A room imports rooms of lower floors only, so there can be no circle.
 _PURE_FLOORS = (
-    {"access", "copyplan", "digest", "display", "fresh", "limit", "measurement", "origin"}
+    {"access", "copyplan", "digest", "display", "limit", "measurement", "origin"}
     | {"outcome", "progress", "provenance", "span", "storage"},
-    {"evidence", "events", "intervals", "schedule", "traces", "unit", "verdict"},
+    {"evidence", "events", "fresh", "intervals", "schedule", "traces", "unit", "verdict"},
     {"record"},
     {"gallery", "jobs", "layers", "table", "usage"},
     {"idle", "nsys", "own"},
@@ -30,8 +30,8 @@ _PURE_FLOORS = (
     {"inspection"},
 )
 _TORCH_FLOORS = (
-    {"annotate", "clock", "device", "hidden", "layout", "modes", "node", "owner", "state"}
-    | {"workload"},
+    {"annotate", "device", "hidden", "layout", "modes", "node", "owner", "state", "workload"},
+    {"clock"},
     {"calls", "copystream", "handle", "machine", "tracing"},
     {"aliasing", "experiment", "load", "profiler", "reach", "task", "timer"},
     {"hazards", "lane", "observer", "parcel"},

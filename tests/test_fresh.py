@@ -1,5 +1,6 @@
 """A function called in a new process: its result, its surroundings, its errors."""
 
+import functools
 import os
 import sys
 
@@ -7,14 +8,23 @@ import pytest
 
 from autopar import in_fresh_process
 
+ONE, UNUSED = 1, object()
+
 
 def plus_one(x):
-    return x + 1
+    return x + ONE
 
 
+def counted(fn):
+    @functools.wraps(fn)
+    def call(*args):
+        return fn(*args)
+
+    return call
+
+
+@counted
 def seen(numbers, name):
-    import os
-
     return {"sum": sum(plus_one(each) for each in numbers), "set": os.environ.get(name)}
 
 
@@ -42,9 +52,7 @@ def broken():
 
 
 def test_a_function_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given():
-    found = in_fresh_process(
-        seen, [1, 2], "AUTOPAR_TEST", uses=(plus_one,), environment={"AUTOPAR_TEST": "on"}
-    )
+    found = in_fresh_process(seen, [1, 2], "AUTOPAR_TEST", environment={"AUTOPAR_TEST": "on"})
     assert found == {"sum": 5, "set": "on"}
     assert "AUTOPAR_TEST" not in os.environ
 
@@ -69,9 +77,26 @@ def test_an_error_there_is_told_here():
         in_fresh_process(broken)
 
 
-def test_a_function_that_is_missing_there_is_named():
+def by_name(name):
+    return globals()[name](1)
+
+
+def test_what_it_finds_in_other_ways_has_to_be_named():
     with pytest.raises(RuntimeError, match="plus_one"):
-        in_fresh_process(seen, [1], "AUTOPAR_TEST")
+        in_fresh_process(by_name, "plus_one")
+    assert in_fresh_process(by_name, "plus_one", uses=(plus_one,)) == 2
+
+
+def again_and_again(number):
+    return number if number > 2 else once_more(number)
+
+
+def once_more(number):
+    return again_and_again(number + 1)
+
+
+def test_functions_may_call_each_other():
+    assert in_fresh_process(again_and_again, 0) == 3
 
 
 _ROUND = """import subprocess, sys

@@ -166,7 +166,8 @@ def lost_time(count, size):
 # Each result is compared with that of the plain way. Then each program runs again under CSAN, which
 # follows who reads and writes which memory of the GPU, on which stream, with what events and waits
 # between. It needs no delay: it reports races that were won, too. `TORCH_CUDA_SANITIZER=1` turns it
-# on for a whole program; here it is on for a block.
+# on for a whole program; here it is on for a block, in a process of its own, as torch goes on to
+# trace all calls when the block is left: that would slow whatever this process measures later.
 
 
 @contextlib.contextmanager
@@ -197,26 +198,40 @@ def csan_reports(way):
     return 0
 
 
-def six_wrong_answers(size, count, large):
-    """Each program mended and as it is: what comes out, and what CSAN says."""
+def all_ways(size):
+    """Each program as a call, mended first: loading a kernel may wait for all streams."""
     near, far = (ap.workload.matrix(size, ap.gpu(i)) for i in (0, 1))
     programs = [(each, near) for each in (missing_event, source_freed, slot_reused, read_early)]
-    checks = {"GPU 0 is the current device": torch.cuda.current_device() == 0}
-    ways, values = {TRANSLATED: lambda: copy_to_cpu(ap.workload.products(near, 2))}, {}
+    ways = {TRANSLATED: lambda: copy_to_cpu(ap.workload.products(near, 2))}
     for program, x in [*programs, (wrong_device, far)]:
-        expected = x.mm(x).cpu()
-        for mended in (True, False):  # mended first: loading a kernel may wait for all streams
+        for mended in (True, False):
             name = program.__name__.replace("_", " ") + (", mended" if mended else "")
             ways[name] = functools.partial(program, x, mended)
-            result = ways[name]()
-            ap.synchronize()
-            values[f"{name}: is"] = result[0, 0].item()
-            values[f"{name}: should be"] = expected[0, 0].item()
-            values[f"{name}: wrong share"] = (result != expected).double().mean().item()
-            if mended:
-                checks[f"{name}: equal"] = torch.equal(result, expected)
-    timed = lost_time(count, large)  # before CSAN, which slows what it traces
-    values |= {f"{name}: CSAN reports": csan_reports(way) for name, way in ways.items()}
+    return ways
+
+
+def all_reports(size):
+    """CSAN's reports by the program's name."""
+    return {name: csan_reports(way) for name, way in all_ways(size).items()}
+
+
+def six_wrong_answers(size, count, large):
+    """Each program mended and as it is: what comes out, and what CSAN says."""
+    checks = {"GPU 0 is the current device": torch.cuda.current_device() == 0}
+    ways, values = all_ways(size), {}
+    for name, way in ways.items():
+        if name == TRANSLATED:
+            continue
+        x, mended = way.args
+        result, expected = way(), x.mm(x).cpu()
+        ap.synchronize()
+        values[f"{name}: is"] = result[0, 0].item()
+        values[f"{name}: should be"] = expected[0, 0].item()
+        values[f"{name}: wrong share"] = (result != expected).double().mean().item()
+        if mended:
+            checks[f"{name}: equal"] = torch.equal(result, expected)
+    timed, reports = lost_time(count, large), ap.in_fresh_process(all_reports, size)
+    values |= {f"{name}: CSAN reports": found for name, found in reports.items()}
     return ap.Findings(timed.measurements, timed.timelines, {**checks, **timed.checks}, values)
 
 
@@ -322,18 +337,27 @@ ap.show_timelines(
 # what is to run, on any machine: here the first mistake and its mend.
 
 STREAM, SIDE, Y, DONE = 0, 1, 100, 200
-with csan() as sanitizer:
-    for events in ([], [DONE]):
-        handler = sanitizer.EventHandler()
-        handler._handle_kernel_launch(STREAM, set(), {Y}, {Y}, "mm", {Y: ["y"]})
-        for event in events:
-            handler._handle_event_record(event, STREAM)
-            handler._handle_event_wait(event, SIDE)
-        races = handler._handle_kernel_launch(SIDE, {Y}, set(), set(), "copy_", {Y: ["y"]})
-        print(f"events: {len(events)}, races: {len(races)}")
-        for race in races:
-            for access in (race.previous_access, race.current_access):
-                print(f"    {access.operator} on stream {access.stream} is {access.type} y")
+
+
+def races(events):
+    """What CSAN says of a product on one stream and its copy on another, with events between."""
+    from torch.cuda._sanitizer import EventHandler
+
+    handler = EventHandler()
+    handler._handle_kernel_launch(STREAM, set(), {Y}, {Y}, "mm", {Y: ["y"]})
+    for event in events:
+        handler._handle_event_record(event, STREAM)
+        handler._handle_event_wait(event, SIDE)
+    return [
+        f"{access.operator} on stream {access.stream} is {access.type} y"
+        for race in handler._handle_kernel_launch(SIDE, {Y}, set(), set(), "copy_", {Y: ["y"]})
+        for access in (race.previous_access, race.current_access)
+    ]
+
+
+for events in ([], [DONE]):
+    found = ap.in_fresh_process(races, events)
+    print(f"events: {len(events)}, accesses in a race: {len(found)}", *found, sep="\n    ")
 
 # %%
 # On this machine

@@ -11,6 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
+from autopar.device import new_stream
 from autopar.handle import use_on_current_streams
 from autopar.measurement import Measurement
 from autopar.node import Node, Task
@@ -169,7 +170,7 @@ def _capture(
     generators: Sequence[torch.Generator],
 ) -> Captured:
     """Capture nodes in an order; its lanes become branches that fork from one stream and join."""
-    streams = {lane: torch.cuda.Stream() for lane in order.lanes}
+    streams = {lane: new_stream(nodes[0].device) for lane in order.lanes}
     begun: list[str] = []
     try:
         for _ in range(_WARM_UPS):  # libraries make their workspaces, a set for each stream
@@ -236,16 +237,16 @@ def _mend(
     with suppress(RuntimeError):
         cuda_graph.pool()  # raises if the capture has not ended
         return
-    gpu = torch.cuda.current_device()
+    gpu = torch.device("cuda", torch.cuda.current_device())
     with suppress(RuntimeError):  # it may have ended this, depending on where it failed
-        torch._C._cuda_endAllocateToPool(gpu, pool)
+        torch._C._cuda_endAllocateToPool(gpu.index, pool)
     with suppress(RuntimeError):
-        torch._C._cuda_releasePool(gpu, pool)
+        torch._C._cuda_releasePool(gpu.index, pool)
     number, good = torch.zeros(1, device=gpu), torch.cuda.CUDAGraph()
     for each in generators:
         good.register_generator_state(each)
     torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
+    with torch.cuda.stream(new_stream(gpu)):
         good.capture_begin(capture_error_mode="thread_local")
         number.zero_()
         good.capture_end()

@@ -8,6 +8,8 @@ from threading import Lock
 
 import torch
 
+from autopar.device import new_stream
+
 # Event times are float32 milliseconds: 1 us coarse after 10 s, 4 us after a minute.
 _REBASE_AFTER_S = 10.0
 _DRIFT = 10e-6  # of a GPU's clock against the host's; 4 us in a second were seen
@@ -55,7 +57,7 @@ def device_clock(device: torch.device, max_age_s: float = _REBASE_AFTER_S) -> De
 
 def _calibrated(device: torch.device) -> DeviceClock:
     """Narrowest of several windows in which the host saw an event of an idle stream happen."""
-    stream = torch.cuda.Stream(device, priority=-1)  # don't queue behind the work to be timed
+    stream = new_stream(device, priority=-1)  # don't queue behind the work to be timed
     best: DeviceClock | None = None
     for _ in range(_TRIES):
         event = torch.cuda.Event(enable_timing=True)

@@ -11,6 +11,7 @@ import torch
 from typing_extensions import override
 
 from autopar.clock import DeviceClock, device_clock
+from autopar.device import new_stream
 
 
 class Waitable(Protocol):
@@ -108,7 +109,7 @@ class CudaCopyStream(CopyStream):
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
-        self._stream = torch.cuda.Stream(device)
+        self._stream = new_stream(device)
         self._caller: tuple[object, torch.cuda.Stream] | None = None
 
     @override

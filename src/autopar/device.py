@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import weakref
+
 import torch
+
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
+_free_streams: dict[tuple[int, int], list[int]] = {}
 
 
 def cpu() -> torch.device:
@@ -90,3 +97,43 @@ def empty_pinned_pool() -> None:
     if torch.cuda.is_initialized():
         free = getattr(torch.accelerator, "empty_host_cache", None)
         (free or torch._C._host_emptyCache)()  # public only in newer versions of torch
+
+
+def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
+    """A CUDA stream that nothing else in the process uses.
+
+    Torch hands out the same 32 streams again and again, so two parts of a program that ask it may
+    get one stream: each waits for the other's work then, and a capture takes up both.
+
+    Args:
+        device: The GPU.
+        priority: Lower numbers go first.
+    """
+    driver = _driver()
+    if driver is None:
+        return torch.cuda.Stream(device, priority=priority)
+    torch.cuda.init()
+    free = _free_streams.setdefault((device.index, priority), [])
+    with torch.cuda.device(device):
+        try:
+            address = free.pop()
+        except IndexError:  # none was given back
+            torch.cuda.mem_get_info()  # lets this thread call the driver for this GPU
+            made = ctypes.c_void_p()
+            error = driver.cuStreamCreateWithPriority(ctypes.byref(made), _NON_BLOCKING, priority)
+            if error or made.value is None:
+                msg = f"{device} makes no more CUDA streams (error {error} of its driver)"
+                raise RuntimeError(msg) from None
+            address = made.value
+        stream = torch.cuda.ExternalStream(address, device)
+    weakref.finalize(stream, free.append, address).atexit = False
+    return stream
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL | None:
+    """CUDA's driver, where there is one by its name on Linux."""
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None

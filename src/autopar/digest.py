@@ -287,7 +287,7 @@ def _own(statement: ast.stmt) -> _Definition:
     module = ast.fix_missing_locations(ast.Module(body, type_ignores=[]))
     flags = __future__.annotations.compiler_flag  # annotations are text, and so load nothing
     code = compile(module, "<definition>", "exec", flags=flags, dont_inherit=True, optimize=0)
-    return _Definition(_text(body), tuple(dict.fromkeys(_chains(code))), tuple(stripped.imports))
+    return _Definition(_text(body), tuple(dict.fromkeys(chains(code))), tuple(stripped.imports))
 
 
 class _Stripped(ast.NodeTransformer):
@@ -339,7 +339,7 @@ def _text(node: object) -> str:
     return f"{type(node).__name__}({', '.join(fields)})"
 
 
-def _chains(code: CodeType) -> Iterator[Chain]:
+def chains(code: CodeType) -> Iterator[Chain]:
     """The names that bytecode loads as globals, with the attributes that it reads of them."""
     chain: Chain = ()
     for each in dis.get_instructions(code):
@@ -351,4 +351,4 @@ def _chains(code: CodeType) -> Iterator[Chain]:
             chain = (each.argval,) if each.opname in _LOADS else ()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _chains(constant)
+            yield from chains(constant)

@@ -11,7 +11,10 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
+
+from autopar.digest import chains
 
 _SOURCES = Path(__file__).parents[1]
 # By way of a file, as a profiler round the process prints too.
@@ -32,15 +35,15 @@ def in_fresh_process(
 ) -> Any:
     """Call `fn(*args)` in a new process, and return what it returns.
 
-    For what a process can't change once it runs: settings that libraries read as they are loaded,
-    another Python with other packages, or a profiler that must start the process. It gets the
-    function's source and nothing of its surroundings, so `fn` imports what it needs in its own
-    lines.
+    For what a process can't change once it runs, or can't undo: settings that libraries read as
+    they are loaded, another Python with other packages, a profiler that must start the process, a
+    tracer that can't be turned off. It gets the function's source and, of what the function loads
+    as globals, modules, functions, numbers and strings.
 
     Args:
         fn: A function whose source can be read.
         *args: Its arguments; they, and what it returns, must be JSON.
-        uses: Other functions that it calls.
+        uses: Functions that it finds in other ways.
         python: The interpreter to run; this one if not given. It finds this autopar.
         environment: Variables to set there beside the ones that are set here.
         under: A command that runs the interpreter, such as `nsys profile` with its options.
@@ -53,8 +56,8 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
-    sources = [textwrap.dedent(inspect.getsource(each)) for each in (*uses, fn)]
-    program = "\n\n".join(sources) + "\n\n" + _CALL.format(name=fn.__name__)
+    sources = {name: text for each in (*uses, fn) for name, text in _sources(each).items()}
+    program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__)])
     path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
         file = Path(folder) / f"{fn.__name__}.py"
@@ -72,3 +75,18 @@ def in_fresh_process(
             msg = f"{fn.__name__} failed in a process of its own (exit {done.returncode}):\n{said}"
             raise RuntimeError(msg)
         return json.loads(returned.read_text(encoding="utf-8"))
+
+
+def _sources(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
+    """Name to source, of a function and, before it, of what it loads as globals."""
+    own, found = inspect.unwrap(fn), dict[str, str]()
+    source = textwrap.dedent(inspect.getsource(own))
+    for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
+        value = own.__globals__.get(name)
+        if isinstance(value, FunctionType) and value not in (*seen, fn):
+            found |= _sources(value, (*seen, fn))
+        elif isinstance(value, ModuleType):
+            found[name] = f"import {value.__name__} as {name}"
+        elif isinstance(value, (int, float, str)):
+            found[name] = f"{name} = {value!r}"
+    return {**found, own.__name__: source}

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 
 from autopar.clock import device_clock
-from autopar.device import synchronize
+from autopar.device import new_stream, synchronize
 from autopar.graphrun import Run
 from autopar.lane import Lane
 from autopar.plan import Plan
@@ -108,5 +108,5 @@ class Runner:
         for lane, gpu in plan.gpu_of_lane.items():
             if lane not in self._streams:
                 device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
-                self._streams[lane] = torch.cuda.Stream(gpu)
+                self._streams[lane] = new_stream(gpu)
         return self._streams

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from autopar.clock import device_clock
-from autopar.device import gpu, present
+from autopar.device import gpu, new_stream, present
 from autopar.handle import Handle, wait_for_event
 from autopar.lane import Lane
 from autopar.task import Task
@@ -59,7 +59,7 @@ class CudaLane(Lane):
 
     def __init__(self, device: torch.device, name: str, kind: str, priority: int) -> None:
         super().__init__(name, device, kind)
-        self.stream = torch.cuda.Stream(device, priority=priority)
+        self.stream = new_stream(device, priority=priority)
         self._pending: deque[Task[Any]] = deque()
         self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
         self._awaited: Handle[Any] | None = None  # what the head of the queue waits for

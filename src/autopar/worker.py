@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
-from autopar.device import cpu, used_gpus
+from autopar.device import cpu, new_stream, used_gpus
 from autopar.lane import LEFT, Lane
 from autopar.machine import settle_threads
 from autopar.task import Task
@@ -130,7 +130,7 @@ class CpuLane(Lane):
         for device in used_gpus():
             if device not in self._streams:
                 with torch.cuda.device(device):  # setting a stream makes its device the current one
-                    self._streams[device] = torch.cuda.Stream(device)
+                    self._streams[device] = new_stream(device)
                     torch.cuda.set_stream(self._streams[device])
             if device in ready:
                 self._streams[device].wait_event(ready[device])
