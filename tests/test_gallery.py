@@ -137,6 +137,10 @@ def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_pat
     assert newest_of("shown").experiment == "shown"
     monkeypatch.setenv(RECORD_TO, "anywhere")  # the pages that run then are shown to nobody
     assert newest_record("shown").experiment == "shown"
+    monkeypatch.setenv("AUTOPAR_RICH", "1")  # but those of a build that writes records are
+    with pytest.raises(RecordError, match="shown.json: was measured with other code"):
+        newest_record("shown")
+    monkeypatch.delenv("AUTOPAR_RICH")
     monkeypatch.delenv(RECORD_TO)
     monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed
     assert newest_record("shown").experiment == "shown"

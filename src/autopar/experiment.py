@@ -16,6 +16,7 @@ from typing import Any
 
 from autopar.device import cpu, num_gpus
 from autopar.digest import code_digest
+from autopar.display import RICH
 from autopar.machine import describe, processor_names
 from autopar.measurement import check_label
 from autopar.provenance import provenance
@@ -150,7 +151,7 @@ def recorded(
         raise RecordError(msg) from error
     if record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}")
-    return newest_of(name, folder, digest="" if record_to else digest, again=again)
+    return newest_of(name, folder, digest=_wanted(digest), again=again)
 
 
 def _lacking(
@@ -184,9 +185,13 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     from autopar import gallery  # which only this needs
 
     for each in () if folder else gallery.shown_by(gallery.scripts_of(), name):
-        digest = "" if os.environ.get(RECORD_TO) else each.digest
-        return newest_of(name, digest=digest, again=each.again)
+        return newest_of(name, digest=_wanted(each.digest), again=each.again)
     return newest_of(name, folder)
+
+
+def _wanted(digest: str) -> str:
+    """The digest that a record must have: none while records are made and nobody is shown any."""
+    return digest if os.environ.get(RICH) or not os.environ.get(RECORD_TO) else ""
 
 
 def _digest_here(experiment: Experiment, parameters: Mapping[str, Any]) -> str:
