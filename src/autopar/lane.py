@@ -117,12 +117,14 @@ class Lane(ABC):
             self._require_open()
             self._queue(task)
             self._go_on()
+            return handle
         except BaseException:
             handle.issued.drop()
             if handle.issued.dropped():
                 self._waiting.pop(handle, None)
             raise
-        return handle
+        finally:  # if the task has failed by now, its traceback keeps this frame
+            del fn, args, kwargs, after, given, captured, task, handle
 
     def wait(self) -> None:
         """Wait for everything submitted so far; raise the first error that nobody has seen."""
