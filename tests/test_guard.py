@@ -1,14 +1,19 @@
 """What the guard of a task graph sees, what it costs, and that it never cries wolf."""
 
+import collections
+import dataclasses
+import functools
 import operator
 import sys
 import threading
+import types
 
 import pytest
 import torch
 from torch import nn
 
 from autopar import TaskGraph
+from autopar.memory import memory_in
 from autopar.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -359,3 +364,106 @@ def test_autocast_is_as_the_caller_has_it(run):
         getattr(graph, run)()
     graph.run()
     assert dtypes == [torch.bfloat16, torch.float32]
+
+
+# -- other ways to the same memory ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda x, array: torch.from_numpy(array),
+        lambda x, array: torch.as_tensor(array),
+        lambda x, array: torch.asarray(array),
+        lambda x, array: torch.from_numpy(array[1:]),
+        lambda x, array: torch.frombuffer(array, dtype=torch.float32),
+        lambda x, array: torch.from_dlpack(array),
+        lambda x, array: torch.empty(0).set_(x.untyped_storage()),
+    ],
+    ids=["from_numpy", "as_tensor", "asarray", "part", "frombuffer", "from_dlpack", "storage"],
+)
+def test_a_check_finds_memory_by_where_it_lies(other):
+    x = torch.zeros(4)
+    array = x.numpy()
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(lambda: other(x, array).add_(1), name="writes")
+    total = graph.add(torch.sum, x)
+    assert graph.check() == ["'sum' comes after 'writes', as one changes what the other uses"]
+    assert graph.run()[total] == x.sum()
+
+
+def test_memory_that_a_task_makes_of_its_own_array_is_its_own():
+    graph = TaskGraph(cpu_lanes=2)
+    for _ in range(2):
+        graph.add(lambda x: torch.from_numpy(x.numpy().copy()).add_(1), torch.zeros(4))
+    assert graph.check() == []
+
+
+def test_who_makes_a_tensor_smaller_changes_it():
+    x = torch.zeros(4)
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(lambda x: x.resize_(2).add_(1), x)
+    with pytest.raises(RuntimeError, match=r"changed args\[0\]"):
+        graph.run()
+
+
+class Box:
+    def __init__(self, x):
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        Box,
+        lambda x: types.SimpleNamespace(x=x),
+        lambda x: dataclasses.make_dataclass("Data", ["x"])(x),
+        lambda x: torch.distributions.Normal(x, torch.ones(4)),
+        lambda x: collections.UserDict(x=x),
+        lambda x: lambda: x,
+        lambda x: functools.partial(torch.add, x),
+        lambda x: {"box": [Box({"x": x})]},
+    ],
+    ids=["object", "namespace", "dataclass", "normal", "dict", "closure", "partial", "nested"],
+)
+def test_what_a_result_holds_is_watched(box):
+    x = torch.zeros(4)
+    graph = TaskGraph(cpu_lanes=2)
+    held = graph.add(box, graph.add(torch.clone, x))
+    graph.add(lambda held: next(memory_in(held)).add_(1), held)
+    with pytest.raises(RuntimeError, match=r"changed args\[0\]"):
+        graph.run()
+
+
+def test_what_a_result_holds_is_refused_by_a_copy_that_would_leave_it_behind():
+    graph = TaskGraph()
+    graph.add(operator.attrgetter("x"), Box(torch.zeros(4)))
+    (node,) = graph.plan().nodes
+    copy = dataclasses.replace(node, fn=None, keywords=None, device=torch.device("meta"))
+    with pytest.raises(TypeError, match="a Box with tensors on cpu"):
+        copy.call([])
+
+
+def test_what_hooks_write_is_found_by_a_check():
+    weight, seen = torch.ones(3, requires_grad=True), torch.zeros(3)
+    weight.grad = torch.zeros(3)
+    weight.register_hook(lambda gradient: (seen.add_(gradient), None)[1])
+
+    class Noted(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.mul_(2)
+            return gradient
+
+    graph = TaskGraph(cpu_lanes=2)
+    loss = graph.add(lambda: Noted.apply(weight * weight).sum(), name="loss")
+    graph.add(torch.Tensor.backward, loss, name="backward")
+    total = graph.add(torch.sum, seen, name="total")
+    (found,) = graph.check()
+    assert found.startswith("'total' comes after 'backward'")
+    seen.zero_()
+    assert graph.run()[total] == 6

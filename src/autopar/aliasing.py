@@ -10,8 +10,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autopar.access import Stretch
-from autopar.calls import is_array, plain, qualified, schemas_of
+from autopar.calls import plain, qualified, schemas_of
+from autopar.memory import MEMORY, is_array
 
+_ORDINARY = {torch.Tensor, torch.nn.Parameter}
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
 # These declare nothing, and may give their argument back, or a part of it.
@@ -24,10 +26,9 @@ def stretches_of(values: object) -> Iterator[Stretch]:
 
     What has no address, as an empty tensor, counts as a memory of its own.
     """
-    for leaf in pytree.tree_leaves(values):
+    for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
-            for part in parts_of(leaf):
-                yield _stretch(part)
+            yield from map(_stretch, parts_of(leaf))
         elif isinstance(leaf, (torch.UntypedStorage, torch.TypedStorage)):
             start = leaf.data_ptr()
             yield Stretch(str(leaf.device), start, start + leaf.nbytes())
@@ -37,7 +38,9 @@ def stretches_of(values: object) -> Iterator[Stretch]:
 
 def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors with memory that one is made of: itself, or a sparse one's indices and values."""
-    if tensor.layout == torch.sparse_coo:
+    if _is_plain(tensor):
+        yield tensor
+    elif tensor.layout == torch.sparse_coo:
         yield from (tensor, tensor._indices(), tensor._values())
     elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
         yield from (tensor, tensor.crow_indices(), tensor.col_indices(), tensor.values())
@@ -67,6 +70,15 @@ def memory_key(tensor: torch.Tensor) -> object:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):  # sparse ones, and some wrappers
         return ("tensor", id(tensor))
+
+
+def extent_of(part: Any) -> Stretch:
+    """All bytes of the memory that a part of a tensor, an array or a storage lies in."""
+    try:
+        storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
+        return next(stretches_of(storage))
+    except (NotImplementedError, RuntimeError):
+        return Stretch(memory_key(part))
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
@@ -109,18 +121,28 @@ def returns_fresh(fn: Callable[..., Any]) -> bool:
     )
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in one memory, as nearly all do: the others cost a closer look."""
+    return type(tensor) in _ORDINARY and tensor.layout is torch.strided
+
+
 def _stretch(tensor: torch.Tensor) -> Stretch:
-    if tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor):
+    if not _is_plain(tensor) and (
+        tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor)
+    ):
         return Stretch(("tensor", id(tensor)))
     try:
         start = tensor.data_ptr()
     except RuntimeError:  # without memory, as FakeTensors
         start = 0
-    if not start or not tensor.numel():
+    count = tensor.numel()
+    if not start or not count:
         return Stretch(("storage", memory_key(tensor)))
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((int(size) - 1) * int(stride) for size, stride in steps)
-    return Stretch(str(tensor.device), start, start + (last + 1) * tensor.itemsize)
+    if not tensor.is_contiguous():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        count = 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
+    return Stretch(device, start, start + count * tensor.itemsize)
 
 
 def _stretch_of_array(array: Any) -> Stretch:

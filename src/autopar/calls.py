@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from autopar.memory import MEMORY, is_array
 from autopar.node import Task
 
 Arguments = tuple[Any, ...]
@@ -284,9 +285,4 @@ def _distinct(values: list[Any]) -> list[Any]:
     return [leaf for leaf in leaves.values() if isinstance(leaf, _MEMORY) or is_array(leaf)]
 
 
-def is_array(value: object) -> bool:
-    """Whether something is a NumPy array, without importing NumPy."""
-    return type(value).__module__ == "numpy" and hasattr(value, "__array_interface__")
-
-
-_MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, Task)
+_MEMORY = (*MEMORY, Task)

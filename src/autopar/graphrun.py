@@ -32,6 +32,7 @@ from autopar.handle import (
 )
 from autopar.lane import Lane
 from autopar.learning import Learning
+from autopar.memory import memory_in
 from autopar.node import Node, Task
 from autopar.outcome import note
 from autopar.plan import Plan
@@ -97,7 +98,7 @@ class Run:
         for left in hidden_tasks(pytree.tree_leaves(task)):
             msg = f"{left!r} lies in a container of another kind; expected lists, tuples and dicts."
             raise KeyError(msg)
-        use_on_current_streams(value)
+        use_on_current_streams(_on_gpus(value))
         return value
 
     def _result(self, task: Task) -> Any:
@@ -468,9 +469,13 @@ class _Awaited:
 
 def _wait_for_gpus(value: Any) -> None:
     """Wait for the GPUs on which a CPU task has made what it returns."""
-    if torch.cuda.is_initialized():
-        for tensor in cuda_tensors(value):
-            torch.cuda.current_stream(tensor.device).synchronize()
+    for tensor in _on_gpus(value):
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def _on_gpus(value: Any) -> list[torch.Tensor]:
+    """The CUDA tensors in a result, also in an object of its own kind."""
+    return [*cuda_tensors([*memory_in(value)])] if torch.cuda.is_initialized() else []
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

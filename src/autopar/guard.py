@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.access import Stretch
-from autopar.aliasing import is_whole, keys_of, stretches_of
+from autopar.access import Places, Stretch
+from autopar.aliasing import is_whole, keys_of, memory_key, stretches_of
 from autopar.hazards import Hazards, result_of
+from autopar.memory import memory_in
 from autopar.node import Node, Result
-from autopar.observer import Observer, Seen
-from autopar.reach import Reach
+from autopar.observer import Ground, Observer, Seen
 
 Versions = tuple[tuple[torch.Tensor, int], ...]
 _NUMBERS = {type(None), bool, int, float, str}
@@ -105,6 +105,8 @@ class Guard:
         self.known = known
         self.tensors = [_tensors_of(node) for node in nodes]
         self._places: dict[int, tuple[int, torch.Tensor]] = {}  # of tensors in `Noted`, by id
+        distinct = {id(each): each for own in self.tensors for each in own}
+        self._counted = {number for number, each in distinct.items() if _is_counted(each)}
         self._uncounted: set[int] = set()  # tasks that may change what no counter tells
         writes = hazards.writers()
         watched = [self._watched(node) for node in nodes]
@@ -117,8 +119,7 @@ class Guard:
             short = not (given or any(new) or number in kept)
             rule = Rule(tensors, given, new if any(new) else None, number in kept, short)
             self.rules.append(rule if needed else None)
-        lasting = {id(each): each for own in self.tensors for each in own} if writes else {}
-        self._lasting = [each for each in lasting.values() if _has_address(each)]
+        self._lasting = [each for each in distinct.values() if writes and _has_address(each)]
         self._addresses = [*map(torch.Tensor.data_ptr, self._lasting)]
 
     def begin(self) -> Noted:
@@ -134,7 +135,7 @@ class Guard:
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         return node.number in self._uncounted or any(
             inference or each._is_view()
-            for each in Reach(*given).memory
+            for each in memory_in(given)
             if isinstance(each, torch.Tensor)
         )
 
@@ -154,9 +155,12 @@ class Guard:
         """
         rule = self.rules[node.number]
         moved = noted.moved(rule) if rule else []
-        told = [*self.values(self.hazards.writes_of(node.number), results)] if moved else []
+        told = self.values(self.hazards.writes_of(node.number), results) if moved else ()
+        said = _sharing(told)
         for tensor in moved:
-            if is_whole(tensor) and not _shares(tensor, told):  # of a part all is observed
+            # Of a view a part may be others', and all is observed; who has made a tensor smaller
+            # has done that to this one alone.
+            if (is_whole(tensor) or not tensor._is_view()) and not said(tensor):
                 others = [each for each in beside if self._watches(each, tensor, noted)]
                 raise RuntimeError(self._untold(node, tensor, results, others))
         if rule:
@@ -168,17 +172,20 @@ class Guard:
         Raises:
             RuntimeError: It writes what it did not say, or reads what others write.
         """
-        value, seen = self.seen(node, results, call)
-        there = {key for own in self.tensors for tensor in own for key in keys_of(tensor)}
-        there |= {key for each in results for key in _keys_in(each)}
-        for each in self.unsaid(node, seen, results):
-            if each.key not in there:
+        ground = self.ground()
+        for part in memory_in(list(results)):
+            ground.add(part)
+        value, seen = self.seen(node, results, ground, call)
+        for each in self.unsaid(node, seen.outside(), results, ground):
+            if each.key not in ground:
                 continue  # random numbers, and memory that is nobody else's
             if each.written:
                 raise RuntimeError(self._untold(node, each, results, []))
             for writer in self.hazards.writers():
-                written = self.memory(self.hazards.writes_of(writer), results)
-                if writer != node.number and any(map(each.stretch.meets, written)):
+                written = self.values(self.hazards.writes_of(writer), results)
+                if writer != node.number and any(
+                    each.stretch.meets(own) for value in written for own in _lies(value)
+                ):
                     msg = (
                         f"task {node.name!r} reads a tensor of shape {each.shape} that it was not "
                         f"given, and task {self.nodes[writer].name!r} writes it; expected an "
@@ -187,8 +194,12 @@ class Guard:
                     raise RuntimeError(msg)
         return value
 
+    def ground(self) -> Ground:
+        """What the tasks are given and reach, but for others' results."""
+        return Ground(memory_in([(node.leaves, node.reached) for node in self.nodes]))
+
     def seen(
-        self, node: Node, results: Sequence[Any], call: Callable[[], Any]
+        self, node: Node, results: Sequence[Any], ground: Ground, call: Callable[[], Any]
     ) -> tuple[Any, Observer]:
         """Run a task, and observe its operators.
 
@@ -196,11 +207,11 @@ class Guard:
             RuntimeError: It gave a tensor other memory, where nobody looks for it.
         """
         tensors = self.tensors[node.number]
-        before = [[*keys_of(tensor)] for tensor in tensors]
-        with Observer() as seen:
+        before = [*map(memory_key, tensors)]
+        with Observer(ground) as seen:
             value = call()
-        for tensor, keys in zip(tensors, before, strict=True):
-            if tensor.layout == torch.strided and [*keys_of(tensor)] != keys:
+        for tensor, key in zip(tensors, before, strict=True):
+            if tensor.layout == torch.strided and memory_key(tensor) != key:
                 msg = (
                     f"task {node.name!r} gave {_name(node, tensor, results)} other memory; "
                     f"expected tensors that stay where they are. Use copy_, or do it before."
@@ -208,12 +219,22 @@ class Guard:
                 raise RuntimeError(msg)
         return value, seen
 
-    def unsaid(self, node: Node, seen: Observer, results: Sequence[Any]) -> Iterator[Seen]:
+    def unsaid(
+        self, node: Node, done: Iterable[Seen], results: Sequence[Any], ground: Ground
+    ) -> Iterator[Seen]:
         """What a task has read and written and did not say."""
-        written = [*self.memory(self.hazards.writes_of(node.number), results)]
-        read = [*self.memory(self.hazards.reads_of(node.number), results), *written]
-        for each in seen.outside():
-            if not any(own.covers(each.stretch) for own in (written if each.written else read)):
+        done = [*done]
+        keys = {each.key for each in done}
+        written, read = Places(), Places()
+        hazards, number = self.hazards, node.number
+        for own, said in ((written, hazards.writes_of(number)), (read, hazards.reads_of(number))):
+            for value in self.values(said, results):
+                if not isinstance(value, torch.Tensor) or ground.find(value) in keys:
+                    for stretch in _lies(value):
+                        own.add(stretch)
+        for each in done:
+            lies = each.stretch
+            if not (written.covers(lies) or (read.covers(lies) and not each.written)):
                 yield each
 
     def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
@@ -223,19 +244,14 @@ class Guard:
             if number is None:
                 yield value
             else:
-                yield from Reach(results[number]).memory
-
-    def memory(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Stretch]:
-        """Where values lie in a run."""
-        for value in self.values(values, results):
-            yield from [value] if isinstance(value, Stretch) else stretches_of(value)
+                yield from memory_in(results[number])
 
     def _watches(self, job: int, tensor: torch.Tensor, noted: Noted) -> bool:
         rule = self.rules[job]
         if rule is None:
             return False
         given = [each for number in rule.given for each, _ in noted.results[number]]
-        return _shares(tensor, [*given, *(each for each, _ in rule.watched)])
+        return _sharing([*given, *(each for each, _ in rule.watched)])(tensor)
 
     def _untold(
         self, node: Node, what: torch.Tensor | Seen, results: Sequence[Any], beside: list[int]
@@ -254,7 +270,8 @@ class Guard:
         writes = self.hazards.writes_of(node.number)
         said = {id(each) for each in writes}
         others = [each for each in self.tensors[node.number] if id(each) not in said]
-        counted = [each for each in others if _is_counted(each) and not _shares(each, writes)]
+        told = _sharing(writes)
+        counted = [each for each in others if id(each) in self._counted and not told(each)]
         if node.uncounted or len(counted) < len(others):
             self._uncounted.add(node.number)
         for each in counted:
@@ -273,31 +290,34 @@ class Guard:
             return [((), ())] * len(self.nodes)
         places: dict[object, set[int]] = {}
         numbers: dict[object, set[int]] = {}
+        lie = Places()
         for place, tensor in self._places.values():
             for key in keys_of(tensor):
                 places.setdefault(key, set()).add(place)
+            for stretch in stretches_of(tensor):
+                lie.add(stretch, place)
+        tensors = [tensor for _, tensor in self._places.values()]
         for number in kept:
             for key in self._keys_of(Result(number)):
                 numbers.setdefault(key, set()).add(number)
         renewed = []
         for node in self.nodes:
-            values = self.hazards.writes_of(node.number)
-            keys = {key for value in values for key in self._keys_of(value)}
+            keys = set[object]()
+            for value in self.hazards.writes_of(node.number):
+                keys.update(self._keys_of(value))
+                if isinstance(value, Stretch):
+                    keys.update(key for place in lie.by(value) for key in keys_of(tensors[place]))
             renewed.append((_all(places, keys), _all(numbers, keys)))
         return renewed
 
     def _keys_of(self, value: Any) -> Iterator[object]:
         """Keys of all memory that a value may lie in, and of results that may."""
         number = result_of(value)
-        if number is not None:
+        if number is None:
+            yield from keys_of(value)
+        else:
             for behind in self.hazards.behind(number):
                 yield from [behind] if isinstance(behind, Result) else keys_of(behind)
-        elif isinstance(value, Stretch):
-            for _, tensor in self._places.values():
-                if any(map(value.meets, stretches_of(tensor))):
-                    yield from keys_of(tensor)
-        else:
-            yield from keys_of(value)
 
 
 def versions_of(value: Any) -> Versions:
@@ -314,11 +334,7 @@ def versions_of(value: Any) -> Versions:
         return tuple(pair for each in value for pair in versions_of(each))
     if isinstance(value, torch.Tensor):
         return () if value.is_inference() else ((value, value._version),)
-    return versions_of([each for each in Reach(value).memory if isinstance(each, torch.Tensor)])
-
-
-def _keys_in(value: Any) -> Iterator[object]:
-    return (key for each in Reach(value).memory for key in keys_of(each))
+    return versions_of([each for each in memory_in(value) if isinstance(each, torch.Tensor)])
 
 
 def _tensors_of(node: Node) -> list[torch.Tensor]:
@@ -331,18 +347,22 @@ def _is_counted(tensor: torch.Tensor) -> bool:
     return is_whole(tensor) and not tensor.is_inference()
 
 
-def _shares(tensor: torch.Tensor, values: Iterable[Any]) -> bool:
-    """Whether a tensor shares its memory with one of some tensors, or meets a stretch."""
-    values = [*values]
-    if not values:
-        return False
-    keys, lies = {*keys_of(tensor)}, [*stretches_of(tensor)]
-    return any(
-        any(map(each.meets, lies))
-        if isinstance(each, Stretch)
-        else not keys.isdisjoint(keys_of(each))
-        for each in values
+def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
+    """What tells whether a tensor shares its memory with one of some, or meets a stretch."""
+    keys, places = set[object](), Places()
+    for each in values:
+        keys.update(keys_of(each))
+        if isinstance(each, Stretch):
+            places.add(each)
+    if not keys and not places:
+        return lambda tensor: False
+    return lambda tensor: (
+        not keys.isdisjoint(keys_of(tensor)) or any(map(places.meeting, stretches_of(tensor)))
     )
+
+
+def _lies(value: Any) -> Iterable[Stretch]:
+    return [value] if isinstance(value, Stretch) else stretches_of(value)
 
 
 def _all(found: Mapping[object, set[int]], keys: Iterable[object]) -> tuple[int, ...]:
@@ -364,7 +384,7 @@ def _name(node: Node, what: torch.Tensor | Seen, results: Sequence[Any]) -> str:
     paths, _ = pytree.tree_flatten_with_path(numbered)
     for (path, _), leaf in zip(paths, node.leaves, strict=True):
         value = results[leaf.node] if isinstance(leaf, Result) else leaf
-        memory = Reach(value).memory
+        memory = [*memory_in(value)]
         if isinstance(what, torch.Tensor):
             there = any(each is what for each in memory)
         else:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from autopar.memory import memory_in
+
 
 class Task:
     """A task of a graph; among the arguments of others it stands for its result."""
@@ -81,7 +83,7 @@ class Node:
             return self.at_once()
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
         if self.fn is None:
-            return pytree.tree_map_only(torch.Tensor, self._copied, leaves[0])
+            return pytree.tree_map(self._copied, leaves[0])
         if self.keywords is None:
             args, kwargs = pytree.tree_unflatten(leaves, self.spec)
             return self.fn(*args, **kwargs)
@@ -104,7 +106,18 @@ class Node:
         count = len(leaves) - len(self.keywords)
         return leaves[:count], dict(zip(self.keywords, leaves[count:], strict=True))
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _copied(self, value: Any) -> Any:
+        for each in memory_in(value):
+            if not isinstance(value, torch.Tensor) and each.device != self.device:
+                msg = (
+                    f"{self.name!r} is to copy a {type(value).__name__} with tensors on "
+                    f"{each.device}; expected tensors in lists, tuples and values of dicts. Return "
+                    f"them so, or register the class: torch.utils._pytree.register_pytree_node."
+                )
+                raise TypeError(msg)
+        return self._copy(value) if isinstance(value, torch.Tensor) else value
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device == self.device:
             return tensor
         if self.device.type == "cpu":

@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.calls import is_array
+from autopar.memory import MEMORY, is_array
 from autopar.node import Task
 
-_MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _MOST = 50_000  # things to look at: who reaches more, reaches a whole program
 _LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
 _SITES = {"site-packages", "dist-packages"}
@@ -72,7 +71,7 @@ class Reach:
             self._look_at(each)
 
     def _look_at(self, each: Any) -> None:
-        if isinstance(each, _MEMORY) or is_array(each):
+        if isinstance(each, MEMORY) or is_array(each):
             self.memory.append(each)
         elif isinstance(each, Task):
             self.tasks.append(each)
