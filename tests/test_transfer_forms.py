@@ -687,6 +687,7 @@ def interrupted_at(number, run):
         return trace
 
     before = sys.gettrace()
+    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at this when tracing begins
     sys.settrace(trace)
     try:
         run()

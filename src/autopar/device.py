@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import weakref
 
 import torch
 
@@ -125,9 +124,18 @@ def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
                 msg = f"{device} makes no more CUDA streams (error {error} of its driver)"
                 raise RuntimeError(msg) from None
             address = made.value
-        stream = torch.cuda.ExternalStream(address, device)
-    weakref.finalize(stream, free.append, address).atexit = False
+        stream = _OwnStream(address, device)
+    stream.free = free
     return stream
+
+
+class _OwnStream(torch.cuda.ExternalStream):
+    """A stream that goes to the free ones when nobody holds it any more."""
+
+    free: list[int]
+
+    def __del__(self) -> None:  # a weak reference to a stream of torch's never tells its end
+        self.free.append(self.cuda_stream)
 
 
 @functools.cache

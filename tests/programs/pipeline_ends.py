@@ -95,11 +95,20 @@ def in_a_thread_that_ended():
 
 
 def in_a_thread_that_goes_on():
+    told = threading.Event()
+
     def consume():
-        for batch in loader():
-            held.append(batch)
+        try:
+            for batch in loader():
+                held.append(batch)
+                time.sleep(1e-3)
+        except RuntimeError:  # the pipeline was left
+            told.set()
+        while True:
             time.sleep(1e-3)
 
+    # Once lanes are left. Python aborts if it ends while such a thread is somewhere inside torch.
+    atexit.register(told.wait, _PATIENCE_S)
     threading.Thread(target=consume, daemon=True).start()
     while len(held) < 3:
         time.sleep(1e-3)
