@@ -5,18 +5,25 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import types
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import ModuleType
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree as pytree
 
+from autopar.chance import NEVER, chance_of, chance_of_operator, is_switched_off
 from autopar.memory import MEMORY, is_array
 from autopar.node import Task
 
 Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
+Places = tuple[tuple[int, str], ...]
+
+_written: dict[int, tuple[Any, Places, Places, Places]] = {}  # of declarations, by id
+_NAMING = {"autopar", "functools", "operator", "torch"}  # whose objects may have names
 
 # Python's own operators that change their first argument.
 _IN_PLACE = {operator.setitem, operator.delitem} | {
@@ -33,6 +40,15 @@ _STATISTICS = {"running_mean", "running_var"}  # written when training, which no
 _TRAINING = ("training", "train", "use_input_stats")
 _MOVES = {"aten::set_", "aten::set_data"}
 _MOVE_MODULES = {"to", "to_empty", "type", "half", "bfloat16", "float", "double", "cpu", "cuda"}
+_CHANGE_MODULES = {"train", "eval", "requires_grad_", "add_module", "compile"}
+# What functions of torch.nn.utils change that is no layer of a module.
+_PLAIN_UTILITIES = {"clip_grad", "convert_parameters", "rnn", "stateless"}
+_CHANGING = {  # methods of containers, which make no sense for copies of them
+    kind: {*dir(kind)} - {*dir(alike), "copy", "fromkeys", "__copy__", "__reversed__"}
+    for kind, alike in ((list, tuple), (dict, types.MappingProxyType), (deque, tuple))
+}
+_BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+_ROUTINES = (*_BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 _CHANGE_GRADIENTS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
 
 
@@ -65,12 +81,12 @@ def plain(
     """
     given = dict(kwargs)
     while True:
-        owner = getattr(fn, "__self__", None)
-        if isinstance(fn, functools.partial):
-            partial: functools.partial[Any] = fn
+        owner = _bound_to(fn)
+        if issubclass(type(fn), functools.partial):
+            partial: Any = fn
             fn, args = partial.func, (*partial.args, *args)
             given = {**partial.keywords, **given}
-        elif isinstance(owner, torch.Tensor) and hasattr(type(owner), fn.__name__):
+        elif issubclass(type(owner), torch.Tensor) and hasattr(type(owner), fn.__name__):
             fn = getattr(fn, "__func__", None) or getattr(type(owner), fn.__name__)
             args = (owner, *args)
         else:
@@ -94,37 +110,92 @@ def declared(
     >>> declared(torch.add, (x, 1), {})
     Declared(writes=[], complete=True, random=False, gradients='', fault='')
     """
-    name, names = str(getattr(fn, "__name__", "")), set(names)
+    name, names = name_of(fn), set(names)
     operators, schemas = schemas_of(fn)
     found: list[Any] = [kwargs.get("out")]
     found += [each for schema in schemas for each in written_arguments(schema, args, kwargs)]
-    fault = ""
-    if (inspect.isbuiltin(fn) and fn in _IN_PLACE) or (
+    if (type(fn) is types.BuiltinFunctionType and fn in _IN_PLACE) or (
         name in _IN_PLACE_METHODS and getattr(torch.Tensor, name, None) is fn
     ):
         found += args[:1]
-        if isinstance(args[0] if args else None, (list, dict)):
-            fault = (
-                "is to change a list or a dict, and each run makes new ones; expected a tensor. "
-                "Return what it makes"
-            )
-    if (operators in _MOVES and len(args) + len(kwargs) > 1) or fn is torch.utils.swap_tensors:
-        fault = (
-            "is to give a tensor other memory, where others would not look for it; expected "
-            "tensors that stay where they are. Use copy_, or do it before"
-        )
     found += _written_in_python(fn, name, args, kwargs)
     found += _written_by_modules(fn, args, kwargs)
     found += _written_by_methods(fn, name, args)
-    module = _owner(fn, torch.nn.Module)
-    if module is not None and name in _MOVE_MODULES:
-        fault = "is to give a module's tensors other memory; expected it done before"
-    complete = operators.startswith("aten::") and not inspect.isfunction(fn)
+    complete = operators.startswith("aten::") and type(fn) is not types.FunctionType
     gradients = "w" if (names | {name}) & _CHANGE_GRADIENTS else "r" if "grad" in names else ""
     if _owner(fn, torch.optim.Optimizer) is not None:
         gradients = "w"
-    random = _is_random(operators) and not any(_is_still(each, args, kwargs) for each in schemas)
+    random = _draws(fn, operators, schemas, args, kwargs)
+    fault = _fault(fn, name, operators, args, kwargs)
     return Declared(_distinct(found), complete, random, gradients, fault)
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """What a function is called: a module by its class, a lambda by its line.
+
+    >>> name_of(functools.partial(torch.add, 1)), name_of(torch.nn.ReLU())
+    ('add', 'ReLU')
+    """
+    kind = type(fn)
+    if kind is types.FunctionType:
+        name = fn.__name__
+        return _line_of(fn.__code__) if name == "<lambda>" else str(name)
+    if issubclass(kind, functools.partial):
+        return name_of(fn.func)  # type: ignore[attr-defined]
+    if kind is types.MethodType:
+        return name_of(fn.__func__)  # type: ignore[attr-defined]
+    if kind in _ROUTINES or str(kind.__module__).partition(".")[0] in _NAMING:
+        return str(getattr(fn, "__name__", None) or kind.__name__)
+    return fn.__name__ if issubclass(kind, type) else kind.__name__
+
+
+@functools.cache
+def _line_of(code: types.CodeType) -> str:
+    return f"<lambda> in {Path(code.co_filename).name}:{code.co_firstlineno}"
+
+
+def _fault(
+    fn: Callable[..., Any], name: str, operators: str, args: Arguments, kwargs: dict[str, Any]
+) -> str:
+    """Why a call can't be a task, if it can't."""
+    first, module = args[0] if args else None, _owner(fn, torch.nn.Module)
+    changing = next((own for kind, own in _CHANGING.items() if type(first) is kind), set[str]())
+    methods = (types.MethodDescriptorType, types.WrapperDescriptorType)
+    if (type(fn) in methods and name in changing) or (
+        type(fn) is types.BuiltinFunctionType and fn in _IN_PLACE and changing
+    ):
+        return (
+            "is to change a list or a dict, and each run makes new ones; expected a tensor. "
+            "Return what it makes"
+        )
+    if fn is setattr or fn is delattr:
+        return (
+            "is to change an attribute, which others would read in any order; expected a tensor "
+            "that is written. Use copy_, or return the value"
+        )
+    place = getattr(fn, "__module__", None) if type(fn) is types.FunctionType else None
+    moves = fn is torch.utils.swap_tensors or fn is torch.nn.utils.vector_to_parameters
+    if moves or (operators in _MOVES and len(args) + len(kwargs) > 1):
+        return (
+            "is to give a tensor other memory, where others would not look for it; expected "
+            "tensors that stay where they are. Use copy_, or do it before"
+        )
+    if module is not None and name in _MOVE_MODULES:
+        return "is to give a module's tensors other memory; expected it done before"
+    utility = str(place).removeprefix("torch.nn.utils.").partition(".")[0]
+    if str(place).startswith("torch.nn.utils.") and utility not in _PLAIN_UTILITIES:
+        return "is to change the layers of a module; expected it done before the graph is run"
+    if module is not None and (name in _CHANGE_MODULES or name.startswith("register_")):
+        return (
+            "is to change how a module works, for all tasks that use it and in every later run; "
+            "expected it done before. Call it yourself, between runs"
+        )
+    if _owner(fn, torch.optim.lr_scheduler.LRScheduler) is not None and name == "step":
+        return (
+            "is to change the rates of an optimizer, which are no tensors; expected it between "
+            "runs. Call it yourself, after run()"
+        )
+    return ""
 
 
 def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
@@ -132,15 +203,26 @@ def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -
 
     Batch norms change their statistics when they train; no declaration says so.
     """
-    given = {
-        each.name: args[i] if i < len(args) else kwargs.get(each.name)
-        for i, each in enumerate(schema.arguments)
-    }
-    trains = all(given.get(name, True) for name in _TRAINING)
-    for each in schema.arguments:
-        is_write = each.alias_info is not None and each.alias_info.is_write
-        if is_write or (trains and each.name in _STATISTICS):
-            yield given[each.name]
+    written, statistics, training = _writes(schema)
+    if written or statistics:
+        given = [*args, *[None] * (len(schema.arguments) - len(args))]
+        trains = all(given[i] if i < len(args) else kwargs.get(name) for i, name in training)
+        for i, name in (*written, *(statistics if trains else ())):
+            yield given[i] if i < len(args) else kwargs.get(name)
+
+
+def _writes(schema: Any) -> tuple[Places, Places, Places]:
+    """Which arguments an operator writes, which when it trains, and which say so."""
+    if id(schema) not in _written:
+        places = list(enumerate(schema.arguments))
+        marks = [each.alias_info is not None and each.alias_info.is_write for _, each in places]
+        _written[id(schema)] = (
+            schema,  # kept, as its number would be used again
+            tuple((i, each.name) for i, each in places if marks[i]),
+            tuple((i, each.name) for i, each in places if each.name in _STATISTICS),
+            tuple((i, each.name) for i, each in places if each.name in _TRAINING),
+        )
+    return _written[id(schema)][1:]
 
 
 def draws(called: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
@@ -148,6 +230,32 @@ def draws(called: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
     tags = called.tags if isinstance(called, torch._ops.OpOverload) else ()
     random = torch.Tag.nondeterministic_seeded in tags
     return random and not _is_still(called._schema, args, kwargs)
+
+
+def _draws(
+    fn: Callable[..., Any],
+    operators: str,
+    schemas: Schemas,
+    args: Arguments,
+    kwargs: Mapping[str, Any],
+) -> bool:
+    """Whether a call of one of torch's functions draws from the generator that all share."""
+    chance = chance_of_operator(operators) if operators else chance_of(fn)
+    if chance == NEVER or kwargs.get("generator") is not None:
+        return False
+    if operators:
+        return not any(_is_still(each, args, kwargs) for each in schemas)
+    return not is_switched_off(_bound(fn, args, kwargs))
+
+
+def _bound(fn: Any, args: Arguments, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name, defaults too; none if a function can't be called so: the task says it."""
+    try:
+        bound = inspect.signature(fn).bind_partial(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {}
+    bound.apply_defaults()
+    return dict(bound.arguments)
 
 
 def _is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
@@ -162,15 +270,16 @@ def _is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
 
 def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     """The name of one of torch's operators and its declarations; nothing for other functions."""
-    fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
-    if isinstance(fn, torch._ops.OpOverload):
+    if str(type(fn).__module__).partition(".")[0] in ("torch", "autopar"):
+        fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
+    if type(fn) is torch._ops.OpOverload:
         return fn._schema.name, (fn._schema,)
-    if isinstance(fn, torch._ops.OpOverloadPacket):
+    if type(fn) is torch._ops.OpOverloadPacket:
         return _of_packet(fn._qualified_op_name)
-    bound_to = getattr(fn, "__self__", None)
-    if not inspect.isroutine(fn) or not isinstance(bound_to, (type(None), ModuleType)):
+    owner = _bound_to(fn)
+    if type(fn) not in _ROUTINES or type(owner) not in (type(None), types.ModuleType):
         return "", ()
-    return ("", ()) if inspect.isfunction(fn) and _is_own(fn) else _of_routine(fn)
+    return ("", ()) if type(fn) is types.FunctionType and _is_own(fn) else _of_routine(fn)
 
 
 @functools.cache
@@ -198,23 +307,11 @@ def qualified(schema: Any) -> str:
     return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
 
 
-@functools.cache
-def _is_random(name: str) -> bool:
-    if not name:
-        return False
-    namespace, _, own = name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), own)
-    return any(
-        torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags
-        for overload in packet.overloads()
-    )
-
-
 def _written_in_python(
     fn: Callable[..., Any], name: str, args: Arguments, kwargs: dict[str, Any]
 ) -> list[Any]:
     """What functions in Python write, by torch's habits of naming."""
-    if not inspect.isfunction(fn):
+    if type(fn) is not types.FunctionType:
         return []
     of_torch = not _is_own(fn)
     parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
@@ -222,12 +319,7 @@ def _written_in_python(
         return [*args[:1]] or [*kwargs.values()][:1]
     if not {"inplace", *_STATISTICS}.intersection(parameters):
         return []
-    try:
-        bound = inspect.signature(fn).bind_partial(*args, **kwargs)
-    except TypeError:  # it can't be called so: the task says it
-        return []
-    bound.apply_defaults()
-    given, found = bound.arguments, []
+    given, found = _bound(fn, args, kwargs), []
     if given.get("inplace") is True:
         found.append(next(iter(given.values())))
     if of_torch and all(given.get(each, True) for each in _TRAINING):
@@ -268,10 +360,15 @@ def _written_by_methods(fn: Callable[..., Any], name: str, args: Arguments) -> l
 
 def _owner(fn: Any, kind: Any) -> Any:
     """What a method is bound to, or what is called, if it is of a kind."""
-    for each in (fn, getattr(fn, "__self__", None)):
-        if isinstance(each, kind):
+    for each in (fn, _bound_to(fn)):
+        if issubclass(type(each), kind):
             return each
     return None
+
+
+def _bound_to(fn: Any) -> Any:
+    """What a method is bound to; nothing that an object of the program's says of itself."""
+    return fn.__self__ if type(fn) in _BOUND else None
 
 
 def _is_own(fn: Callable[..., Any]) -> bool:
@@ -282,7 +379,7 @@ def _is_own(fn: Callable[..., Any]) -> bool:
 def _distinct(values: list[Any]) -> list[Any]:
     """Each leaf once, if it is memory or a task; others can't be written."""
     leaves = {id(leaf): leaf for leaf in pytree.tree_leaves(values)}
-    return [leaf for leaf in leaves.values() if isinstance(leaf, _MEMORY) or is_array(leaf)]
+    return [leaf for leaf in leaves.values() if issubclass(type(leaf), _MEMORY) or is_array(leaf)]
 
 
 _MEMORY = (*MEMORY, Task)

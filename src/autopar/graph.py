@@ -21,18 +21,19 @@ from typing import Any, Self
 import torch
 from torch.utils import _pytree as pytree
 
+from autopar.access import Stretch
 from autopar.aliasing import keys_of, returns_fresh
-from autopar.calls import declared, plain
+from autopar.calls import declared, name_of, plain
 from autopar.capture import Captured, captured, gpu_of, unchanged
+from autopar.chance import is_torchs
 from autopar.device import cpu, present
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
-from autopar.hidden import require_none_hidden
 from autopar.node import Node, Result, Task, ancestors, resource_of
 from autopar.observer import gradients, random_numbers
 from autopar.plan import Plan
-from autopar.reach import Reach, hidden_tasks
+from autopar.reach import Reach, require_tasks_seen
 from autopar.runner import Runner
 from autopar.schedule import Job, Resource, schedule
 
@@ -121,7 +122,7 @@ class TaskGraph:
             msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
         fn, args, kwargs = plain(fn, args, kwargs)
-        task_name = name or str(getattr(fn, "__name__", None) or "task")
+        task_name = name or name_of(fn)
         if cost_s is not None and not (
             isinstance(cost_s, (int, float)) and 0 <= cost_s < float("inf")
         ):
@@ -130,15 +131,9 @@ class TaskGraph:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         for leaf in leaves:
             self._require_own(leaf, task_name)
-        for hidden in hidden_tasks(leaves):
-            msg = (
-                f"{hidden!r}, given to task {task_name!r}, lies in a container of another kind; "
-                f"expected lists, tuples and dicts. Pass it in one of these, or by itself."
-            )
-            raise ValueError(msg)
-        others = [leaf for leaf in leaves if not isinstance(leaf, (Task, torch.Tensor))]
-        require_none_hidden((args, kwargs), others, Task, f"task {task_name!r}", "tasks")
-        reach = Reach(fn, *others)
+        others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
+        require_tasks_seen((args, kwargs), others, task_name)
+        reach = Reach(*others, *([] if is_torchs(fn) else [fn]), code=True)
         told = declared(fn, args, kwargs, reach.names)
         if told.fault:
             msg = f"task {task_name!r} {told.fault}."
@@ -151,8 +146,9 @@ class TaskGraph:
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
         flat_given = [*args, *kwargs.values()]
         flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
-        reads = [leaf for leaf in given if isinstance(leaf, (Result, torch.Tensor))]
-        random = [random_numbers(str(place))] if told.random else []
+        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
+        random = [random_numbers(str(place))] if told.random or reach.random else []
+        random += [Stretch(("state", id(each))) for each in reach.states]
         grads = [gradients(str(place))] if told.gradients else []
         changed = [*written, *random, *(grads if told.gradients == "w" else [])]
         self._hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
@@ -163,7 +159,7 @@ class TaskGraph:
             reached=tuple(reach.memory),
             complete=told.complete,
             uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
-            or any(isinstance(each, _STORAGES) for each in reach.memory),
+            or any(issubclass(type(each), _STORAGES) for each in reach.memory),
         )
         return Task(self, number, task_name, place)
 
@@ -449,7 +445,7 @@ class TaskGraph:
 
         Tasks share a copy if none of them can hand it on, for others to change.
         """
-        if not isinstance(leaf, (Task, torch.Tensor)):
+        if not issubclass(type(leaf), (Task, torch.Tensor)):
             return leaf
         value = Result(leaf.number) if isinstance(leaf, Task) else leaf
         source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
@@ -478,7 +474,7 @@ class TaskGraph:
             except ValueError as error:
                 error.add_note(f"in task {name!r}")
                 raise
-        placed = (leaf.device for leaf in leaves if isinstance(leaf, (Task, torch.Tensor)))
+        placed = (leaf.device for leaf in leaves if issubclass(type(leaf), (Task, torch.Tensor)))
         return next(placed, cpu())
 
     def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
@@ -501,7 +497,7 @@ class TaskGraph:
         return Result(value.number) if isinstance(value, Task) else value
 
     def _require_own(self, value: Any, name: str) -> None:
-        if isinstance(value, Task) and value.graph is not self:
+        if type(value) is Task and value.graph is not self:
             msg = (
                 f"{value!r}, given to task {name!r}, is of another graph; expected one of this "
                 f"graph. Add it here, or pass its result."

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
-import types
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch.utils import _pytree as pytree
 
-# What nothing is hidden in, so that most leaves cost no more than a look at their type.
-_OPEN = {type(None), bool, int, float, complex, str, bytes, range, type}
-_ONCE = (types.GeneratorType, map, filter, zip)
+from autopar.memory import is_array
+from autopar.reach import ONCE, OPEN, attributes_of, keys_in
 
 
 def require_none_hidden(
@@ -37,16 +35,16 @@ def require_none_hidden(
     Raises:
         TypeError: There is some.
     """
-    for leaf in itertools.chain(leaves, _keys_in(values)):
-        if type(leaf) in _OPEN:
+    for leaf in itertools.chain(leaves, keys_in(values)):
+        if type(leaf) in OPEN:
             continue
-        if isinstance(leaf, _ONCE):
+        if type(leaf) in ONCE:
             msg = (
                 f"{name} holds a {type(leaf).__name__}; expected containers whose {what} are there "
                 f"already. Pass list(x) of it."
             )
             raise TypeError(msg)
-        if any(isinstance(each, kind) for each in pytree.tree_leaves(list(_inside(leaf)))):
+        if any(issubclass(type(each), kind) for each in pytree.tree_leaves(list(_inside(leaf)))):
             msg = (
                 f"{name} holds a {type(leaf).__name__} with {what} in it; expected {what} in "
                 f"lists, tuples and values of dicts, as others are not looked into. Pass them so, "
@@ -55,27 +53,12 @@ def require_none_hidden(
             raise TypeError(msg)
 
 
-def _keys_in(values: object) -> Iterator[object]:
-    """Keys of the dicts among nested containers, each time as something that holds them."""
-    if isinstance(values, dict):
-        if not set(map(type, values)) <= _OPEN:
-            yield set(values)
-        values = values.values()
-    elif not isinstance(values, (list, tuple, deque)):
-        return
-    for value in values:
-        yield from _keys_in(value)
-
-
 def _inside(leaf: object) -> Iterator[Any]:
     """What an object holds, as far as it can be seen without calling anything of its own."""
-    if isinstance(leaf, (Set, ValuesView)):
-        yield from leaf
-    elif isinstance(leaf, Mapping):
-        yield from leaf
-        yield from leaf.values()
-    elif str(getattr(leaf, "dtype", "")) == "object" and hasattr(leaf, "tolist"):  # NumPy's array
-        yield leaf.tolist()
-    yield from getattr(leaf, "__dict__", {}).values() if not isinstance(leaf, type) else ()
-    for slot in getattr(type(leaf), "__slots__", ()):
-        yield getattr(leaf, slot, None)
+    kind = type(leaf)
+    if issubclass(kind, (set, frozenset, dict, type({}.values()), type({}.keys()))):
+        yield from gc.get_referents(leaf)
+    elif is_array(leaf):
+        yield from gc.get_referents(leaf.tolist()) if leaf.dtype.hasobject else ()  # type: ignore[attr-defined]
+    if not issubclass(kind, type):
+        yield from attributes_of(leaf).values()
