@@ -17,9 +17,12 @@ import tempfile
 import threading
 import time
 
-import torch
+last = []  # called when pipelines have been left: what is registered first comes last
+atexit.register(lambda: [call() for call in last])
 
-from autopar import CopyPipeline
+import torch  # noqa: E402
+
+from autopar import CopyPipeline  # noqa: E402
 
 _PATIENCE_S = 30
 _SIGNALS = 200
@@ -107,8 +110,8 @@ def in_a_thread_that_goes_on():
         while True:
             time.sleep(1e-3)
 
-    # Once lanes are left. Python aborts if it ends while such a thread is somewhere inside torch.
-    atexit.register(told.wait, _PATIENCE_S)
+    # Python aborts if it ends while such a thread is somewhere inside torch.
+    last.append(lambda: told.wait(_PATIENCE_S))
     threading.Thread(target=consume, daemon=True).start()
     while len(held) < 3:
         time.sleep(1e-3)
