@@ -210,10 +210,10 @@ def sleepy(monkeypatch):
     """Each task begins late by a random time, or not."""
     chance, call = random.Random(0), Node.call
 
-    def late(node, results):
+    def late(node, results, **how):
         if chance.random() < 0.3:
             time.sleep(chance.uniform(0, 5e-4))
-        return call(node, results)
+        return call(node, results, **how)
 
     monkeypatch.setattr(Node, "call", late)
 

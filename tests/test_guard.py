@@ -468,3 +468,159 @@ def test_what_hooks_write_is_found_by_a_check():
     assert found.startswith("'total' comes after 'backward'")
     seen.zero_()
     assert graph.run()[total] == 6
+
+
+# -- places that are bound anew -------------------------------------------------------------------
+
+
+class Held:
+    x = None
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Running(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("x", torch.zeros(3))
+
+
+_bound = torch.zeros(3)
+
+
+def _binds_a_global():
+    global _bound
+    _bound = 0.5 * _bound + 1
+    return _bound.clone()
+
+
+def _binds_an_attribute(held):
+    held.x = torch.zeros(3)
+
+    def step():
+        held.x = 0.5 * held.x + 1
+        return held.x.clone()
+
+    return step, lambda: held.x.clone()
+
+
+def _binds_an_item(held, key):
+    def step():
+        held[key] = 0.5 * held[key] + 1
+        return held[key].clone()
+
+    return step, lambda: held[key].clone()
+
+
+def _binds_a_variable():
+    x = torch.zeros(3)
+
+    def step():
+        nonlocal x
+        x = 0.5 * x + 1
+        return x.clone()
+
+    return step, lambda: x.clone()
+
+
+def _binds_a_parameter():
+    layer = nn.Linear(3, 3)
+
+    def step():
+        layer.weight = nn.Parameter(0.5 * layer.weight.detach() + 1)
+        return layer.weight.detach().clone()
+
+    return step, lambda: layer.weight.detach().clone()
+
+
+def _binds_both_of_two():
+    held = Held()
+    held.x, held.y = torch.zeros(3), torch.ones(3)
+
+    def swap():
+        held.x, held.y = held.y, held.x
+        return held.x.clone()
+
+    return swap, lambda: held.y.clone()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (_binds_a_global, lambda: _bound.clone()),
+        lambda: _binds_an_attribute(Held()),
+        lambda: _binds_an_attribute(Slotted()),
+        lambda: _binds_an_attribute(Running()),
+        lambda: _binds_an_attribute(types.SimpleNamespace()),
+        lambda: _binds_an_attribute(Held),
+        lambda: _binds_an_item({"x": torch.zeros(3)}, "x"),
+        lambda: _binds_an_item([torch.zeros(3)], 0),
+        lambda: _binds_an_item(torch.nn.ParameterList([torch.zeros(3)]), 0),
+        _binds_a_variable,
+        _binds_a_parameter,
+        _binds_both_of_two,
+    ],
+    ids=[
+        *("global", "object", "slots", "buffer", "namespace", "class"),
+        *("dict", "list", "module", "closure", "weight", "swap"),
+    ],
+)
+def test_who_binds_a_place_anew_comes_after_those_before(make):
+    bind, read = make()
+    graph = TaskGraph(cpu_lanes=3)
+    tasks = [graph.add(fn) for fn in (read, bind, read, bind, read)]
+    graph.check()
+    order = [graph.plan().nodes[each.number].before for each in tasks]
+    assert order == [set(), {0}, {1}, {1, 2}, {3}]
+    graph.run()
+    assert graph.check() == []
+
+
+def test_who_makes_what_nobody_else_uses_binds_nothing():
+    class Lazy:
+        def __init__(self):
+            self.cache, self.more = None, {}
+
+        def __call__(self, x):
+            if self.cache is None:
+                self.cache = torch.arange(3)
+                self.more["made"] = self.cache + 1
+                self.new = self.cache + 2
+            return x + self.cache
+
+    graph = TaskGraph(cpu_lanes=3)
+    for _ in range(3):
+        graph.add(Lazy(), torch.ones(3))
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU()).eval()
+    for _ in range(2):
+        graph.add(lambda x: model(x), torch.ones(3))
+    assert graph.check() == []
+
+
+@pytest.mark.parametrize("give", [lambda x: ({"x": x},), lambda x: ([x],), lambda x: ([[x]],)])
+def test_a_container_that_is_made_anew_is_not_to_be_changed(give):
+    def changes(held):
+        if isinstance(held, dict):
+            held["x"] = held["x"] + 1
+        else:
+            held.append(torch.ones(1))
+
+    graph = TaskGraph()
+    graph.add(changes, *give(torch.zeros(3)))
+    with pytest.raises(RuntimeError, match="task 'changes' puts tensors into a list or a dict"):
+        graph.check()
+
+
+def test_an_item_of_a_result_may_be_bound_anew():
+    def changes(held):
+        held["x"] = held["x"] + 1
+
+    graph = TaskGraph(cpu_lanes=3)
+    held = graph.add(lambda: {"x": torch.zeros(3)})
+    first = graph.add(lambda held: held["x"].sum(), held)
+    graph.add(changes, held)
+    last = graph.add(lambda held: held["x"].sum(), held)
+    assert len(graph.check()) == 2
+    assert graph.run()[[first, last]] == [0, 3]

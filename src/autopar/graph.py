@@ -325,7 +325,8 @@ class TaskGraph:
         return [
             f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
             for node in new
-            for before in sorted(node.before - ancestors(old, node.number))
+            for before in sorted(node.before - old[node.number].before)
+            if before not in ancestors(old, node.number)
         ]
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:

@@ -248,7 +248,7 @@ class Run:
     def _closely(self, node: Node) -> Any:
         """Run a task, and observe its operators if that is needed and was not done yet."""
         number, results, known = node.number, self._results, self._guard.known
-        call = functools.partial(node.call, results)
+        call = functools.partial(node.call, results, closely=True)
         if number in known.observed:
             return call()
         if self._learning is None:
@@ -374,6 +374,8 @@ class Run:
                 except BaseException as error:
                     self._fail(entry_of[node.number], error)
                 self._issue(node.number)
+        if self._error is None:
+            self._learning.end(self._results)
 
     def _do_alone(self, node: Node, gpus: list[torch.device], alone: bool) -> None:
         """Do a node, and wait for it."""

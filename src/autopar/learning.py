@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from autopar.access import Stretch
 from autopar.aliasing import keys_of, stretches_of
 from autopar.guard import Guard, versions_of
 from autopar.memory import memory_in
 from autopar.node import Node, Result, ancestors
 from autopar.observer import Seen
+from autopar.reach import Reach
+from autopar.slots import Slot, Slots
 
 
 class Learning:
@@ -29,6 +33,16 @@ class Learning:
         self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, Stretch] = {}
+        self._reached: dict[tuple[int, ...], Reach] = {}
+        self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
+
+    def end(self, results: Sequence[Any]) -> None:
+        """Let those who come to slots that others bind anew keep the program's order."""
+        for node in self._guard.nodes if self._bound else ():
+            slots = self._slots(node, results)
+            reads = {_slot(each) for each in self._bound if each in slots}
+            self._add(node.number, reads, set())
+        self._guard.known.kept += self._bound.values()
 
     def own(self, number: int, value: Any) -> None:
         """Note whose result memory is."""
@@ -46,7 +60,10 @@ class Learning:
         ground, number = self._ground, node.number
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         versions = versions_of([*self._guard.tensors[number], *given])
+        slots = self._slots(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
+        bound = dict(slots.changed())
+        self._bound.update(bound)
         returned = [*memory_in(value)]
         own = {key for each in returned for key in keys_of(each) if ground.find(each) is None}
         done = [each for each in seen.outside() if each.key not in own]
@@ -63,13 +80,22 @@ class Learning:
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
                 found[True].update(self._owners.get(key) or lies for lies in stretches_of(tensor))
-        self._add(number, found[False], found[True])
+        self._add(number, found[False], found[True].union(map(_slot, bound)))
         self.own(number, value)
         for key, alive in seen.left():
             if key not in ground:
                 ground.keep(key, alive)
                 self._owners[key] = Stretch(("left", number))
         return value
+
+    def _slots(self, node: Node, results: Sequence[Any]) -> Slots:
+        """What the slots that a task can come to hold now."""
+        leaves = [results[each.node] if isinstance(each, Result) else each for each in node.leaves]
+        values = [each for each in (node.fn, *leaves) if not isinstance(each, torch.Tensor)]
+        key = tuple(map(id, values))  # of what the graph and the results keep
+        if key not in self._reached:
+            self._reached[key] = Reach(*values, code=True)
+        return Slots(self._reached[key])
 
     def _add(self, number: int, reads: set[Stretch], writes: set[Stretch]) -> None:
         """Note what a task reads and writes, if that is new."""
@@ -86,6 +112,10 @@ class Learning:
         if reads or writes:
             hazards.add(number, reads, writes)
             self._guard.known.found = True
+
+
+def _slot(slot: Slot) -> Stretch:
+    return Stretch(("slot", slot))
 
 
 def _stretches(values: list[Any]) -> set[Stretch]:

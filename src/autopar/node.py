@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.memory import memory_in
+from autopar.memory import MEMORY, memory_in
 
 
 class Task:
@@ -77,8 +77,13 @@ class Node:
         given = {leaf.node for leaf in self.leaves if isinstance(leaf, Result)}
         return self.after | given
 
-    def call(self, results: list[Any]) -> Any:
-        """Run it in the calling thread, on its current streams, given all results so far."""
+    def call(self, results: list[Any], *, closely: bool = False) -> Any:
+        """Run it in the calling thread, on its current streams, given all results so far.
+
+        Raises:
+            RuntimeError: It has changed a container that is made anew for each call, and is
+                watched closely.
+        """
         if self.at_once is not None:
             return self.at_once()
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
@@ -86,7 +91,10 @@ class Node:
             return pytree.tree_map(self._copied, leaves[0])
         if self.keywords is None:
             args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-            return self.fn(*args, **kwargs)
+            value = self.fn(*args, **kwargs)
+            if closely:
+                self._require_as_before(leaves, (args, kwargs))
+            return value
         args, kwargs = self._flat(leaves)
         return self.fn(*args, **kwargs)
 
@@ -99,6 +107,18 @@ class Node:
             return None
         args, kwargs = self._flat(self.leaves)
         return functools.partial(self.fn, *args, **kwargs)
+
+    def _require_as_before(self, leaves: Sequence[Any], given: Any) -> None:
+        numbers = {*map(id, leaves)}
+        now = pytree.tree_leaves(given, is_leaf=lambda each: id(each) in numbers)
+        old = [id(each) for each in leaves if isinstance(each, MEMORY)]
+        if old != [id(each) for each in now if isinstance(each, MEMORY)]:
+            msg = (
+                f"task {self.name!r} puts tensors into a list or a dict that it is given, or takes "
+                f"some out, and each run makes new ones; expected containers that stay as they "
+                f"are. Use copy_ into a tensor that is there, or return what it makes."
+            )
+            raise RuntimeError(msg)
 
     def _flat(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Arguments and keyword arguments, where no argument is a container."""

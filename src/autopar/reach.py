@@ -78,6 +78,7 @@ class Reach:
         states: What each use changes: iterators, and generators of random numbers.
         names: Names of attributes and globals.
         whole: Whether all of it was understood; otherwise there may be more.
+        seen: All that was looked at, by its number.
     """
 
     def __init__(self, *values: Any, code: bool = False) -> None:
@@ -86,6 +87,7 @@ class Reach:
         self.states: list[Any] = []
         self.names: set[str] = set()
         self.whole = True
+        self.seen: dict[int, Any] = {}  # by id, and kept, as ids are used again
         self.code = code
         self._draws = self._draws_in_training = self._trains = False
         self._methods: set[int] = set()  # functions of modules, by id
@@ -100,7 +102,7 @@ class Reach:
         return self._draws or (self._draws_in_training and self._trains)
 
     def _follow(self, values: Iterable[Any]) -> None:
-        seen: dict[int, Any] = {}  # by id, and kept, as ids are used again
+        seen = self.seen
         left: Iterable[Any] = values
         while left:
             held: list[Any] = []
