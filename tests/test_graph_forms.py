@@ -732,11 +732,11 @@ def worst(graph, writer, reader):
     if held:
         assert lanes[writer.number] != lanes[reader.number], "they can't run at once"
 
-    def late(node, results):
+    def late(node, results, **how):
         if held and node.number == writer.number:
             assert read.wait(_WAIT_S)
         try:
-            return call(node, results)
+            return call(node, results, **how)
         finally:
             if node.number == reader.number:
                 read.set()

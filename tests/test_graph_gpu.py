@@ -51,9 +51,9 @@ class Late:
 def late(spin, monkeypatch):
     late, call = Late(spin), Node.call
 
-    def delayed(node, results):
+    def delayed(node, results, **how):
         late.delay(node)
-        return call(node, results)
+        return call(node, results, **how)
 
     monkeypatch.setattr(Node, "call", delayed)
     return late

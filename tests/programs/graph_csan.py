@@ -26,9 +26,9 @@ def shown_tasks(seen):
     """Note all tasks and copies; CSAN sees them, as the caller's modes hold in its graphs."""
     call = Node.call
 
-    def shown(node, results):
+    def shown(node, results, **how):
         seen.append(node.name)
-        return call(node, results)
+        return call(node, results, **how)
 
     return mock.patch.object(Node, "call", shown)
 
