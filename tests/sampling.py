@@ -25,6 +25,8 @@ def names_of(marks):
 def few(marks, chance):
     """Cases that show each value of each parameter, and so for each value with marks (GPUs)."""
     parameters = [[_case(value, mark) for value in mark.args[1]] for mark in marks]
+    if not all(parameters):
+        return  # a parameter without values has no cases, as without this
     count = max((len(cases) for cases in parameters if not _is_marked(cases)), default=1)
     for kept in product(*(cases if _is_marked(cases) else [None] for cases in parameters)):
         columns = [

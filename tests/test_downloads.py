@@ -3,6 +3,7 @@
 From an empty folder, with autopar installed but no checkout, and without a GPU.
 """
 
+import ast
 import json
 import os
 import shutil
@@ -55,32 +56,38 @@ def test_it_begins_with_the_install_line(notebook):
 
 
 @each_page
-def test_it_runs(notebook, installed, tmp_path):
-    """Both at once: they time their work, but here only whether they run is of interest."""
-    by_ipython = Path(__file__).parent / "programs" / "notebook.py"
-    commands = [[by_ipython, notebook], [script_of(notebook)]]
+def test_the_notebook_has_the_code_of_the_script(notebook):
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"][1:]  # but the install line
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    script = ast.parse(script_of(notebook).read_text(encoding="utf-8"))
+    without_prose = [each for each in script.body if not _is_text(each)]
+    assert list(map(ast.dump, ast.parse(code).body)) == list(map(ast.dump, without_prose))
+
+
+def _is_text(statement):
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def by_ipython(notebook):
+    return [Path(__file__).parent / "programs" / "notebook.py", notebook]
+
+
+def by_python(notebook):
+    return [script_of(notebook)]
+
+
+@pytest.mark.stress  # one way for each page otherwise: both have the same code
+@pytest.mark.parametrize("page", [path.stem for path in _PAGES])
+@pytest.mark.parametrize("way", [by_ipython, by_python])
+def test_it_runs(page, way, installed, tmp_path):
+    (notebook,) = _DOWNLOADS.glob(f"*/{page}.ipynb")
     settings = {"PYTHONPATH": str(installed), "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
     settings |= {"PYTHONWARNINGS": "default", "IPYTHONDIR": str(tmp_path / ".ipython")}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AUTOPAR_")} | settings
-    started = []
-    try:
-        for number, command in enumerate(commands):
-            folder = tmp_path / f"empty_{number}"
-            folder.mkdir()
-            with (tmp_path / f"said_{number}").open("wb") as said:
-                started.append(
-                    subprocess.Popen(
-                        [sys.executable, *map(str, command)],
-                        cwd=folder,
-                        env=environment,
-                        stdout=said,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-        statuses = [each.wait(_LONGEST_S) for each in started]
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
-    ends = [(tmp_path / f"said_{n}").read_text(encoding="utf-8")[-2000:] for n in range(2)]
-    assert statuses == [0, 0], "\n".join(ends)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    command = [sys.executable, *map(str, way(notebook))]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LONGEST_S
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

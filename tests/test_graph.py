@@ -41,13 +41,11 @@ def mistakes(seeds, **options):
     return found
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("seeds", every(len(_SHARES), _SHARES, str))
 def test_every_order_gives_the_bits_of_the_program(seeds):
     assert mistakes(seeds) == {}
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("seeds", every(2, [range(25), range(25, 100)], str))
 def test_every_lane_may_be_late(seeds):
     with labels():
@@ -57,7 +55,6 @@ def test_every_lane_may_be_late(seeds):
                 assert case.simulate(starving(random.Random(seed), {lane})) == [], (seed, lane)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("seeds", every(2, [range(50), range(50, 300)], str))
 def test_copies_that_are_written_are_nobody_elses(seeds):
     assert mistakes(seeds, copies_written=True) == {}
@@ -102,7 +99,6 @@ def with_a_copy_missed(plan):
                 yield dataclasses.replace(plan, nodes=nodes)
 
 
-@pytest.mark.no_cover
 def test_a_dropped_wait_is_found():
     seen = []
     with labels():
@@ -119,7 +115,6 @@ def test_a_dropped_wait_is_found():
     assert sum(hazards) > 0.3 * len(hazards)  # many results may alias, and don't
 
 
-@pytest.mark.no_cover
 def test_a_missed_copy_is_found():
     seen = []
     with labels():
@@ -138,7 +133,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_seeded_fault_is_found(monkeypatch, fault):
     owner, name, wrong = FAULTS[fault]

@@ -22,7 +22,7 @@ import torch
 import autopar
 from autopar import CopyPipeline, load, parcel, ring, transfer
 
-pytestmark = [pytest.mark.stress, pytest.mark.no_cover]
+pytestmark = pytest.mark.stress
 DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
 _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
 _PROMPT_S = 0.5  # what a wait may take to end once Ctrl-C was pressed

@@ -698,7 +698,6 @@ def interrupted_at(number, run):
     return next(places)
 
 
-@pytest.mark.no_cover
 @on_devices
 @pytest.mark.parametrize("part", PARTS)
 def test_ctrl_c_anywhere_from_the_opening_to_the_end_leaves_nothing_that_waits(
@@ -746,7 +745,6 @@ def fails_at(number, run):
     return next(calls)
 
 
-@pytest.mark.no_cover
 @on_devices
 @pytest.mark.parametrize("part", PARTS)
 def test_whatever_fails_in_its_threads_nobody_waits_for_ever(in_time, part, device):
