@@ -45,11 +45,13 @@ class Stream:
 
 def make_up_a_gpu():
     """What a CUDA lane calls, without a GPU."""
-    torch.cuda.Event, torch.cuda.Stream = Event, Stream
+    torch.cuda.Event = Event
+    stream.new_stream = lambda device, priority=0: Stream()
     torch.cuda.current_stream = lambda device=None: Stream()
     torch.cuda.stream = contextlib.nullcontext
     stream.device_clock = lambda device, max_age_s=0: SimpleNamespace()
-    modes._C = SimpleNamespace(**vars(torch._C), _cuda_maybeExchangeDevice=lambda index: index)
+    exchange = {"_cuda_maybeExchangeDevice": lambda index: index}
+    modes._C = SimpleNamespace(**{**vars(torch._C), **exchange})
 
 
 def new_lane(kind):

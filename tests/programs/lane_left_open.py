@@ -6,6 +6,7 @@ Usage: python lane_left_open.py idle|blocked|exception|exit|thread|fork
 import os
 import sys
 import threading
+import warnings
 
 from autopar import cpu_lane
 
@@ -52,6 +53,7 @@ def main(how):
         lane.__enter__()
         held = lane.submit(block)
         begun.wait()
+        warnings.simplefilter("ignore")  # Python 3.12 says that a lock may be held: none is
         child = os.fork()
         if not child:
             try:
