@@ -280,6 +280,23 @@ def test_a_check_orders_who_draws_random_numbers():
     assert all(torch.equal(each, torch.rand(3)) for each in found)
 
 
+def test_samples_of_distributions_stay_in_order():
+    graph = TaskGraph(cpu_lanes=2)
+    normal = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
+    fns = [
+        normal.sample,
+        lambda: normal.rsample(),
+        lambda: torch.distributions.Exponential(1.0).sample(),
+    ]
+    tasks = [graph.add(fn) for fn in fns]
+    assert graph.plan().nodes[1].before == {0}
+    assert graph.plan().nodes[2].before == {1}
+    torch.manual_seed(0)
+    found = graph.run()[tasks]
+    torch.manual_seed(0)
+    assert all(map(torch.equal, found, [fn() for fn in fns]))
+
+
 def test_dropout_of_nothing_draws_no_random_numbers():
     graph, q = TaskGraph(cpu_lanes=2), torch.rand(1, 2, 3, 4)
     attend = nn.functional.scaled_dot_product_attention

@@ -19,6 +19,7 @@ from autopar.loads import loaded, loads_of
 NEVER, SWITCHED, ALWAYS = range(3)  # switched: unless it is told not to
 ROUTINES = (types.BuiltinFunctionType, types.MethodDescriptorType)
 _SWITCHES = {"training", "train", "dropout", "dropout_p"}
+_SAMPLES = {"sample", "rsample", "sample_n"}  # of torch.distributions
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -67,8 +68,8 @@ def is_torchs(fn: Any) -> bool:
 
 
 def method_draws(name: str) -> bool:
-    """Whether a name is that of a method of tensors that draws random numbers."""
-    return name in _METHODS and chance_of_operator(f"aten::{name}") == ALWAYS
+    """Whether a name is that of a method of tensors or distributions that draws random numbers."""
+    return name in _SAMPLES or (name in _METHODS and chance_of_operator(f"aten::{name}") == ALWAYS)
 
 
 def is_switched_off(values: Mapping[str, Any]) -> bool:
