@@ -373,12 +373,6 @@ def test_submitting_what_cannot_be_run(arguments, after, match):
         lane.submit(*arguments, after=after)
 
 
-@pytest.mark.parametrize("threads", [0, -1])
-def test_a_lane_needs_a_thread(threads):
-    with pytest.raises(ValueError, match=f"threads is {threads}; expected at least 1"):
-        cpu_lane(threads)
-
-
 def test_a_lane_has_a_known_kind():
     with pytest.raises(ValueError, match="'idle'; expected one of compute, copy"):
         cpu_lane(kind="idle")

@@ -3,8 +3,12 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
+import functools
 import gc
+import math
+import re
 import threading
 import traceback
 import weakref
@@ -12,7 +16,7 @@ import weakref
 import pytest
 import torch
 
-from autopar import TaskGraph, cpu_lane, timeline_of_handles
+from autopar import CopyPipeline, TaskGraph, cpu_lane, cuda_lane, timeline_of_handles
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10
@@ -509,3 +513,80 @@ def test_a_lane_is_opened_inside_a_task_of_another():
     with cpu_lane(1) as lane:
         assert lane.submit(inner).result() == 2
         assert lane.submit(torch.get_num_threads).result() == 1
+
+
+FINE = (None, 0, 1.5, 10**12)  # seconds
+WRONG = [None, "a", 1.5, True, -1, 0, 10**12, math.nan, [], object()]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    {
+        "threads": cpu_lane,
+        "kind": lambda value: cpu_lane(kind=value),
+        "device": lambda value: cuda_lane("cpu" if value in (None, 0) else value),
+        "cpu_lanes": lambda value: TaskGraph(cpu_lanes=0 if value is None else value),
+        "streams": lambda value: TaskGraph(streams=value),
+        "cost_s": lambda value: TaskGraph().add(int, cost_s=-1 if value in FINE else value),
+        "slots": lambda value: CopyPipeline("cpu", slots=-1 if value == 10**12 else value),
+    }.items(),
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_no_number_or_place_can_be_is_refused_by_the_arguments_name(argument, call, value):
+    with pytest.raises(ValueError, match=f"^{argument}.* is .*; expected "):
+        call(value)
+
+
+@pytest.mark.parametrize("value", [1.5, True, 0, [], object], ids=repr)
+def test_what_no_name_or_list_can_be_is_refused_by_the_arguments_name(value):
+    with cpu_lane() as lane:
+        for refused in (
+            lambda: cpu_lane(name=value),
+            lambda: lane.submit(int, name=value),
+            lambda: TaskGraph().add(int, name=value),
+        ):
+            with pytest.raises(TypeError, match="^name is .*; expected text"):
+                refused()
+        for refused in (
+            lambda: lane.submit(int, after=value or None),
+            lambda: TaskGraph().add(int, writes=value or torch.ones(2)),
+        ):
+            with pytest.raises(TypeError, match="^(after|writes of task 'int') is .*; expected "):
+                refused()
+
+
+def test_context_variables_hold_in_tasks_and_end_with_them():
+    variable = contextvars.ContextVar("variable", default="before")
+
+    def get_and_set():
+        found = variable.get()
+        variable.set("in a task")
+        return found
+
+    with cpu_lane() as lane:
+        before = lane.submit(get_and_set)
+        token = variable.set("of the caller")
+        after, graph = lane.submit(get_and_set), TaskGraph()
+        tasks = [graph.add(get_and_set), graph.add(variable.get)]
+        found = graph.run()[tasks]
+        variable.reset(token)
+        assert (before.result(), after.result()) == ("before", "of the caller")
+    assert found[0] == "of the caller"
+    assert variable.get() == "before"
+
+
+def test_a_task_without_a_name_is_called_as_what_it_runs():
+    with cpu_lane() as lane:
+        module = lane.submit(torch.nn.ReLU(), torch.ones(1))
+        partial = lane.submit(functools.partial(torch.add, 1), 1)
+        other = lane.submit(lambda: 1)
+    assert "'ReLU'" in str(module)
+    assert "'add'" in str(partial)
+    assert re.search(r"'<lambda> in test_lane_forms.py:\d+'", str(other))
+
+
+def test_errors_of_a_map_say_map():
+    with CopyPipeline("cpu") as pipeline, pytest.raises(ValueError, match="on purpose") as caught:
+        list(pipeline.map(lambda x: fail(), [torch.ones(1)]))
+    assert caught.value.__notes__ == ["in item 0 of map from cpu"]

@@ -10,6 +10,8 @@ import torch
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
 _free_streams: dict[tuple[int, int], list[int]] = {}
 
+_LAST_INDEX = 127  # torch keeps a device's number in a byte
+
 
 def cpu() -> torch.device:
     """The CPU."""
@@ -45,8 +47,10 @@ def present(device: torch.device | str | int) -> torch.device:
         ValueError: The device is neither a CPU nor a CUDA GPU of this machine.
     """
     try:
+        if isinstance(device, bool) or (isinstance(device, int) and device > _LAST_INDEX):
+            raise TypeError(device)  # torch takes one for a number, and the other's last bits
         found = gpu(device) if isinstance(device, int) else torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         msg = f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu' or 'cuda:0'"
         raise ValueError(msg) from error
     if found.type == "cpu":

@@ -13,6 +13,7 @@ import functools
 import operator
 import os
 import statistics
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -30,6 +31,7 @@ from autopar.device import cpu, present
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
+from autopar.lane import require_text
 from autopar.node import Node, Result, Task, ancestors, resource_of
 from autopar.observer import gradients, random_numbers
 from autopar.plan import Plan
@@ -39,6 +41,7 @@ from autopar.schedule import Job, Resource, schedule
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
+_MOST_LANES = 1024  # each is a thread, or a stream
 # Code that names these may write where no version counter moves.
 _UNCOUNTED = {"data", "batch_norm", "instance_norm", "untyped_storage", "storage"} | {
     "setattr",
@@ -62,7 +65,7 @@ class TaskGraph:
         streams: CUDA streams for the tasks of each GPU.
 
     Raises:
-        ValueError: There are no lanes or no streams.
+        ValueError: There are no lanes or no streams, or far too many.
 
     >>> graph = TaskGraph()
     >>> two = graph.add(torch.add, torch.ones(2), 1)
@@ -73,8 +76,9 @@ class TaskGraph:
 
     def __init__(self, *, cpu_lanes: int | None = None, streams: int = 4) -> None:
         most = min(_MOST_CPU_LANES, os.cpu_count() or 1)
-        self.cpu_lanes = _at_least_one("cpu_lanes", most if cpu_lanes is None else cpu_lanes)
-        self.streams = _at_least_one("streams", streams)
+        given = most if cpu_lanes is None else cpu_lanes
+        self.cpu_lanes = _at_least_one("cpu_lanes", given, _MOST_LANES)
+        self.streams = _at_least_one("streams", streams, _MOST_LANES)
         self._nodes: list[Node] = []
         self._hazards = Hazards()
         self._known = Known()
@@ -107,13 +111,14 @@ class TaskGraph:
             fn: What to call.
             *args: Its arguments; tasks and tensors may be in nested containers.
             device: Where it runs; with its first task or tensor if not given, else on the CPU.
-            name: Its name; the function's if not given.
+            name: Its name; if not given, the function's, or that of the module's class.
             writes: The tasks' results, tensors and arrays that it changes in place.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments.
 
         Raises:
-            TypeError: `fn` can't be called, or `writes` holds something else.
+            TypeError: `fn` can't be called, `name` is no text, or `writes` is, or holds, something
+                else.
             ValueError: A task is of another graph or in a container that can't be looked into, the
                 device is not on this machine, the cost is no time, or what is written is a task
                 that is no argument, or lies on another device.
@@ -122,9 +127,16 @@ class TaskGraph:
             msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
         fn, args, kwargs = plain(fn, args, kwargs)
-        task_name = name or name_of(fn)
+        task_name = name_of(fn) if name is None or name == "" else name
+        require_text("name", task_name)
+        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable):
+            kind = type(writes).__name__
+            msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
+            raise TypeError(msg)
         if cost_s is not None and not (
-            isinstance(cost_s, (int, float)) and 0 <= cost_s < float("inf")
+            type(cost_s) is not bool
+            and isinstance(cost_s, (int, float))
+            and 0 <= cost_s < float("inf")
         ):
             msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
             raise ValueError(msg)
@@ -517,8 +529,9 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _at_least_one(name: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        msg = f"{name} is {value!r}; expected a whole number of at least 1."
+def _at_least_one(name: str, value: int, most: int = sys.maxsize) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        up_to = f", and at most {most:,}" if most < sys.maxsize else ""
+        msg = f"{name} is {value!r}; expected a whole number of at least 1{up_to}."
         raise ValueError(msg)
     return value

@@ -11,6 +11,7 @@ A task waits for the handles among its arguments and in `after=`:
 
 from __future__ import annotations
 
+import contextvars
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from typing import Any, Self, TypeVar
 
 import torch
 
+from autopar.calls import name_of
 from autopar.handle import Handle, cuda_tensors
 from autopar.modes import caller_modes
 from autopar.outcome import forget_own_locals, note
@@ -47,9 +49,10 @@ class Lane(ABC):
     """
 
     def __init__(self, name: str, device: torch.device, kind: str) -> None:
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             msg = f"kind is {kind!r}; expected one of {', '.join(KINDS)}"
             raise ValueError(msg)
+        require_text("name", name)
         self.name = name
         self.device = device
         self.kind = kind
@@ -75,27 +78,33 @@ class Lane(ABC):
         names; what it finds in other ways, such as a module's parameters, must be an argument.
 
         What holds in the calling thread holds in the task: grad and inference mode, autocast, the
-        default device, other modes of PyTorch, hooks for saved tensors and, on a CPU lane, the
-        current GPU.
+        default device, other modes of PyTorch, hooks for saved tensors, the values of context
+        variables and, on a CPU lane, the current GPU.
 
         Args:
             fn: The task.
             *args: Its arguments.
-            name: The task's name; the function's if not given.
+            name: The task's name; if not given, the function's, or that of the module's class.
             after: Tasks that must be done before, on any lane.
             **kwargs: Its keyword arguments.
 
         Raises:
             RuntimeError: The lane is not open, or the caller is inside a transform of `torch.func`.
-            TypeError: `fn` can't be called, or `after` holds something other than handles.
+            TypeError: `fn` can't be called, `name` is no text, or `after` is, or holds, something
+                other than handles.
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
         self._require_open()
-        modes = caller_modes()
+        modes, context = caller_modes(), contextvars.copy_context()
         if self.device.type == "cuda":
             modes = modes._replace(gpu=self.device.index)
         if not callable(fn):
             msg = f"fn is {fn!r}; expected a function. Write submit(fn, x), not submit(fn(x))."
+            raise TypeError(msg)
+        if name is not None:
+            require_text("name", name)
+        if not isinstance(after, Iterable):
+            msg = f"after is {after!r}; expected an iterable of handles. Pass a list of them."
             raise TypeError(msg)
         after = tuple(after)
         for before in after:
@@ -103,7 +112,7 @@ class Lane(ABC):
                 msg = f"after holds {before!r}; expected handles, as Lane.submit returns them"
                 raise TypeError(msg)
         given = tuple(arg for arg in (*args, *kwargs.values()) if isinstance(arg, Handle))
-        task_name = name or str(getattr(fn, "__name__", "task"))
+        task_name = name or name_of(fn)
         handle: Handle[T] = Handle(task_name, self.name, self.device, self.kind)
         handle.waits_for, handle.urge = self._waits_for, self._go_on
         captured = tuple(cuda_tensors(reached_by(fn)))
@@ -111,7 +120,7 @@ class Lane(ABC):
         if self.device.type == "cuda":
             devices.add(self.device)
         ready = _queued_work(devices)
-        task = Task(handle, fn, args, kwargs, captured, (*after, *given), ready, modes)
+        task = Task(handle, fn, args, kwargs, captured, (*after, *given), ready, modes, context)
         try:
             self._waiting[handle] = None  # before the look: who closes the lane looks here after it
             self._require_open()
@@ -260,6 +269,17 @@ class Lane(ABC):
     @abstractmethod
     def _come_to(self, task: Task[Any]) -> None:
         """Wait until a task's turn has come."""
+
+
+def require_text(argument: str, value: object) -> None:
+    """Refuse a name that is no text.
+
+    Raises:
+        TypeError: It isn't.
+    """
+    if not isinstance(value, str):
+        msg = f"{argument} is {value!r}; expected text. Leave it out for a name by itself."
+        raise TypeError(msg)
 
 
 def _is_ctrl_c(error: BaseException) -> bool:

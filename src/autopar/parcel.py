@@ -116,6 +116,7 @@ class ToHostParcels(Parcels):
         given: Whether they are all there already.
         out: Where to copy to, if not to fresh memory.
         pin: Whether fresh memory is to be pinned.
+        verb: What the program called, for errors.
     """
 
     ahead_at_first = sys.maxsize  # all that there may be: it is computed meanwhile
@@ -129,8 +130,9 @@ class ToHostParcels(Parcels):
         given: bool = False,
         out: Iterator[torch.Tensor] | None = None,
         pin: bool = False,
+        verb: str = "to_host",
     ) -> None:
-        super().__init__(f"to_host from {stream.device}", stream, source, given)
+        super().__init__(f"{verb} from {stream.device}", stream, source, given)
         self._slot_bytes = slot_bytes
         self._out = out
         self._pin = pin

@@ -39,13 +39,19 @@ def cuda_lane(
         priority: The stream's priority; lower numbers go first.
 
     Raises:
-        ValueError: The device is not a GPU, or not on this machine; or an unknown kind.
+        ValueError: The device is not a GPU, or not on this machine, the kind is unknown, or the
+            priority is no whole number.
+        TypeError: The name is no text.
     """
     found = present(gpu(0) if device is None else device)
     if found.type != "cuda":
         msg = f"device is {found}; expected a CUDA GPU. For work on the CPU take cpu_lane()."
         raise ValueError(msg)
-    return CudaLane(found, name or f"{found} lane {next(_numbers)}", kind, priority)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        msg = f"priority is {priority!r}; expected a whole number, such as 0; lower goes first."
+        raise ValueError(msg)
+    given = f"{found} lane {next(_numbers)}" if name is None else name
+    return CudaLane(found, given, kind, priority)
 
 
 class CudaLane(Lane):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -31,6 +32,7 @@ class Task(Generic[T]):
     after: tuple[Handle[Any], ...]
     ready: Mapping[torch.device, torch.cuda.Event]  # after what its submitter had queued there
     modes: Modes  # its submitter's
+    context: contextvars.Context  # a copy of its submitter's
 
     def arguments(self) -> Arguments:
         """Its arguments, with values in place of handles, whose tasks must be issued."""
@@ -42,7 +44,7 @@ class Task(Generic[T]):
         args, kwargs = arguments
         use_on_current_streams((arguments, self.captured))
         with self.modes, annotate(self.handle.name):
-            return self.fn(*args, **kwargs)
+            return self.context.run(self.fn, *args, **kwargs)
 
     def require_dependencies(self) -> None:
         """Refuse to run without what the task waits for."""

@@ -127,6 +127,15 @@ class CopyPipeline:
             RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `tensors` raised, after the items before. Errors name their item.
         """
+        return self._to_host(tensors, out, pin, "to_host")
+
+    def _to_host(
+        self,
+        tensors: Iterable[torch.Tensor],
+        out: Iterable[torch.Tensor] | None,
+        pin: bool,
+        verb: str,
+    ) -> Iterator[torch.Tensor]:
         if pin and out is not None:
             msg = "out and pin are both given; expected one: results go to out, or are allocated."
             raise ValueError(msg)
@@ -140,6 +149,7 @@ class CopyPipeline:
                 given=_is_given(tensors),
                 out=out,
                 pin=pin and self.device.type == "cuda",
+                verb=verb,
             )
         return self._relay(ring, parcels)
 
@@ -199,7 +209,8 @@ class CopyPipeline:
             msg = f"fn is {fn!r}; expected a function. Write map(fn, batches), not map(fn(x))."
             raise TypeError(msg)
         on_device = self.prefetch(batches)
-        return _closing(self.to_host((fn(batch) for batch in on_device), out, pin), on_device)
+        results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
+        return _closing(results, on_device)
 
     def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.

@@ -23,6 +23,7 @@ from autopar.task import Task
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
+_MOST_THREADS = 1024  # more than machines have cores: each of them is started
 _LAST_WAIT_S = 2.0  # at the end of the process, for tasks of lanes that were not left
 
 
@@ -36,7 +37,8 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
         kind: What its tasks are in a timeline: `compute`, `copy` or `host`.
 
     Raises:
-        ValueError: Fewer than one thread, or an unknown kind.
+        ValueError: The number of threads is not a whole one, from 1 up, or the kind is unknown.
+        TypeError: The name is no text.
 
     >>> with cpu_lane() as lane:
     ...     three = lane.submit(lambda: 1 + 2)
@@ -44,10 +46,17 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
     >>> six.result()
     6
     """
-    if threads < 1:
-        msg = f"threads is {threads}; expected at least 1 thread for the lane's operators"
+    if (
+        not isinstance(threads, int)
+        or isinstance(threads, bool)
+        or not 1 <= threads <= _MOST_THREADS
+    ):
+        msg = (
+            f"threads is {threads!r}; expected a whole number of threads for the lane's operators, "
+            f"from 1 to {_MOST_THREADS}. Leave it out for 1."
+        )
         raise ValueError(msg)
-    return CpuLane(threads, name or f"CPU lane {next(_numbers)}", kind)
+    return CpuLane(threads, f"CPU lane {next(_numbers)}" if name is None else name, kind)
 
 
 class CpuLane(Lane):
