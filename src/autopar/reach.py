@@ -54,6 +54,7 @@ _HOLDS = 1 << 14  # of a type's flags: the garbage collector knows what its valu
 OPEN = {type(None), bool, int, float, complex, str, bytes, range, type}
 ONCE = (types.GeneratorType, map, filter, zip)  # made as they are iterated over
 _DICTS = (dict, OrderedDict, defaultdict)
+_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)  # as of SimpleNamespace
 _CODE = (types.FunctionType, *ROUTINES)
 
 _mro, _vars = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
@@ -372,7 +373,7 @@ def attributes_of(each: Any) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
     for kind in _mro(type(each)):
         for name, value in _vars(kind).items():
-            if type(value) is types.GetSetDescriptorType and name == "__dict__":
+            if name == "__dict__" and type(value) in _DESCRIPTORS:
                 held = value.__get__(each)
                 found = {**found, **held} if found else held
             elif type(value) is types.MemberDescriptorType and _is_own(kind):
