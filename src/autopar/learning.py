@@ -14,7 +14,7 @@ from autopar.memory import memory_in
 from autopar.node import Node, Result, ancestors
 from autopar.observer import Seen
 from autopar.reach import Reach
-from autopar.slots import Slot, Slots
+from autopar.slots import Slot, Slots, changed
 
 
 class Learning:
@@ -33,15 +33,14 @@ class Learning:
         self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, Stretch] = {}
-        self._reached: dict[tuple[int, ...], Reach] = {}
+        self._slots: dict[tuple[int, ...], Slots] = {}
         self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
 
     def end(self, results: Sequence[Any]) -> None:
         """Let those who come to slots that others bind anew keep the program's order."""
         for node in self._guard.nodes if self._bound else ():
-            slots = self._slots(node, results)
-            reads = {_slot(each) for each in self._bound if each in slots}
-            self._add(node.number, reads, set())
+            common = self._slots_of(node, results).common(self._bound.keys())
+            self._add(node.number, set(map(_slot, common)), set())
         self._guard.known.kept += self._bound.values()
 
     def own(self, number: int, value: Any) -> None:
@@ -60,9 +59,9 @@ class Learning:
         ground, number = self._ground, node.number
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         versions = versions_of([*self._guard.tensors[number], *given])
-        slots = self._slots(node, results)
+        held = self._slots_of(node, results).held()
         value, seen = self._guard.seen(node, results, ground, call)
-        bound = dict(slots.changed())
+        bound = dict(changed(held))
         self._bound.update(bound)
         returned = [*memory_in(value)]
         own = {key for each in returned for key in keys_of(each) if ground.find(each) is None}
@@ -88,14 +87,14 @@ class Learning:
                 self._owners[key] = Stretch(("left", number))
         return value
 
-    def _slots(self, node: Node, results: Sequence[Any]) -> Slots:
-        """What the slots that a task can come to hold now."""
+    def _slots_of(self, node: Node, results: Sequence[Any]) -> Slots:
+        """The slots that a task can come to."""
         leaves = [results[each.node] if isinstance(each, Result) else each for each in node.leaves]
         values = [each for each in (node.fn, *leaves) if not isinstance(each, torch.Tensor)]
         key = tuple(map(id, values))  # of what the graph and the results keep
-        if key not in self._reached:
-            self._reached[key] = Reach(*values, code=True)
-        return Slots(self._reached[key])
+        if key not in self._slots:
+            self._slots[key] = Slots(Reach(*values, code=True))
+        return self._slots[key]
 
     def _add(self, number: int, reads: set[Stretch], writes: set[Stretch]) -> None:
         """Note what a task reads and writes, if that is new."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 from collections import deque
 from collections.abc import Iterator, Set
@@ -15,33 +16,44 @@ from autopar.reach import Reach
 Slot = tuple[int, Any]  # the number of what holds it, and its name or place there
 
 
+Held = list[tuple[Any, dict[Any, Any]]]
+
+
 class Slots:
-    """The slots that a call can come to, with what they held when this was made.
+    """The slots that a call can come to.
 
     Args:
         reach: What it leads to.
     """
 
     def __init__(self, reach: Reach) -> None:
-        self._held: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        found: dict[tuple[int, int], tuple[Any, Set[Any] | None]] = {}
         for each in reach.seen.values():
-            for holder, names in _holders(each, reach.names):
-                held = self._held.setdefault(id(holder), (holder, {}))
-                held[1].update(_content(holder, names))
+            if not _is_memory(each):
+                for holder, names in _holders(each, reach.names):
+                    found[id(holder), id(names)] = holder, names
+        self._holders = [*found.values()]
 
-    def __contains__(self, slot: Slot) -> bool:
-        return slot[0] in self._held and slot[1] in self._held[slot[0]][1]
+    def held(self) -> Held:
+        """What they hold now."""
+        return [(holder, _content(holder, names)) for holder, names in self._holders]
 
-    def changed(self) -> Iterator[tuple[Slot, Any]]:
-        """Slots in which there is another tensor now, or one where there was none; with holders."""
-        for holder, old in self._held.values():
-            now = _content(holder, old.keys())
-            if len(now) == len(old) and all(map(operator.is_, now.values(), old.values())):
-                continue
-            for name, value in old.items():
-                new = now.get(name)
-                if new is not value and (_is_memory(value) or (value is None and _is_memory(new))):
-                    yield (id(holder), name), holder
+    def common(self, slots: Set[Slot]) -> set[Slot]:
+        """Those among some slots."""
+        here = {(id(holder), name) for holder, content in self.held() for name in content}
+        return here & slots
+
+
+def changed(held: Held) -> Iterator[tuple[Slot, Any]]:
+    """Slots in which there is another tensor now, or one where there was none; with holders."""
+    for holder, old in held:
+        now = _content(holder, old.keys())
+        if len(now) == len(old) and all(map(operator.is_, now.values(), old.values())):
+            continue
+        for name, value in old.items():
+            new = now.get(name)
+            if new is not value and (_is_memory(value) or (value is None and _is_memory(new))):
+                yield (id(holder), name), holder
 
 
 def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Set[Any] | None]]:
@@ -59,22 +71,26 @@ def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Set[Any] | None]
         yield each, names
     elif isinstance(own := _attribute(each, "__dict__"), dict):
         yield own, None if is_torchs else names
-    slots = {name for each in kind.__mro__ for name in vars(each).get("__slots__", ())}
-    if slots:
-        yield each, slots & names
+    if slots := names & _slots_of(kind):  # type: ignore[arg-type]
+        yield each, slots
+
+
+@functools.cache
+def _slots_of(kind: Any) -> frozenset[str]:
+    return frozenset(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
 
 
 def _content(holder: Any, names: Set[Any] | None) -> dict[Any, Any]:
     """What is in some slots of a holder, or in all of them."""
+    if isinstance(holder, (dict, type)):
+        own = holder if isinstance(holder, dict) else vars(holder)
+        return dict(own) if names is None else {name: own.get(name) for name in names}
     if isinstance(holder, CellType):
         with contextlib.suppress(ValueError):  # it may be empty still
             return {"": holder.cell_contents}
         return {"": None}
     if isinstance(holder, (list, deque)):
         return dict(enumerate(holder))
-    if isinstance(holder, (dict, type)):
-        own = holder if isinstance(holder, dict) else vars(holder)
-        return dict(own) if names is None else {name: own.get(name) for name in names}
     return {name: _attribute(holder, name) for name in names or ()}
 
 
