@@ -7,6 +7,7 @@ other one is called as often, and results and all state must be the same after e
 import collections
 import dataclasses
 import gc
+import itertools
 import logging
 import random
 import types
@@ -1286,3 +1287,50 @@ def test_a_form_is_as_in_eager_mode_or_refused_by_name(name, caplog, capfd):
         )
         same(run[result], wanted, exact)
         same_state(state(fn, args, kwargs), state(twin, own_args, own_kwargs), exact)
+
+
+def counting():
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+class Goes:
+    def __init__(self):
+        self.on = itertools.cycle([1, 2])
+
+    def __call__(self, x):
+        return x * next(self.on)
+
+
+ITERATORS = {
+    "a count": lambda: itertools.count(),
+    "a list's": lambda: iter([1, 2, 3]),
+    "a generator": counting,
+    "an enumeration": lambda: enumerate([1, 2, 3]),
+    "a pair": lambda: zip([1, 2], [3, 4], strict=True),
+    "a map": lambda: map(abs, [1, 2]),
+    "a chain": lambda: itertools.chain([1], [2]),
+    "a slice": lambda: itertools.islice([1, 2, 3], 2),
+    "a dict's": lambda: iter({1: 2, 3: 4}),
+    "a range's": lambda: iter(range(3)),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_an_iterator_that_goes_on_is_refused_and_one_that_does_not_is_not(kind):
+    iterator = ITERATORS[kind]()
+
+    def go_on(x):
+        next(iterator)
+        return x + 1
+
+    with pytest.raises(ValueError, match="it changes how far iterator is; a run only repeats"):
+        TaskGraph.trace(go_on, torch.ones(1))
+    TaskGraph.trace(lambda x: x + (iterator is None), torch.ones(1))
+
+
+def test_an_iterator_of_an_object_that_goes_on_is_refused():
+    with pytest.raises(ValueError, match=r"it changes how far .*\.on is; a run only repeats"):
+        TaskGraph.trace(Goes(), torch.ones(1))

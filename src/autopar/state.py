@@ -7,12 +7,16 @@ other libraries' objects are not, modules and optimizers excepted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
+import itertools
 import operator
 import pickle
 import random
 import sys
 import types
+import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -145,6 +149,8 @@ class State:
                 lambda: {"state": pickle.dumps(get())},
                 lambda old: put(pickle.loads(old["state"])),
             )
+        elif hasattr(type(value), "__next__") and not _is_own(type(value).__module__):
+            self._find_in_iterator(name, value)
         elif isinstance(value, torch.nn.Module):
             self._left.append((name, type(value)))
             self._hold_object(name, value)
@@ -167,6 +173,16 @@ class State:
             module = fn.__globals__.get(name)
             if isinstance(module, types.ModuleType) and _is_program(module.__name__):
                 self._hold_names(vars(module), names, f"{name}.")
+
+    def _find_in_iterator(self, name: str, value: Any) -> None:
+        """Note how far an iterator is, which nothing can put back, and what it goes through."""
+        self._hold(
+            lambda key: f"how far {name} is",
+            lambda: {"": str(_position(value)).encode()},
+            lambda old: None,
+        )
+        self._left += [(name, each) for each in gc.get_referents(value)]
+        self._hold_object(name, value)
 
     def _find_in_class(self, kind: type) -> None:
         for each in kind.__mro__:
@@ -305,6 +321,25 @@ def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | N
     if type(value).__module__.startswith("numpy") and bits is not None:
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     return None
+
+
+def _position(value: Any) -> Any:
+    """How far an iterator is, as far as Python's own ones and generators tell."""
+    if isinstance(value, tuple):
+        return [_position(each) for each in value]
+    if isinstance(value, (types.GeneratorType, types.CoroutineType)):
+        frame = value.gi_frame if isinstance(value, types.GeneratorType) else value.cr_frame
+        return frame and (frame.f_lasti, [*map(id, gc.get_referents(value))])
+    if isinstance(value, (itertools.count, itertools.repeat, range)):
+        return repr(value)
+    if isinstance(value, list):  # a new one of what is left, for some
+        return len(value)
+    if type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__"):
+        with warnings.catch_warnings():  # some are not to be copied so any more
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with contextlib.suppress(TypeError):
+                return _position(value.__reduce__())
+    return value if isinstance(value, int) else id(value)
 
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
