@@ -477,7 +477,9 @@ def _wait_for_gpus(value: Any) -> None:
 
 def _on_gpus(value: Any) -> list[torch.Tensor]:
     """The CUDA tensors in a result, also in an object of its own kind."""
-    return [*cuda_tensors([*memory_in(value)])] if torch.cuda.is_initialized() else []
+    if not torch.cuda.is_initialized():
+        return []
+    return [*cuda_tensors(value if isinstance(value, torch.Tensor) else [*memory_in(value)])]
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
