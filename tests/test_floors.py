@@ -14,7 +14,7 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 # From the ground up. A room imports rooms of lower floors only, so there can be no circle.
 _PURE_FLOORS = (
     {"access", "copyplan", "digest", "display", "limit", "measurement", "origin"}
-    | {"outcome", "progress", "provenance", "span", "storage"},
+    | {"loads", "outcome", "progress", "provenance", "span", "storage"},
     {"evidence", "events", "fresh", "intervals", "schedule", "traces", "unit", "verdict"},
     {"record"},
     {"gallery", "jobs", "layers", "table", "usage"},
@@ -30,10 +30,11 @@ _PURE_FLOORS = (
     {"inspection"},
 )
 _TORCH_FLOORS = (
-    {"annotate", "device", "hidden", "layout", "modes", "node", "owner", "state", "workload"},
-    {"clock"},
+    {"annotate", "chance", "device", "layout", "memory", "modes", "owner", "state", "workload"},
+    {"clock", "node"},
     {"calls", "copystream", "handle", "machine", "tracing"},
     {"aliasing", "experiment", "load", "profiler", "reach", "task", "timer"},
+    {"hidden", "slots"},
     {"hazards", "lane", "observer", "parcel"},
     {"guard", "stream", "worker"},
     {"capture", "crew", "learning", "plan"},

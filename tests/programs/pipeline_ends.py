@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import CancelledError
 
 last = []  # called when pipelines have been left: what is registered first comes last
 atexit.register(lambda: [call() for call in last])
@@ -105,7 +106,7 @@ def in_a_thread_that_goes_on():
             for batch in loader():
                 held.append(batch)
                 time.sleep(1e-3)
-        except RuntimeError:  # the pipeline was left
+        except (CancelledError, RuntimeError):  # the pipeline was left, before a copy or after it
             told.set()
         while True:
             time.sleep(1e-3)
