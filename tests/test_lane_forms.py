@@ -519,7 +519,9 @@ FINE = (None, 0, 1.5, 10**12)  # seconds
 WRONG = [None, "a", 1.5, True, -1, 0, 10**12, math.nan, [], ...]
 
 
-@pytest.mark.parametrize("value", WRONG, ids=repr)
+@pytest.mark.parametrize(
+    "value", WRONG, ids=lambda each: "object" if type(each) is object else repr(each)
+)
 @pytest.mark.parametrize(
     ("argument", "call"),
     {
