@@ -1,5 +1,6 @@
 """The project's chores: one session, one verb. `nox -l` lists them, `nox` runs the first three."""
 
+import sys
 from pathlib import Path
 
 import nox
@@ -45,11 +46,11 @@ def tests(session: nox.Session) -> None:
     session.run(*TEST, *(session.posargs or ON_TWO_CORES))
 
 
-@nox.session(venv_backend="none")  # it is `tests` that does it, in the environment that is there
+@nox.session(venv_backend="none")  # in that of `tests`
 def stress(session: nox.Session) -> None:
     """Try all that is marked `stress`: random programs, faults, mutants, large and broken files."""
-    if not session.notify("tests", [*ON_TWO_CORES, "-m", "stress", *session.posargs]):
-        session.error("`stress` runs `tests` itself; ask for one of them at a time")
+    tests = (sys.executable, "-m", "nox", "-s", "tests", "--", *ON_TWO_CORES, "-m", "stress")
+    session.run(*tests, *session.posargs)
 
 
 @nox.session

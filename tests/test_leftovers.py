@@ -14,7 +14,8 @@ from sampling import every, few, names_of
 LEFT = {
     "switch interval": lambda: sys.setswitchinterval(0.1),
     "working directory": None,
-    "Ctrl-C": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background has SIG_IGN
+    # A job in the background has SIG_IGN from the beginning.
+    "Ctrl-C": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     "autograd": lambda: torch._C._set_grad_enabled(False),
     "default dtype": lambda: torch.set_default_dtype(torch.float64),
     "how many threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
