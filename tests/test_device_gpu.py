@@ -72,6 +72,7 @@ def test_a_new_stream_is_nobody_elses(spin):
     own = [new_stream(gpu(0)) for _ in range(40)]
     assert len(set(own)) == 40
     assert set(own).isdisjoint(others)
+    torch.zeros(1, device=gpu(0)).item()  # the first one may wait for all streams
     with torch.cuda.stream(own[0]):
         assert torch.cuda.current_stream() == own[0]
         spin(30)
