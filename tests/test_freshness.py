@@ -3,6 +3,7 @@
 import importlib
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -36,6 +37,11 @@ def test_a_build_with_outdated_records_ends_before_it_begins(freshness, monkeypa
         freshness.refuse_stale_records(None, None)
     monkeypatch.setattr(freshness, "stale_records", lambda *_: [])
     freshness.refuse_stale_records(None, None)
+
+
+def test_the_notebooks_cache_is_there_before_pages_are_read_in_parallel(freshness, tmp_path):
+    freshness.make_cache(None, SimpleNamespace(nb_execution_cache_path=str(tmp_path / "cache")))
+    assert list((tmp_path / "cache").glob("*.db"))
 
 
 def test_each_script_begins_with_the_install_line(freshness):

@@ -10,6 +10,7 @@ import platform
 from pathlib import Path
 
 import torch
+from jupyter_cache import get_cache
 
 from autopar.experiment import RECORD_TO
 from autopar.gallery import scripts_of, stale_records, unshown_records
@@ -67,8 +68,14 @@ def forget_stale_pages(app, config) -> None:
     last.write_text(config.autopar_stamp)
 
 
+def make_cache(app, config) -> None:
+    """Make the notebooks' cache before pages are read in parallel: only one process may make it."""
+    assert get_cache(config.nb_execution_cache_path).db
+
+
 def setup(app):
     app.add_config_value("autopar_stamp", stamp(), "env")
     app.connect("config-inited", refuse_stale_records, priority=50)
     app.connect("config-inited", forget_stale_pages, priority=100)
+    app.connect("config-inited", make_cache, priority=900)  # once all have set their options
     return {"parallel_read_safe": True, "parallel_write_safe": True}
