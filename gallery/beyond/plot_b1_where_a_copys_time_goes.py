@@ -10,7 +10,7 @@ Where does a copy's time go?
 | **You need:** nothing but this page; without GPUs it shows records and copies within the host.
 
 **The claim.** Of the eight ways one hides most of the copies: from a side stream into pinned memory
-that was there before. Take away any of the three, and next to none hides. The table of the eight
+that was there before. Take away any of the three, and few hide. The table of the eight
 settles it. The table of the sizes adds that two GPUs have a bus each.
 """
 
@@ -152,7 +152,7 @@ ap.show(
         at_least=0.8,
         unit="%",
     ),
-    ap.claim("Copies hide in none of the seven other ways.", elsewhere, at_most=0.2, unit="%"),
+    ap.claim("Few copies hide in any of the seven other ways.", elsewhere, at_most=0.2, unit="%"),
 )
 
 # %%
@@ -190,7 +190,7 @@ unpinned, pinned = (
 )
 ap.show(
     ap.claim(
-        "By the timeline, next to no copy into pageable memory hides.",
+        "By the timeline, few copies into pageable memory hide.",
         unpinned,
         at_most=0.3,
         unit="%",

@@ -306,7 +306,7 @@ translated, piped = (
 ap.show(
     ap.compare(gpus.measurements, limit_s=limits, caption=caption),
     ap.claim(
-        "MXNet code translated to PyTorch hides next to none of its copies.",
+        "MXNet code translated to PyTorch hides few of its copies.",
         translated,
         at_most=0.2,
         unit="%",

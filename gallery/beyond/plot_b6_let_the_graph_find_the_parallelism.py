@@ -11,7 +11,7 @@ Let the graph find the parallelism
 
 **The claim.** Small models leave most of a GPU idle, since one kernel follows another. The branches
 that `capture` finds in unchanged code gain much over a sequential CUDA graph of the same kernels,
-on the block and on the towers. Where there is nothing to find, it loses nothing.
+on the block and on the towers. Where there is nothing to find, it loses little.
 """
 
 # %%
@@ -286,7 +286,7 @@ ap.show(
     ),
     ap.claim("Branches gain much over one chain on two towers.", gains[1], at_least=1.3, unit="×"),
     ap.claim(
-        "Where there is nothing to run at once, capture loses nothing.",
+        "Where there is nothing to run at once, capture loses little.",
         gains[2],
         at_least=0.9,
         unit="×",

@@ -213,7 +213,10 @@ ap.plot.show("b9_three_clocks")
 
 for label, shares in apart.items():
     agrees = [us for i, us in enumerate(length_us) if max(shares[i:]) < 0.02]
-    print(f"{label}: agrees " + (f"from {agrees[0]:,.0f} us on" if agrees else "nowhere here"))
+    print(
+        f"{label}: agrees "
+        + (f"by {agrees[0]:,.0f} us at the latest" if agrees else "nowhere here")
+    )
 
 
 def from_nsight(seconds, clock, work):
@@ -271,7 +274,7 @@ ap.show_timelines(
 # On this machine
 # ---------------
 # On a CPU there are two of these clocks: the wall clock, and the range in the profiler's trace. The
-# operators run where they are called, so both have the same to see.
+# operators run where they are called, so both see the same, and what the profiler adds.
 
 
 def on_this_cpu(counts, size, rounds):

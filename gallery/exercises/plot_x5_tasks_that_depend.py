@@ -193,7 +193,7 @@ caption = f"Two towers of {TOWERS['layers']} layers on two GPUs"
 ap.show(
     ap.compare(both.measurements, limit_s=estimates, caption=caption, **ESTIMATE),
     ap.claim(
-        "Two towers take little more than half of what their tasks take one after another.",
+        "Two towers take about half of what their tasks take one after another.",
         both.estimate(lambda s: s[TWIN] / s[RUN]),
         at_least=1.5,
         unit="×",

@@ -117,7 +117,7 @@ def hidden(way):
 
 ap.show(
     ap.claim(
-        "Plain PyTorch hides next to nothing if the CPU's work is issued first.",
+        "Plain PyTorch hides little if the CPU's work is issued first.",
         hidden("plain, CPU first"),
         at_most=0.3,
         unit="%",
