@@ -4,16 +4,55 @@ import contextlib
 import functools
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, combinations, count, pairwise
+from itertools import accumulate, combinations, count, pairwise, starmap
 from typing import NamedTuple
 from unittest import mock
 
 import torch
 from torch.cuda import _gpu_trace
 
-from autopar.copyplan import End, Step, to_device_plan, to_host_plan
+from autopar.copyplan import TO_DEVICE, TO_HOST, Rule
+
+
+class End(NamedTuple):
+    """The end of a step, which others wait for."""
+
+    name: str
+    number: int
+
+
+class Step(NamedTuple):
+    """Something to do, once what it waits for has ended.
+
+    Args:
+        name: What is done; with `number` it is unique in a plan.
+        number: Of its chunk; for a step of the caller's, of its item.
+        lane: `caller` (the thread), `compute` (its current stream), `stream` (the copies') and
+            `mover N` (any thread that moves host memory: none waits for another by itself).
+            What is on one lane runs in order.
+        waits: Ends of steps on other lanes.
+        reads: Memory that it reads.
+        writes: Memory that it writes.
+    """
+
+    name: str
+    number: int
+    lane: str
+    waits: tuple[End, ...]
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+    @property
+    def end(self) -> End:
+        """What others wait for."""
+        return End(self.name, self.number)
+
+    def __str__(self) -> str:
+        after = ", ".join(f"{name} {number}" for name, number in self.waits) or "nothing"
+        return f"{self.lane}: {self.name} {self.number} after {after}"
+
 
 Plan = tuple[Step, ...]
 _LAST = {"free", "take", "use"}  # what a caller does with an item once it went through
@@ -223,3 +262,69 @@ def _numbers(names: Iterator[object]) -> dict[object, int]:
 
 def _meet(a: Step, b: Step) -> bool:
     return not {*a.reads, *a.writes}.isdisjoint(b.writes) or not set(a.writes).isdisjoint(b.reads)
+
+
+# -- every step that the rules make of given chunks -----------------------------------------------
+
+
+def to_host_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
+    """Every step of copying items to the host, the caller's too, in an order that can be run.
+
+    Args:
+        chunks: How many chunks each item has, at least one.
+        slots: How many slots the ring has.
+    """
+    steps: list[Step] = []
+    for item, own in enumerate(_numbered(chunks)):
+        steps.append(Step("ready", item, "compute", (), writes=(f"source {item}",)))
+        steps += _steps(TO_HOST, item, own, slots)
+        taken = tuple(End("empty", chunk) for chunk in own)
+        arrived = tuple(f"chunk {chunk}" for chunk in own)
+        last = End("copy", own[-1])
+        steps.append(Step("free", item, "compute", (last,), writes=(f"source {item}",)))
+        steps.append(Step("take", item, "caller", taken, reads=arrived))
+    return tuple(steps)
+
+
+def to_device_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
+    """Every step of copying items to the device, the caller's too, in an order that can be run.
+
+    Args:
+        chunks: How many chunks each item has, at least one.
+        slots: How many slots the ring has.
+    """
+    steps: list[Step] = []
+    for item, own in enumerate(_numbered(chunks)):
+        source, result = f"source {item}", f"result {item}"
+        steps.append(Step("given", item, "caller", (), writes=(source,)))
+        steps.append(Step("room", item, "compute", (), writes=(result,)))
+        steps += _steps(TO_DEVICE, item, own, slots)
+        filled = tuple(End("fill", chunk) for chunk in own)
+        steps.append(Step("free", item, "caller", filled, writes=(source,)))
+        last = End("copy", own[-1])
+        steps.append(Step("use", item, "compute", (last,), reads=(result,)))
+    return tuple(steps)
+
+
+def _steps(rules: tuple[Rule, Rule], item: int, chunks: range, slots: int) -> Iterator[Step]:
+    """The steps of an item's chunks."""
+    for chunk in chunks:
+        memory = {
+            "source": f"source {item}",
+            "slot": f"slot {chunk % slots}",
+            "chunk": f"chunk {chunk}",
+            "result": f"result {item}",
+        }
+        for rule, before in zip(rules, (chunk - slots, chunk), strict=True):
+            callers = rule.item_step(first=chunk == chunks[0])
+            waits = [End(callers, item)] if callers else []
+            if before >= 0:
+                waits.append(End(rule.slot, before))
+            lane = rule.lane if rule.lane == "stream" else f"{rule.lane} {chunk}"
+            reads, writes = (memory[rule.reads],), (memory[rule.writes],)
+            yield Step(rule.name, chunk, lane, tuple(waits), reads, writes)
+
+
+def _numbered(chunks: Sequence[int]) -> Iterator[range]:
+    """The numbers of each item's chunks, counted over all of the ring."""
+    return starmap(range, pairwise(accumulate(chunks, initial=0)))

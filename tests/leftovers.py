@@ -19,8 +19,14 @@ def _streams():
 
 
 def _set_streams(streams):
-    for stream in streams:
-        torch.cuda.set_stream(stream)
+    with torch.cuda.device(torch.cuda.current_device()):  # which setting a stream changes, too
+        for stream in streams:
+            torch.cuda.set_stream(stream)
+
+
+def traced():
+    """Whether each call of CUDA's is traced, which slows all that comes after it."""
+    return any(getattr(each, "callback_list", None) for each in vars(_gpu_trace).values())
 
 
 def _threads_of_a_new_thread():
@@ -46,7 +52,7 @@ _OF_PROCESS = {  # how to read it, and how to set it
 }
 _OF_GPUS = {
     "the current streams": (_streams, _set_streams),
-    "the current GPU": (torch.cuda.current_device, torch.cuda.set_device),  # after the streams
+    "the current GPU": (torch.cuda.current_device, torch.cuda.set_device),
 }
 
 
@@ -67,8 +73,8 @@ class Before:
         found = [f"the thread {thread.name!r} runs" for thread in self._new_threads()]
         if self._gpus and torch.cuda.is_current_stream_capturing():
             found.append("a CUDA graph is being captured")
-        if any(getattr(each, "callback_list", None) for each in vars(_gpu_trace).values()):
-            found.append("each call of CUDA's is traced, which slows all that comes after it")
+        if traced():
+            found.append("each call of CUDA's is traced")
         for name, (read, write) in self._settings.items():
             before, now = self._values[name], read()
             if now != before:

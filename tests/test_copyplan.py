@@ -7,6 +7,8 @@ from itertools import chain, pairwise, product
 import pytest
 from copyplan_checks import (
     CHECKS,
+    End,
+    Step,
     Work,
     before,
     by_csan,
@@ -18,7 +20,7 @@ from copyplan_checks import (
 )
 from sampling import every
 
-from autopar.copyplan import End, Step, packs
+from autopar.copyplan import packs
 
 _CHUNKS = ((1,), (7,), (1, 1, 1, 1, 1), (3, 1, 4), (1, 6), (2, 2, 2, 2))
 _WORKS = [Work(*each) for each in product((True, False), _CHUNKS, range(1, 6), (False, True))]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from leftovers import Before
 from sampling import every, few, names_of
+from torch.cuda import _gpu_trace
 
 LEFT = {
     "switch interval": lambda: sys.setswitchinterval(0.1),
@@ -29,6 +30,12 @@ def test_a_setting_is_told_and_set_back(what, tmp_path, monkeypatch):
     (words,) = before.changed()
     assert what in words
     assert before.changed() == []
+
+
+def test_that_calls_of_cuda_are_traced_is_told(monkeypatch):
+    assert not leftovers.traced()
+    monkeypatch.setattr(_gpu_trace.EventCreationCallbacks, "callback_list", [print])
+    assert leftovers.traced()
 
 
 def test_a_thread_is_told(gate):

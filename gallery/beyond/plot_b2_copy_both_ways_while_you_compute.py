@@ -283,7 +283,7 @@ ap.show(ap.compare(here.measurements, caption="Copy, multiply, copy, on the CPU"
 # When this does not help
 # -----------------------
 # On a CPU copies cost next to nothing and nobody else can make them, so there is nothing to win:
-# the pipeline adds copies of its own, and loses above. On a GPU the longest of the three decides:
+# the pipeline adds copies of its own, and may lose. On a GPU the longest of the three decides:
 # once copies are longer than products, a faster kernel gains nothing, and fewer bytes do. Results
 # in fresh ordinary memory are slower than any of this: the system clears every page first, so give
 # `out`, or `pin=True`.

@@ -328,9 +328,8 @@ schedulers = seen(fine, dask, mxnet)
 ap.show(table(schedulers, "Hundreds of tasks that depend on nothing"))
 
 # %%
-# Tasks of 1 us suffer most from each other, as their workers ask for Python's lock all the time, so
-# the cost that they tell may be more than that of larger ones. A row that falls behind the
-# prediction at 100 us had less of the machine.
+# Tasks of 1 us suffer most from each other, as their workers ask for Python's lock all the time. So
+# c, which they tell, predicts larger tasks only roughly.
 
 
 def share(seconds, name, us, way="run"):
@@ -363,8 +362,7 @@ ap.show(
 )
 
 # %%
-# How little the graph itself costs is a benchmark of it. Neighbours on the machine make it worse,
-# and so does a system that puts two threads on one core while the other is measured.
+# How little the graph itself costs is a benchmark of it. Neighbours on the machine make it worse.
 
 graph = schedulers["by_graph"]
 rows = [

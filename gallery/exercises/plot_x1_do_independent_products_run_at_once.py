@@ -328,8 +328,8 @@ ap.show(ap.compare(there.measurements, caption=caption))
 
 # %%
 # The answer on the CPU: by themselves neither does. MXNet's engine would, with more workers than it
-# takes by itself; PyTorch needs the graph. Two lanes gain little where the system puts both on the
-# hardware threads of one core.
+# takes by itself; PyTorch needs the graph. Two lanes may gain little where the system puts
+# both on the hardware threads of one core.
 
 ap.show(
     ap.claim(

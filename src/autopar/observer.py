@@ -86,7 +86,7 @@ class Ground:
 class Observer(TorchDispatchMode):
     """Notes what operators of this thread read and write, but for memory that is born inside.
 
-    It takes some 20 µs an operator. What NumPy does is no operator.
+    It takes up to 100 µs an operator. What NumPy does is no operator.
 
     Args:
         ground: Memory that was there before.
