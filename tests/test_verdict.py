@@ -177,3 +177,15 @@ def test_several_things_are_shown_together(capsys, monkeypatch):
     shown = ap.show(one, two)
     assert capsys.readouterr().out == f"{one}\n\n{two}\n\n"
     assert shown._repr_html_() == f"{one._repr_html_()}\n{two._repr_html_()}"
+
+
+@pytest.mark.parametrize("samples", range(3, 8))
+def test_fewer_than_six_samples_have_a_range_and_no_interval(samples):
+    values_s = tuple(1.0 + i for i in range(samples))
+    estimate = record_of({"a": values_s}).estimate(lambda seconds: seconds["a"])
+    said = ap.claim("So.", estimate, at_most=9).measured
+    if samples < 6:
+        assert (estimate.low, estimate.high) == (values_s[0], values_s[-1])
+        assert said.endswith(f": range, {samples} samples)")
+    else:
+        assert said.endswith(f": 95 % interval, {samples} samples)")
