@@ -1,7 +1,9 @@
 """Claims: a verdict on any machine, from raw samples, and never a crash."""
 
+import itertools
 import json
 import math
+import types
 
 import pytest
 
@@ -77,9 +79,11 @@ def test_a_bound_within_the_interval_is_measured_on_until_it_can_be_told():
 
 
 def test_a_claim_that_stays_in_doubt_says_so(monkeypatch):
-    monkeypatch.setattr("autopar.verdict._BUDGET_S", 0.2)
-    made = ap.claim("It is so.", record_of(NOISY, NOISY).estimate(speedup), at_least=2.0)
+    clock = types.SimpleNamespace(perf_counter=itertools.count(step=5).__next__)
+    monkeypatch.setattr("autopar.verdict.time", clock)
+    made = ap.claim("It is so.", record_of(NOISY, NOISY).estimate(speedup), at_least=2.1)
     assert made.verdict == "too noisy to tell"
+    assert made.estimate.samples == 5 * 5  # 20 s are four more rounds of 5 s
 
 
 def test_nothing_is_measured_on_where_that_would_take_too_long():

@@ -173,6 +173,11 @@ def _fault(
             "is to change an attribute, which others would read in any order; expected a tensor "
             "that is written. Use copy_, or return the value"
         )
+    if type(fn) is _C.ScriptMethod:
+        return (
+            "is a method of a TorchScript module, which does not tell whose it is; expected a "
+            "module or a function. Pass a function that calls it"
+        )
     place = getattr(fn, "__module__", None) if type(fn) is types.FunctionType else None
     moves = fn is torch.utils.swap_tensors or fn is torch.nn.utils.vector_to_parameters
     if moves or (operators in _MOVES and len(args) + len(kwargs) > 1):

@@ -43,11 +43,10 @@ _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
 _MOST_LANES = 1024  # each is a thread, or a stream
 # Code that names these may write where no version counter moves.
-_UNCOUNTED = {"data", "batch_norm", "instance_norm", "untyped_storage", "storage"} | {
-    "setattr",
-    "set_",
-    "swap_tensors",
-    "vector_to_parameters",
+_UNCOUNTED = {
+    *("data", "untyped_storage", "storage", "set_", "setattr", "swap_tensors"),
+    *("batch_norm", "instance_norm", "vector_to_parameters"),
+    *("numpy", "asarray", "as_tensor", "from_numpy", "from_dlpack", "frombuffer"),
 }
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself

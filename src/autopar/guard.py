@@ -78,14 +78,14 @@ class Known:
         observed: Numbers of those whose operators were observed in a run in order.
         settled: Those that no other run has to observe, without and with inference mode.
         found: Whether something was added to what tasks have said, since a plan was made.
-        kept: What holds slots that tasks bind anew, as its number stands for it.
+        kept: By slot that tasks bind anew, what holds it, as its number stands for it.
     """
 
     def __init__(self) -> None:
         self.observed: set[int] = set()
         self.settled: tuple[set[int], set[int]] = (set(), set())
         self.found = False
-        self.kept: list[Any] = []
+        self.kept: dict[Any, Any] = {}
 
 
 class Guard:

@@ -33,15 +33,16 @@ class Learning:
         self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, Stretch] = {}
-        self._slots: dict[tuple[int, ...], Slots] = {}
+        self._slots: dict[tuple[int, ...], Slots] = {}  # until something is bound anew
+        self._came: dict[int, Slots] = {}  # by task
         self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
 
     def end(self, results: Sequence[Any]) -> None:
         """Let those who come to slots that others bind anew keep the program's order."""
         for node in self._guard.nodes if self._bound else ():
-            common = self._slots_of(node, results).common(self._bound.keys())
-            self._add(node.number, set(map(_slot, common)), set())
-        self._guard.known.kept += self._bound.values()
+            slots = self._came.get(node.number) or self._slots_of(node, results)
+            self._add(node.number, set(map(_slot, slots.common(self._bound.keys()))), set())
+        self._guard.known.kept.update(self._bound)
 
     def own(self, number: int, value: Any) -> None:
         """Note whose result memory is."""
@@ -59,10 +60,12 @@ class Learning:
         ground, number = self._ground, node.number
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         versions = versions_of([*self._guard.tensors[number], *given])
-        held = self._slots_of(node, results).held()
+        slots = self._came[number] = self._slots_of(node, results)
+        held = slots.held()
         value, seen = self._guard.seen(node, results, ground, call)
-        bound = dict(changed(held))
-        self._bound.update(bound)
+        if bound := dict(changed(held)):
+            self._bound.update(bound)
+            self._slots.clear()
         returned = [*memory_in(value)]
         own = {key for each in returned for key in keys_of(each) if ground.find(each) is None}
         done = [each for each in seen.outside() if each.key not in own]

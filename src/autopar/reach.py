@@ -42,7 +42,16 @@ from autopar.node import Task
 _MOST = 200_000  # things to look at: who reaches more, reaches a whole program
 _LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
 _SITES = {"site-packages", "dist-packages"}
-_ALL = {"getattr", "vars", "__dict__", "__getattribute__", "setattr", "attrgetter", "methodcaller"}
+# Names in code that may use attributes by names that it does not have.
+BY_ANY_NAME = {
+    "getattr",
+    "vars",
+    "__dict__",
+    "__getattribute__",
+    "setattr",
+    "attrgetter",
+    "methodcaller",
+}
 _MADE = {"__init__", "__new__", "__init_subclass__"}  # not called of what is there already
 # Python's own ways to all that there is.
 _ANYWHERE = {"globals", "locals", "eval", "exec", "compile", "__import__"}
@@ -125,7 +134,7 @@ class Reach:
     def _named(self) -> list[Any]:
         """What objects, classes and modules have by the names of the code, but for that before."""
         count, asked, had_all = self._asked
-        new, has_all = self.names - asked, not self.names.isdisjoint(_ALL)
+        new, has_all = self.names - asked, not self.names.isdisjoint(BY_ANY_NAME)
         self._asked = len(self._namespaces), set(self.names), has_all
         found: list[Any] = []
         for place, (own, of_object) in enumerate(self._namespaces):
@@ -161,9 +170,9 @@ class Reach:
             return []
         self._classes.add(kind)
         bases = _mro(kind)
-        homes = [_vars(each) for each in bases if not _is_own(each) and each is not object]
+        homes = [_vars(each) for each in bases if not is_own(each) and each is not object]
         found = []
-        for own in (_vars(each) for each in bases if _is_own(each)):
+        for own in (_vars(each) for each in bases if is_own(each)):
             self._namespaces.append((own, True))
             for name, value in own.items():
                 if torch.nn.Module in bases:
@@ -199,7 +208,7 @@ def _task(reach: Reach, each: Task) -> Iterable[Any]:
 
 def _state(reach: Reach, each: Any) -> Iterable[Any]:
     reach.states.append(each)
-    return _object(reach, each) if _is_own(type(each)) else gc.get_referents(each)  # type: ignore[arg-type]
+    return _object(reach, each) if is_own(type(each)) else gc.get_referents(each)  # type: ignore[arg-type]
 
 
 def _unknown(reach: Reach, each: Any) -> Iterable[Any]:
@@ -249,7 +258,7 @@ def _method(reach: Reach, each: types.MethodType) -> Iterable[Any]:
 def _function(reach: Reach, each: types.FunctionType) -> Iterable[Any]:
     found: list[Any] = [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
     home = str(dict.get(each.__globals__, "__name__"))
-    if not reach.code or _is_library(home):
+    if not reach.code or is_library(home):
         reach.whole &= home.partition(".")[0] not in _ANYWHERE
         reach.note_chance(chance_of(each), each)
         return found
@@ -266,9 +275,9 @@ def _function(reach: Reach, each: types.FunctionType) -> Iterable[Any]:
             found.append(value)
     for module in imported(each):
         if isinstance(module, str):
-            reach.whole &= _is_library(module)
+            reach.whole &= is_library(module)
         else:
-            names = loads.names if _is_library(module.__name__) else ()
+            names = loads.names if is_library(module.__name__) else ()
             found += [module, *(attribute(module, name) for name in names)]
     return found
 
@@ -279,7 +288,7 @@ def _module(reach: Reach, each: types.ModuleType) -> Iterable[Any]:
     reach.whole &= name.partition(".")[0] not in _ANYWHERE
     if name == "random":
         return (own["_inst"],)
-    if reach.code and not _is_library(name):
+    if reach.code and not is_library(name):
         reach._namespaces.append((own, False))
     return ()
 
@@ -295,7 +304,7 @@ def _object(reach: Reach, each: Any) -> Iterable[Any]:
     if not reach.code:
         return gc.get_referents(each)
     kind, found = type(each), reach.note_class(type(each))
-    if any(not _is_own(base) and base not in _BASES for base in _mro(kind)) or _is_open(kind):
+    if any(not is_own(base) and base not in _BASES for base in _mro(kind)) or _is_open(kind):
         return [*found, *gc.get_referents(each)]
     reach._namespaces.append((attributes_of(each), True))
     return found
@@ -307,7 +316,25 @@ def _nn_module(reach: Reach, each: torch.nn.Module) -> Iterable[Any]:
     found = list(own.values())
     if torch.jit.ScriptModule in _mro(kind):
         found += [*each.parameters(), *each.buffers()]
+        reach.states += filter(_assigns, each.modules())
     return found + reach.note_class(kind) if reach.code else found
+
+
+def _assigns(each: Any) -> bool:
+    """Whether a TorchScript module binds its attributes anew, or changes lists in them."""
+    for name in each._c._method_names():
+        code = each._c._get_method(name).graph.copy()
+        torch._C._jit_pass_inline(code)
+        if code.findAllNodes("prim::SetAttr", True):
+            return True
+        held = [get.output() for get in code.findAllNodes("prim::GetAttr", True)]
+        lists = (each for each in held if each.type().kind() in ("ListType", "DictType"))
+        for use in (use for each in lists for use in each.uses()):
+            schema = use.user.schema()
+            info = schema.startswith("aten::") and torch._C.parse_schema(schema)
+            if info and (alias := info.arguments[use.offset].alias_info) and alias.is_write:
+                return True
+    return False
 
 
 _Look = Callable[[Reach, Any], Iterable[Any]] | None
@@ -329,6 +356,7 @@ _BY_BASE: dict[Any, _Look] = {
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _operator),
     **dict.fromkeys((torch.Generator, random.Random), _state),
     torch.nn.Module: _nn_module,
+    torch._C.ScriptMethod: _unknown,
     Task: _task,
     type: _class,
     types.ModuleType: _module,
@@ -358,7 +386,7 @@ def _look_at(kind: Any) -> _Look:
             return _BY_BASE.get(base) or _BY_NAME[name]
     if any("__next__" in _vars(base) for base in _mro(kind)):
         return _state
-    if _is_own(kind):
+    if is_own(kind):
         return _object
     root = str(_home(kind)).partition(".")[0]
     if root in _QUIET:
@@ -376,7 +404,7 @@ def attributes_of(each: Any) -> Mapping[str, Any]:
             if name == "__dict__" and type(value) in _DESCRIPTORS:
                 held = value.__get__(each)
                 found = {**found, **held} if found else held
-            elif type(value) is types.MemberDescriptorType and _is_own(kind):
+            elif type(value) is types.MemberDescriptorType and is_own(kind):
                 with contextlib.suppress(AttributeError):  # nothing is there yet
                     found = {**found, name: value.__get__(each)}
     return found
@@ -389,12 +417,12 @@ def _is_open(kind: type) -> bool:
 
 
 @functools.lru_cache(10_000)
-def _is_own(kind: Any) -> bool:
+def is_own(kind: Any) -> bool:
     """Whether a class is the program's."""
-    return not _is_library(str(_home(kind)))
+    return not is_library(str(_home(kind)))
 
 
-def _is_library(name: str) -> bool:
+def is_library(name: str) -> bool:
     """Whether a module is Python's or was installed, so that it isn't the program's own."""
     return _is_installed(name.partition(".")[0])
 

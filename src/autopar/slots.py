@@ -1,96 +1,116 @@
-"""Slots: places that hold memory and can be bound anew, as attributes, items and variables."""
+"""Slots: what Python's own objects hold, so that it can be seen what a task binds anew.
+
+An attribute, a variable or an item of a dict is a slot. A list, a deque or a set is one as a whole.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import operator
 from collections import deque
-from collections.abc import Iterator, Set
-from types import CellType, FunctionType
+from collections.abc import Collection, Iterator, Set
+from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from autopar.memory import MEMORY, is_array
-from autopar.reach import Reach
+from autopar.reach import BY_ANY_NAME, Reach, is_library, is_own
 
-Slot = tuple[int, Any]  # the number of what holds it, and its name or place there
+Slot = tuple[int, Any]  # the number of what holds it, and its name there
+Names = Set[Any] | None  # all of them, if none are named
+Held = list[tuple[Any, Names, Any]]
 
-
-Held = list[tuple[Any, dict[Any, Any]]]
+_WHOLE = ""  # the name of what is one slot
+_LISTS = (list, deque, set)
+_NUMBERS = (bool, int, float, complex, str, bytes)  # equal ones are the same
 
 
 class Slots:
     """The slots that a call can come to.
 
     Args:
-        reach: What it leads to.
+        reach: What it leads to, by its code, too.
     """
 
     def __init__(self, reach: Reach) -> None:
-        found: dict[tuple[int, int], tuple[Any, Set[Any] | None]] = {}
+        self._holders: dict[int, tuple[Any, Names]] = {}
         for each in reach.seen.values():
-            if not _is_memory(each):
-                for holder, names in _holders(each, reach.names):
-                    found[id(holder), id(names)] = holder, names
-        self._holders = [*found.values()]
+            for holder, names in _holders(each, reach.names):
+                _, known = self._holders.get(id(holder), (holder, frozenset[Any]()))
+                names = None if names is None or known is None else {*known, *names}
+                self._holders[id(holder)] = holder, names
 
     def held(self) -> Held:
         """What they hold now."""
-        return [(holder, _content(holder, names)) for holder, names in self._holders]
+        own = self._holders.values()
+        return [(holder, names, _content(holder, names)) for holder, names in own]
 
     def common(self, slots: Set[Slot]) -> set[Slot]:
         """Those among some slots."""
-        here = {(id(holder), name) for holder, content in self.held() for name in content}
-        return here & slots
+        found = set()
+        for number, name in slots:
+            _, names = self._holders.get(number, (None, frozenset[Any]()))
+            if names is None or name in names:
+                found.add((number, name))
+        return found
 
 
 def changed(held: Held) -> Iterator[tuple[Slot, Any]]:
-    """Slots in which there is another tensor now, or one where there was none; with holders."""
-    for holder, old in held:
-        now = _content(holder, old.keys())
-        if len(now) == len(old) and all(map(operator.is_, now.values(), old.values())):
-            continue
-        for name, value in old.items():
-            new = now.get(name)
-            if new is not value and (_is_memory(value) or (value is None and _is_memory(new))):
-                yield (id(holder), name), holder
+    """Slots that hold something else now, each with what holds it."""
+    for holder, names, old in held:
+        now = _content(holder, names)
+        if isinstance(old, dict):
+            if not _are_same(old, now) or not _are_same(old.values(), now.values()):
+                both = {**old, **now}
+                found = [each for each in both if names is None or each in names]
+                moved = [each for each in found if not _is_same(old, now, each)]
+                for name in moved or ([_WHOLE] if names is None else []):  # or in another order
+                    yield (id(holder), name), holder
+        elif not _are_same(old, now):
+            yield (id(holder), _WHOLE), holder
 
 
-def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Set[Any] | None]]:
+def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
     """What holds an object's slots, with those of their names that code has, if not all."""
-    kind = type(each)
-    home = each.__module__ if kind is FunctionType else kind.__module__
-    is_torchs = str(home).partition(".")[0] == "torch"
+    kind: Any = type(each)
+    named = names if names.isdisjoint(BY_ANY_NAME) else None
     if kind is FunctionType:
         yield from ((cell, None) for cell in each.__closure__ or ())
-        if not is_torchs:
+        yield each.__dict__, named
+        if not is_library(str(dict.get(each.__globals__, "__name__"))):
             yield each.__globals__, names
-    elif isinstance(each, (dict, list, deque)):
-        yield each, None
-    elif isinstance(each, type):
-        yield each, names
-    elif isinstance(own := _attribute(each, "__dict__"), dict):
-        yield own, None if is_torchs else names
-    if slots := names & _slots_of(kind):  # type: ignore[arg-type]
-        yield each, slots
+    elif issubclass(kind, type):
+        yield each, named
+    else:
+        if issubclass(kind, (dict, *_LISTS)):
+            yield each, None
+        if not is_own(kind) and kind not in (SimpleNamespace, ModuleType):
+            named = None  # libraries' code may use others
+        if type(own := _attribute(each, "__dict__")) is dict:
+            yield own, named
+        if slots := _slots_of(kind):
+            yield each, slots if named is None else slots & named
 
 
 @functools.cache
 def _slots_of(kind: Any) -> frozenset[str]:
-    return frozenset(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
+    listed = [vars(each).get("__slots__", ()) for each in kind.__mro__]
+    return frozenset(name for own in listed for name in ([own] if isinstance(own, str) else own))
 
 
-def _content(holder: Any, names: Set[Any] | None) -> dict[Any, Any]:
-    """What is in some slots of a holder, or in all of them."""
-    if isinstance(holder, (dict, type)):
-        own = holder if isinstance(holder, dict) else vars(holder)
-        return dict(own) if names is None else {name: own.get(name) for name in names}
-    if isinstance(holder, CellType):
-        with contextlib.suppress(ValueError):  # it may be empty still
-            return {"": holder.cell_contents}
-        return {"": None}
-    if isinstance(holder, (list, deque)):
-        return dict(enumerate(holder))
+def _content(holder: Any, names: Names) -> Any:
+    """What a holder holds: by name, or in order."""
+    kind = type(holder)
+    if kind is CellType:
+        return (*gc.get_referents(holder),)  # it may be empty still
+    for base in _LISTS:
+        if issubclass(kind, base):
+            return (*base.__iter__(holder),)
+    if issubclass(kind, dict) and (names is None or len(holder) < len(names)):
+        return dict.copy(holder)
+    if issubclass(kind, (dict, type)):
+        own = holder if issubclass(kind, dict) else vars(holder)
+        return {name: own[name] for name in (own if names is None else names) if name in own}
     return {name: _attribute(holder, name) for name in names or ()}
 
 
@@ -101,5 +121,12 @@ def _attribute(each: Any, name: str) -> Any:
     return None
 
 
-def _is_memory(value: Any) -> bool:
-    return isinstance(value, MEMORY) or is_array(value)
+def _are_same(old: Collection[Any], now: Collection[Any]) -> bool:
+    return len(old) == len(now) and all(map(operator.is_, old, now))
+
+
+def _is_same(old: dict[Any, Any], now: dict[Any, Any], name: Any) -> bool:
+    if name not in old or name not in now:
+        return False
+    one, other = old[name], now[name]
+    return one is other or (type(one) is type(other) and type(one) in _NUMBERS and one == other)
