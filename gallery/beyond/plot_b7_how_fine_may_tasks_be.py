@@ -29,7 +29,7 @@ import matplotlib.pyplot as plt
 import autopar as ap
 
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
-WORK = {"sizes_us": [1, 5, 10, 20, 50, 100, 200], "count": 600, "starts": 4, "rounds": 2}
+WORK = {"sizes_us": [1, 5, 10, 20, 50, 100, 200], "count": 400, "starts": 6, "rounds": 1}
 HERE = {"sizes_us": [1, 10, 100, 200], "count": 200, "starts": 3, "rounds": 1}
 WORKERS = 2
 FINE_US, COARSE_US, HALF = 100, 200, 0.5

@@ -19,11 +19,12 @@ import types
 import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+
+from autopar.reach import is_library
 
 _Items = dict[Any, Any]
 
@@ -164,14 +165,14 @@ class State:
     def _find_in_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         self._left += [(fn.__qualname__, each) for each in (fn.__defaults__, fn.__kwdefaults__)]
-        if not _is_program(str(fn.__globals__.get("__name__"))):
+        if is_library(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
         names = {*_names_in(fn.__code__)}
         self._hold_names(fn.__globals__, names, "")
         for name in names:
             module = fn.__globals__.get(name)
-            if isinstance(module, types.ModuleType) and _is_program(module.__name__):
+            if isinstance(module, types.ModuleType) and not is_library(module.__name__):
                 self._hold_names(vars(module), names, f"{name}.")
 
     def _find_in_iterator(self, name: str, value: Any) -> None:
@@ -186,7 +187,7 @@ class State:
 
     def _find_in_class(self, kind: type) -> None:
         for each in kind.__mro__:
-            if _is_program(each.__module__):
+            if not is_library(each.__module__):
                 own = [key for key, value in vars(each).items() if not hasattr(value, "__get__")]
                 own = [key for key in own if not key.startswith("__")]
                 self._hold(f"{each.__qualname__}.{{}}".format, *_slots(each, own))
@@ -352,17 +353,6 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 def _is_own(module: str) -> bool:
     """Whether objects of a module's classes are to be looked into."""
     return module.partition(".")[0] not in _OTHERS
-
-
-def _is_program(module: str) -> bool:
-    """Whether a module is the user's: what installed ones keep to themselves is theirs."""
-    return _is_own(module) and not _is_installed(module.partition(".")[0])
-
-
-@functools.cache
-def _is_installed(root: str) -> bool:
-    place = str(getattr(sys.modules.get(root), "__file__", None))
-    return not {"site-packages", "dist-packages"}.isdisjoint(Path(place).parts)
 
 
 def _attribute(name: str, key: Any) -> str:
