@@ -7,11 +7,14 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 _ROOTS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF")
 _STEPS = ("LOAD_ATTR", "LOAD_METHOD")
+LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
+_SITES = {"site-packages", "dist-packages"}
 _SILENT = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOP", "RESUME", "COPY_FREE_VARS")
 
 NOTHING = object()
@@ -107,6 +110,17 @@ def attribute(module: ModuleType, name: str) -> Any:
     if type(module).__name__ == "VFModule" and module.__name__ == "torch._VF":
         return getattr(held["vf"], name, NOTHING)
     return NOTHING
+
+
+def is_library(name: str) -> bool:
+    """Whether a module is Python's or was installed, so that it isn't the program's own."""
+    return _is_installed(name.partition(".")[0])
+
+
+@functools.cache
+def _is_installed(root: str) -> bool:
+    place = str(getattr(sys.modules.get(root), "__file__", None))
+    return root in LIBRARIES or not _SITES.isdisjoint(Path(place).parts)
 
 
 def _content(cell: Any) -> Any:

@@ -19,7 +19,6 @@ import types
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Generic, Protocol
 
 import torch
@@ -35,13 +34,11 @@ from autopar.chance import (
     is_torchs,
     method_draws,
 )
-from autopar.loads import attribute, held_by, imported, loaded, loads_of
+from autopar.loads import LIBRARIES, attribute, held_by, imported, is_library, loaded, loads_of
 from autopar.memory import MEMORY
 from autopar.node import Task
 
 _MOST = 200_000  # things to look at: who reaches more, reaches a whole program
-_LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
-_SITES = {"site-packages", "dist-packages"}
 # Names in code that may use attributes by names that it does not have.
 BY_ANY_NAME = {
     "getattr",
@@ -393,7 +390,7 @@ def _look_at(kind: Any) -> _Look:
         return None
     if kind.__flags__ & _HOLDS:
         return _held
-    return None if root in _LIBRARIES - {"torch"} else _unknown
+    return None if root in LIBRARIES - {"torch"} else _unknown
 
 
 def attributes_of(each: Any) -> Mapping[str, Any]:
@@ -420,17 +417,6 @@ def _is_open(kind: type) -> bool:
 def is_own(kind: Any) -> bool:
     """Whether a class is the program's."""
     return not is_library(str(_home(kind)))
-
-
-def is_library(name: str) -> bool:
-    """Whether a module is Python's or was installed, so that it isn't the program's own."""
-    return _is_installed(name.partition(".")[0])
-
-
-@functools.cache
-def _is_installed(root: str) -> bool:
-    place = str(getattr(sys.modules.get(root), "__file__", None))
-    return root in _LIBRARIES or not _SITES.isdisjoint(Path(place).parts)
 
 
 def hidden_tasks(leaves: Iterable[Any]) -> list[Task]:

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator, Set
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
-from autopar.reach import BY_ANY_NAME, Reach, is_library, is_own
+from autopar.loads import is_library
+from autopar.reach import BY_ANY_NAME, Reach, is_own
 
 Slot = tuple[int, Any]  # the number of what holds it, and its name there
 Names = Set[Any] | None  # all of them, if none are named

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autopar.reach import is_library
+from autopar.loads import is_library
 
 _Items = dict[Any, Any]
 
