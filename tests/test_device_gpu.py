@@ -83,10 +83,12 @@ def test_a_new_stream_is_nobody_elses(spin):
 
 
 def test_streams_are_used_again_and_made_in_threads_of_their_own():
-    made = []
+    made, x = [], torch.ones(8, 8, device=gpu(0))
 
     def make():
         made.extend(new_stream(gpu(0)).cuda_stream for _ in range(3))
+        with torch.cuda.stream(new_stream(gpu(0))):
+            x.mm(x)  # cuBLAS warns of a thread that has nothing to do with a GPU yet
 
     for _ in range(5):
         thread = threading.Thread(target=make)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import weakref
 
 import torch
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
-_free_streams: dict[tuple[int, int], list[int]] = {}
+_free_streams: dict[tuple[int, int], list[_Address]] = {}
+_addresses: dict[int, _Address] = {}
 
 _LAST_INDEX = 127  # torch keeps a device's number in a byte
 
@@ -118,28 +120,32 @@ def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
     torch.cuda.init()
     free = _free_streams.setdefault((device.index, priority), [])
     with torch.cuda.device(device):
+        torch.cuda.mem_get_info()  # lets this thread call the driver, and cuBLAS, for this GPU
         try:
-            address = free.pop()
+            address = free.pop().stream
         except IndexError:  # none was given back
-            torch.cuda.mem_get_info()  # lets this thread call the driver for this GPU
             made = ctypes.c_void_p()
             error = driver.cuStreamCreateWithPriority(ctypes.byref(made), _NON_BLOCKING, priority)
             if error or made.value is None:
                 msg = f"{device} makes no more CUDA streams (error {error} of its driver)"
                 raise RuntimeError(msg) from None
             address = made.value
-        stream = _OwnStream(address, device)
-    stream.free = free
+        stream = torch.cuda.ExternalStream(address, device)
+    vars(stream)["life"] = life = _Life()
+    # A weak reference to a stream of torch's never tells its end, and Ctrl-C can end a `__del__`.
+    _addresses[address] = _Address(life, free.append)
+    _addresses[address].stream = address
     return stream
 
 
-class _OwnStream(torch.cuda.ExternalStream):
-    """A stream that goes to the free ones when nobody holds it any more."""
+class _Life:
+    """What is there as long as a stream."""
 
-    free: list[int]
 
-    def __del__(self) -> None:  # a weak reference to a stream of torch's never tells its end
-        self.free.append(self.cuda_stream)
+class _Address(weakref.ref[_Life]):
+    """The address of a stream; it goes to the free ones when nobody holds the stream any more."""
+
+    stream: int
 
 
 @functools.cache

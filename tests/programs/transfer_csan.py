@@ -191,6 +191,12 @@ def to_host():
             result.clone()
 
 
+def to_host_elsewhere():
+    """The caller computes on another stream than a new thread does."""
+    with torch.cuda.stream(torch.cuda.Stream(DEVICE)):
+        to_host()
+
+
 def prefetch():
     """Two small tensors: CSAN sees how their block of memory is taken."""
     with CopyPipeline(DEVICE, slots=2, threads=1) as pipeline:
@@ -276,7 +282,7 @@ RACES = {
     ),
     "marks come before their copies": (prefetch, CudaCopyStream, "mark", early_mark),
     "only the first item is waited for": (to_host, CudaCopyStream, "caller_mark", stale_mark()),
-    "copies queue elsewhere": (to_host, CudaCopyStream, "begin", lambda stream: None),
+    "copies queue elsewhere": (to_host_elsewhere, CudaCopyStream, "begin", lambda stream: None),
     "what others can write to is not cloned": (overwrite, parcel, "next_owned", all_owned),
 }
 
