@@ -38,7 +38,9 @@ def stretches_of(values: object) -> Iterator[Stretch]:
 
 def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """The tensors with memory that one is made of: itself, or a sparse one's indices and values."""
-    if _is_plain(tensor):
+    if tensor.is_nested and tensor.layout == torch.strided:
+        yield tensor.values()
+    elif _is_plain(tensor):
         yield tensor
     elif tensor.layout == torch.sparse_coo:
         yield from (tensor, tensor._indices(), tensor._values())

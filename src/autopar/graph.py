@@ -27,7 +27,7 @@ from autopar.aliasing import keys_of, returns_fresh
 from autopar.calls import declared, name_of, plain
 from autopar.capture import Captured, captured, gpu_of, unchanged
 from autopar.chance import is_torchs
-from autopar.device import cpu, present
+from autopar.device import cpu, present, try_all_gpus
 from autopar.graphrun import Run
 from autopar.guard import Guard, Known
 from autopar.hazards import Hazards
@@ -48,6 +48,7 @@ _UNCOUNTED = {
     *("batch_norm", "instance_norm", "vector_to_parameters"),
     *("numpy", "asarray", "as_tensor", "from_numpy", "from_dlpack", "frombuffer"),
 }
+_SEEDS = {"manual_seed", "manual_seed_all", "seed_all", "set_rng_state", "set_rng_state_all"}
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
@@ -158,10 +159,13 @@ class TaskGraph:
         flat_given = [*args, *kwargs.values()]
         flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
         reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
-        random = [random_numbers(str(place))] if told.random or reach.random else []
+        seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
+        places = {str(each) for each in ((cpu(), *try_all_gpus()) if seeded else (place,))}
+        random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
         random += [Stretch(("state", id(each))) for each in reach.states]
+        changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
         grads = [gradients(str(place))] if told.gradients else []
-        changed = [*written, *random, *(grads if told.gradients == "w" else [])]
+        changed = [*written, *random, *(grads if changes_grads else [])]
         self._hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
         number = self._append(
             *(task_name, fn, given, spec, place),

@@ -375,7 +375,7 @@ class Run:
                     self._fail(entry_of[node.number], error)
                 self._issue(node.number)
         if self._error is None:
-            self._learning.end(self._results)
+            self._learning.end()
 
     def _do_alone(self, node: Node, gpus: list[torch.device], alone: bool) -> None:
         """Do a node, and wait for it."""

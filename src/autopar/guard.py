@@ -208,7 +208,8 @@ class Guard:
         Raises:
             RuntimeError: It gave a tensor other memory, where nobody looks for it.
         """
-        tensors = self.tensors[node.number]
+        given = memory_in([results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)])
+        tensors = [*self.tensors[node.number], *filter(torch.is_tensor, given)]
         before = [*map(memory_key, tensors)]
         with Observer(ground) as seen:
             value = call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from autopar.memory import memory_in
 from autopar.node import Node, Result, ancestors
 from autopar.observer import Seen
 from autopar.reach import Reach
-from autopar.slots import Slot, Slots, changed
+from autopar.slots import Came, Slot, Slots
 
 
 class Learning:
@@ -33,15 +34,27 @@ class Learning:
         self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, Stretch] = {}
-        self._slots: dict[tuple[int, ...], Slots] = {}  # until something is bound anew
-        self._came: dict[int, Slots] = {}  # by task
+        self._slots = Slots()
+        self._known: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
         self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
+        self._binders: list[tuple[int, Slot]] = []
+        self._came = {node.number: self._come(node, ()) for node in guard.nodes}
 
-    def end(self, results: Sequence[Any]) -> None:
+    def end(self) -> None:
         """Let those who come to slots that others bind anew keep the program's order."""
-        for node in self._guard.nodes if self._bound else ():
-            slots = self._came.get(node.number) or self._slots_of(node, results)
-            self._add(node.number, set(map(_slot, slots.common(self._bound.keys()))), set())
+        slots: dict[int, set[Any]] = {}
+        users: dict[Slot, dict[int, bool]] = {}  # tasks, and whether they may bind it anew
+        for number, name in itertools.chain(self._bound, *(c.stored for c in self._came.values())):
+            slots.setdefault(number, set()).add(name)
+        for number, came in self._came.items():
+            for slot, may_bind in came.among(slots):
+                users.setdefault(slot, {})[number] = may_bind
+        for number, slot in self._binders:
+            users.setdefault(slot, {})[number] = True
+        for slot, tasks in users.items():
+            for number, binds in tasks.items() if len(tasks) > 1 and any(tasks.values()) else ():
+                own = {_stretch("slot", slot)}
+                self._add(number, set() if binds else own, own if binds else set())
         self._guard.known.kept.update(self._bound)
 
     def own(self, number: int, value: Any) -> None:
@@ -60,12 +73,13 @@ class Learning:
         ground, number = self._ground, node.number
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         versions = versions_of([*self._guard.tensors[number], *given])
-        slots = self._came[number] = self._slots_of(node, results)
-        held = slots.held()
+        came = self._came[number] = self._come(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
-        if bound := dict(changed(held)):
-            self._bound.update(bound)
-            self._slots.clear()
+        bound = dict(self._slots.changed())
+        self._bound.update(bound)
+        if bound:
+            self._known.clear()
+        self._binders += [(number, slot) for slot in bound]
         returned = [*memory_in(value)]
         own = {key for each in returned for key in keys_of(each) if ground.find(each) is None}
         done = [each for each in seen.outside() if each.key not in own]
@@ -82,7 +96,8 @@ class Learning:
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
                 found[True].update(self._owners.get(key) or lies for lies in stretches_of(tensor))
-        self._add(number, found[False], found[True].union(map(_slot, bound)))
+        states = (_stretch("state", id(state)) for state in came.reach.states)
+        self._add(number, found[False], found[True].union(states))
         self.own(number, value)
         for key, alive in seen.left():
             if key not in ground:
@@ -90,14 +105,17 @@ class Learning:
                 self._owners[key] = Stretch(("left", number))
         return value
 
-    def _slots_of(self, node: Node, results: Sequence[Any]) -> Slots:
-        """The slots that a task can come to."""
-        leaves = [results[each.node] if isinstance(each, Result) else each for each in node.leaves]
+    def _come(self, node: Node, results: Sequence[Any]) -> Came:
+        """The slots that a task can come to, by way of the results that are there."""
+        leaves = [
+            results[each.node] if results and isinstance(each, Result) else each
+            for each in node.leaves
+        ]
         values = [each for each in (node.fn, *leaves) if not isinstance(each, torch.Tensor)]
         key = tuple(map(id, values))  # of what the graph and the results keep
-        if key not in self._slots:
-            self._slots[key] = Slots(Reach(*values, code=True))
-        return self._slots[key]
+        if key not in self._known:
+            self._known[key] = self._slots.add(Reach(*values, code=True))
+        return self._known[key]
 
     def _add(self, number: int, reads: set[Stretch], writes: set[Stretch]) -> None:
         """Note what a task reads and writes, if that is new."""
@@ -116,8 +134,8 @@ class Learning:
             self._guard.known.found = True
 
 
-def _slot(slot: Slot) -> Stretch:
-    return Stretch(("slot", slot))
+def _stretch(kind: str, what: object) -> Stretch:
+    return Stretch((kind, what))
 
 
 def _stretches(values: list[Any]) -> set[Stretch]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -28,6 +29,8 @@ class Loads(NamedTuple):
     Args:
         globals: Names of globals.
         names: All names: of globals, attributes and what is imported.
+        stores: What it binds anew, each with its name: an `attribute`, but for those of what a call
+            there has just made, a `global`, or a `variable` of a closure.
         chains: Globals and variables of closures, each with the attributes that follow it.
         imports: Modules that it imports by itself.
         keywords: Names of the arguments that it gives by name.
@@ -35,6 +38,7 @@ class Loads(NamedTuple):
 
     globals: frozenset[str]
     names: frozenset[str]
+    stores: frozenset[tuple[str, str]]
     chains: frozenset[tuple[str, ...]]
     imports: frozenset[str]
     keywords: frozenset[str]
@@ -48,10 +52,11 @@ def loads_of(code: CodeType) -> Loads:
     >>> sorted(loads_of((lambda: torch.nn.Linear).__code__).chains)
     [('torch', 'nn', 'Linear')]
     """
-    found, names = set[str](), set[str]()
+    found, names, stores = set[str](), set[str](), set[tuple[str, str]]()
     chains, imports, keywords = set[tuple[str, ...]](), set[str](), set[str]()
     for each in _codes(code):
         names.update(each.co_names)
+        stores.update(_stored(each))
         chain: tuple[str, ...] = ()
         for step in dis.get_instructions(each):
             if step.opname in _STEPS and chain:
@@ -66,14 +71,15 @@ def loads_of(code: CodeType) -> Loads:
         constants = [value for value in each.co_consts if isinstance(value, tuple)]
         keywords.update(name for given in constants for name in given if isinstance(name, str))
     chains.discard(())
-    parts = (frozenset(found), frozenset(names), frozenset(chains), frozenset(imports))
-    return Loads(*parts, frozenset(keywords))
+    others = frozenset(chains), frozenset(imports), frozenset(keywords)
+    return Loads(frozenset(found), frozenset(names), frozenset(stores), *others)
 
 
 def loaded(fn: FunctionType) -> Iterator[Any]:
     """What the globals and closures that a function's code loads stand for.
 
-    Attributes of modules are followed, those of other values are not.
+    Attributes of modules are followed, those of other values are not. The program's own modules
+    on the way are among it.
     """
     namespace, cells = fn.__globals__, dict[str, Any]()
     for chain in loads_of(fn.__code__).chains:
@@ -84,6 +90,8 @@ def loaded(fn: FunctionType) -> Iterator[Any]:
         for name in chain[1:]:
             if value is NOTHING or not issubclass(type(value), ModuleType):
                 break
+            if not is_library(value.__name__):
+                yield value
             value = attribute(value, name)
         if value is not NOTHING:
             yield value
@@ -128,6 +136,34 @@ def _content(cell: Any) -> Any:
         return NOTHING if cell is None else cell.cell_contents
     except ValueError:  # a cell may be empty still
         return NOTHING
+
+
+def _stored(code: CodeType) -> Iterator[tuple[str, str]]:
+    """What code binds anew, but for attributes of what it has just made."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _SILENT]
+    made, others = set[str](), {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+    for before, step in itertools.pairwise(steps):
+        if step.opname.startswith("STORE_FAST"):
+            of_call = step.opname == "STORE_FAST" and before.opname.startswith("CALL")
+            (made if of_call else others).update(_locals(step))
+    owner = set[str]()
+    for before, step in itertools.pairwise([*steps[:1], *steps]):
+        if step.opname.startswith("COPY") and before.opname.startswith("LOAD_FAST"):
+            owner = {*_locals(before)[-1:]}  # as for `x.n += 1`
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
+            loaded = before.opname.startswith("LOAD_FAST")
+            own = {*_locals(before)[-1:]} if loaded else owner if before.opname == "SWAP" else set()
+            if not own or not own <= made - others:
+                yield "attribute", str(step.argval)
+        elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+            yield "global", str(step.argval)
+        elif step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in code.co_freevars:
+            yield "variable", str(step.argval)
+
+
+def _locals(step: dis.Instruction) -> tuple[str, ...]:
+    """The local variables of an instruction, which has two of them sometimes."""
+    return step.argval if isinstance(step.argval, tuple) else (str(step.argval),)
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

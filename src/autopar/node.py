@@ -112,11 +112,12 @@ class Node:
         numbers = {*map(id, leaves)}
         now = pytree.tree_leaves(given, is_leaf=lambda each: id(each) in numbers)
         old = [id(each) for each in leaves if isinstance(each, MEMORY)]
-        if old != [id(each) for each in now if isinstance(each, MEMORY)]:
+        moved = old != [id(each) for each in now if isinstance(each, MEMORY)]
+        if moved or not numbers.issuperset(map(id, now)):
             msg = (
-                f"task {self.name!r} puts tensors into a list or a dict that it is given, or takes "
-                f"some out, and each run makes new ones; expected containers that stay as they "
-                f"are. Use copy_ into a tensor that is there, or return what it makes."
+                f"task {self.name!r} changes a list or a dict that it is given, and each run makes "
+                f"new ones; expected containers that stay as they are. Use copy_ into a tensor "
+                f"that is there, or return what it makes."
             )
             raise RuntimeError(msg)
 

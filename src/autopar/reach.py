@@ -49,7 +49,12 @@ BY_ANY_NAME = {
     "attrgetter",
     "methodcaller",
 }
-_MADE = {"__init__", "__new__", "__init_subclass__"}  # not called of what is there already
+_MADE = {
+    "__init__",
+    "__new__",
+    "__init_subclass__",
+    "__post_init__",
+}  # not called of what is there already
 # Python's own ways to all that there is.
 _ANYWHERE = {"globals", "locals", "eval", "exec", "compile", "__import__"}
 _ANYWHERE |= {"builtins", "ctypes", "gc", "importlib", "inspect", "sys"}
@@ -59,6 +64,7 @@ _HOLDS = 1 << 14  # of a type's flags: the garbage collector knows what its valu
 # What nothing is hidden in, so that most leaves cost no more than a look at their type.
 OPEN = {type(None), bool, int, float, complex, str, bytes, range, type}
 ONCE = (types.GeneratorType, map, filter, zip)  # made as they are iterated over
+_MODES = {"train", "eval"}  # methods that change how a module works, and others put back
 _DICTS = (dict, OrderedDict, defaultdict)
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)  # as of SimpleNamespace
 _CODE = (types.FunctionType, *ROUTINES)
@@ -84,6 +90,8 @@ class Reach:
         tasks: Tasks of graphs.
         states: What each use changes: iterators, and generators of random numbers.
         names: Names of attributes and globals.
+        stores: What the code binds anew, with its name.
+        stands_in: Whether it calls modules with other tensors in place of theirs.
         whole: Whether all of it was understood; otherwise there may be more.
         seen: All that was looked at, by its number.
     """
@@ -93,6 +101,8 @@ class Reach:
         self.tasks: list[Task] = []
         self.states: list[Any] = []
         self.names: set[str] = set()
+        self.stores: set[tuple[str, str]] = set()
+        self.stands_in = False
         self.whole = True
         self.seen: dict[int, Any] = {}  # by id, and kept, as ids are used again
         self.code = code
@@ -102,6 +112,8 @@ class Reach:
         self._namespaces: list[tuple[Mapping[str, Any], bool]] = []  # and whether of an object
         self._asked: tuple[int, set[str], bool] = (0, set(), False)
         self._follow(values)
+        if "seed" in self.names:
+            self.states += _generators()
 
     @property
     def random(self) -> bool:
@@ -255,12 +267,18 @@ def _method(reach: Reach, each: types.MethodType) -> Iterable[Any]:
 def _function(reach: Reach, each: types.FunctionType) -> Iterable[Any]:
     found: list[Any] = [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
     home = str(dict.get(each.__globals__, "__name__"))
+    reach.stands_in |= each.__name__ == "functional_call"
     if not reach.code or is_library(home):
         reach.whole &= home.partition(".")[0] not in _ANYWHERE
         reach.note_chance(chance_of(each), each)
         return found
     loads = loads_of(each.__code__)
     reach.names |= loads.names
+    reach.stands_in |= "functional_call" in loads.names
+    if each.__name__ not in _MADE:
+        reach.stores |= loads.stores
+    if not _MODES.isdisjoint(loads.names - loads.globals):
+        reach.stores.add(("attribute", "training"))
     reach._draws |= any(map(method_draws, loads.names))
     reach.whole &= all(name in each.__globals__ for name in loads.globals & _ANYWHERE)
     for value in loaded(each):
@@ -405,6 +423,13 @@ def attributes_of(each: Any) -> Mapping[str, Any]:
                 with contextlib.suppress(AttributeError):  # nothing is there yet
                     found = {**found, name: value.__get__(each)}
     return found
+
+
+def _generators() -> Iterator[Any]:
+    """Generators of random numbers that Python's and NumPy's functions share."""
+    yield vars(random)["_inst"]
+    if numpys := sys.modules.get("numpy.random.mtrand"):
+        yield vars(numpys)["_rand"]
 
 
 def _is_open(kind: type) -> bool:

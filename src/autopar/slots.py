@@ -10,65 +10,87 @@ import functools
 import gc
 import operator
 from collections import deque
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
+
+import torch
 
 from autopar.loads import is_library
 from autopar.reach import BY_ANY_NAME, Reach, is_own
 
 Slot = tuple[int, Any]  # the number of what holds it, and its name there
 Names = Set[Any] | None  # all of them, if none are named
-Held = list[tuple[Any, Names, Any]]
+_NONE: Names = frozenset()
 
 _WHOLE = ""  # the name of what is one slot
 _LISTS = (list, deque, set)
 _NUMBERS = (bool, int, float, complex, str, bytes)  # equal ones are the same
 
 
-class Slots:
+class Came(NamedTuple):
     """The slots that a call can come to.
 
     Args:
-        reach: What it leads to, by its code, too.
+        names: Those of each holder, by its number.
+        stored: Those that its code binds anew, as far as the names there tell.
+        reach: What it leads to.
     """
 
-    def __init__(self, reach: Reach) -> None:
-        self._holders: dict[int, tuple[Any, Names]] = {}
-        for each in reach.seen.values():
+    names: dict[int, Names]
+    stored: set[Slot]
+    reach: Reach
+
+    def among(self, slots: Mapping[int, Set[Any]]) -> Iterator[tuple[Slot, bool]]:
+        """Those among some slots that tasks bind anew, and whether it may do so, too."""
+        stores, by_any = self.reach.stores, not BY_ANY_NAME.isdisjoint(self.reach.names)
+        named = {name for _, name in stores}
+        for number in slots.keys() & self.names.keys():
+            names = self.names[number]
+            for name in slots[number] if names is None else slots[number] & names:
+                yield (number, name), names is None or by_any or name in named
+
+
+class Slots:
+    """The slots that some calls can come to, watched while one call after another is made."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Any, Names, Any]] = {}
+
+    def add(self, reach: Reach) -> Came:
+        """Watch the slots that a call can come to."""
+        came = Came({}, set(), reach)
+        kinds = {type(each) for each in reach.seen.values()}
+        kinds.update(each for each in reach.seen.values() if isinstance(each, type))
+        bases = {base for kind in kinds for base in kind.__mro__ if is_own(base)}
+        for each in (*reach.seen.values(), *bases):
             for holder, names in _holders(each, reach.names):
-                _, known = self._holders.get(id(holder), (holder, frozenset[Any]()))
-                names = None if names is None or known is None else {*known, *names}
-                self._holders[id(holder)] = holder, names
+                number = id(holder)
+                came.names[number] = _either(came.names.get(number, _NONE), names)
+                _, known, _ = self._held.get(number, (holder, _NONE, None))
+                if number not in self._held or _either(known, names) is not known:
+                    both = _either(known, names)
+                    self._held[number] = holder, both, _content(holder, both)
+            if reach.stores or reach.stands_in:
+                came.stored.update(_stored(each, reach))
+        return came
 
-    def held(self) -> Held:
-        """What they hold now."""
-        own = self._holders.values()
-        return [(holder, names, _content(holder, names)) for holder, names in own]
-
-    def common(self, slots: Set[Slot]) -> set[Slot]:
-        """Those among some slots."""
-        found = set()
-        for number, name in slots:
-            _, names = self._holders.get(number, (None, frozenset[Any]()))
-            if names is None or name in names:
-                found.add((number, name))
-        return found
-
-
-def changed(held: Held) -> Iterator[tuple[Slot, Any]]:
-    """Slots that hold something else now, each with what holds it."""
-    for holder, names, old in held:
-        now = _content(holder, names)
-        if isinstance(old, dict):
-            if not _are_same(old, now) or not _are_same(old.values(), now.values()):
+    def changed(self) -> Iterator[tuple[Slot, Any]]:
+        """Slots that hold something else than when this was asked before, with their holders."""
+        for number, (holder, names, old) in self._held.items():
+            now = _content(holder, names)
+            keys_stay = _are_same(old, now)
+            if keys_stay and (not isinstance(old, dict) or _are_same(old.values(), now.values())):
+                continue
+            self._held[number] = holder, names, now
+            if isinstance(old, dict):
                 both = {**old, **now}
                 found = [each for each in both if names is None or each in names]
                 moved = [each for each in found if not _is_same(old, now, each)]
                 for name in moved or ([_WHOLE] if names is None else []):  # or in another order
-                    yield (id(holder), name), holder
-        elif not _are_same(old, now):
-            yield (id(holder), _WHOLE), holder
+                    yield (number, name), holder
+            else:
+                yield (number, _WHOLE), holder
 
 
 def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
@@ -91,6 +113,21 @@ def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
             yield own, named
         if slots := _slots_of(kind):
             yield each, slots if named is None else slots & named
+
+
+def _stored(each: Any, reach: Reach) -> Iterator[Slot]:
+    """The slots of an object that code binds anew, as far as its names tell."""
+    kind = type(each)
+    stores = reach.stores
+    if kind is FunctionType:
+        cells = zip(each.__code__.co_freevars, each.__closure__ or (), strict=True)
+        yield from ((id(cell), _WHOLE) for name, cell in cells if ("variable", name) in stores)
+        yield from ((id(each.__globals__), name) for of, name in stores if of == "global")
+    elif not issubclass(kind, type) and type(own := _attribute(each, "__dict__")) is dict:
+        yield from ((id(own), name) for of, name in stores if of == "attribute")
+        if reach.stands_in and issubclass(kind, torch.nn.Module):
+            for held in (own.get("_parameters"), own.get("_buffers")):
+                yield from ((id(held), name) for name in held or ())
 
 
 @functools.cache
@@ -120,6 +157,12 @@ def _attribute(each: Any, name: str) -> Any:
     with contextlib.suppress(AttributeError, TypeError):
         return object.__getattribute__(each, name)
     return None
+
+
+def _either(one: Names, other: Names) -> Names:
+    if one is None or other is None:
+        return None
+    return one if one >= other else other if other >= one else one | other
 
 
 def _are_same(old: Collection[Any], now: Collection[Any]) -> bool:
