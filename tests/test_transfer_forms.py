@@ -666,7 +666,7 @@ def hearing(code, known={}):  # noqa: B006
     if code not in known:
         before, known[code] = "", set()
         for each in dis.get_instructions(code):
-            if each.opname in ("RESUME", "JUMP_BACKWARD") or before.startswith("CALL"):
+            if each.opname in ("RESUME", "JUMP_BACKWARD") or before in ("CALL", "CALL_FUNCTION_EX"):
                 known[code].add(each.offset)
             before = each.opname
     return known[code]
