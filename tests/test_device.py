@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from autopar.device import cpu, empty_pinned_pool, gpu, present, synchronize
+from autopar.device import cpu, empty_heap, empty_pinned_pool, gpu, present, synchronize
 
 
 @pytest.fixture
@@ -68,3 +68,19 @@ def test_devices_that_are_not_there_are_refused(monkeypatch, count, name, match)
 def test_emptying_a_pinned_pool_that_nobody_made_does_nothing(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
     empty_pinned_pool()
+
+
+def test_a_new_tensor_gets_the_systems_pages_once_the_heap_is_empty():
+    resource = pytest.importorskip("resource")
+
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(2_000_000)  # 8 MB: freed, it stays with the C library
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    if resource.getrusage(resource.RUSAGE_SELF).ru_minflt == 0:
+        pytest.skip("this system counts no page faults")
+    for _ in range(5):
+        again = faults()
+    empty_heap()
+    assert faults() > again

@@ -32,7 +32,7 @@ import autopar as ap
 
 BOOK = {"count": 20, "size": 4000, "checked": 5}
 BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
-HERE = {"size": 3000}  # 36 MB: glibc takes fresh pages for every block of more than 32 MiB
+HERE = {"size": 3000}  # 36 MB
 CHOICES = ("pageable", "pinned"), ("same stream", "side stream"), ("cold", "warm")
 WAYS = [", ".join(chosen) for chosen in itertools.product(*CHOICES)]
 UNPINNED, BEST = "pageable, side stream, warm", "pinned, side stream, warm"
@@ -87,6 +87,7 @@ def eight_ways(count, size, checked):
     def forget():
         ap.synchronize(gpu)  # a pinned buffer is back in the pool when its copies are done
         ap.empty_pinned_pool()
+        ap.empty_heap()
 
     warm = {pinned: [b.zero_() for b in buffers(pinned, count)] for pinned in (False, True)}
     expected = [x.mm(x).cpu() for _ in range(checked)]
@@ -286,7 +287,8 @@ ap.show(ap.claim("Two GPUs copy about twice as fast as one.", twice, at_least=1.
 # On this machine
 # ---------------
 # Fresh pages cost time without a GPU too: a copy within the host, into memory that nobody has
-# touched yet, and into memory that was written before.
+# touched yet, and into memory that was written before. What was freed goes back to the system
+# first, or an earlier tensor's pages would be used again.
 
 
 def within_the_host(size):
@@ -297,10 +299,13 @@ def within_the_host(size):
     checks = {f"{label}: equal": ap.workload.equal([way()], [x]) for label, way in ways.items()}
     measurements, values = [], {}
     for label, way in ways.items():
+        ap.empty_heap()
         before = page_faults()
         way()
         values[label] = page_faults() - before
-        measurements.append(ap.measure(way, label=label, repeats=10, size_bytes=size_bytes))
+        measurements.append(
+            ap.measure(way, label=label, setup=ap.empty_heap, repeats=10, size_bytes=size_bytes)
+        )
     return ap.Findings(measurements, {}, checks, values)
 
 

@@ -201,12 +201,20 @@ def one_result(size):
         "into pinned memory, copy_": lambda: pinned.copy_(y),
     }
     for label, way in ways.items():
+        ap.empty_heap()
         before = page_faults()
         kept = way()
         values[f"page faults {label}"] = page_faults() - before
     size_bytes = ap.workload.product_bytes(size)
     measurements = [
-        ap.measure(way, label=label, devices=[gpu], repeats=9, size_bytes=size_bytes)
+        ap.measure(
+            way,
+            label=label,
+            devices=[gpu],
+            setup=ap.empty_heap,
+            repeats=9,
+            size_bytes=size_bytes,
+        )
         for label, way in ways.items()
     ]
     same = ap.workload.equal([touched, pinned, kept], [y, y, y])

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from autopar import plot, workload
 from autopar.annotate import annotate
-from autopar.device import cpu, empty_pinned_pool, gpu, num_gpus, synchronize, try_all_gpus, try_gpu
+from autopar.device import (
+    cpu,
+    empty_heap,
+    empty_pinned_pool,
+    gpu,
+    num_gpus,
+    synchronize,
+    try_all_gpus,
+    try_gpu,
+)
 from autopar.display import show
 from autopar.experiment import newest_record, observed, recorded
 from autopar.handle import Handle, timeline_of_handles
@@ -75,6 +84,7 @@ __all__ = [
     "cuda_lane",
     "describe",
     "draw",
+    "empty_heap",
     "empty_pinned_pool",
     "gpu",
     "hidden_share",
