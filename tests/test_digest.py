@@ -267,7 +267,8 @@ def experiment():
     return (
         ap.Benchmark, ap.CopyPipeline, ap.Findings, ap.TaskGraph, ap.Timer, ap.annotate,
         ap.capacity, ap.cpu_lane, ap.cuda_lane, ap.empty_heap, ap.empty_pinned_pool,
-        ap.hidden_share, ap.in_fresh_process, ap.measure, ap.measure_in_turn, ap.read_trace, ap.synchronize,
+        ap.hidden_share, ap.in_fresh_process, ap.measure, ap.measure_in_turn, ap.read_trace,
+        ap.synchronize,
         ap.timeline_of, ap.timeline_of_handles, ap.try_gpu, ap.write_trace, workload,
     )
 """
