@@ -75,12 +75,16 @@ def test_a_new_tensor_gets_the_systems_pages_once_the_heap_is_empty():
 
     def faults():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        torch.ones(2_000_000)  # 8 MB: freed, it stays with the C library
-        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+        made = [torch.ones(25_000) for _ in range(200)]  # small enough to come from the heap
+        return made, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+    first, _ = faults()
     if resource.getrusage(resource.RUSAGE_SELF).ru_minflt == 0:
         pytest.skip("this system counts no page faults")
-    for _ in range(5):
-        again = faults()
+    last = torch.ones(25_000)  # or the end of the heap would go back by itself
+    del first
+    again, count = faults()
+    del again
     empty_heap()
-    assert faults() > again
+    assert faults()[1] > 10 * count + 100
+    del last
