@@ -227,13 +227,14 @@ ap.show(
 # %%
 # When copying takes longer
 # -------------------------
-# The narrow network computes too little to hide its batches. Here the copies are the limit, and
-# besides it what the host needs to get a batch into pinned memory. `prefetch` takes any iterable,
-# also one that fills the same memory again for each batch, so it asks for the next one only after
-# it has read the last; the loader's own thread need not wait, and comes nearer to the limit.
+# The narrow network computes too little to hide its batches. Here the copies, at their fastest, are
+# the limit, and besides it what the host needs to get a batch into pinned memory. `prefetch` takes
+# any iterable, also one that fills the same memory again for each batch, so it asks for the next
+# one only after it has read the last; the loader's own thread need not wait, and comes nearer to
+# the limit.
 
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
-limits_s = dict.fromkeys((PLAIN, PINNED, PREFETCH), narrow.measurements[COPIES].median_s)
+limits_s = dict.fromkeys((PLAIN, PINNED, PREFETCH), narrow.measurements[COPIES].min_s)
 caption = f"{NARROW['epochs']} epochs of {NARROW['batches']} batches, copying longer than computing"
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
 ap.show(

@@ -241,8 +241,7 @@ def six_wrong_answers(size, count, large):
 # The first number of each result, and what it should have been.
 
 gpus = ap.recorded(six_wrong_answers, name="b4_six_wrong_answers", parameters=BOOK, gpus=2)
-median_s = {label: each.median_s for label, each in gpus.measurements.items()}
-shorter_s, longer_s = sorted((median_s["run"], median_s["copy"]))
+shorter_s, longer_s = sorted(gpus.measurements[part].min_s for part in ("run", "copy"))
 limit_s = longer_s + shorter_s / BOOK["count"]
 MENDS = {
     "missing event": "side.wait_stream(stream)",
@@ -259,7 +258,7 @@ for mistake, mend in MENDS.items():
     )
     finder = "CSAN" if reports[mistake] else "comparing" if wrong else "-"
     rows.append([mistake, f"{number:.4f}, not {right:.4f}", f"{wrong:.0%}", finder, mend])
-lost_ms = 1e3 * (median_s[TRANSLATED] - limit_s)
+lost_ms = 1e3 * (gpus.measurements[TRANSLATED].median_s - limit_s)
 wrong = not gpus.checks[f"{TRANSLATED}: equal"]
 finder = "CSAN" if reports[TRANSLATED] else "a clock"
 rows.append([TRANSLATED, f"{lost_ms:.1f} ms late", f"{wrong:.0%}", finder, PIPELINE])

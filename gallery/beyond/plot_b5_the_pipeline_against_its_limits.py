@@ -113,8 +113,8 @@ def behind_computing(count, size):
 
 
 def bounds(record, first, second, count):
-    """The longer part, and one item of the other."""
-    parts = sorted(record.measurements[label].median_s for label in (first, second))
+    """The longer part at its fastest, and one item of the other."""
+    parts = sorted(record.measurements[label].min_s for label in (first, second))
     return parts[1] + parts[0] / count
 
 
@@ -197,7 +197,7 @@ limits, others = {}, REGIMES["count"] - 1
 in_regimes = (*REGIMES["sizes"], "copy-bound")
 for regime in in_regimes:
     compute_s, copy_s, both_s = (
-        three.measurements[f"{regime}: {part}"].median_s / REGIMES["count"]
+        three.measurements[f"{regime}: {part}"].min_s / REGIMES["count"]
         for part in ("compute", "copy", "duplex")
     )
     limits[f"{regime}: to_host"] = compute_s + copy_s + others * max(compute_s, copy_s)
