@@ -10,7 +10,7 @@ import pytest
 from autopar.limit import limits_of
 from autopar.measurement import Measurement
 from autopar.origin import badge, short_names
-from autopar.table import Table, compare, tabulate
+from autopar.table import Table, against_goals, compare, tabulate
 from autopar.unit import figures, like, unit_of
 
 LIVE = "this machine: CPU, 2 threads, torch 2.13.0"
@@ -172,6 +172,25 @@ def test_rows_that_do_not_fit_the_headers_are_refused() -> None:
         tabulate(["a", "b"], [["1", "2"], ["3"]])
     with pytest.raises(ValueError, match="2 headers and 0 rows"):
         tabulate(["a", "b"], [])
+
+
+def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None:
+    percent = "{:.0%}".format
+    rows = [
+        ("more", 0.98, "at least", 0.97, percent),
+        ("just", 0.97, "at least", 0.97, percent),
+        ("nearly", 0.969, "at least", 0.97, percent),
+        ("less", 19.0, "at most", 20.0, str),
+        ("over", 21.0, "at most", 20.0, str),
+        ("unknown", math.nan, "at most", 20.0, str),
+    ]
+    table = against_goals(rows, caption="a", origin=LIVE)
+    assert column(table, "reached")[2] == "97%"
+    assert column(table, "goal")[2:4] == ["at least 97%", "at most 20.0"]
+    assert column(table, "verdict") == ["met", "met", "missed", "met", "missed", "missed"]
+    assert (table.caption, table.origins) == ("a", (LIVE,))
+    with pytest.raises(ValueError, match="the goal of 'x' is 'about' a number"):
+        against_goals([("x", 1.0, "about", 2.0, str)])
 
 
 def test_limit_and_origin_and_unit_alone() -> None:

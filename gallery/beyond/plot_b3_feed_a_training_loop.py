@@ -195,8 +195,8 @@ ap.show(
 # %%
 # How near `prefetch` comes to the loop with the data there is a benchmark of its own:
 
-goal = ["prefetch, of the speed with the data there", f"{kept.value:.1%}", "97.0%"]
-ap.show(ap.tabulate(["benchmark", "reached", "goal"], [goal], origin=wide.origin))
+name, percent = "prefetch, of the speed with the data there", "{:.1%}".format
+ap.show(ap.against_goals([(name, kept.value, "at least", 0.97, percent)], origin=wide.origin))
 
 # %%
 # Pinning spares the host's part of a copy, but the copies still take their turn among the kernels.

@@ -32,7 +32,7 @@ from autopar.record import Findings, Record, RecordError
 from autopar.span import Span, Timeline
 from autopar.stream import cuda_lane
 from autopar.svg import Drawing, draw
-from autopar.table import Table, compare, tabulate
+from autopar.table import Table, against_goals, compare, tabulate
 from autopar.timer import Benchmark, Timer, measure, measure_in_turn
 from autopar.traces import write_trace
 from autopar.verdict import Claim, Estimate, claim
@@ -75,6 +75,7 @@ __all__ = [
     "Timeline",
     "Timer",
     "TraceError",
+    "against_goals",
     "annotate",
     "capacity",
     "claim",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import html
+import operator
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from autopar.limit import Limit, limits_of, require_label
@@ -17,6 +18,7 @@ Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
 _NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _STAR = " *"
+_MEETS = {"at least": operator.ge, "at most": operator.le}
 # What is said around a wide table stays in view on a telephone when its columns scroll.
 _STAYS = (
     "display:block;position:sticky;left:0;width:fit-content;max-width:min(100%,85vw);"
@@ -143,6 +145,40 @@ def tabulate(
             )
             raise ValueError(msg)
     return Table(tuple(headers), cells, caption, (origin,) if origin else (), tuple(notes))
+
+
+def against_goals(
+    rows: Iterable[tuple[str, float, str, float, Callable[[float], str]]],
+    *,
+    caption: str = "",
+    origin: str = "",
+) -> Table:
+    """Put figures beside the goals that were set for them, and say in words which are missed.
+
+    Args:
+        rows: What a figure is of, the figure, `at least` or `at most`, its goal, and what makes
+            text of both numbers.
+        caption: What the table shows, in words.
+        origin: Where and when the figures were taken, in words.
+
+    Raises:
+        ValueError: There are no rows, or a goal is neither `at least` nor `at most` a number.
+
+    >>> rows = [("copies, of their limit", 0.981, "at least", 0.99, "{:.1%}".format)]
+    >>> print(against_goals(rows))
+    benchmark               reached  goal            verdict
+    ----------------------  -------  --------------  -------
+    copies, of their limit    98.1%  at least 99.0%  missed
+    """
+    cells = []
+    for name, reached, bound, goal, text in rows:
+        if bound not in _MEETS:
+            msg = f"the goal of {name!r} is {bound!r} a number; expected 'at least' or 'at most'."
+            raise ValueError(msg)
+        verdict = "met" if _MEETS[bound](reached, goal) else "missed"
+        cells.append((name, text(reached), f"{bound} {text(goal)}", verdict))
+    headers = ["benchmark", "reached", "goal", "verdict"]
+    return tabulate(headers, cells, caption=caption, origin=origin)
 
 
 def compare(
