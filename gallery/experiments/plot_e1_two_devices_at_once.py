@@ -19,6 +19,8 @@ the other.
 # The products are independent, and each is large enough to fill a GPU by itself. The book runs 50
 # of 4000 x 4000 in float32; a laptop gets smaller ones.
 
+from dataclasses import replace
+
 import autopar as ap
 
 BOOK = {"count": 50, "size": 4000}
@@ -73,17 +75,19 @@ def two_gpus(count, size):
 # %%
 # How long?
 # ---------
-# The fastest run of each GPU alone gives the limit: no order of the work beats the longer.
+# The fastest run of each GPU alone gives the limit: no order of the work beats the longer. The code
+# above counts GPUs from 1, as the chapter's printed lines do. Its GPU1 is `gpu(0)`, here GPU 0.
 
+FIRST, SECOND, SERIAL, BOTH = "GPU1 alone", "GPU2 alone", "one after the other", "both, one wait"
+NAMES = {FIRST: "GPU 0 alone", SECOND: "GPU 1 alone"}
 gpus = ap.recorded(two_gpus, name="e1_two_devices_at_once", parameters=BOOK, gpus=2)
-alone = [gpus.measurements[f"GPU{i} alone"] for i in (1, 2)]
-limit_s = {"both, one wait": max(each.min_s for each in alone)}
-ap.show(ap.compare(gpus.measurements, limit_s=limit_s, caption="50 products on each GPU"))
+limit_s = {BOTH: max(gpus.measurements[label].min_s for label in NAMES)}
+shown = [replace(one, label=NAMES.get(label, label)) for label, one in gpus.measurements.items()]
+ap.show(ap.compare(shown, limit_s=limit_s, caption="50 products on each GPU"))
 
 # %%
 # The claim is held against these numbers. On another machine it may not hold; then the box says so.
 
-FIRST, SECOND, SERIAL, BOTH = "GPU1 alone", "GPU2 alone", "one after the other", "both, one wait"
 speedup = gpus.estimate(lambda s: s[SERIAL] / s[BOTH])
 hidden = gpus.estimate(lambda s: ap.hidden_share([s[FIRST], s[SECOND]], s[BOTH]))
 ap.show(
@@ -105,7 +109,7 @@ ap.show_timelines(
     "e1_two_devices_at_once",
     title="Two GPUs, one wait at the end",
     caption="Neither GPU waits for the other, and the host waits once, for both.",
-    limit_s=limit_s["both, one wait"],
+    limit_s=limit_s[BOTH],
 )
 
 # %%
