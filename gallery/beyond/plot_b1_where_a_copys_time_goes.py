@@ -134,8 +134,9 @@ caption = f"{count} products, {count} copies"
 ap.show(ap.compare(ablation.measurements, limit_s=limits_s, caption=caption))
 
 # %%
-# *Hidden* is the share of what overlap could save that was saved: here nearly all of the time of
-# the pinned copies. Below none is a way that takes longer than one after the other, pinned.
+# *Hidden* is by the times here: the share of what overlap could save that was saved, and it could
+# save nearly all of the time of the pinned copies. Below none is a way that takes longer than one
+# after the other, pinned.
 
 
 def hidden(seconds, way):

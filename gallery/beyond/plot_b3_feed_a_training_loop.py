@@ -160,7 +160,7 @@ caption = f"{WIDE['epochs']} epochs of {WIDE['batches']} batches, computing long
 ap.show(ap.compare(wide.measurements, baseline=THERE, caption=caption))
 
 # %%
-# The claims. *Hidden* is the share of the copies' time, alone and pinned, that a way saves.
+# The claims. *Saved* is a share of the copies' time, alone and pinned.
 
 median_s = {label: one.median_s for label, one in wide.measurements.items()}
 for way in (PLAIN, PINNED, PREFETCH):
@@ -171,13 +171,13 @@ loss_at_first, loss_at_last = (wide.values[f"{which} loss"] for which in ("first
 print(f"losses, the same in every way: from {loss_at_first:.3f} to {loss_at_last:.3f}")
 
 
-def hidden(seconds, way):
+def saved(seconds, way):
     """Of the copies' time, what a way saves."""
     return ap.hidden_share([seconds[THERE], seconds[COPIES]], seconds[way])
 
 
 longer = wide.estimate(lambda s: s[THERE] / s[COPIES])
-plainly = wide.estimate(lambda s: max(hidden(s, PLAIN), hidden(s, PINNED)))
+plainly = wide.estimate(lambda s: max(saved(s, PLAIN), saved(s, PINNED)))
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 ap.show(
     ap.claim(
@@ -187,7 +187,10 @@ ap.show(
         unit="×",
     ),
     ap.claim(
-        "The plain ways to feed a loop hide little of the copies.", plainly, at_most=0.4, unit="%"
+        "The plain ways to feed a loop save little of the copies' time.",
+        plainly,
+        at_most=0.4,
+        unit="%",
     ),
     ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
 )
@@ -214,7 +217,7 @@ ap.show_timelines(
 )
 
 # %%
-# By these timelines, the share of the copies' time in which a kernel ran:
+# By these timelines, what is *hidden*: the share of the copies' time in which a kernel ran.
 
 plain, ahead = (
     wide.estimate(lambda _, way=way: timelines[way].hidden()) for way in (PLAIN, PREFETCH)

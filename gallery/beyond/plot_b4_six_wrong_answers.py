@@ -294,7 +294,8 @@ ap.show(
 # ---------
 # The sixth mistake by the clock. The pipeline holds what the other five lack, too: its copies wait
 # for their source and keep it, no slot is reused before it was emptied, no result is handed out
-# before it is there, and every wait names its device.
+# before it is there, and every wait names its device. *Hidden* is by the times here: of what
+# overlap could save, the share that was saved.
 
 limits = dict.fromkeys((TRANSLATED, PIPELINE), limit_s)
 caption = f"{BOOK['count']} products and their copies"

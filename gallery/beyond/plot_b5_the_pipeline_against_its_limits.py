@@ -118,6 +118,9 @@ def bounds(record, first, second, count):
     return parts[1] + parts[0] / count
 
 
+# %%
+# *Hidden* is by the times here: of what overlap could save, the share that was saved.
+
 behind = ap.recorded(behind_computing, name="b5_behind_computing", parameters=BEHIND)
 least_s = bounds(behind, "compute", "copy", BEHIND["count"])
 ways = [label for label in behind.measurements if label not in ("compute", "copy")]
