@@ -17,7 +17,7 @@ RECORDS = Path("src/autopar/recorded")
 
 BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
 SITE_TESTS = [
-    f"tests/test_{each}.py" for each in ("freshness", "site", "downloads")
+    f"tests/test_{each}.py" for each in ("freshness", "gallery_hooks", "site", "downloads")
 ]  # `docs` runs them
 TEST = ("python", "-m", "pytest", *(f"--ignore={each}" for each in SITE_TESTS))
 ON_TWO_CORES = ("-n", "2")

@@ -1,5 +1,6 @@
 """Gallery hooks: what sphinx-gallery does with figures, and the state each script starts from."""
 
+import re
 from textwrap import indent
 
 import matplotlib.pyplot as plt
@@ -27,12 +28,51 @@ def figures_behind_summary(block, block_vars, gallery_conf, **kwargs):
 
     Images still serve the thumbnails, printing, and readers who want to copy a picture.
     """
+    texts = [described(plt.figure(number)) for number in plt.get_fignums()]
     images = matplotlib_scraper(block, block_vars, gallery_conf, **kwargs)
+    rest = iter(texts)
+    images = re.sub(r"(?<=:alt: ).*", lambda found: next(rest) or found[0], images)
     _, code, _ = block
     if not images or "ap.show_timelines(" not in code:
         return images
     header = f".. dropdown:: The same figure as an image\n    :class-container: {_IMAGE}\n\n"
     return header + indent(images, "    ")
+
+
+def described(figure):
+    """What a figure shows, in one line: of each part its title and figures, then the whole's title.
+
+    A line is told by its first and its last value, a bar by the text beside it.
+    """
+    said, up = [], ""
+    for ax in figure.axes:
+        said += [ax.get_title(loc) for loc in ("left", "center")]
+        lines = [f"{name(line)} {ends(line)}".strip() for line in ax.lines if tells(line)]
+        if lines:
+            across, up = ax.get_xlabel().split("\n")[0], ax.get_ylabel() or up  # or it is shared
+            said.append(f"{up} by {across}, from left to right: {', '.join(lines)}")
+        if ax.containers:
+            names = [tick.get_text() for tick in ax.get_yticklabels()]
+            beside = [text.get_text() for text in ax.texts]
+            said.append(", ".join(map(" ".join, zip(names, beside, strict=False))))
+    said.append(figure.get_suptitle())
+    return re.sub(r"\s+", " ", ". ".join(filter(None, said)))
+
+
+def name(line):
+    """Its name in the legend; matplotlib gives those without one a name with an underscore."""
+    return "" if line.get_label().startswith("_") else line.get_label()
+
+
+def tells(line):
+    """Whether a line is data, or a level with a name; others only guide the eye."""
+    return len(set(line.get_xdata())) > 1 and (name(line) or len(line.get_ydata()) > 2)
+
+
+def ends(line):
+    """The values at its ends, as one if they are equal."""
+    first, last = (f"{line.get_ydata()[i]:.3g}" for i in (0, -1))
+    return first if first == last else f"{first} to {last}"
 
 
 def tidy(app, doctree):

@@ -56,7 +56,7 @@ def towers(graph, inputs, weights):
 
 eye, graph = torch.eye(8), ap.TaskGraph(cpu_lanes=2)
 towers(graph, [eye, eye], [[eye] * 4, [eye] * 4])
-ap.plot.graph(graph.plan())
+ap.plot.graph(graph.plan(), title="Two towers of four layers, on two CPU lanes")
 ap.plot.show("x5_plan_of_towers")
 
 # %%
@@ -105,7 +105,7 @@ def tiles_of(a, count, size):
 # sphinx_gallery_thumbnail_number = 2
 graph = ap.TaskGraph(cpu_lanes=2)
 cholesky(graph, {place: eye.clone() for place in tiles_of(eye, 4, 2)}, 4)
-ap.plot.graph(graph.plan())
+ap.plot.graph(graph.plan(), title="Cholesky in 4 x 4 tiles, on two CPU lanes")
 ap.plot.show("x5_plan_of_tiles")
 
 # %%
