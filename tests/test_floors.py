@@ -15,7 +15,7 @@ _ROOMS = {path.stem: path for path in sorted(_SOURCES.glob("*.py"))}
 _PURE_FLOORS = (
     {"access", "copyplan", "digest", "display", "limit", "measurement", "origin"}
     | {"loads", "outcome", "progress", "provenance", "span", "storage"},
-    {"evidence", "events", "fresh", "intervals", "schedule", "traces", "unit", "verdict"},
+    {"evidence", "events", "fresh", "groups", "intervals", "schedule", "traces", "unit", "verdict"},
     {"record"},
     {"gallery", "jobs", "layers", "table", "usage"},
     {"idle", "nsys", "own"},

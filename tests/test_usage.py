@@ -40,7 +40,7 @@ def test_a_copy_is_hidden_by_its_own_gpu_only() -> None:
 def test_every_gpu_has_the_window_of_the_trace() -> None:
     view = view_of(two)
     first, second = usage_of(view, "GPU 0"), usage_of(view, "GPU 1")
-    assert first.window_s == second.window_s == pytest.approx(10 * MS)
+    assert length_s(first.window) == length_s(second.window) == pytest.approx(10 * MS)
     assert first.idle.tolist() == [[pytest.approx(8 * MS), pytest.approx(10 * MS)]]
     assert second.idle.tolist() == [[0.0, pytest.approx(4 * MS)]]
     assert len(view.nothing) == 0

@@ -4,58 +4,37 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import cache
+from operator import attrgetter
+from typing import NamedTuple
 
 from autopar.evidence import Activity, Call
+from autopar.groups import grouped
 from autopar.usage import Usage
 
-# What a gap can be due to, and how a table says it.
-CAUSES = {
-    "synchronised": "the host waited for it to run out of work",
-    "allocated": "the host allocated or freed memory",
-    "small": "the host could not launch small kernels fast enough",
-    "late": "the next work was launched late",
-    "queued": "work was launched, and waited for other work or for its start",
-    "ended": "nothing more was launched",
-    "unknown": "the trace does not tell",
-}
 SMALL_S = 10e-6  # about what one launch costs the host; a shorter kernel can't keep a GPU busy
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 
-_VERSION = r"(_v\d+|_ptsz|_ptds)*"  # cudaMalloc_v3020, cuMemAlloc_v2, cudaMemcpy_ptds
-_HELD_BACK = {
-    "synchronised": re.compile(
-        r"(cuda(Device|Stream|Event|Thread)Synchronize|cu(Ctx|Stream|Event)Synchronize"
-        rf"|cu(da)?Memcpy(2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|DtoD)?){_VERSION}"
-    ),
-    "allocated": re.compile(
-        r"(cuda(Malloc(Host|Managed|Pitch)?|Free(Host)?|Host(Alloc|Register|Unregister))"
-        r"|cuMem(Alloc(Host|Managed|Pitch)?|Free(Host)?|Host(Alloc|Register|Unregister))"
-        rf"|cuMem(Create|Map|Unmap|Release|SetAccess)){_VERSION}"
-    ),
-}
+_HELD_BACK = re.compile(
+    r"(?:(?P<synchronised>cuda(?:Device|Stream|Event|Thread)Synchronize"
+    r"|cu(?:Ctx|Stream|Event)Synchronize"
+    r"|cu(?:da)?Memcpy(?:2D|3D|ToSymbol|FromSymbol|DtoH|HtoD|DtoD)?)"
+    r"|(?P<allocated>(?:cudaMalloc|cuMemAlloc)(?:Host|Managed|Pitch)?"
+    r"|cu(?:da|Mem)(?:Free(?:Host)?|Host(?:Alloc|Register|Unregister))"
+    r"|cuMem(?:Create|Map|Unmap|Release|SetAccess)))"
+    r"(?:_v\d+|_ptsz|_ptds)*"  # cudaMalloc_v3020, cuMemAlloc_v2, cudaMemcpy_ptds
+)
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """A stretch in which a GPU was idle.
+class Gap(NamedTuple):
+    """A stretch in which a GPU was idle."""
 
-    Args:
-        start_s: When its work ran out.
-        end_s: When its next work began.
-        cause: One of `CAUSES`.
-        next: That next work, if any came.
-        call: The call of the host that it is due to, if it is due to one.
-    """
-
-    start_s: float
-    end_s: float
-    cause: str
-    next: Activity | None = None
-    call: Call | None = None
+    start_s: float  # when its work ran out
+    end_s: float  # when its next work began
+    cause: str  # a key of `diagnosis.CAUSES`
+    next: Activity | None = None  # that next work, if any came
+    call: Call | None = None  # of the host that it is due to, if it is due to one
 
     @property
     def duration_s(self) -> float:
@@ -86,19 +65,18 @@ def held_back(name: str) -> str:
     >>> held_back("cudaStreamSynchronize_v3020"), held_back("cuMemAlloc_v2")
     ('synchronised', 'allocated')
     """
-    causes = (cause for cause, names in _HELD_BACK.items() if names.fullmatch(name))
-    return next(causes, "")
+    found = _HELD_BACK.fullmatch(name)
+    return found.lastgroup or "" if found else ""
 
 
 def _explained(start_s: float, end_s: float, after: Activity | None, host: _Host) -> Gap:
     if after is None:
         return Gap(start_s, end_s, "ended")
     launch = after.launch
-    waits = host.inside(start_s, "synchronised", launch)
-    if waits is not None:
+    if waits := host.inside(start_s, "synchronised", launch):
         return Gap(start_s, end_s, "synchronised", after, waits)
     allocates = host.inside(start_s, "allocated", launch) or host.most_of(start_s, end_s, launch)
-    if allocates is not None:
+    if allocates:
         return Gap(start_s, end_s, "allocated", after, allocates)
     if launch is None:
         return Gap(start_s, end_s, "unknown", after)
@@ -113,48 +91,46 @@ class _Host:
     """Calls that hold back their thread, to be found by time."""
 
     def __init__(self, calls: Iterable[Call], activities: Iterable[Activity]) -> None:
+        named = grouped(calls, lambda call: held_back(call.name))
         # A copy from or to pageable memory holds back its caller, whatever the call's name says.
         pageable = [a.launch for a in activities if a.launch and a.memory == "pageable"]
-        named: dict[str, list[Call]] = {"synchronised": pageable, "allocated": []}
-        for call in calls:
-            if cause := held_back(call.name):
-                named[cause].append(call)
-        self._calls = {cause: _by_thread(of_cause) for cause, of_cause in named.items()}
+        named["synchronised"] = [*pageable, *named.get("synchronised", ())]
+        self._calls = {cause: _by_thread(of_cause) for cause, of_cause in named.items() if cause}
 
     def inside(self, at_s: float, cause: str, launch: Call | None) -> Call | None:
         """A call of a cause that is under way at a moment, and ends before a later launch."""
-        for calls, starts in self._of(cause, launch):
-            place = bisect_right(starts, at_s) - 1
+        for calls in self._of(cause, launch):
+            place = bisect_right(calls, at_s, key=_START) - 1
             if place >= 0 and calls[place].end_s >= at_s and _before(calls[place], launch):
                 return calls[place]
         return None
 
     def most_of(self, start_s: float, end_s: float, launch: Call | None) -> Call | None:
         """The longest allocation in a gap, if allocations before the launch fill half of it."""
-        for calls, starts in self._of("allocated", launch):
-            first, last = bisect_right(starts, start_s), bisect_right(starts, end_s)
+        for calls in self._of("allocated", launch):
+            first, last = (bisect_right(calls, each, key=_START) for each in (start_s, end_s))
             within = [call for call in calls[first:last] if _before(call, launch)]
             spent_s = sum(min(call.end_s, end_s) - call.start_s for call in within)
             if within and spent_s >= (end_s - start_s) / 2:
                 return max(within, key=lambda call: call.end_s - call.start_s)
         return None
 
-    def _of(self, cause: str, launch: Call | None) -> Iterator[tuple[list[Call], list[float]]]:
-        by_thread = self._calls[cause]
-        if launch is None:
-            yield from by_thread.values()
-        elif launch.thread in by_thread:
-            yield by_thread[launch.thread]
+    def _of(self, cause: str, launch: Call | None) -> Iterable[list[Call]]:
+        threads = self._calls.get(cause, {})
+        return threads.values() if launch is None else [threads.get(launch.thread, [])]
 
 
-def _by_thread(calls: Iterable[Call]) -> dict[str, tuple[list[Call], list[float]]]:
-    """Thread -> its calls in order, and their starts; one within another is left out."""
-    threads: defaultdict[str, list[Call]] = defaultdict(list)
+_START = attrgetter("start_s")
+
+
+def _by_thread(calls: Iterable[Call]) -> dict[str, list[Call]]:
+    """Thread -> its calls in order; one within another is left out."""
+    threads: dict[str, list[Call]] = {}
     for call in sorted(calls, key=lambda call: (call.start_s, -call.end_s)):
-        of_thread = threads[call.thread]
+        of_thread = threads.setdefault(call.thread, [])
         if not of_thread or call.end_s > of_thread[-1].end_s:
             of_thread.append(call)
-    return {thread: (each, [call.start_s for call in each]) for thread, each in threads.items()}
+    return threads
 
 
 def _before(call: Call, launch: Call | None) -> bool:

@@ -12,12 +12,13 @@ from pathlib import Path
 from autopar import plot
 from autopar.evidence import TraceError
 from autopar.report import Report, as_data, as_text, report_of
-from autopar.reportpage import as_page, printable
+from autopar.reportpage import as_page
 from autopar.span import Timeline
 from autopar.storage import write_atomically
 from autopar.svg import as_svg, draw
 from autopar.tracefile import read_evidence, uncollected
-from autopar.traces import write_trace
+from autopar.traces import trace_bytes
+from autopar.unit import printable
 
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
@@ -50,38 +51,42 @@ def inspect(
 
 
 def _inspected(files: Sequence[Path], range_name: str | None, outputs: Mapping[str, Path]) -> str:
-    found = _traces_in(files)
-    reports, left_out = _reports(found, {*files}, range_name)
+    reports, left_out = _reports(_traces_in(files), {*files}, range_name)
     sections = [section for report in reports for section in report.sections()]
     text = as_text(sections) + "".join(f"\nLeft out: {why}\n" for why in left_out)
     if len(reports) > 1:
         text += "\nEach file is on its own clock: nothing is said of overlap between files.\n"
+    title = f"Timeline of {', '.join(report.name for report in reports)}"
     for ending, path in outputs.items():
         if ending == "html":
-            write_atomically(path, as_page(sections, title=_title(found)))
+            write_atomically(path, as_page(sections, title=title))
+        elif ending == "json":
+            data = [as_data(report) for report in reports]
+            write_atomically(path, json.dumps(data, indent=1) + "\n")
+        elif ending == "trace":
+            write_atomically(path, trace_bytes(_merged(reports, title)))
+        elif ending == "svg":
+            picture = as_svg(draw(_drawn(reports), title=title))
+            write_atomically(path, printable(picture) + "\n")
         else:
-            _WRITERS[ending](reports, path)
+            _write_png(_drawn(reports), title, path)
         text += f"\nwrote {path}\n"
     return text
 
 
 def _traces_in(files: Iterable[Path]) -> dict[str, Path]:
     """What a file is called -> the file, folders opened; each once."""
-    paths: list[Path] = []
+    paths: dict[Path, None] = {}
     for path in files:
-        if not path.is_dir():
-            paths.append(path)
-            continue
-        inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS))
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS))
         if not inside:
             msg = f"there is no trace in {str(path)!r}: no file that ends in {', '.join(_ENDINGS)}."
             raise TraceError(msg)
-        paths += inside
-    names = [path.name for path in dict.fromkeys(paths)]
-    return {
-        path.name if names.count(path.name) == 1 else str(path): path
-        for path in dict.fromkeys(paths)
-    }
+        paths |= dict.fromkeys(inside)
+    names = [path.name for path in paths]
+    return {path.name if names.count(path.name) == 1 else str(path): path for path in paths}
 
 
 def _reports(
@@ -91,25 +96,16 @@ def _reports(
     reports, left_out = [], []
     for name, path in found.items():
         try:
-            reports.append(_report(path, name, range_name))
-        except TraceError as error:
-            if path in asked_for:
-                raise
-            left_out.append(str(error))
+            reports.append(report_of(read_evidence(path), name=name, range_name=range_name))
+        except ValueError as error:
+            why = str(error) if str(path) in str(error) else f"{path}: {error}"
+            if not isinstance(error, TraceError) or path in asked_for:
+                raise type(error)(why) from error
+            left_out.append(why)
     if not reports:
         msg = f"no file in the folder can be read as a trace; of the first: {left_out[0]}"
         raise TraceError(msg)
     return reports, left_out
-
-
-def _report(path: Path, name: str, range_name: str | None) -> Report:
-    try:
-        return report_of(read_evidence(path), name=name, range_name=range_name)
-    except ValueError as error:
-        if str(path) in str(error):
-            raise
-        msg = f"{path}: {error}"
-        raise type(error)(msg) from error
 
 
 def _drawn(reports: Iterable[Report]) -> dict[str, Timeline]:
@@ -120,14 +116,10 @@ def _drawn(reports: Iterable[Report]) -> dict[str, Timeline]:
     return named if len(named) > 1 else {"": next(iter(named.values()))}
 
 
-def _write_svg(reports: Sequence[Report], path: Path) -> None:
-    picture = as_svg(draw(_drawn(reports), title=_heading(reports)))
-    write_atomically(path, printable(picture) + "\n")
-
-
-def _write_png(reports: Sequence[Report], path: Path) -> None:
-    named = {_label(name): _lettered(one) for name, one in _drawn(reports).items()}
-    heading = _label(_heading(reports))
+def _write_png(drawn: Mapping[str, Timeline], title: str, path: Path) -> None:
+    # Else a dollar would begin a formula.
+    heading, *labels = (printable(each).replace("$", r"\$") for each in (title, *drawn))
+    named = dict(zip(labels, map(_lettered, drawn.values()), strict=True))
     with warnings.catch_warnings():
         # That a font lacks a letter of some lane's name is shown by a box in its place.
         warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
@@ -138,10 +130,6 @@ def _write_png(reports: Sequence[Report], path: Path) -> None:
         plot.save(axes, path)
 
 
-def _label(words: str) -> str:
-    return printable(words).replace("$", r"\$")  # which would begin a formula
-
-
 def _lettered(timeline: Timeline) -> Timeline:
     """The timeline with lanes called as a figure can write them; matplotlib fails on others."""
     if all(lane == printable(lane) for lane in timeline.lanes):
@@ -150,29 +138,13 @@ def _lettered(timeline: Timeline) -> Timeline:
     return replace(timeline, spans=tuple(spans))
 
 
-def _write_json(reports: Sequence[Report], path: Path) -> None:
-    write_atomically(path, json.dumps([as_data(report) for report in reports], indent=1) + "\n")
-
-
-def _write_trace(reports: Sequence[Report], path: Path) -> None:
+def _merged(reports: Sequence[Report], title: str) -> Timeline:
+    """One timeline: side by side and each from its own beginning, as the clocks are different."""
     if len(reports) == 1:
-        write_trace(reports[0].timeline, path)
-        return
-    # Side by side, each from its own beginning: their clocks have nothing to do with each other.
+        return reports[0].timeline
     spans = [
         replace(span, lane=f"{report.name}: {span.lane}")
         for report in reports
         for span in report.timeline.rebased().spans
     ]
-    write_trace(Timeline(tuple(spans), origin=_heading(reports)), path)
-
-
-_WRITERS = {"png": _write_png, "svg": _write_svg, "json": _write_json, "trace": _write_trace}
-
-
-def _title(names: Iterable[str]) -> str:
-    return f"Timeline of {', '.join(names)}"
-
-
-def _heading(reports: Iterable[Report]) -> str:
-    return _title(report.name for report in reports)
+    return Timeline(tuple(spans), origin=title)

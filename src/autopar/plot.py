@@ -18,7 +18,7 @@ from autopar.shapes import COLOURS, MANY_SPANS, PALEST, thinned
 from autopar.span import Timeline
 from autopar.table import Measurements, distinct
 from autopar.unit import unit_of
-from autopar.words import by_lane
+from autopar.words import by_kind, by_lane
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -225,8 +225,7 @@ def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: fl
     scale_s = unit_of(whole_s)[1]
     lanes = by_lane(timeline)
     for row, alone in enumerate(lanes.values()):
-        for kind in dict.fromkeys(span.kind for span in alone.spans):
-            same = [span for span in alone.spans if span.kind == kind]
+        for kind, same in by_kind(alone).items():
             # Of very many, neighbours that nobody can tell apart are one, paler where less busy.
             many = len(alone.spans) > MANY_SPANS
             drawn = thinned(same, whole_s or 1.0) if many else [(span, 1.0) for span in same]

@@ -3,61 +3,45 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
-from autopar.diagnosis import LEAST_SHARE, Finding, findings_of, moved
-from autopar.evidence import Activity, Trace
-from autopar.idle import CAUSES, NOISE_S, Gap, gaps_of
+from autopar.diagnosis import CAUSES, LEAST_SHARE, Finding, findings_of, moved
+from autopar.evidence import Trace
+from autopar.groups import grouped
+from autopar.idle import NOISE_S, Gap, gaps_of
 from autopar.intervals import length_s, longest
 from autopar.measurement import format_seconds
 from autopar.span import Timeline
 from autopar.svg import Drawing, draw
 from autopar.table import Table, tabulate
-from autopar.unit import like
+from autopar.unit import NOTHING, like, percent, shortened
 from autopar.usage import OTHER_LANES, Usage, View, view_of
-from autopar.words import lane_table, percent
+from autopar.words import lane_table
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
-_LONGEST_NAME = 70  # characters; names of kernels run to thousands
-_NOT_ONE = "-"
 _TEXT_WIDTH = 100
+Block = str | Table | Drawing
 
 
-@dataclass(frozen=True)
-class Section:
-    """A heading and what stands below it.
-
-    Args:
-        heading: In a few words.
-        blocks: Paragraphs, tables and drawings, from the top.
-        level: 1 for a file, 2 for what is in it, 3 for a finding.
-        page: Where a finding is mended, from the root of the site.
-    """
+class Section(NamedTuple):
+    """A heading and what stands below it."""
 
     heading: str
-    blocks: tuple[str | Table | Drawing, ...]
-    level: int = 2
-    page: str = ""
+    blocks: Sequence[Block]  # from the top
+    level: int = 2  # 1 for a file, 2 for what is in it, 3 for a finding
+    page: str = ""  # where a finding is mended, from the root of the site
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What one trace shows, or one named range of it; made by `report_of`.
+    """What one trace shows, or one named range of it; made by `report_of`."""
 
-    Args:
-        name: What the trace is called, such as its file's name.
-        trace: All of it.
-        view: The part that the figures are of.
-        range_name: The range that it is limited to, if it is to one.
-    """
-
-    name: str
-    trace: Trace
-    view: View
-    range_name: str | None = None
+    name: str  # such as that of its file
+    view: View  # the part of it that the figures are of
 
     @cached_property
     def findings(self) -> tuple[list[Finding], list[Finding]]:
@@ -75,70 +59,138 @@ class Report:
         """What the figures are of, to be drawn or written."""
         return self.view.trace.timeline
 
+    @cached_property
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """GPU -> the figures of it that tables and files show; times in seconds."""
+        return {each.name: self._figures_of(each) for each in self.view.usages}
+
+    def _figures_of(self, usage: Usage) -> dict[str, Any]:
+        behind = [kind for kind in ("copy", "communication") if usage.busy_s(kind)]
+        gaps = grouped(self.gaps.get(usage.name, ()), lambda gap: gap.cause)
+        return {
+            "busy_s": length_s(usage.busy),
+            "idle_s": length_s(usage.idle),
+            "lanes_busy_s": {lane: length_s(each) for lane, each in usage.lanes.items()},
+            "kinds_busy_s": {kind: length_s(each) for kind, each in usage.kinds.items()},
+            "hidden_s": {kind: usage.hidden_s(kind) for kind in behind},
+            "exposed_s": {kind: usage.busy_s(kind) - usage.hidden_s(kind) for kind in behind},
+            "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
+            "gaps": len(usage.idle),
+            "idle_by_cause_s": {
+                cause: sum(gap.duration_s for gap in some) for cause, some in gaps.items()
+            },
+            "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
+        }
+
     def sections(self) -> list[Section]:
         """All that there is to say, in order."""
-        first = [Section(self.name, tuple(self._opening()), level=1)]
+        first = [Section(self.name, list(self._opening()), level=1)]
         if self.timeline.spans:
-            drawing = draw(self.timeline, title=self._title)
+            of = self.view.range_name
+            drawing = draw(self.timeline, title=self.name if of is None else f"{self.name}: {of}")
             first.append(Section("What ran when", (drawing, lane_table(self.timeline, "Lanes"))))
         if not self.view.usages:
             return first
         return [
             *first,
-            Section("How far from the limit", (_bounds(self.view), *_hidings(self.view))),
-            Section("How many lanes were busy at once", (_at_once(self.view),)),
-            Section("When nothing ran", tuple(self._idleness())),
-            *[Section("Copies", (table,)) for table in _copies(self.view)],
+            Section("How far from the limit", self._bounds() + self._hidings()),
+            Section("How many lanes were busy at once", self._at_once()),
+            Section("When nothing ran", [self._nothing(), *self._idleness()]),
+            *(Section("Copies", [table]) for table in self._copies()),
             *self._why(),
         ]
 
-    @property
-    def _title(self) -> str:
-        return self.name if self.range_name is None else f"{self.name}: {self.range_name}"
-
     def _opening(self) -> Iterable[str]:
-        if self.trace.origin:
-            yield f"{self.trace.origin[0].upper()}{self.trace.origin[1:]}."
-        if self.range_name is not None:
-            times = "once" if self.view.occurrences == 1 else f"{self.view.occurrences:,} times"
+        view, trace = self.view, self.view.trace
+        if trace.origin:
+            yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
+        if view.range_name is not None:
+            times = "once" if view.occurrences == 1 else f"{view.occurrences:,} times"
             yield (
-                f"Limited to {self.range_name!r}, which is there {times}, "
-                f"{format_seconds(length_s(self.view.window))} in all: from each start to its end, "
+                f"Limited to {view.range_name!r}, which is there {times}, "
+                f"{format_seconds(length_s(view.window))} in all: from each start to its end, "
                 f"or to the end of the last work launched in it."
             )
-        yield from (f"Warning: {warning}" for warning in self.trace.warnings)
-        for place, why in self.trace.doubts.items():
+        yield from (f"Warning: {warning}" for warning in trace.warnings)
+        for place, why in trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
             yield f"In doubt: {place}: {what} is given. {why}"
-        if not self.view.usages and not (self.trace.warnings or self.trace.doubts):
+        if not view.usages and not (trace.warnings or trace.doubts):
             yield (
                 "No work of a GPU is in it. If there should be, record "
                 "with ProfilerActivity.CUDA, or with nsys profile --trace=cuda,nvtx."
             )
 
-    def _idleness(self) -> Iterable[str | Table]:
+    def _bounds(self) -> list[Table]:
+        whole_s, rows = length_s(self.view.window), []
+        for gpu, its in self.figures.items():
+            bound_s = its["bound"]["seconds"]
+            times = (format_seconds(whole_s), like(its["busy_s"], whole_s), like(bound_s, whole_s))
+            rows.append((gpu, *times, its["bound"]["resource"], percent(bound_s, whole_s)))
+        headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
+        note = (
+            "At least: the busiest resource (computing, communication, or copies in one "
+            "direction). However the same work is ordered, it takes no less; what waits for what "
+            "may need more."
+        )
+        return _table("The time against its lower bound", headers, rows, note)
+
+    def _hidings(self) -> list[Table]:
+        rows = []
+        for gpu, its in self.figures.items():
+            for kind, hidden_s in its["hidden_s"].items():
+                busy_s = its["kinds_busy_s"][kind]
+                parts_s = (busy_s, hidden_s, its["exposed_s"][kind])
+                times = (like(each_s, busy_s) for each_s in parts_s)
+                rows.append((gpu, kind, *times, percent(hidden_s, busy_s)))
+        headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
+        note = "Hidden: while the same GPU computed."
+        return _table("Hidden behind computing", headers, rows, note)
+
+    def _at_once(self) -> list[Table]:
+        whole_s, rows = length_s(self.view.window), []
+        every = [its["lanes_at_once_s"] for its in self.figures.values()]
+        for count in sorted({*chain(*every)}, key=int):
+            cells = (
+                (like(its[count], whole_s), percent(its[count], whole_s))
+                if count in its
+                else (NOTHING, NOTHING)
+                for its in every
+            )
+            rows.append((count, *chain(*cells)))
+        headers = ["lanes", *chain(*((gpu, "share") for gpu in self.figures))]
+        return _table("Time by how many lanes were busy", headers, rows)
+
+    def _nothing(self) -> str:
         stretch = longest(self.view.nothing)
         if stretch is None:
-            yield "There was no moment without work."
-        else:
-            yield (
-                f"Nothing ran for {format_seconds(length_s(self.view.nothing))} in all, longest "
-                f"from {self._clock(stretch[0])} to {self._clock(stretch[1])}, for "
-                f"{format_seconds(stretch[1] - stretch[0])}."
-            )
-        rows = [row for usage in self.view.usages for row in self._gap_rows(usage)]
-        if rows:
-            headers = ("GPU", "why it was idle", "gaps", "in all", "longest", "share of time")
-            least = format_seconds(NOISE_S)
-            note = f"Gaps of up to {least} are between any two kernels: they are not counted here."
-            yield tabulate(headers, rows, caption="Idle time by cause", notes=[note])
+            return "There was no moment without work."
+        start, end = self._clock(*stretch)
+        return (
+            f"Nothing ran for {format_seconds(length_s(self.view.nothing))} in all, longest "
+            f"from {start} to {end}, for {format_seconds(stretch[1] - stretch[0])}."
+        )
 
-    def _gap_rows(self, usage: Usage) -> Iterable[tuple[str, ...]]:
-        for cause, words in CAUSES.items():
-            same = [gap.duration_s for gap in self.gaps.get(usage.name, ()) if gap.cause == cause]
-            if same:
-                whole = (format_seconds(sum(same)), format_seconds(max(same)))
-                yield usage.name, words, f"{len(same):,}", *whole, _share(sum(same), usage.window_s)
+    def _idleness(self) -> list[Table]:
+        rows, window_s = [], length_s(self.view.window)
+        for gpu, gaps in self.gaps.items():
+            idle_s = self.figures[gpu]["idle_by_cause_s"]
+            for cause in (each for each in CAUSES if each in idle_s):
+                lengths = [gap.duration_s for gap in gaps if gap.cause == cause]
+                times = (format_seconds(idle_s[cause]), format_seconds(max(lengths)))
+                share = percent(idle_s[cause], window_s)
+                rows.append((gpu, CAUSES[cause].idle, f"{len(lengths):,}", *times, share))
+        headers = ("GPU", "why it was idle", "gaps", "in all", "longest", "share of time")
+        least = format_seconds(NOISE_S)
+        note = f"Gaps of up to {least} are between any two kernels: they are not counted here."
+        return _table("Idle time by cause", headers, rows, note)
+
+    def _copies(self) -> list[Table]:
+        copies = (each for each in self.view.trace.activities if each.span.kind == "copy")
+        groups = grouped(copies, lambda each: (each.span.lane, each.memory or NOTHING))
+        rows = [(*key, f"{len(same):,}", moved(same) or NOTHING) for key, same in groups.items()]
+        headers = ("lane", "the host's memory", "copies", "moved")
+        return _table("Copies by direction and memory", headers, rows)
 
     def _why(self) -> Iterable[Section]:
         dear, cheap = self.findings
@@ -150,38 +202,30 @@ class Report:
         ]
         if cheap:
             said.append(f"{len(cheap)} more cost less than {LEAST_SHARE:.0%} of the time each.")
-        yield Section("Why no more overlap?", tuple(said))
+        yield Section("Why no more overlap?", said)
         for number, finding in enumerate(dear, start=1):
-            share = _share(finding.cost_s, length_s(self.view.window))
+            share = percent(finding.cost_s, length_s(self.view.window))
+            rows = [
+                [shortened(each.name), each.lane, *self._clock(each.start_s, each.end_s)]
+                for each in finding.evidence
+            ]
+            headers = ("evidence", "lane", "start", "end")
+            evidence = _table(f"Where to look for {number}", headers, rows)
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {finding.title}: {cost}"
-            yield Section(heading, (finding.why, *self._evidence(finding, number)), 3, finding.page)
+            yield Section(heading, [finding.why, *evidence], 3, finding.page)
 
-    def _evidence(self, finding: Finding, number: int) -> Iterable[Table]:
-        rows = [
-            (short(each.name), each.lane, self._clock(each.start_s), self._clock(each.end_s))
-            for each in finding.evidence
-        ]
-        if rows:
-            caption = f"Where to look for {number}"
-            yield tabulate(("evidence", "lane", "start", "end"), rows, caption=caption)
-
-    def _clock(self, at_s: float) -> str:
-        return f"{1e3 * (at_s - self.view.start_s):.3f} ms"
+    def _clock(self, *times_s: float) -> list[str]:
+        return [f"{1e3 * (each_s - self.view.start_s):.3f} ms" for each_s in times_s]
 
 
 def report_of(trace: Trace, *, name: str, range_name: str | None = None) -> Report:
-    """Look through a trace, or through one named range of it.
-
-    Args:
-        trace: What a profiler recorded.
-        name: What it is called.
-        range_name: An NVTX or `record_function` range to limit the report to.
+    """Look through a trace that is called `name`, or through one named range of it.
 
     Raises:
         ValueError: There is no such range.
     """
-    return Report(name, trace, view_of(trace, range_name), range_name)
+    return Report(name, view_of(trace, range_name))
 
 
 def as_text(sections: Iterable[Section]) -> str:
@@ -195,7 +239,7 @@ def as_text(sections: Iterable[Section]) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
-def _wrapped(block: str | Table | Drawing) -> str:
+def _wrapped(block: Block) -> str:
     if not isinstance(block, str):
         return str(block)
     return textwrap.fill(block, _TEXT_WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -207,117 +251,30 @@ def as_data(report: Report) -> dict[str, Any]:
     stretch = longest(view.nothing) if view.usages else None
     return {
         "name": report.name,
-        "origin": report.trace.origin,
-        "range": report.range_name,
+        "origin": view.trace.origin,
+        "range": view.range_name,
         "occurrences": view.occurrences,
-        "warnings": list(report.trace.warnings),
-        "doubts": dict(report.trace.doubts),
+        "warnings": list(view.trace.warnings),
+        "doubts": dict(view.trace.doubts),
         "window_s": length_s(view.window),
         "nothing_ran_s": length_s(view.nothing) if view.usages else None,
         "longest_nothing_s": [at_s - zero_s for at_s in stretch] if stretch else None,
-        "gpus": {usage.name: _data_of(usage, report) for usage in view.usages},
+        "gpus": report.figures,
         "findings": [
-            {
-                "cause": finding.cause,
-                "title": finding.title,
-                "where": finding.where,
-                "cost_s": finding.cost_s,
-                "why": finding.why,
+            finding._asdict()
+            | {
                 "page": SITE + finding.page,
                 "evidence": [
                     [each.name, each.lane, each.start_s - zero_s, each.end_s - zero_s]
                     for each in finding.evidence
                 ],
             }
-            for group in report.findings
-            for finding in group
+            for finding in (*report.findings[0], *report.findings[1])
         ],
     }
 
 
-def short(name: str) -> str:
-    """A name of a length that a table can take."""
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "\u2026"
-
-
-def _data_of(usage: Usage, report: Report) -> dict[str, Any]:
-    idle: dict[str, float] = {}
-    for gap in report.gaps.get(usage.name, ()):
-        idle[gap.cause] = idle.get(gap.cause, 0.0) + gap.duration_s
-    return {
-        "busy_s": length_s(usage.busy),
-        "idle_s": length_s(usage.idle),
-        "lanes_busy_s": {lane: length_s(each) for lane, each in usage.lanes.items()},
-        "kinds_busy_s": {kind: length_s(each) for kind, each in usage.kinds.items()},
-        "hidden_s": {kind: usage.hidden_s(kind) for kind in _behind(usage)},
-        "exposed_s": {kind: usage.busy_s(kind) - usage.hidden_s(kind) for kind in _behind(usage)},
-        "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
-        "gaps": len(usage.idle),
-        "idle_by_cause_s": idle,
-        "bound": {"resource": usage.bound[0], "seconds": usage.bound[1]},
-    }
-
-
-def _bounds(view: View) -> Table:
-    rows = []
-    for usage in view.usages:
-        busiest, bound_s = usage.bound
-        busy_s, window_s = length_s(usage.busy), usage.window_s
-        times = (format_seconds(window_s), like(busy_s, window_s), like(bound_s, window_s))
-        rows.append((usage.name, *times, busiest, _share(bound_s, window_s)))
-    note = (
-        "At least: the busiest resource (computing, communication, or copies in one direction). "
-        "However the same work is ordered, it takes no less; what waits for what may need more."
-    )
-    headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
-    return tabulate(headers, rows, caption="The time against its lower bound", notes=[note])
-
-
-def _hidings(view: View) -> Iterable[Table]:
-    rows = []
-    for usage in view.usages:
-        for kind in _behind(usage):
-            busy_s, hidden_s = usage.busy_s(kind), usage.hidden_s(kind)
-            times = [like(each_s, busy_s) for each_s in (busy_s, hidden_s, busy_s - hidden_s)]
-            rows.append((usage.name, kind, *times, _share(hidden_s, busy_s)))
-    if rows:
-        headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
-        note = "Hidden: while the same GPU computed."
-        yield tabulate(headers, rows, caption="Hidden behind computing", notes=[note])
-
-
-def _behind(usage: Usage) -> list[str]:
-    return [kind for kind in ("copy", "communication") if usage.busy_s(kind)]
-
-
-def _at_once(view: View) -> Table:
-    counts = sorted({count for usage in view.usages for count in usage.at_once})
-    rows = []
-    for count in counts:
-        cells = []
-        for usage in view.usages:
-            spent_s = usage.at_once.get(count)
-            whole_s = usage.window_s
-            said = (like(spent_s, whole_s), _share(spent_s, whole_s)) if spent_s is not None else ()
-            cells += list(said or (_NOT_ONE, _NOT_ONE))
-        rows.append((str(count), *cells))
-    headers = [word for usage in view.usages for word in (usage.name, "share")]
-    return tabulate(["lanes", *headers], rows, caption="Time by how many lanes were busy")
-
-
-def _copies(view: View) -> Iterable[Table]:
-    groups: dict[tuple[str, str], list[Activity]] = {}
-    for each in view.trace.activities:
-        if each.span.kind == "copy":
-            groups.setdefault((each.span.lane, each.memory or _NOT_ONE), []).append(each)
-    if groups:
-        rows = [
-            (lane, memory, f"{len(copies):,}", moved(copies).removeprefix(", ") or _NOT_ONE)
-            for (lane, memory), copies in groups.items()
-        ]
-        headers = ("lane", "the host's memory", "copies", "moved")
-        yield tabulate(headers, rows, caption="Copies by direction and memory")
-
-
-def _share(part_s: float, whole_s: float) -> str:
-    return percent(part_s / whole_s if whole_s else 0.0)
+def _table(
+    caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
+) -> list[Table]:
+    return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable
 
 from autopar.report import SITE, Section
-from autopar.svg import Drawing
-from autopar.table import Table
+from autopar.unit import printable
 
 # Every text on it has a contrast of 4.5:1 or more with what is behind it, in both schemes.
 _STYLE = """
@@ -38,19 +36,10 @@ th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--rule); }
 tbody th { font-weight: normal; }
 .autopar-table-box { margin: 1rem 0; }
 """
-# What neither HTML nor XML may have in its text; names of spans come from anyone's files.
-_FORBIDDEN = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
-)
 
 
 def as_page(sections: Iterable[Section], *, title: str) -> str:
-    """Sections of one or more reports as an HTML document.
-
-    Args:
-        sections: What the reports say, in order.
-        title: What the page is called.
-    """
+    """Sections of one or more reports as an HTML document."""
     name = html.escape(title)
     return printable(
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -60,20 +49,14 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
     )
 
 
-def printable(text: str) -> str:
-    """A text without characters that a terminal obeys, or that a page or file can't have."""
-    return _FORBIDDEN.sub("\ufffd", text)
-
-
 def _section(section: Section) -> str:
-    level = section.level + 1
+    level, address = section.level + 1, html.escape(SITE + section.page)
     parts = [f"<h{level}>{html.escape(section.heading)}</h{level}>"]
     for block in section.blocks:
-        if isinstance(block, Table | Drawing):
-            parts.append(block._repr_html_())
-        else:
+        if isinstance(block, str):
             parts.append(f"<p>{html.escape(block)}</p>")
+        else:
+            parts.append(block._repr_html_())
     if section.page:
-        address = html.escape(SITE + section.page)
         parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
     return "\n".join(parts)

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 
 from autopar.measurement import format_seconds
 from autopar.span import Span, Timeline
-from autopar.unit import like, unit_of
-from autopar.words import by_lane
+from autopar.unit import like, shortened, unit_of
+from autopar.words import by_kind, by_lane
 
 COLOURS = {
     "compute": "#3b76c4",
@@ -55,15 +55,13 @@ def panel(
     parts, y = [], top
     if name:
         y += LINE
-        words = f"{_short(name)}: {format_seconds(timeline.makespan_s)}"
+        words = f"{shortened(name, _LONGEST_NAME)}: {format_seconds(timeline.makespan_s)}"
         parts.append(f'<text y="{y - 4}" font-weight="bold">{html.escape(words)}</text>')
     for lane, alone in by_lane(timeline).items():
         y += LINE
-        parts.append(f'<text y="{y - 5}">{html.escape(_short(lane))}</text>')
-        spans = alone.spans
-        for kind in dict.fromkeys(span.kind for span in spans):
-            same = [span for span in spans if span.kind == kind]
-            draw = _thinned_bars if len(spans) > MANY_SPANS else _bars
+        parts.append(f'<text y="{y - 5}">{html.escape(shortened(lane, _LONGEST_NAME))}</text>')
+        for kind, same in by_kind(alone).items():
+            draw = _thinned_bars if len(alone.spans) > MANY_SPANS else _bars
             parts.append(f"<g {_look(kind, key)}>\n{draw(same, scale_s, y)}\n</g>")
         y += _BAR + 6
     return parts, y + 8
@@ -221,7 +219,3 @@ def _text(words: str, share: float, y: int) -> str:
 
 def _across(seconds: float, scale_s: float) -> str:
     return f"{100 * seconds / scale_s:.4f}".rstrip("0").rstrip(".") + "%"
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "\u2026"

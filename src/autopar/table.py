@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 from autopar.limit import Limit, limits_of, require_label
 from autopar.measurement import Measurement, format_seconds
 from autopar.origin import badge, origins_of, short_names
-from autopar.unit import figures, like
+from autopar.unit import NOTHING, figures, like, percent
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
-_NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _STAR = " *"
 _MEETS = {"at least": operator.ge, "at most": operator.le}
 # What is said around a wide table stays in view on a telephone when its columns scroll.
@@ -220,14 +219,14 @@ def compare(
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": [_rate(one.tflops_per_s) for one in chosen],
         "GB/s": [_rate(one.gb_per_s) for one in chosen],
-        limit_name: [format_seconds(limit) if limit else _NOTHING for limit in limits],
+        limit_name: [format_seconds(limit) if limit else NOTHING for limit in limits],
         f"{limit_name} / time": [
-            f"{limit / one.median_s:.1%}".replace("%", " %") if limit else _NOTHING
+            percent(limit, one.median_s) if limit else NOTHING
             for limit, one in zip(limits, chosen, strict=True)
         ],
         "speed-up": _speedups(chosen, baseline),
     }
-    known = {name: cells for name, cells in columns.items() if set(cells) != {_NOTHING}}
+    known = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
     notes += [f"speed-up: over {baseline}"] if baseline is not None else []
     table = tabulate(list(known), zip(*known.values(), strict=True), caption=caption, notes=notes)
@@ -261,7 +260,7 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
 
 
 def _rate(value: float | None) -> str:
-    return _NOTHING if value is None else figures(value)
+    return NOTHING if value is None else figures(value)
 
 
 def _starred(measurements: Sequence[Measurement]) -> list[str]:
@@ -276,23 +275,23 @@ def _starred(measurements: Sequence[Measurement]) -> list[str]:
 def _where(measurements: Sequence[Measurement]) -> list[str]:
     origins = [one.origin for one in measurements]
     if len(set(origins)) == 1:  # the badge says it for all of them
-        return [_NOTHING] * len(origins)
-    return short_names(origins, _NOTHING)
+        return [NOTHING] * len(origins)
+    return short_names(origins, NOTHING)
 
 
 def _speedups(measurements: Sequence[Measurement], baseline: str | None) -> list[str]:
     if baseline is None:
-        return [_NOTHING] * len(measurements)
+        return [NOTHING] * len(measurements)
     require_label("baseline", baseline, [one.label for one in measurements])
     bases = {one.origin: one for one in measurements if one.label == baseline}
     # Compare on one machine where the baseline was measured there, else with the only one.
     only = next(iter(bases.values())) if len(bases) == 1 else None
     pairs = ((one, bases.get(one.origin, only)) for one in measurements)
-    return [f"{one.speedup_over(base):.2f} x" if base else _NOTHING for one, base in pairs]
+    return [f"{one.speedup_over(base):.2f} x" if base else NOTHING for one, base in pairs]
 
 
 def _is_numeric(cells: Iterable[str]) -> bool:
-    known = [cell for cell in cells if cell.strip() not in ("", _NOTHING)]
+    known = [cell for cell in cells if cell.strip() not in ("", NOTHING)]
     return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
 
 

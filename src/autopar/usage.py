@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import compress
 
 import numpy as np
 
-from autopar.evidence import Activity, Call, Trace
+from autopar.evidence import Activity, Trace
+from autopar.groups import grouped
 from autopar.intervals import (
     Intervals,
     as_array,
@@ -21,38 +23,33 @@ from autopar.intervals import (
     overlapping,
     without,
 )
+from autopar.span import Span
 
 OTHER_LANES = "lanes of no GPU"
 
 
 @dataclass(frozen=True, eq=False)
 class Usage:
-    """What one GPU did within a window of time.
+    """What one GPU did within a window of time."""
 
-    Args:
-        name: Which GPU; what it is called where it is none.
-        activities: Its work, by start.
-        window: The set of times that counts: what is not covered there is idle.
-    """
-
-    name: str
-    activities: tuple[Activity, ...]
-    window: Intervals
+    name: str  # which GPU; `OTHER_LANES` where it is none
+    activities: tuple[Activity, ...]  # by start
+    window: Intervals  # the set of times that counts: what is not covered there is idle
 
     @cached_property
     def lanes(self) -> dict[str, Intervals]:
         """Lane -> the set of times in which it was busy, in the order of their first work."""
-        return _sets((each.span.lane, each) for each in self.activities)
+        return _sets(self.activities, lambda each: each.span.lane)
 
     @cached_property
     def kinds(self) -> dict[str, Intervals]:
         """Kind of work -> the set of times in which there was some."""
-        return _sets((each.span.kind, each) for each in self.activities)
+        return _sets(self.activities, lambda each: each.span.kind)
 
     @cached_property
     def busy(self) -> Intervals:
         """When anything ran."""
-        return covered(intervals_of(each.span for each in self.activities))
+        return covered(_intervals(self.activities))
 
     @cached_property
     def idle(self) -> Intervals:
@@ -63,11 +60,6 @@ class Usage:
     def at_once(self) -> dict[int, float]:
         """For how many seconds 0, 1, 2, ... lanes were busy."""
         return at_once(list(self.lanes.values()), self.window)
-
-    @property
-    def window_s(self) -> float:
-        """How long the window is in all."""
-        return length_s(self.window)
 
     @property
     def compute(self) -> Intervals:
@@ -92,31 +84,23 @@ class Usage:
 
         Compute is one resource and so is communication; each direction of copies is one.
         """
-        resources = {kind: length_s(each) for kind, each in self.kinds.items() if kind != "copy"}
-        copies = _sets((a.span.lane, a) for a in self.activities if a.span.kind == "copy")
-        resources |= {lane: length_s(each) for lane, each in copies.items()}
-        busiest = max(resources, key=lambda name: resources[name])
-        return busiest, resources[busiest]
+        copies_last = sorted(self.activities, key=lambda each: each.span.kind == "copy")
+        sets = _sets(copies_last, lambda a: a.span.lane if a.span.kind == "copy" else a.span.kind)
+        busiest = max(sets, key=lambda name: length_s(sets[name]))
+        return busiest, length_s(sets[busiest])
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """The part of a trace that a report is of.
+    """The part of a trace that a report is of."""
 
-    Args:
-        trace: What lies in the window, spans cut at its edges.
-        window: The set of times that counts.
-        start_s: What times are given from: where the whole trace begins.
-        usages: One for each GPU, then one for other lanes that did something; none for a GPU whose
-            times are in doubt.
-        occurrences: How often the range that limits it was there; 0 without one.
-    """
-
-    trace: Trace
-    window: Intervals
-    start_s: float
+    trace: Trace  # what lies in the window, spans cut at its edges
+    window: Intervals  # the set of times that counts
+    start_s: float  # what times are given from: where the whole trace begins
+    # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
-    occurrences: int = 0
+    range_name: str | None = None  # the range that limits it, if one does
+    occurrences: int = 0  # of that range
 
     @cached_property
     def nothing(self) -> Intervals:
@@ -137,25 +121,26 @@ def view_of(trace: Trace, range_name: str | None = None) -> View:
         ValueError: There is no such range; the message names those there are.
     """
     trace = _beyond_doubt(trace)
-    spans = [each.span for each in trace.activities]
-    starts_s = [span.start_s for span in (*spans, *trace.ranges)]
-    start_s = min([*starts_s, *(call.start_s for call in trace.calls)], default=0.0)
-    if range_name is None:
-        end_s = max((span.end_s for span in spans), default=0.0)
-        first_s = min((span.start_s for span in spans), default=0.0)
-        window = covered(as_array([(first_s, end_s)]))
-        return View(trace, window, start_s, _usages(trace, window))
+    work = _intervals(trace.activities)
+    starts_s = np.concatenate([work, intervals_of(trace.ranges), intervals_of(trace.calls)])[:, 0]
     named = [each for each in trace.ranges if each.name == range_name]
-    if not named:
+    if range_name is None:
+        window = covered(as_array([(work[:, 0].min(), work[:, 1].max())] if len(work) else []))
+    elif named:
+        window = _with_its_work(covered(intervals_of(named)), trace.activities)
+        trace = _cut(trace, window)
+    else:
         names = sorted({each.name for each in trace.ranges})
-        shown = ", ".join(repr(name) for name in names[:20]) or "none"
+        shown = ", ".join(map(repr, names[:20])) or "none"
         more = f", and {len(names) - 20} more" if len(names) > 20 else ""
         why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
         msg = f"there is no range {range_name!r}; its ranges are: {shown}{more}.{why}"
         raise ValueError(msg)
-    window = _with_its_work(covered(intervals_of(named)), trace.activities)
-    part = cut(trace, window)
-    return View(part, window, start_s, _usages(part, window), len(named))
+    start_s = float(starts_s.min()) if len(starts_s) else 0.0
+    by_gpu = grouped(trace.activities, lambda each: each.gpu or OTHER_LANES)
+    gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
+    usages = tuple(Usage(name, tuple(by_gpu[name]), window) for name in gpus)
+    return View(trace, window, start_s, usages, range_name, len(named))
 
 
 def _beyond_doubt(trace: Trace) -> Trace:
@@ -166,38 +151,22 @@ def _beyond_doubt(trace: Trace) -> Trace:
     return replace(trace, activities=kept, calls=(), ranges=())
 
 
-def cut(trace: Trace, window: Intervals) -> Trace:
+def _cut(trace: Trace, window: Intervals) -> Trace:
     """What of a trace lies within a set of times; spans that cross its edges are cut there."""
     activities: list[Activity] = []
-    for each, inside in zip(
-        trace.activities, overlapping(_intervals(trace.activities), window), strict=True
-    ):
-        if inside:
-            activities += _parts(each, window)
-    calls = _kept(trace.calls, window)
-    ranges = tuple(
-        replace(each, start_s=start_s, end_s=end_s)
-        for each in trace.ranges
-        for start_s, end_s in clipped(each, window)
-    )
+    inside = overlapping(_intervals(trace.activities), window)
+    for each in compress(trace.activities, inside):
+        parts = _parts(each.span, window)
+        # Of a part of a copy nobody knows how much it moved.
+        cut = [replace(each, span=part, size_bytes=None) for part in parts]
+        activities += [each] if parts == [each.span] else cut
+    calls = tuple(compress(trace.calls, overlapping(intervals_of(trace.calls), window)))
+    ranges = tuple(part for each in trace.ranges for part in _parts(each, window))
     return replace(trace, activities=tuple(activities), calls=calls, ranges=ranges)
 
 
-def _parts(activity: Activity, window: Intervals) -> list[Activity]:
-    span = activity.span
-    parts = clipped(span, window)
-    if parts == [(span.start_s, span.end_s)]:
-        return [activity]
-    # Of a part of a copy nobody knows how much it moved.
-    return [
-        replace(activity, span=replace(span, start_s=start_s, end_s=end_s), size_bytes=None)
-        for start_s, end_s in parts
-    ]
-
-
-def _kept(calls: tuple[Call, ...], window: Intervals) -> tuple[Call, ...]:
-    inside = overlapping(intervals_of(calls), window)
-    return tuple(call for call, here in zip(calls, inside, strict=True) if here)
+def _parts(span: Span, window: Intervals) -> list[Span]:
+    return [replace(span, start_s=start, end_s=end) for start, end in clipped(span, window)]
 
 
 def _with_its_work(window: Intervals, activities: Iterable[Activity]) -> Intervals:
@@ -210,19 +179,8 @@ def _with_its_work(window: Intervals, activities: Iterable[Activity]) -> Interva
     return covered(np.concatenate((window, prolonged)))
 
 
-def _usages(trace: Trace, window: Intervals) -> tuple[Usage, ...]:
-    by_gpu: dict[str, list[Activity]] = {}
-    for each in trace.activities:
-        by_gpu.setdefault(each.gpu or OTHER_LANES, []).append(each)
-    names = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    return tuple(Usage(name, tuple(by_gpu[name]), window) for name in names)
-
-
-def _sets(named: Iterable[tuple[str, Activity]]) -> dict[str, Intervals]:
-    groups: dict[str, list[tuple[float, float]]] = {}
-    for name, each in named:
-        groups.setdefault(name, []).append((each.span.start_s, each.span.end_s))
-    return {name: covered(as_array(group)) for name, group in groups.items()}
+def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:
+    return {each: covered(_intervals(some)) for each, some in grouped(activities, name).items()}
 
 
 def _intervals(activities: Iterable[Activity]) -> Intervals:

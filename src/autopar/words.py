@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from operator import attrgetter
 
+from autopar.groups import grouped
 from autopar.measurement import format_seconds
 from autopar.span import Span, Timeline
 from autopar.table import Table, tabulate
-from autopar.unit import like
+from autopar.unit import like, percent
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
 _CELLS = 60  # characters for the longest timeline; names and times beside them fit in 100
@@ -45,12 +46,10 @@ def lane_table(timeline: Timeline, caption: str) -> Table:
     """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
     rows, whole_s = [], timeline.makespan_s
     for lane, alone in by_lane(timeline).items():
-        spans = alone.spans
-        for kind in dict.fromkeys(span.kind for span in spans):
-            same = tuple(span for span in spans if span.kind == kind)
-            busy_s = Timeline(same).busy_s()
-            share = busy_s / whole_s if whole_s else 0.0
-            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s), percent(share)))
+        for kind, same in by_kind(alone).items():
+            busy_s = Timeline(tuple(same)).busy_s()
+            share = percent(busy_s, whole_s)
+            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s), share))
     return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
 
 
@@ -61,26 +60,15 @@ def span_table(timeline: Timeline, caption: str) -> Table:
         caption = f"{caption} (the first {_FIRST_SPANS} of {len(spans):,})"
         spans = spans[:_FIRST_SPANS]
     start_s, whole_s = timeline.start_s, timeline.makespan_s
-    rows = [
-        (
-            span.name,
-            span.lane,
-            span.kind,
-            like(span.start_s - start_s, whole_s),
-            format_seconds(span.duration_s),
-        )
-        for span in spans
-    ]
+    rows = []
+    for span in spans:
+        times = (like(span.start_s - start_s, whole_s), format_seconds(span.duration_s))
+        rows.append((span.name, span.lane, span.kind, *times))
     return tabulate(("span", "lane", "kind", "start", "duration"), rows, caption=caption)
 
 
 def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
-    """Lines of text with a row of characters for each lane.
-
-    Args:
-        timeline: The spans of one run.
-        scale_s: The time in seconds that a full row stands for.
-        name: What the timeline is called.
+    """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds.
 
     >>> for line in picture(Timeline((Span("mm", "stream", 0, 3),)), 4.0, "one product"):
     ...     print(line)
@@ -105,43 +93,31 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
 def by_lane(timeline: Timeline) -> dict[str, Timeline]:
     """Lane -> the part of a timeline on it, in the order in which they first did something."""
     # Not `select`: that would add the spans of a kind which is called as the lane is.
-    lanes: defaultdict[str, list[Span]] = defaultdict(list)
-    for span in timeline.spans:
-        lanes[span.lane].append(span)
+    lanes = grouped(timeline.spans, attrgetter("lane"))
     return {lane: Timeline(tuple(spans)) for lane, spans in lanes.items()}
 
 
-def percent(share: float) -> str:
-    """A share from 0 to 1 as text.
-
-    >>> percent(0.982)
-    '98.2 %'
-    """
-    return f"{100 * share:.1f} %"
+def by_kind(timeline: Timeline) -> dict[str, list[Span]]:
+    """Kind -> its spans."""
+    return grouped(timeline.spans, attrgetter("kind"))
 
 
 def _hidden(timeline: Timeline) -> str:
-    kinds = {span.kind for span in timeline.spans}
-    if "compute" not in kinds:
-        return ""
-    said = []
+    """The hidden share of each GPU's work: only its own computing hides it."""
+    kinds, gpus, said = by_kind(timeline), grouped(timeline.spans, _gpu_of), []
     for kind, words in (("copy", "copies"), ("communication", "communication")):
-        gpus = _hidden_by_gpu(timeline, kind) if kind in kinds else {}
-        for gpu, share in gpus.items():
-            where = f"{gpu}: " if len(gpus) > 1 else ""
+        theirs = grouped(kinds.get(kind, ()), _gpu_of) if "compute" in kinds else {}
+        for gpu in theirs:
+            part = Timeline(tuple(gpus[gpu]))
+            share = part.hidden(kind) if "compute" in by_kind(part) else 0.0
+            where = f"{gpu or 'other lanes'}: " if len(theirs) > 1 else ""
             said.append(f"{where}{words} {percent(share)} hidden behind compute")
     return ", ".join(said)
 
 
-def _hidden_by_gpu(timeline: Timeline, kind: str) -> dict[str, float]:
-    """GPU -> the hidden share of its own work of a kind: only its own computing hides it."""
-    gpu_of = {lane: found[0] if (found := _GPU.match(lane)) else "" for lane in timeline.lanes}
-    shares = {}
-    for gpu in dict.fromkeys(gpu_of[span.lane] for span in timeline.spans if span.kind == kind):
-        part = tuple(span for span in timeline.spans if gpu_of[span.lane] == gpu)
-        computes = any(span.kind == "compute" for span in part)
-        shares[gpu or "other lanes"] = Timeline(part).hidden(kind) if computes else 0.0
-    return shares
+def _gpu_of(span: Span) -> str:
+    found = _GPU.match(span.lane)
+    return found[0] if found else ""
 
 
 def _cells(span: Span, start_s: float, scale_s: float) -> tuple[int, int]:
