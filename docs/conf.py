@@ -21,7 +21,7 @@ from matplotlib.axes import Axes  # noqa: E402
 from source_links import linkcode_resolve  # noqa: E402, F401
 
 import autopar.plot  # noqa: E402
-from autopar.layers import Planned  # noqa: E402
+from autopar.planplot import Planned  # noqa: E402
 
 # -- The project ------------------------------------------------------------------------------
 project = "autopar"

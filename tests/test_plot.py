@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -23,10 +25,10 @@ from matplotlib.path import Path as Curve
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from autopar import TaskGraph, layers, planplot, plot
+from autopar import TaskGraph, planplot, plot
 from autopar.measurement import Measurement
 from autopar.node import resource_of
-from autopar.schedule import Job, Resource, Schedule, schedule
+from autopar.schedule import Entry, Job, Resource, Schedule, schedule
 from autopar.shapes import COLOURS
 from autopar.span import Span, Timeline
 
@@ -307,8 +309,7 @@ def test_lanes_differ_in_colour_and_their_letters_can_be_read() -> None:
         linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
-    for wanted in (*planplot._LANE_COLOURS["compute"], *planplot._LANE_COLOURS["copy"]):
-        ink = planplot._Look("A", wanted, False, 1.0).ink
+    for wanted, ink in (pair for kind in planplot._LANE_COLOURS.values() for pair in kind.items()):
         dark, bright = sorted([light(wanted), light(ink)])
         assert (bright + 0.05) / (dark + 0.05) >= 4.5, wanted
 
@@ -318,8 +319,9 @@ def test_lanes_beyond_the_colours_have_other_outlines() -> None:
         [f"cpu #{i}" for i in range(30)] + ["cuda:0 to host", "cuda:1 from host"]
     )
     assert list(looks)[:3] == ["cpu #0", "cpu #1", "cpu #2"]  # and not "cpu #10"
-    assert [look.is_copy for look in looks.values()] == [False] * 30 + [True] * 2
-    assert len({(look.colour, look.outline) for look in looks.values()}) == 32
+    styles = [look.style for look in looks.values()]
+    assert [style["linestyle"] != "-" for style in styles] == [False] * 30 + [True] * 2
+    assert len({(style["facecolor"], style["linewidth"]) for style in styles}) == 32
     assert len({look.letter for look in looks.values()}) == 32
 
 
@@ -385,9 +387,108 @@ def test_nothing_lies_on_something_else(which: str, given: bool) -> None:
             for one, other in combinations(own, 2)
         )
     ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
-    assert ends == set(layers.arrows_of(MANY[which]))
+    assert ends == set(planplot.arrows_of(MANY[which]))
     if not given:
         assert len(names_of(ax)) == len(letters_of(ax)) == len(entries)  # all are readable
+
+
+def tasks(*before: tuple[int, ...]) -> Hand:
+    """A task for each, after those whose numbers it names, on one lane."""
+    return plan(*(cpu(str(i), *firsts) for i, firsts in enumerate(before)), lanes=1)
+
+
+def by_chance(seed: int) -> Hand:
+    chance = random.Random(seed)
+    return tasks(
+        *(tuple({chance.randrange(max(0, i - 9), i) for _ in range(min(i, 2))}) for i in range(25))
+    )
+
+
+def middles_of(ax: Axes) -> dict[int, tuple[float, float]]:
+    """Of each box, by its task's name: where it is along the layers, and across them."""
+    made = np.array([np.asarray(box.get_bbox()).mean(axis=0) for box in boxes_of(ax)]).round(3)
+    steps = np.array(
+        [made[then] - made[first] for first, then in map(partial(ends_of, ax), arrows_of(ax))]
+    )
+    flow = int((steps[:, 0] <= 0).any())  # all arrows go on along the layers
+    assert (steps[:, flow] > 0).all()
+    names = map(int, names_of(ax))
+    return {
+        name: (float(at[flow]), float(at[1 - flow])) for name, at in zip(names, made, strict=True)
+    }
+
+
+CHAINS = ((), (), (1,), (0,), (3,), (2,))
+TREE = ((), (0,), (0,), (0,), (3,), (1,), (2,), (3,), (1,), (2,))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_layer_is_the_longest_way_from_a_start(seed: int) -> None:
+    made = by_chance(seed)
+    middles = middles_of(plot.graph(made))
+    levels = sorted({along for along, _ in middles.values()})
+    found = {name: levels.index(along) for name, (along, _) in middles.items()}
+    for name, job in enumerate(made.schedule.jobs):
+        assert found[name] == max((found[each] + 1 for each in job.after), default=0)
+
+
+@pytest.mark.parametrize("before", [CHAINS, TREE])
+def test_arrows_that_need_not_cross_do_not(before: tuple[tuple[int, ...], ...]) -> None:
+    middles = middles_of(plot.graph(tasks(*before)))
+    links = [
+        (middles[each], middles[then]) for then, firsts in enumerate(before) for each in firsts
+    ]
+    for (one, to), (other, other_to) in combinations(links, 2):
+        if one[0] == other[0]:
+            assert (one[1] - other[1]) * (to[1] - other_to[1]) >= 0
+
+
+def test_chains_run_straight() -> None:
+    middles = middles_of(plot.graph(tasks((), (0,), (0,), (0,), (1,), (2,), (3,), (4, 5, 6))))
+    for upper, lower in ((0, 7), (1, 4), (2, 5), (3, 6)):
+        assert middles[upper][1] == pytest.approx(middles[lower][1], abs=0.1)
+
+
+@pytest.mark.parametrize("made", [halves(), cholesky(5), *map(by_chance, range(5))])
+def test_arrows_run_beside_boxes(made: Hand) -> None:
+    ax = plot.graph(made)
+    inner = [box.get_bbox().padded(-1) for box in boxes_of(ax)]
+    for arrow in arrows_of(ax):
+        points = arrow.get_path().interpolated(9).cleaned(curves=False).vertices
+        assert not any(box.count_contains(points) for box in inner)
+
+
+def test_the_same_plan_has_the_same_picture() -> None:
+    before = [job.after for job in by_chance(1).schedule.jobs]
+    one, other = (plot.graph(tasks(*each)) for each in (before, [each[::-1] for each in before]))
+    assert middles_of(one) == middles_of(other)
+    for arrow, again in zip(arrows_of(one), arrows_of(other), strict=True):
+        np.testing.assert_array_equal(arrow.get_path().vertices, again.get_path().vertices)
+
+
+def test_long_arrows_run_straight_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tasks(*(tuple(range(i)) for i in range(8)))
+    assert len({across for _, across in middles_of(plot.graph(made)).values()}) > 1
+    monkeypatch.setattr(planplot, "_MOST_PASSAGES", 5)
+    assert len({across for _, across in middles_of(plot.graph(made)).values()}) == 1
+
+
+def test_arrows_are_waits_or_implied() -> None:
+    jobs = [
+        Job("a", "cpu", 1.0),
+        Job("b", "gpu", 1.0, (0,)),
+        Job("c", "gpu", 1.0, (0, 1)),
+        Job("d", "cpu", 1.0, (0, 2)),
+    ]
+    made = schedule(jobs, {"cpu": Resource(), "gpu": Resource()})
+    waits = {(0, 1): True, (0, 2): False, (1, 2): False, (0, 3): False, (2, 3): True}
+    assert planplot.arrows_of(Hand(made)) == waits
+
+
+def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies() -> None:
+    jobs = (Job("late", "cpu", 1.0), Job("early", "gpu", 1.0), Job("left out", "gpu", 1.0))
+    entries = (Entry(1, "gpu", (), 0.0, 1.0), Entry(0, "cpu", (1, 2), 1.0, 2.0))
+    assert planplot.arrows_of(Hand(Schedule(jobs, entries))) == {(0, 1): True}
 
 
 def test_long_names_are_broken_or_shortened_in_the_middle() -> None:

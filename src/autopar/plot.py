@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from autopar.layers import Planned
+    from autopar.planplot import Planned
 
 # Kinds differ in more than their colour.
 _HEIGHTS = {"compute": 0.8, "copy": 0.55, "communication": 0.68, "host": 0.3}
