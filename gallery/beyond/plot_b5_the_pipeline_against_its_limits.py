@@ -17,8 +17,8 @@ the one that was set for it, and says which are missed.
 # %%
 # The work
 # --------
-# All rows come from one run, and so do the parts that their limits are computed from: the time to
-# compute, and the time to copy from and to pinned memory, in one direction or in both.
+# All rows of a table come from one run, and so do the parts that their limits are computed from:
+# the time to compute, and the time to copy from and to pinned memory, in one direction or in both.
 
 import functools
 

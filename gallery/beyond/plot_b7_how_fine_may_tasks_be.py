@@ -348,7 +348,7 @@ finest = fine.estimate(best_at_1_us)
 coarse = fine.estimate(lambda s: share(s, "by_graph", COARSE_US))
 ap.show(
     ap.claim(
-        "With tasks of 1 us every scheduler loses more than half of the CPU.",
+        "With tasks of 1 us bare threads and what torch brings along lose over half of the CPU.",
         finest,
         at_most=0.5,
         unit="%",

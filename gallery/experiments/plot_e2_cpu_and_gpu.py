@@ -99,7 +99,7 @@ gpu = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
 least_s = max(gpu.measurements[f"{each} alone"].min_s for each in ("CPU", "GPU"))
 together = ["plain, CPU first", "plain, GPU first", BOOKS_ORDER]
 limit_s = dict.fromkeys(together, least_s)
-cpu = f"{gpu.hardware['cpu_cores']} cores of {gpu.hardware['cpu']}"
+cpu = f"{gpu.hardware['cpu_cores']} threads of {gpu.hardware['cpu']}"
 caption = f"Ten products each, on {cpu} and on a GPU"
 ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption=caption))
 
@@ -226,8 +226,8 @@ ap.show(
 # When this does not help
 # -----------------------
 # The shorter part is all that can be hidden: with a GPU part ten times the CPU's, the best that
-# overlap can save is a tenth. And a CPU lane with all cores competes with whatever else the host
-# has to do, such as launching kernels for the GPU.
+# overlap can save is an eleventh. And a CPU lane with all cores competes with whatever else the
+# host has to do, such as launching kernels for the GPU.
 #
 # Now you
 # -------

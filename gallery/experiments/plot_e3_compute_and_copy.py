@@ -133,7 +133,7 @@ def hidden(way):
 
 
 ap.show(
-    ap.claim("The book's second way hides nothing.", hidden(SECOND), at_most=0.1, unit="%"),
+    ap.claim("The book's second way hides next to nothing.", hidden(SECOND), at_most=0.1, unit="%"),
     ap.claim(
         "On a side stream most of the shorter part hides.", hidden(SIDE), at_least=0.8, unit="%"
     ),
