@@ -925,6 +925,15 @@ def test_what_a_list_bound_anew_holds_later_is_looked_at_too():
     assert graph.run()[tasks[2]] == 2
 
 
+def test_runs_in_order_after_a_check_look_at_no_objects_again(monkeypatch):
+    bag, graph = Bag([_zero]), TaskGraph(cpu_lanes=3)
+    for _ in range(3):
+        graph.add(functools.partial(_reads_a_list, bag))
+    graph.check()
+    monkeypatch.setattr("autopar.learning.Reach", None)
+    graph.run_serial()
+
+
 def test_a_method_of_a_script_is_refused():
     with pytest.raises(ValueError, match="is a method of a TorchScript module"):
         TaskGraph().add(_script(Averages()).forward, _zero)

@@ -38,7 +38,7 @@ class Learning:
         self._known: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
         self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
         self._binders: list[tuple[int, Slot]] = []
-        self._came = {node.number: self._come(node, ()) for node in guard.nodes}
+        self._came: dict[int, Came] = {}  # by task, once one has to be observed
 
     def end(self) -> None:
         """Let those who come to slots that others bind anew keep the program's order."""
@@ -73,6 +73,8 @@ class Learning:
         ground, number = self._ground, node.number
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         versions = versions_of([*self._guard.tensors[number], *given])
+        if not self._came:
+            self._came = {each.number: self._come(each, ()) for each in self._guard.nodes}
         came = self._came[number] = self._come(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
         bound = dict(self._slots.changed())
