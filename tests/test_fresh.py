@@ -57,6 +57,18 @@ def test_a_function_runs_elsewhere_with_what_it_uses_and_the_environment_that_it
     assert "AUTOPAR_TEST" not in os.environ
 
 
+def aborts_as_it_ends():
+    import atexit
+    import os
+
+    atexit.register(os.abort)
+    return "there"
+
+
+def test_what_libraries_do_as_python_ends_is_not_waited_for():
+    assert in_fresh_process(aborts_as_it_ends) == "there"
+
+
 def test_it_is_another_process_of_this_python_that_has_imported_nothing_yet():
     number, python, imported = in_fresh_process(process)
     assert number != os.getpid()

@@ -408,6 +408,20 @@ def test_a_lone_load_takes_a_slot_of_any_size():
     assert torch.equal(load.unpack()[0], torch.arange(5000))
 
 
+def test_who_is_given_up_as_it_comes_to_its_end_keeps_its_memory_for_the_copies(monkeypatch):
+    stream, fail, kept = CopyStream(cpu()), Load.fail, []
+    monkeypatch.setattr(stream, "outlives", kept.append)
+    load = lone_load(stream, torch.arange(5000), pin=False)
+
+    def arrives_first(own, error):
+        own._arrive()
+        fail(own, error)
+
+    monkeypatch.setattr(Load, "fail", arrives_first)
+    load.abandon()
+    assert kept == [*load.device_tensors()]
+
+
 def test_a_lone_load_refuses_what_cannot_be_copied():
     with pytest.raises(ValueError, match="requires grad"):
         lone_load(CopyStream(cpu()), torch.ones(3, requires_grad=True), pin=False)

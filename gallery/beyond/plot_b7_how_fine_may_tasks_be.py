@@ -396,10 +396,9 @@ ap.plot.show("b7_how_fine_may_tasks_be")
 # %%
 # On this machine
 # ---------------
-# Fewer tasks and sizes, by two schedulers: TorchScript's threads now and then abort a process that
-# ends (torch 2.13). Where two workers share one core, shares say less.
+# Fewer tasks and sizes, without MXNet and Dask. Where two workers share one core, shares say less.
 
-small = {"schedulers": ["by_graph", "by_futures"], **HERE, "workers": WORKERS}
+small = {"schedulers": own["schedulers"], **HERE, "workers": WORKERS}
 live = fine if fine.live else ap.observed(scheduled, name="task sizes here", parameters=small)
 count = live.parameters["count"]
 ap.show(table(seen(live), f"{count} tasks that depend on nothing, here"))

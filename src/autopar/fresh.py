@@ -17,11 +17,16 @@ from typing import Any
 from autopar.digest import chains
 
 _SOURCES = Path(__file__).parents[1]
-# By way of a file, as a profiler round the process prints too.
-_CALL = """import json, sys
+# By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
+# has to hear of it: threads of libraries, such as TorchScript's, abort some processes as they end.
+_CALL = """import json, os, sys
 returned = json.dumps({name}(*json.loads(sys.argv[1])))
 with open(sys.argv[2], "w", encoding="utf-8") as file:
     file.write(returned)
+if {at_once}:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 """
 
 
@@ -57,7 +62,7 @@ def in_fresh_process(
     42
     """
     sources = {name: text for each in (*uses, fn) for name, text in _sources(each).items()}
-    program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__)])
+    program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
     path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
         file = Path(folder) / f"{fn.__name__}.py"

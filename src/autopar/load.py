@@ -196,11 +196,11 @@ class Load:
         if self._left is not None:
             self._left.count_down()
 
-    def fail(self, error: BaseException) -> None:
-        """Hand an error to whoever waits for it; the first one counts."""
+    def fail(self, error: BaseException) -> bool:
+        """Hand an error to whoever waits for it, and tell whether it counts, as the first one."""
         with self.settling:
             if self.over:
-                return
+                return False
             self.over, self._error = True, error
         self._outlive()
         error.add_note(f"in {self._name}")
@@ -209,12 +209,12 @@ class Load:
         for latch in (self._left, self._unread):
             if latch is not None:
                 latch.open()
+        return True
 
     def abandon(self) -> None:
         """Give up on it: once this returns, nothing more is written to the caller's memory."""
-        if self.over:
+        if not self.fail(CancelledError("dropped before it was copied")):
             self._outlive()
-        self.fail(CancelledError("dropped before it was copied"))
         with self.settling:
             moving, self._moving = self._moving, []
         for latch in moving:
