@@ -40,21 +40,10 @@ from autopar.node import Task
 
 _MOST = 200_000  # things to look at: who reaches more, reaches a whole program
 # Names in code that may use attributes by names that it does not have.
-BY_ANY_NAME = {
-    "getattr",
-    "vars",
-    "__dict__",
-    "__getattribute__",
-    "setattr",
-    "attrgetter",
-    "methodcaller",
-}
-_MADE = {
-    "__init__",
-    "__new__",
-    "__init_subclass__",
-    "__post_init__",
-}  # not called of what is there already
+BY_ANY_NAME = {"getattr", "setattr", "vars", "__dict__", "__getattribute__"}
+BY_ANY_NAME |= {"attrgetter", "methodcaller"}
+# Methods that are not called of what is there already.
+_MADE = {"__init__", "__new__", "__init_subclass__", "__post_init__"}
 # Python's own ways to all that there is.
 _ANYWHERE = {"globals", "locals", "eval", "exec", "compile", "__import__"}
 _ANYWHERE |= {"builtins", "ctypes", "gc", "importlib", "inspect", "sys"}
