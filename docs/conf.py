@@ -20,8 +20,8 @@ from inventories import write_inventories  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from source_links import linkcode_resolve  # noqa: E402, F401
 
-import autopar.plot  # noqa: E402
-from autopar.planplot import Planned  # noqa: E402
+import autopar.display.plot  # noqa: E402
+from autopar.display.graph_plot import Planned  # noqa: E402
 
 # -- The project ------------------------------------------------------------------------------
 project = "autopar"
@@ -66,7 +66,7 @@ autopar.plot.Planned = Planned
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 autodoc_typehints = "signature"
-nitpick_ignore_regex = [("py:class", r"autopar\.\w+\._?T")]  # type variables
+nitpick_ignore_regex = [("py:class", r"autopar\.[\w.]+\._?T")]  # type variables
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False

@@ -13,7 +13,7 @@ from unittest import mock
 import torch
 from torch.cuda import _gpu_trace
 
-from autopar.copyplan import TO_DEVICE, TO_HOST, Rule
+from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST, Rule
 
 
 class End(NamedTuple):

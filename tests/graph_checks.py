@@ -8,16 +8,16 @@ import pytest
 import torch
 from graph_programs import alike
 
-from autopar.node import Node
+from autopar.graph.node import Node
 
 
 @contextlib.contextmanager
 def labels():
     """Take the names of GPUs for labels: all tensors stay on the CPU, and copies are clones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autopar.graph.present", torch.device)
+        patch.setattr("autopar.graph.task_graph.present", torch.device)
         patch.setattr(Node, "_copied", lambda node, tensor: tensor.clone())
-        patch.setattr("autopar.schedule._MOST_TRIES", 1)
+        patch.setattr("autopar.graph.schedule._MOST_TRIES", 1)
         yield
 
 

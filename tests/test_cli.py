@@ -12,10 +12,10 @@ import torch
 
 import autopar
 from autopar.__main__ import _run, main
-from autopar.experiment import observed
-from autopar.gallery import scripts_of, shown_by
-from autopar.measurement import Measurement
-from autopar.record import Findings, write_record
+from autopar.records.experiment import observed
+from autopar.records.gallery import scripts_of, shown_by
+from autopar.records.record import Findings, write_record
+from autopar.timing.measurement import Measurement
 
 
 @pytest.fixture

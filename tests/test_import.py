@@ -1,6 +1,8 @@
 """Importing autopar: no effects, and next to no time beyond torch's own."""
 
+import ast
 import compileall
+import importlib
 import json
 import os
 from pathlib import Path
@@ -48,6 +50,17 @@ def test_names_that_stand(name):
     assert getattr(autopar, name) is not None
 
 
-def test_all_is_in_order_and_there():
-    assert autopar.__all__ == sorted(set(autopar.__all__))
-    assert all(hasattr(autopar, name) for name in autopar.__all__)
+def test_each_public_name_is_there_where_types_are_looked_for_too():
+    source = ast.parse(Path(autopar.__file__).read_text(encoding="utf-8"))
+    imported = [each for each in ast.walk(source) if isinstance(each, ast.ImportFrom)]
+    typed = {alias.name: each.module for each in imported for alias in each.names}
+    del typed["TYPE_CHECKING"], typed["Any"]
+    assert sorted(typed) == sorted(autopar.__all__) == sorted(dir(autopar))
+    for name, module in typed.items():
+        assert getattr(autopar, name) is not None
+        assert getattr(importlib.import_module(module), name) is getattr(autopar, name)
+
+
+def test_a_name_that_is_none_is_refused():
+    with pytest.raises(AttributeError, match="no attribute 'tmer'"):
+        autopar.tmer  # noqa: B018

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autopar.evidence import Activity, Call, Trace
-from autopar.span import Span
+from autopar.timeline.span import Span
+from autopar.traces.trace import Activity, Call, Trace
 
 MS = 1e-3
 

@@ -5,8 +5,8 @@ import json
 import sqlite3
 from contextlib import closing
 
-from autopar.span import Span, Timeline
-from autopar.traces import write_trace
+from autopar.timeline.chrome_trace import write_trace
+from autopar.timeline.span import Span, Timeline
 
 BASE_US = 4692784718000.0  # torch counts from a round time some months ago
 

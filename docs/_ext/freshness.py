@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from jupyter_cache import get_cache
 
-from autopar.experiment import RECORD_TO
-from autopar.gallery import scripts_of, stale_records, unshown_records
 from autopar.machine import describe
-from autopar.record import FOLDER
+from autopar.records.experiment import RECORD_TO
+from autopar.records.gallery import scripts_of, stale_records, unshown_records
+from autopar.records.record import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"

@@ -1,7 +1,7 @@
 """Source links: where a documented name is written, on the project's repository."""
 
-import importlib
 import inspect
+import pkgutil
 from operator import attrgetter
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def linkcode_resolve(domain, info):
     """The address of the lines that define a name, or None where there are none (constants)."""
     if domain != "py":
         return None
-    module = importlib.import_module(info["module"])
+    module = pkgutil.resolve_name(info["module"])
     try:
         defined = inspect.unwrap(attrgetter(info["fullname"])(module))
         if isinstance(defined, property):

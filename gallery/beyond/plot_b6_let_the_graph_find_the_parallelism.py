@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 import autopar as ap
-from autopar.schedule import Resource, schedule
+from autopar.graph.schedule import Resource, schedule
 
 BLOCK = {"channels": 192, "size": 28}
 TOWERS = {"width": 256, "depth": 8, "batch": 64}

@@ -29,7 +29,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import autopar as ap
-from autopar.schedule import Entry, Job, Schedule
+from autopar.graph.schedule import Entry, Job, Schedule
 
 LAYERS = {"inputs": 4096, "hidden": 8192, "outputs": 1024}
 BOOK = {"batch": 16384, **LAYERS, "steps": 5, "lanes": 1, "devices": ["cuda:0", "cuda:1"]}

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from autopar.device import num_gpus
-from autopar.experiment import RECORD_TO
+from autopar.files import write_atomically
 from autopar.machine import capacity, describe
-from autopar.record import FOLDER
-from autopar.storage import write_atomically
+from autopar.records.experiment import RECORD_TO
+from autopar.records.record import FOLDER
 
 _PACKAGE = Path(__file__).parent
 _TIMEOUT_S = 900.0  # no script takes a third of it
@@ -66,7 +66,7 @@ def _devices() -> int:
 
 
 def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, Path]) -> int:
-    from autopar.inspection import inspect  # much that only this verb needs
+    from autopar.traces.command import inspect  # much that only this verb needs
 
     try:
         print(inspect(files, range_name, outputs), end="")
@@ -80,7 +80,7 @@ def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, 
 
 def _record(names: Sequence[str], folder: Path, *, check: bool, timeout_s: float) -> int:
     """Run each script in a process of its own, so that none warms a pool for another."""
-    from autopar.gallery import scripts_of, stale_records, unshown_records
+    from autopar.records.gallery import scripts_of, stale_records, unshown_records
 
     gallery = scripts_of(Path("gallery"))
     chosen = {name: _named(name, gallery) for name in names}

@@ -13,7 +13,7 @@ from pathlib import Path
 def digest_room(package):
     """The room that computes digests, without the rest of the package: it needs no other."""
     (path,) = Path(package).rglob("digest.py")
-    spec = importlib.util.spec_from_file_location("autopar.digest", path)
+    spec = importlib.util.spec_from_file_location("autopar.records.digest", path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

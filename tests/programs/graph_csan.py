@@ -15,7 +15,7 @@ import torch
 from transfer_csan import Shown, main, new_dispatch, reports_of
 
 from autopar import TaskGraph
-from autopar.node import Node
+from autopar.graph.node import Node
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from graph_checks import Case

@@ -1,8 +1,8 @@
-"""Let HolisticTraceAnalysis say how much communication is behind compute in tests/traces.
+"""Let HolisticTraceAnalysis say how much communication is behind compute in tests/trace_data.
 
 It needs an environment of its own: python -m venv V; V/bin/pip install HolisticTraceAnalysis==0.5.0
 
-Usage: HTA_DISABLE_NS_ROUNDING=1 V/bin/python tests/programs/hta_overlap.py >tests/traces/hta.json
+Usage: HTA_DISABLE_NS_ROUNDING=1 V/bin/python tests/programs/hta_overlap.py >trace_data/hta.json
 Without that variable it shortens every kernel to whole microseconds.
 """
 
@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-_TRACES = Path(__file__).parents[1] / "traces"
+_TRACES = Path(__file__).parents[1] / "trace_data"
 
 
 def main():

@@ -16,7 +16,8 @@ from types import SimpleNamespace
 import torch
 
 import autopar
-from autopar import modes, stream
+from autopar.lanes import cuda as stream
+from autopar.lanes import modes
 
 _PACKAGE = str(Path(autopar.__file__).parent)
 

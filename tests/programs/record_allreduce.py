@@ -1,4 +1,4 @@
-"""Record what tests/traces hold: products, all-reduces beside them and copies, on two GPUs.
+"""Record what tests/trace_data hold: products, all-reduces beside them and copies, on two GPUs.
 
 Usage: python -m torch.distributed.run --standalone --nproc_per_node 2 record_allreduce.py FOLDER
 Afterwards the names of files and runs were cut from the traces.

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from autopar.inspection import inspect
-from autopar.intervals import at_once, common, covered, length_s
+from autopar.timeline.intervals import at_once, common, covered, length_s
+from autopar.traces.command import inspect
 
 sys.path.insert(0, str(Path(__file__).parent))
 from trace_speed import peak_bytes, write_chrome

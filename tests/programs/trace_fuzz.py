@@ -15,8 +15,8 @@ import time
 import traceback
 from pathlib import Path
 
-from autopar.evidence import TraceError
-from autopar.tracefile import read_evidence
+from autopar.traces.read import read_evidence
+from autopar.traces.trace import TraceError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from trace_files import write_all

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autopar.tracefile import read_evidence
+from autopar.traces.read import read_evidence
 
 _EACH = 4  # events of one operator: itself, its range or its wait, its launch, its kernel
 _NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"

@@ -28,8 +28,9 @@ from torch.cuda import _gpu_trace as gpu_trace
 from torch.cuda import _sanitizer as csan
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar import CopyPipeline, parcel
-from autopar.copystream import CudaCopyStream
+from autopar import CopyPipeline
+from autopar.transfer import parcel
+from autopar.transfer.copy_stream import CudaCopyStream
 
 _WAIT_S = 10
 DEVICE = torch.device("cuda", 0)

@@ -1,0 +1,5 @@
+"""Display: show tables, timelines and plans at a terminal, on a page and in figures.
+
+Read `table` and `svg` first: both make text and HTML of the same figures, in the words of `text`
+and the numbers of `format`. `plot` and `graph_plot` draw on matplotlib's axes.
+"""

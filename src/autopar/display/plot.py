@@ -1,0 +1,298 @@
+"""Plot: timelines, measurements and plans on matplotlib axes, for figures, thumbnails and papers.
+
+Only the functions here import matplotlib, when they are called; styles are left as they are.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from autopar.display.format import unit_of
+from autopar.display.origin import origins_of, short_names
+from autopar.display.shapes import COLOURS, MANY_SPANS, PALEST, thinned
+from autopar.display.show import RICH
+from autopar.display.table import Measurements, distinct
+from autopar.display.text import by_kind, by_lane
+from autopar.timeline.span import Timeline
+from autopar.timing.limit import Limit, check_limit, limits_of
+from autopar.timing.measurement import Measurement, format_seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from autopar.display.graph_plot import Planned
+
+# Kinds differ in more than their colour.
+_HEIGHTS = {"compute": 0.8, "copy": 0.55, "communication": 0.68, "host": 0.3}
+_HATCHES = {"copy": "////", "communication": "xxxx"}
+_FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
+_SMALL = 7  # points, for what must be on the figure but is not what it shows
+_TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
+# Backends that only write files; all others have a window or a page to show figures in.
+_FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
+
+
+def timeline(
+    timeline: Timeline, ax: Axes | None = None, *, limit_s: float | None = None, title: str = ""
+) -> Axes:
+    """Draw what ran when: a row for each lane, from the start of the first span on.
+
+    Args:
+        timeline: The spans of one run.
+        ax: Where to draw; without it a figure is made.
+        limit_s: The least time possible in seconds, drawn as a dashed line.
+        title: What is drawn, in a few words.
+
+    Returns:
+        The axes; `ax.figure.savefig` writes them to a file.
+
+    Raises:
+        ValueError: The timeline has no spans, or the limit is not a time.
+    """
+    whole_s = max(timeline.makespan_s, check_limit(limit_s) if limit_s is not None else 0.0)
+    ax = _axes(0.9 + 0.4 * len(timeline.lanes)) if ax is None else ax
+    _draw_lanes(timeline, ax, limit_s, whole_s)
+    ax.set_title(title, pad=_TITLE_PAD)
+    _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
+    return ax
+
+
+def timelines(
+    named: Mapping[str, Timeline], *, limit_s: float | None = None, title: str = ""
+) -> list[Axes]:
+    """Draw timelines under one another in one figure, on one time scale.
+
+    Args:
+        named: Name -> timeline, for a panel each.
+        limit_s: The least time possible in seconds, drawn as a dashed line in each.
+        title: What the figure shows, in a few words.
+
+    Returns:
+        The axes of the panels, from the top.
+
+    Raises:
+        ValueError: There are no timelines, one has no spans, or the limit is not a time.
+    """
+    import matplotlib.pyplot as plt
+
+    if not named:
+        msg = "named is empty; expected name -> timeline for each panel. Record some work first."
+        raise ValueError(msg)
+    limits = [] if limit_s is None else [check_limit(limit_s)]
+    whole_s = max([one.makespan_s for one in named.values()] + limits)
+    rows = [1 + len(one.lanes) for one in named.values()]
+    figure, grid = plt.subplots(
+        len(named),
+        sharex=True,
+        squeeze=False,
+        layout="constrained",
+        figsize=(_FIGURE_INCHES, 0.9 + 0.4 * sum(rows)),
+        height_ratios=rows,
+    )
+    panels: list[Axes] = list(grid[:, 0])
+    for ax, (name, one) in zip(panels, named.items(), strict=True):
+        _draw_lanes(one, ax, limit_s, whole_s)
+        heading = f"{name}: {format_seconds(one.makespan_s)}"
+        ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD)
+    if title:
+        figure.suptitle(title)
+    _finish(panels[-1], unit_of(whole_s)[0], origins_of(named.values()))
+    return panels
+
+
+def bars(
+    measurements: Measurements, ax: Axes | None = None, *, limit_s: Limit = None, title: str = ""
+) -> Axes:
+    """Draw medians as bars, every raw sample as a dot, and limits as marks across the bars.
+
+    Args:
+        measurements: Measurements, or a mapping whose values they are.
+        ax: Where to draw; without it a figure is made.
+        limit_s: The least time possible in seconds: one for every bar, or label -> seconds.
+        title: What is drawn, in a few words.
+
+    Raises:
+        ValueError: As `compare` does, for the same reasons.
+    """
+    chosen = distinct(measurements)
+    limits = limits_of([one.label for one in chosen], limit_s)
+    unit, scale_s = unit_of(max(one.median_s for one in chosen))
+    ax = _axes(1.1 + 0.45 * len(chosen)) if ax is None else ax
+    for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
+        ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
+        _dots(ax, y, one, scale_s)
+        if limit is not None:
+            # One entry in the legend is enough; matplotlib leaves out names with an underscore.
+            label = "limit" if limits.index(limit) == y else "_limit"
+            ax.vlines(limit / scale_s, y - 0.42, y + 0.42, color="black", lw=2, label=label)
+        right = max(one.max_s, limit or 0.0) / scale_s
+        star = "*" if one.warning else ""
+        ax.annotate(
+            f"{format_seconds(one.median_s)}{star}",
+            (right, y),
+            (5, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+        )
+    ax.set_yticks(range(len(chosen)), _names(chosen))
+    ax.invert_yaxis()
+    longest_s = max([one.max_s for one in chosen] + [limit for limit in limits if limit])
+    ax.set_xlim(0, 1.2 * longest_s / scale_s)  # room for the figures beside the bars
+    ax.set_title(title)
+    if any(limits):
+        ax.legend(loc="best", fontsize="small")
+    noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
+    _finish(ax, unit, [*origins_of(chosen), *noisy])
+    return ax
+
+
+def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
+    """Draw the tasks of a plan as boxes in the colours of their lanes, and what they wait for.
+
+    A box has the letter of its lane and the task's name; copies have smaller ones with dashed
+    outlines. A thick arrow is a wait for another lane, a thin one needs none: the order on the
+    lanes implies it. Tasks are in layers by the longest way from a start, from left to right where
+    there are few, else downwards. Long names are shortened, and left out where boxes are too small.
+
+    Args:
+        plan: A graph's plan, as in `graph.plan()` or `run.plan`.
+        ax: Where to draw; without it a figure is made. It should have its size by then.
+        title: What is drawn, in a few words.
+
+    Raises:
+        ValueError: The plan has no tasks.
+    """
+    from autopar.display.graph_plot import draw_plan  # much that only this needs
+
+    return draw_plan(plan, ax, title=title, axes_of=_axes)
+
+
+def save(ax: Axes, path: Path) -> None:
+    """Write the figure of some axes to a PNG file, at twice its resolution, and close it.
+
+    Raises:
+        OSError: The folder is not there or can't be written to.
+    """
+    figure = ax.get_figure(root=True)
+    assert figure is not None, "axes that were drawn on have a figure"
+    _write(figure, path)
+
+
+def show(name: str) -> None:
+    """Show the open figures: in a window where there is one, else as files.
+
+    In a build of the documentation, which sets AUTOPAR_RICH, the page shows them: nothing is
+    done. Without a window they are written to `name.png`, `name-2.png` and so on in the current
+    folder, at twice their resolution, and closed.
+
+    Args:
+        name: What the files are called, without their ending.
+
+    Raises:
+        ValueError: The name is empty, or names a folder.
+    """
+    if name in ("", "..") or Path(name).name != name:
+        msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
+        raise ValueError(msg)
+    if os.environ.get(RICH):
+        return
+    import matplotlib.pyplot as plt
+
+    if plt.get_backend().lower() not in _FILE_BACKENDS:
+        plt.show()
+        return
+    for i, number in enumerate(plt.get_fignums(), start=1):
+        path = Path(f"{name}.png" if i == 1 else f"{name}-{i}.png")
+        _write(plt.figure(number), path)
+        print(f"wrote {path}")
+
+
+def _write(figure: Figure, path: Path) -> None:
+    import matplotlib.pyplot as plt
+
+    try:
+        figure.savefig(path, dpi=2 * figure.dpi, format="png")
+    finally:
+        plt.close(figure)
+
+
+def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: float) -> None:
+    scale_s = unit_of(whole_s)[1]
+    lanes = by_lane(timeline)
+    for row, alone in enumerate(lanes.values()):
+        for kind, same in by_kind(alone).items():
+            # Of very many, neighbours that nobody can tell apart are one, paler where less busy.
+            many = len(alone.spans) > MANY_SPANS
+            drawn = thinned(same, whole_s or 1.0) if many else [(span, 1.0) for span in same]
+            ax.broken_barh(
+                [
+                    ((span.start_s - timeline.start_s) / scale_s, span.duration_s / scale_s)
+                    for span, _ in drawn
+                ],
+                (row - _HEIGHTS[kind] / 2, _HEIGHTS[kind]),
+                facecolor=[(COLOURS[kind], max(PALEST, busy)) for _, busy in drawn],
+                edgecolor="white",
+                linewidth=0.0 if many else 0.3,  # thinner than its edges, a bar would be all edge
+                hatch=_HATCHES.get(kind),
+            )
+    labels = ax.set_yticks(range(len(lanes)), list(lanes))
+    for tick in labels:
+        tick.label1.set_parse_math(False)  # a lane may be called $0
+    ax.set_ylim(len(lanes) - 0.5, -0.5)  # the first lane on top
+    ax.set_xlim(0, 1.03 * (whole_s / scale_s or 1.0))  # of no length: any scale will do
+    ax.spines[["top", "right"]].set_visible(False)
+    if limit_s is not None:
+        ax.axvline(limit_s / scale_s, color="black", linestyle="--", linewidth=1.2)
+        ax.annotate(
+            f"limit {format_seconds(limit_s)}",
+            (limit_s / scale_s, 1),
+            (0, 2),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            fontsize=_SMALL,
+        )
+
+
+def _axes(height_inches: float) -> Axes:
+    import matplotlib.pyplot as plt
+
+    size = (_FIGURE_INCHES, height_inches)
+    return plt.subplots(layout="constrained", figsize=size)[1]
+
+
+def _dots(ax: Axes, y: int, one: Measurement, scale_s: float) -> None:
+    # Spread down the bar in the order taken, so that equal samples don't cover each other.
+    count = len(one.values_s)
+    heights = [y + 0.4 * (i / (count - 1) - 0.5) for i in range(count)]
+    times = [value / scale_s for value in one.values_s]
+    ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
+
+
+def _names(measurements: tuple[Measurement, ...]) -> list[str]:
+    places = [one.origin for one in measurements]
+    if len(set(places)) == 1:
+        return [one.label for one in measurements]
+    short = short_names(places)
+    return [f"{one.label}\n{place}" for one, place in zip(measurements, short, strict=True)]
+
+
+def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_xlabel(f"time ({unit})")
+    if beneath:  # a figure may be taken out of its page: it says itself where it is from
+        ax.annotate(
+            "\n".join(beneath),
+            (0.5, 0),
+            (0, -2),
+            xycoords=ax.xaxis.label,
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=_SMALL,
+        )

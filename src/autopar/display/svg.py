@@ -1,0 +1,202 @@
+"""Drawing: timelines on one time scale, as inline SVG for a page and as text for a terminal."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from autopar.display import shapes
+from autopar.display.origin import badge, origins_of
+from autopar.display.text import MARKS, lane_table, picture, sentences, span_table
+from autopar.timeline.chrome_trace import trace_bytes
+from autopar.timeline.span import KINDS, Timeline
+from autopar.timing.limit import check_limit
+from autopar.timing.measurement import format_seconds
+
+_MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over half a megabyte
+
+
+@dataclass(frozen=True, repr=False)
+class Drawing:
+    """Timelines under one another, with what they show in words; made by `draw`.
+
+    Args:
+        panels: A name and a timeline for each panel.
+        title: What is drawn, in a few words.
+        caption: How to read it, in the author's words.
+        limit_s: The least time possible in seconds, if known.
+    """
+
+    panels: tuple[tuple[str, Timeline], ...]
+    title: str
+    caption: str = ""
+    limit_s: float | None = None
+
+    @property
+    def scale_s(self) -> float:
+        """The time in seconds for which the full width stands, in every panel."""
+        longest_s = max(timeline.makespan_s for _, timeline in self.panels)
+        return max(longest_s, self.limit_s or 0.0) or 1e-6  # never zero: it is divided by
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Where and when the timelines were recorded, each once."""
+        return origins_of(timeline for _, timeline in self.panels)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of span that there are."""
+        present = {span.kind for _, timeline in self.panels for span in timeline.spans}
+        return tuple(kind for kind in KINDS if kind in present)
+
+    def __str__(self) -> str:
+        """The drawing in characters."""
+        lines = [self.title]
+        for name, timeline in self.panels:
+            lines += picture(timeline, self.scale_s, name)
+        lines += [f"limit {format_seconds(self.limit_s)}"] if self.limit_s else []
+        lines.append("   ".join(f"{MARKS[kind]} {kind}" for kind in self.kinds))
+        return "\n".join([*lines, *self.origins])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        said = [self.caption] * bool(self.caption) + _words(self)
+        words = "\n".join(f'<p style="margin:0.4em 0">{html.escape(line)}</p>' for line in said)
+        badges = " ".join(map(badge, self.origins))
+        return (
+            '<figure class="autopar-figure" style="margin:1em 0">\n'
+            f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
+            f"{as_svg(self)}\n<figcaption>\n{words}\n{badges}\n</figcaption>\n"
+            f"{_details(self)}\n</figure>"
+        )
+
+
+def draw(
+    timelines: Timeline | Mapping[str, Timeline],
+    *,
+    title: str,
+    caption: str = "",
+    limit_s: float | None = None,
+) -> Drawing:
+    """Draw timelines under one another, on one time scale, so that their lengths compare.
+
+    Every panel starts at zero, with its first span.
+
+    Args:
+        timelines: One timeline, or name -> timeline for a panel each.
+        title: What is drawn, in a few words.
+        caption: How to read it; what can be computed is said without it.
+        limit_s: The least time possible in seconds, drawn as a dashed line.
+
+    Raises:
+        ValueError: There is nothing to draw, there is no title, or the limit is not a time.
+
+    >>> from autopar.timeline.span import Span
+    >>> copies = Span("D2H", "bus", 3.0, 5.0, "copy")
+    >>> print(draw(Timeline((Span("mm", "stream", 0.0, 4.0), copies)), title="A copy, half hidden"))
+    A copy, half hidden
+    makespan: 5.000 s
+      stream  |################################################            | busy 4.000 s
+      bus     |                                    ========================| busy 2.000 s
+      copies 50.0 % hidden behind compute
+    # compute   = copy
+    """
+    named = timelines if isinstance(timelines, Mapping) else {"": timelines}
+    if not title.strip() or not named:
+        msg = (
+            f"title is {title!r} and timelines has {len(named)} panels; expected a few words and "
+            f"at least one panel. Say what is drawn, as in 'Copies behind products'."
+        )
+        raise ValueError(msg)
+    for name, timeline in named.items():
+        if not timeline.spans or not math.isfinite(timeline.makespan_s):
+            msg = (
+                f"timeline {name!r} has {len(timeline.spans)} spans; expected one or more, each of "
+                f"finite length. Record some work first."
+            )
+            raise ValueError(msg)
+    limit = None if limit_s is None else check_limit(limit_s)
+    return Drawing(tuple(named.items()), title, caption, limit)
+
+
+def _words(drawing: Drawing) -> list[str]:
+    said = []
+    for name, timeline in drawing.panels:
+        # Where panels come from different places, each says its own; the badges don't tell which.
+        own = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
+        said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + own))
+    if drawing.limit_s:
+        said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
+    counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]
+    if any(max(count.values()) > shapes.MANY_SPANS for count in counts):
+        said.append(
+            f"In lanes of more than {shapes.MANY_SPANS:,} spans, short ones less than half a "
+            f"pixel apart are drawn as one, the paler the less of it was busy; the figures are "
+            f"of all spans."
+        )
+    return said
+
+
+def as_svg(drawing: Drawing) -> str:
+    """The picture alone, which can stand in a page or in a file of its own."""
+    scale_s, key = drawing.scale_s, _key(drawing)
+    top = shapes.LINE if drawing.limit_s else 0
+    bars, y = [], top
+    for name, timeline in drawing.panels:
+        panel, y = shapes.panel(name, timeline.rebased(), scale_s, key, y)
+        bars += panel
+    limit = [shapes.limit_line(drawing.limit_s, scale_s, y)] if drawing.limit_s else []
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" '
+        f'height="{y + 2 * shapes.LINE + 8}" aria-labelledby="{key}-title {key}-desc" '
+        f'font-size="12" fill="currentColor" style="display:block">\n'
+        f'<title id="{key}-title">{html.escape(drawing.title)}</title>\n'
+        f'<desc id="{key}-desc">{html.escape(" ".join(_words(drawing)))}</desc>'
+    )
+    below = shapes.legend(drawing.kinds, key, y + shapes.LINE + 4)
+    axis = shapes.axis(scale_s, top, y)  # first, so that the bars lie over its lines
+    return "\n".join(
+        [opening, shapes.patterns(drawing.kinds, key), *axis, *bars, *limit, *below, "</svg>"]
+    )
+
+
+def _details(drawing: Drawing) -> str:
+    parts = ["<details><summary>The figures as tables, and as trace files</summary>"]
+    for name, timeline in drawing.panels:
+        called = name or drawing.title
+        parts.append(lane_table(timeline, f"{called}: lanes")._repr_html_())
+        parts.append(span_table(timeline, f"{called}: spans")._repr_html_())
+        parts.append(_download(timeline, f"{drawing.title} {name}"))
+    return "\n".join([*parts, "</details>"])
+
+
+def _download(timeline: Timeline, name: str) -> str:
+    if len(timeline.spans) > _MOST_EMBEDDED:
+        return (
+            f"<p>The trace has {len(timeline.spans):,} spans, too many to carry in this page; "
+            f"<code>write_trace</code> writes it to a file.</p>"
+        )
+    data = base64.b64encode(trace_bytes(timeline)).decode()
+    file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "timeline"
+    return (
+        f'<p><a download="{file}.json" href="data:application/json;base64,{data}">{file}.json</a>, '
+        f"a trace that ui.perfetto.dev opens</p>"
+    )
+
+
+def _key(drawing: Drawing) -> str:
+    # From the content, so that one page can hold many drawings and a rebuilt page is the same.
+    # Of very many spans some are enough to tell it from another.
+    panels = [
+        (name, replace(one, spans=one.spans[:: 1 + len(one.spans) // _MOST_EMBEDDED]))
+        for name, one in drawing.panels
+    ]
+    content = (drawing.title, drawing.caption, drawing.limit_s, tuple(panels))
+    return f"autopar-{hashlib.sha256(repr(content).encode()).hexdigest()[:10]}"

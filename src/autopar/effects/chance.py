@@ -1,0 +1,127 @@
+"""Chance: which functions of torch's draw random numbers, by what their operators declare.
+
+An operator declares it by a tag, and by an argument if it can be told not to. A function in Python
+draws them if what its code loads does.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from autopar.effects.loads import loaded, loads_of
+
+NEVER, SWITCHED, ALWAYS = range(3)  # switched: unless it is told not to
+ROUTINES = (types.BuiltinFunctionType, types.MethodDescriptorType)
+_SWITCHES = {"training", "train", "dropout", "dropout_p"}
+_SAMPLES = {"sample", "rsample", "sample_n"}  # of torch.distributions
+_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
+    """Whether one of torch's functions draws random numbers: never, unless switched off, or always.
+
+    Args:
+        fn: The function, or anything else.
+        keywords: Those of the calls that may be its, if they are known: an operator that has to be
+            told to draw, such as attention, isn't then.
+
+    >>> import torch.nn.functional as F
+    >>> chance_of(F.linear), chance_of(F.dropout), chance_of(torch.rand)
+    (0, 1, 2)
+    """
+    if not is_torchs(fn):
+        return NEVER
+    if type(fn) is types.FunctionType:
+        return _of_function(fn)
+    if type(fn) in _OPERATORS:
+        overload = type(fn) is torch._ops.OpOverload
+        name = fn._schema.name if overload else fn._qualified_op_name
+    else:
+        name = f"aten::{fn.__name__}"
+    if keywords is not None and _is_off_by_default(name) and _SWITCHES.isdisjoint(keywords):
+        return NEVER
+    return chance_of_operator(name)
+
+
+def is_torchs(fn: Any) -> bool:
+    """Whether a function is one of torch's."""
+    if type(fn) is types.FunctionType:
+        return str(dict.get(fn.__globals__, "__name__")).partition(".")[0] == "torch"
+    if type(fn) in _OPERATORS:
+        return True
+    if type(fn) is types.MethodDescriptorType:
+        return issubclass(torch.Tensor, fn.__objclass__) and fn.__objclass__ is not object
+    if type(fn) is not types.BuiltinFunctionType:
+        return False
+    owner = fn.__self__
+    if type(owner) is types.ModuleType:
+        return owner.__name__.partition(".")[0] == "torch"
+    if owner is None:  # a static method of a class in C
+        return hasattr(torch._C._VariableFunctions, fn.__name__)
+    return torch.Tensor in type.__dict__["__mro__"].__get__(type(owner))
+
+
+def method_draws(name: str) -> bool:
+    """Whether a name is that of a method of tensors or distributions that draws random numbers."""
+    return name in _SAMPLES or (name in _METHODS and chance_of_operator(f"aten::{name}") == ALWAYS)
+
+
+def is_switched_off(values: Mapping[str, Any]) -> bool:
+    """Whether arguments, or attributes of a module, tell it to draw no random numbers."""
+    if any(values.get(name) is False for name in ("training", "train")):
+        return True
+    rates = [values[name] for name in ("p", "dropout", "dropout_p") if name in values]
+    return any(type(rate) in (int, float) and rate == 0 for rate in rates)
+
+
+@functools.cache
+def chance_of_operator(name: str) -> int:
+    """Whether an operator draws random numbers, by its name, as in `aten::rand`."""
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    namespace, _, own = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), own, None) if schemas else None
+    if packet is None:
+        return NEVER
+    overloads = [getattr(packet, each) for each in packet.overloads()]
+    if all(torch.Tag.nondeterministic_seeded not in each.tags for each in overloads):
+        return NEVER
+    names = {each.name for schema in schemas for each in schema.arguments}
+    return ALWAYS if names.isdisjoint(_SWITCHES) else SWITCHED
+
+
+@functools.cache
+def _is_off_by_default(name: str) -> bool:
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    switches = [each for one in schemas for each in one.arguments if each.name in _SWITCHES]
+    return bool(switches) and not any(
+        each.default_value is None or each.default_value for each in switches
+    )
+
+
+@functools.cache
+def _of_function(fn: types.FunctionType) -> int:
+    if fn in _under_way:  # it calls itself
+        return NEVER
+    _under_way.add(fn)
+    try:
+        cells = fn.__closure__ or ()
+        parts = [*loaded(fn), *gc.get_referents(*cells), fn.__dict__.get("__wrapped__")]
+        keywords = loads_of(fn.__code__).keywords
+        found = max((chance_of(each, keywords) for each in parts), default=NEVER)
+    finally:
+        _under_way.discard(fn)
+    code = fn.__code__
+    if any(map(method_draws, loads_of(code).names)):
+        found = ALWAYS
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return found if _SWITCHES.isdisjoint(names) else min(found, SWITCHED)
+
+
+_under_way: set[types.FunctionType] = set()
+_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}

@@ -1,0 +1,20 @@
+"""Task: what stands for the result of a task that has not run yet."""
+
+from __future__ import annotations
+
+import torch
+
+
+class Task:
+    """A task of a graph; among the arguments of others it stands for its result."""
+
+    __slots__ = ("device", "graph", "name", "number")
+
+    def __init__(self, graph: object, number: int, name: str, device: torch.device) -> None:
+        self.graph = graph
+        self.number = number
+        self.name = name
+        self.device = device
+
+    def __repr__(self) -> str:
+        return f"task {self.name!r} ({self.device})"

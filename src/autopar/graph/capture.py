@@ -1,0 +1,359 @@
+"""Capture: a graph as one CUDA graph with parallel branches, replayed with new inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+from autopar.device import new_stream
+from autopar.effects.state import State
+from autopar.effects.task import Task
+from autopar.graph.node import Node
+from autopar.graph.schedule import Job, Resource, Schedule, schedule
+from autopar.lanes.handle import use_on_current_streams
+from autopar.timing.measurement import Measurement
+
+BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues by default
+_GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
+_ROUNDS = 15
+_WARM_UPS = 2
+_SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are copied
+
+
+class Captured:
+    """A CUDA graph of a task graph's work; `replay` runs it as a whole.
+
+    Attributes:
+        branches: How many streams it was captured on; 1 is a chain, one task after another.
+        trials: What replays took in the trial, by the number of branches.
+    """
+
+    def __init__(
+        self,
+        cuda_graph: torch.cuda.CUDAGraph,
+        nodes: tuple[Node, ...],
+        results: list[Any],
+        inputs: list[torch.Tensor],
+        branches: int,
+    ) -> None:
+        self.branches = branches
+        self.trials: dict[int, Measurement] = {}
+        self._cuda_graph = cuda_graph
+        self._nodes = nodes  # whose tensors each replay reads where they lie
+        self._results = results
+        self._inputs = inputs
+
+    def replay(self, *inputs: torch.Tensor) -> Captured:
+        """Copy new inputs in, and run all tasks; returns at once, on the current stream.
+
+        Args:
+            *inputs: One for each that was named when it was captured, or none to keep the last.
+
+        Raises:
+            ValueError: They are not as many, or one has another shape or dtype.
+        """
+        if inputs and len(inputs) != len(self._inputs):
+            msg = f"replay was given {len(inputs)} inputs; expected {len(self._inputs)}, or none."
+            raise ValueError(msg)
+        for number, (own, new) in enumerate(zip(self._inputs, inputs, strict=False)):
+            if own.shape != new.shape or own.dtype != new.dtype:
+                msg = (
+                    f"inputs[{number}] is {tuple(new.shape)} of {new.dtype}; expected "
+                    f"{tuple(own.shape)} of {own.dtype}. Capture the graph again for other shapes."
+                )
+                raise ValueError(msg)
+            own.copy_(new, non_blocking=True)
+        self._cuda_graph.replay()
+        return self
+
+    def __getitem__(self, task: Any) -> Any:
+        """The result of a task, or of tasks in nested containers.
+
+        It lies in memory that the next replay writes to again: clone it to keep it.
+        """
+        value = pytree.tree_map_only(Task, lambda each: self._results[each.number], task)
+        use_on_current_streams(value)
+        return value
+
+
+def captured(
+    nodes: tuple[Node, ...], costs_s: Sequence[float], inputs: Iterable[torch.Tensor]
+) -> Captured:
+    """Capture some nodes, on one stream and on several, and keep what is the quickest.
+
+    Args:
+        nodes: All on one GPU.
+        costs_s: Seconds that each takes.
+        inputs: Those of their tensors that `replay` is to be given anew.
+
+    Raises:
+        ValueError: A node is not on that GPU, or an input is none.
+        RuntimeError: Something in a task can't be captured; the message names the task.
+    """
+    with torch.cuda.device(gpu_of(nodes)):
+        held, static = _with_static(nodes, list(inputs))
+        with unchanged(held) as generators:
+            tries = [
+                _capture(held, _ordered(held, costs_s, branches), static, branches, generators)
+                for branches in (1, *BRANCHES)
+                if branches <= len(held)
+            ]
+            trials = _in_turn(tries)
+    best = min(tries, key=lambda each: trials[each.branches].median_s)
+    gains = trials[best.branches].median_s < (1 - _GAIN) * trials[tries[0].branches].median_s
+    chosen = best if gains else tries[0]
+    chosen.trials = trials
+    return chosen
+
+
+def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
+    """The GPU that all nodes are on.
+
+    Raises:
+        ValueError: A node is not on it, or there are none.
+        RuntimeError: Its current stream is being captured.
+    """
+    for node in nodes:
+        gpu = nodes[0].device
+        if node.device != gpu or node.source is not None or gpu.type != "cuda":
+            where = node.device if node.source is None else f"{node.source} and {node.device}"
+            msg = (
+                f"task {node.name!r} is on {where}; expected all tasks on one GPU, as a CUDA graph "
+                f"has them. Run this graph with run()."
+            )
+            raise ValueError(msg)
+    if not nodes:
+        msg = "the graph has no tasks; expected some to capture. Add them first."
+        raise ValueError(msg)
+    torch.cuda.init()
+    with torch.cuda.device(nodes[0].device):
+        if torch.cuda.is_current_stream_capturing():
+            msg = "the current stream is being captured; expected capture() outside of it."
+            raise RuntimeError(msg)
+    return nodes[0].device
+
+
+def _with_static(
+    nodes: tuple[Node, ...], inputs: list[torch.Tensor]
+) -> tuple[tuple[Node, ...], list[torch.Tensor]]:
+    """The nodes with memory of their own in place of the inputs."""
+    static = {}
+    for number, each in enumerate(inputs):
+        if not any(leaf is each for node in nodes for leaf in node.leaves):
+            msg = f"inputs[{number}] is no argument of a task; expected a tensor given to add."
+            raise ValueError(msg)
+        static[id(each)] = each.detach().clone()
+    held = tuple(
+        replace(node, leaves=tuple(static.get(id(leaf), leaf) for leaf in node.leaves))
+        for node in nodes
+    )
+    return held, [static[id(each)] for each in inputs]
+
+
+def _ordered(nodes: tuple[Node, ...], costs_s: Sequence[float], branches: int) -> Schedule:
+    jobs = [
+        Job(node.name, "gpu", costs_s[node.number], tuple(sorted(node.before))) for node in nodes
+    ]
+    return schedule(jobs, {"gpu": Resource(branches, branches)}, tries=0)
+
+
+def _capture(
+    nodes: tuple[Node, ...],
+    order: Schedule,
+    inputs: list[torch.Tensor],
+    branches: int,
+    generators: Sequence[torch.Generator],
+) -> Captured:
+    """Capture nodes in an order; its lanes become branches that fork from one stream and join."""
+    streams = {lane: new_stream(nodes[0].device) for lane in order.lanes}
+    begun: list[str] = []
+    try:
+        for _ in range(_WARM_UPS):  # libraries make their workspaces, a set for each stream
+            _issue(nodes, order, streams, torch.cuda.current_stream(), begun)
+            torch.cuda.synchronize()
+    except BaseException as error:
+        error.add_note(f"in task {begun[-1]!r}, which was tried before it was captured")
+        raise
+    torch._C._cuda_clearCublasWorkspaces()  # the graph must have its own, as others may go
+    torch.cuda.empty_cache()
+    cuda_graph, first = torch.cuda.CUDAGraph(), streams[order.entries[0].lane]
+    try:
+        with torch.cuda.stream(first), _recorded(cuda_graph, generators):
+            # Kept until the end, so that no branch gets memory that another one still reads.
+            results = _issue(nodes, order, streams, first, begun)
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        msg = (
+            f"task {begun[-1]!r} can't be captured: {reason}. Leave out what makes it wait for the "
+            f"GPU or depends on the CPU, or run the graph with run()."
+        )
+        raise RuntimeError(msg) from error
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()  # nobody else is to work in the graph's
+    return Captured(cuda_graph, nodes, results, inputs, branches)
+
+
+@contextmanager
+def _recorded(
+    cuda_graph: torch.cuda.CUDAGraph, generators: Sequence[torch.Generator]
+) -> Iterator[None]:
+    """Capture what the current stream is given; if that fails, leave all as it was.
+
+    Other threads may allocate and wait meanwhile. What the block raises is never replaced by what
+    ending the capture raises after it.
+    """
+    pool = torch.cuda.graph_pool_handle()
+    for each in generators:
+        cuda_graph.register_generator_state(each)
+    try:
+        cuda_graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+        try:
+            yield
+        except BaseException:
+            with suppress(Exception):
+                cuda_graph.capture_end()
+            raise
+        cuda_graph.capture_end()
+    except BaseException:
+        with suppress(Exception):
+            _mend(cuda_graph, pool, generators)
+        raise
+
+
+def _mend(
+    cuda_graph: torch.cuda.CUDAGraph, pool: Any, generators: Sequence[torch.Generator]
+) -> None:
+    """Undo what torch leaves undone where a capture fails to end.
+
+    The allocator goes on to note that one is under way, and so do the generators of random
+    numbers, until the next capture ends well. To give them other states instead would cut them off
+    from graphs that were captured before.
+    """
+    with suppress(RuntimeError):
+        cuda_graph.pool()  # raises if the capture has not ended
+        return
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    with suppress(RuntimeError):  # it may have ended this, depending on where it failed
+        torch._C._cuda_endAllocateToPool(gpu.index, pool)
+    with suppress(RuntimeError):
+        torch._C._cuda_releasePool(gpu.index, pool)
+    number, good = torch.zeros(1, device=gpu), torch.cuda.CUDAGraph()
+    for each in generators:
+        good.register_generator_state(each)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(new_stream(gpu)):
+        good.capture_begin(capture_error_mode="thread_local")
+        number.zero_()
+        good.capture_end()
+
+
+def _issue(
+    nodes: tuple[Node, ...],
+    order: Schedule,
+    streams: dict[str, torch.cuda.Stream],
+    stream: torch.cuda.Stream,
+    begun: list[str],
+) -> list[Any]:
+    """Queue all on their streams, after what a stream has, and before what it gets.
+
+    Names of nodes are noted in `begun` as they are queued.
+    """
+    results: list[Any] = [None] * len(nodes)
+    ends: dict[int, torch.cuda.Event] = {}
+    fork = stream.record_event()
+    forked: set[torch.cuda.Stream] = set()
+    try:
+        for entry in order.entries:
+            own = streams[entry.lane]
+            begun.append(nodes[entry.job].name)
+            with torch.cuda.stream(own):
+                if own not in forked and own != stream:
+                    own.wait_event(fork)
+                    forked.add(own)
+                for wait in entry.waits:
+                    own.wait_event(ends[wait])
+                results[entry.job] = nodes[entry.job].call(results)
+                ends[entry.job] = own.record_event()  # fails if the task has broken the capture
+    except BaseException:
+        for each in forked:  # what is forked has to join: else the capture can't end
+            with suppress(Exception):
+                stream.wait_stream(each)
+        raise
+    for each in forked:
+        stream.wait_stream(each)
+    return results
+
+
+@contextmanager
+def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
+    """Give tensors that tasks write, and random numbers, back: trials are no runs.
+
+    Yields:
+        Generators of the GPU's random numbers that tasks use, beside the default one.
+    """
+    gpu = nodes[0].device
+    found = State((node.name, (node.fn, node.leaves)) for node in nodes)
+    whole = [each for _, each in found.tensors if not is_lazy(each)]
+    listed = {id(each): each for each in whole if each.device == gpu or _is_small(each)}
+    tensors = [(each, each.detach().clone()) for each in listed.values()]
+    defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
+    states = [(each, each.get_state()) for each in [*defaults, *found.generators]]
+    try:
+        yield [each for each in found.generators if each.device == gpu]
+    except BaseException as error:
+        try:
+            _give_back(gpu, tensors, states)
+        except Exception as later:
+            error.add_note(f"after that, tensors could not be given their values back: {later}")
+        raise
+    _give_back(gpu, tensors, states)
+
+
+def _give_back(
+    gpu: torch.device,
+    tensors: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    states: Iterable[tuple[torch.Generator, torch.Tensor]],
+) -> None:
+    torch.cuda.synchronize(gpu)
+    for generator, state in states:
+        generator.set_state(state)
+    for tensor, before in tensors:
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if not _equal(tensor.detach(), before):
+                tensor.copy_(before)
+    torch.cuda.synchronize(gpu)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.itemsize <= _SMALL_BYTES
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return torch.equal(tensor, other)
+    except (RuntimeError, NotImplementedError):  # some layouts and dtypes can't be compared
+        return False
+
+
+def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
+    """Time a replay of each, one round after the other."""
+    samples: list[list[float]] = [[] for _ in tries]
+    for _ in range(_ROUNDS):
+        for own, each in zip(samples, tries, strict=True):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            each.replay()
+            start.record()
+            each.replay()
+            end.record()
+            end.synchronize()
+            own.append(start.elapsed_time(end) / 1e3)
+    return {
+        each.branches: Measurement(f"{each.branches} branches", tuple(own))
+        for each, own in zip(tries, samples, strict=True)
+    }

@@ -1,0 +1,398 @@
+"""Guard: whether tasks change what they did not say, by version counters and by observation.
+
+every run          the version counters of what a task can reach are compared after it
+where none tells   the task's operators are observed, the first time that it runs
+a run in order     all tasks are observed once, and what they did not say is added
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autopar.effects.access import Places, Stretch
+from autopar.effects.aliasing import is_whole, keys_of, memory_key, stretches_of
+from autopar.effects.memory import memory_in
+from autopar.effects.observer import Ground, Observer, Seen
+from autopar.graph.hazards import Hazards, result_of
+from autopar.graph.node import Node, Result
+
+Versions = tuple[tuple[torch.Tensor, int], ...]
+_NUMBERS = {type(None), bool, int, float, str}
+
+
+class Rule(NamedTuple):
+    """What is compared after a task.
+
+    Args:
+        watched: Tensors that it must not change, each with its place among the noted versions.
+        given: Nodes whose results it must not change.
+        renewed: What it may change, as it says, by place, and results, by node: noted anew.
+        kept: Whether the versions of its own result are noted.
+        short: Whether there are only tensors that it must not change.
+    """
+
+    watched: tuple[tuple[torch.Tensor, int], ...]
+    given: tuple[int, ...]
+    renewed: tuple[tuple[int, ...], tuple[int, ...]] | None
+    kept: bool
+    short: bool
+
+
+class Noted:
+    """Version counters as they were when nobody was to change them any more, in one run.
+
+    Args:
+        tensors: Those that are no results of tasks.
+        count: How many tasks there are.
+    """
+
+    __slots__ = ("results", "tensors", "versions")
+
+    def __init__(self, tensors: Sequence[torch.Tensor], count: int) -> None:
+        self.tensors = tensors
+        self.versions = [each._version for each in tensors]
+        self.results: list[Versions] = [()] * count
+
+    def renew(self, places: Iterable[int], nodes: Iterable[int]) -> None:
+        """Note some anew."""
+        for place in places:
+            self.versions[place] = self.tensors[place]._version
+        for number in nodes:
+            self.results[number] = versions_of([tensor for tensor, _ in self.results[number]])
+
+    def moved(self, rule: Rule) -> list[torch.Tensor]:
+        """Which of those that a task must not change have changed."""
+        found = [each for each, place in rule.watched if each._version != self.versions[place]]
+        pairs = (pair for number in rule.given for pair in self.results[number])
+        return found + [each for each, version in pairs if each._version != version]
+
+
+class Known:
+    """What earlier runs have found of a graph's tasks.
+
+    Attributes:
+        observed: Numbers of those whose operators were observed in a run in order.
+        settled: Those that no other run has to observe, without and with inference mode.
+        found: Whether something was added to what tasks have said, since a plan was made.
+        kept: By slot that tasks bind anew, what holds it, as its number stands for it.
+    """
+
+    def __init__(self) -> None:
+        self.observed: set[int] = set()
+        self.settled: tuple[set[int], set[int]] = (set(), set())
+        self.found = False
+        self.kept: dict[Any, Any] = {}
+
+
+class Guard:
+    """Compares what the tasks of a plan do with what they have said.
+
+    Args:
+        nodes: The tasks and copies.
+        hazards: What they have said that they read and write.
+        known: What earlier runs have found.
+
+    Attributes:
+        rules: By node; none where nothing has to be compared.
+        tensors: By node, what it is given or reaches, but for others' results.
+    """
+
+    def __init__(self, nodes: Sequence[Node], hazards: Hazards, known: Known) -> None:
+        self.nodes = nodes
+        self.hazards = hazards
+        self.known = known
+        self.tensors = [_tensors_of(node) for node in nodes]
+        self._places: dict[int, tuple[int, torch.Tensor]] = {}  # of tensors in `Noted`, by id
+        distinct = {id(each): each for own in self.tensors for each in own}
+        self._counted = {number for number, each in distinct.items() if _is_counted(each)}
+        self._uncounted: set[int] = set()  # tasks that may change what no counter tells
+        writes = hazards.writers()
+        watched = [self._watched(node) for node in nodes]
+        kept = {number for _, given in watched for number in given}
+        renewed = self._renewed(kept, writes)
+        self.rules: list[Rule | None] = []
+        for number, own in enumerate(zip(watched, renewed, strict=True)):
+            (tensors, given), new = own
+            needed = number in kept or number in self._uncounted or any((tensors, given, *new))
+            short = not (given or any(new) or number in kept)
+            rule = Rule(tensors, given, new if any(new) else None, number in kept, short)
+            self.rules.append(rule if needed else None)
+        self._lasting = [each for each in distinct.values() if writes and _has_address(each)]
+        self._addresses = [*map(torch.Tensor.data_ptr, self._lasting)]
+
+    def begin(self) -> Noted:
+        """What is noted when a run begins."""
+        return Noted([tensor for _, tensor in self._places.values()], len(self.nodes))
+
+    def is_stale(self) -> bool:
+        """Whether tensors lie elsewhere than when this was made."""
+        return [*map(torch.Tensor.data_ptr, self._lasting)] != self._addresses
+
+    def doubts(self, node: Node, results: Sequence[Any], inference: bool) -> bool:
+        """Whether a task has to be observed, as version counters can't tell what it changes."""
+        given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
+        return node.number in self._uncounted or any(
+            inference or each._is_view()
+            for each in memory_in(given)
+            if isinstance(each, torch.Tensor)
+        )
+
+    def compare(
+        self, node: Node, noted: Noted, results: Sequence[Any], beside: Iterable[int]
+    ) -> None:
+        """Refuse a change that a task has not said.
+
+        Args:
+            node: The task, which has just ended.
+            noted: The versions noted in this run.
+            results: All results so far.
+            beside: Tasks that may be under way.
+
+        Raises:
+            RuntimeError: A version has moved; the message names the task and the argument.
+        """
+        rule = self.rules[node.number]
+        moved = noted.moved(rule) if rule else []
+        told = self.values(self.hazards.writes_of(node.number), results) if moved else ()
+        said = _sharing(told)
+        for tensor in moved:
+            # Of a view a part may be others', and all is observed; who has made a tensor smaller
+            # has done that to this one alone.
+            if (is_whole(tensor) or not tensor._is_view()) and not said(tensor):
+                others = [each for each in beside if self._watches(each, tensor, noted)]
+                raise RuntimeError(self._untold(node, tensor, results, others))
+        if rule:
+            noted.renew([place for _, place in rule.watched], rule.given)
+
+    def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
+        """Run a task, and refuse what it does without having said so.
+
+        Raises:
+            RuntimeError: It writes what it did not say, or reads what others write.
+        """
+        ground = self.ground()
+        for part in memory_in(list(results)):
+            ground.add(part)
+        value, seen = self.seen(node, results, ground, call)
+        for each in self.unsaid(node, seen.outside(), results, ground):
+            if each.key not in ground:
+                continue  # random numbers, and memory that is nobody else's
+            if each.written:
+                raise RuntimeError(self._untold(node, each, results, []))
+            for writer in self.hazards.writers():
+                written = self.values(self.hazards.writes_of(writer), results)
+                if writer != node.number and any(
+                    each.stretch.meets(own) for value in written for own in _lies(value)
+                ):
+                    msg = (
+                        f"task {node.name!r} reads a tensor of shape {each.shape} that it was not "
+                        f"given, and task {self.nodes[writer].name!r} writes it; expected an "
+                        f"argument. Pass it, or let graph.check() find what tasks read."
+                    )
+                    raise RuntimeError(msg)
+        return value
+
+    def ground(self) -> Ground:
+        """What the tasks are given and reach, but for others' results."""
+        return Ground(memory_in([(node.leaves, node.reached) for node in self.nodes]))
+
+    def seen(
+        self, node: Node, results: Sequence[Any], ground: Ground, call: Callable[[], Any]
+    ) -> tuple[Any, Observer]:
+        """Run a task, and observe its operators.
+
+        Raises:
+            RuntimeError: It gave a tensor other memory, where nobody looks for it.
+        """
+        given = memory_in([results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)])
+        tensors = [*self.tensors[node.number], *filter(torch.is_tensor, given)]
+        before = [*map(memory_key, tensors)]
+        with Observer(ground) as seen:
+            value = call()
+        for tensor, key in zip(tensors, before, strict=True):
+            if tensor.layout == torch.strided and memory_key(tensor) != key:
+                msg = (
+                    f"task {node.name!r} gave {_name(node, tensor, results)} other memory; "
+                    f"expected tensors that stay where they are. Use copy_, or do it before."
+                )
+                raise RuntimeError(msg)
+        return value, seen
+
+    def unsaid(
+        self, node: Node, done: Iterable[Seen], results: Sequence[Any], ground: Ground
+    ) -> Iterator[Seen]:
+        """What a task has read and written and did not say."""
+        done = [*done]
+        keys = {each.key for each in done}
+        written, read = Places(), Places()
+        hazards, number = self.hazards, node.number
+        for own, said in ((written, hazards.writes_of(number)), (read, hazards.reads_of(number))):
+            for value in self.values(said, results):
+                if not isinstance(value, torch.Tensor) or ground.find(value) in keys:
+                    for stretch in _lies(value):
+                        own.add(stretch)
+        for each in done:
+            lies = each.stretch
+            if not (written.covers(lies) or (read.covers(lies) and not each.written)):
+                yield each
+
+    def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
+        """Tensors and stretches, in place of values that stand for results, too."""
+        for value in values:
+            number = result_of(value)
+            if number is None:
+                yield value
+            else:
+                yield from memory_in(results[number])
+
+    def _watches(self, job: int, tensor: torch.Tensor, noted: Noted) -> bool:
+        rule = self.rules[job]
+        if rule is None:
+            return False
+        given = [each for number in rule.given for each, _ in noted.results[number]]
+        return _sharing([*given, *(each for each, _ in rule.watched)])(tensor)
+
+    def _untold(
+        self, node: Node, what: torch.Tensor | Seen, results: Sequence[Any], beside: list[int]
+    ) -> str:
+        names = " or ".join(repr(each.name) for each in (node, *(self.nodes[n] for n in beside)))
+        at_once = ", which ran at once," if beside else ""
+        return (
+            f"task {names}{at_once} changed {_name(node, what, results)}, and did not say so; "
+            f"expected it in `writes`. Say it, or let graph.check() find what tasks write."
+        )
+
+    def _watched(self, node: Node) -> tuple[tuple[tuple[torch.Tensor, int], ...], tuple[int, ...]]:
+        """Tensors, with their places, and nodes' results that a task must not change."""
+        if node.complete:
+            return (), ()
+        writes = self.hazards.writes_of(node.number)
+        said = {id(each) for each in writes}
+        others = [each for each in self.tensors[node.number] if id(each) not in said]
+        told = _sharing(writes)
+        counted = [each for each in others if id(each) in self._counted and not told(each)]
+        if node.uncounted or len(counted) < len(others):
+            self._uncounted.add(node.number)
+        for each in counted:
+            self._places.setdefault(id(each), (len(self._places), each))
+        given = {leaf.node for leaf in node.leaves if isinstance(leaf, Result)}
+        return (
+            tuple((each, self._places[id(each)][0]) for each in counted),
+            tuple(sorted(given.difference(map(result_of, writes)))),
+        )
+
+    def _renewed(
+        self, kept: set[int], writers: list[int]
+    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """What each task may change, as it says, of all that others watch: places, and nodes."""
+        if not writers:
+            return [((), ())] * len(self.nodes)
+        places: dict[object, set[int]] = {}
+        numbers: dict[object, set[int]] = {}
+        lie = Places()
+        for place, tensor in self._places.values():
+            for key in keys_of(tensor):
+                places.setdefault(key, set()).add(place)
+            for stretch in stretches_of(tensor):
+                lie.add(stretch, place)
+        tensors = [tensor for _, tensor in self._places.values()]
+        for number in kept:
+            for key in self._keys_of(Result(number)):
+                numbers.setdefault(key, set()).add(number)
+        renewed = []
+        for node in self.nodes:
+            keys = set[object]()
+            for value in self.hazards.writes_of(node.number):
+                keys.update(self._keys_of(value))
+                if isinstance(value, Stretch):
+                    keys.update(key for place in lie.by(value) for key in keys_of(tensors[place]))
+            renewed.append((_all(places, keys), _all(numbers, keys)))
+        return renewed
+
+    def _keys_of(self, value: Any) -> Iterator[object]:
+        """Keys of all memory that a value may lie in, and of results that may."""
+        number = result_of(value)
+        if number is None:
+            yield from keys_of(value)
+        else:
+            for behind in self.hazards.behind(number):
+                yield from [behind] if isinstance(behind, Result) else keys_of(behind)
+
+
+def versions_of(value: Any) -> Versions:
+    """The version counters of the tensors in a result; inference tensors have none."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        try:
+            return ((value, value._version),)
+        except RuntimeError:
+            return ()
+    if kind in _NUMBERS:
+        return ()
+    if kind is tuple or kind is list:
+        return tuple(pair for each in value for pair in versions_of(each))
+    if isinstance(value, torch.Tensor):
+        return () if value.is_inference() else ((value, value._version),)
+    return versions_of([each for each in memory_in(value) if isinstance(each, torch.Tensor)])
+
+
+def _tensors_of(node: Node) -> list[torch.Tensor]:
+    found = [each for each in (*node.leaves, *node.reached) if isinstance(each, torch.Tensor)]
+    return list({id(each): each for each in found}.values())
+
+
+def _is_counted(tensor: torch.Tensor) -> bool:
+    """Whether a version counter is this tensor's alone."""
+    return is_whole(tensor) and not tensor.is_inference()
+
+
+def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
+    """What tells whether a tensor shares its memory with one of some, or meets a stretch."""
+    keys, places = set[object](), Places()
+    for each in values:
+        keys.update(keys_of(each))
+        if isinstance(each, Stretch):
+            places.add(each)
+    if not keys and not places:
+        return lambda tensor: False
+    return lambda tensor: (
+        not keys.isdisjoint(keys_of(tensor)) or any(map(places.meeting, stretches_of(tensor)))
+    )
+
+
+def _lies(value: Any) -> Iterable[Stretch]:
+    return [value] if isinstance(value, Stretch) else stretches_of(value)
+
+
+def _all(found: Mapping[object, set[int]], keys: Iterable[object]) -> tuple[int, ...]:
+    return tuple({number for key in keys for number in found.get(key, ())})
+
+
+def _has_address(tensor: torch.Tensor) -> bool:
+    try:
+        tensor.data_ptr()
+    except (RuntimeError, NotImplementedError):  # without memory of its own, as a sparse one
+        return False
+    return True
+
+
+def _name(node: Node, what: torch.Tensor | Seen, results: Sequence[Any]) -> str:
+    """What an argument is called, for people."""
+    shape = tuple(what.shape or ())
+    numbered = pytree.tree_unflatten(range(len(node.leaves)), node.spec)
+    paths, _ = pytree.tree_flatten_with_path(numbered)
+    for (path, _), leaf in zip(paths, node.leaves, strict=True):
+        value = results[leaf.node] if isinstance(leaf, Result) else leaf
+        memory = [*memory_in(value)]
+        if isinstance(what, torch.Tensor):
+            there = any(each is what for each in memory)
+        else:
+            there = any(each.meets(what.stretch) for each in stretches_of(memory))
+        if there:
+            kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"
+            return f"{kind}{pytree.keystr(path[1:])}, a tensor of shape {shape}"
+    return f"a tensor of shape {shape} that it reaches without being given it"

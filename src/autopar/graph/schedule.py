@@ -1,0 +1,363 @@
+"""Schedule: which lane a job goes to, when, and what it waits for; jobs, lanes and waits as data.
+
+    jobs and what each must come after  ->  order by rank  ->  lanes  ->  waits that are needed
+
+A schedule is made before anything runs. What runs it does each lane's jobs in order, waits for
+the ends that they name, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import NamedTuple
+
+from autopar.timing.measurement import format_seconds
+
+# Orders by other ranks are tried too, as long as that is this quick: few jobs, many tries.
+_TRIED_JOBS = 2000
+_MOST_TRIES = 150
+
+
+class Job(NamedTuple):
+    """Something to do on a resource.
+
+    Args:
+        name: For people.
+        resource: Where it runs, by name.
+        cost_s: Seconds that it takes by itself.
+        after: Numbers of jobs, counted in the order they are given, that must end before it.
+    """
+
+    name: str
+    resource: str
+    cost_s: float
+    after: tuple[int, ...] = ()
+
+
+class Resource(NamedTuple):
+    """What jobs run on.
+
+    Args:
+        lanes: How many in-order queues it has.
+        at_once: How many of its jobs run at the same time; a GPU's streams share one GPU.
+    """
+
+    lanes: int = 1
+    at_once: int = 1
+
+
+class Entry(NamedTuple):
+    """A job in its place.
+
+    Args:
+        job: Its number.
+        lane: The in-order queue that it is on.
+        waits: Jobs on other lanes whose ends it waits for, and which no other wait implies.
+        start_s: When it begins in the simulation.
+        end_s: When it ends there.
+    """
+
+    job: int
+    lane: str
+    waits: tuple[int, ...]
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Jobs in the order in which they are issued, each on its lane, with its waits.
+
+    Args:
+        jobs: What was to be scheduled.
+        entries: In an order of issue: each comes after all that it waits for.
+    """
+
+    jobs: tuple[Job, ...]
+    entries: tuple[Entry, ...]
+
+    @property
+    def lanes(self) -> dict[str, tuple[Entry, ...]]:
+        """Each lane's entries, in order."""
+        lanes: dict[str, list[Entry]] = {}
+        for entry in self.entries:
+            lanes.setdefault(entry.lane, []).append(entry)
+        return {lane: tuple(own) for lane, own in sorted(lanes.items())}
+
+    @property
+    def makespan_s(self) -> float:
+        """When the last job ends in the simulation, in seconds."""
+        return max((entry.end_s for entry in self.entries), default=0.0)
+
+    def __str__(self) -> str:
+        rows = []
+        for lane, own in self.lanes.items():
+            rows.append(f"{lane}:")
+            for entry in own:
+                job = self.jobs[entry.job]
+                waits = ", ".join(f"{self.jobs[each].name!r}" for each in entry.waits)
+                at = f"{format_seconds(entry.start_s)} to {format_seconds(entry.end_s)}"
+                rows.append(f"  {at}  {job.name}" + (f", after {waits}" if waits else ""))
+        return "\n".join([*rows, f"makespan {format_seconds(self.makespan_s)}"])
+
+
+def schedule(
+    jobs: Sequence[Job], resources: dict[str, Resource], *, tries: int | None = None
+) -> Schedule:
+    """Order jobs, give them lanes, and find the waits that they need.
+
+    Of jobs that could go next, the one goes first that has most to come after it (its upward
+    rank). Where there are few jobs, chance tries other orders, and the shortest schedule is kept.
+
+    Args:
+        jobs: What to do; `after` may name jobs that come later in the list.
+        resources: Each resource that a job names.
+        tries: How many other orders to try; fewer for more jobs if not given.
+
+    Raises:
+        ValueError: Jobs wait for each other in a circle, cost no time that there is, or name a
+            resource or a job that is not there; or a resource has no lanes.
+    """
+    _check(jobs, resources)
+    order = topological_order(jobs)
+    ranks = upward_ranks(jobs, order)
+    best = _by_rank(jobs, resources, ranks)
+    if tries is None:
+        tries = min(_MOST_TRIES, _TRIED_JOBS // max(1, len(jobs)))
+    floor_s = limit_s(jobs, resources)
+    chance = random.Random(0)
+    longest = max(ranks, default=0.0)
+    for number in range(tries):
+        if _makespan_s(best) <= floor_s:
+            break
+        spread = (0.1, 0.3, 1.0)[number % 3] * longest
+        other = [rank + spread * chance.random() for rank in ranks]
+        # An order that keeps jobs before those that come after them, whatever their ranks.
+        tried = _by_rank(jobs, resources, _monotonous(jobs, order, other), waiting=number % 2 == 1)
+        best = min(best, tried, key=_makespan_s)
+    return Schedule(tuple(jobs), _on_lanes(jobs, resources, best))
+
+
+def topological_order(jobs: Sequence[Job]) -> list[int]:
+    """Numbers of jobs, each after all that it must come after.
+
+    Raises:
+        ValueError: They wait for each other in a circle; the message names them.
+    """
+    try:
+        graph = {number: job.after for number, job in enumerate(jobs)}
+        return list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        circle = " -> ".join(repr(jobs[number].name) for number in error.args[1])
+        msg = f"tasks wait for each other in a circle: {circle}; expected an order. Leave one out."
+        raise ValueError(msg) from None
+
+
+def upward_ranks(jobs: Sequence[Job], order: Sequence[int]) -> list[float]:
+    """Seconds from each job's start to the end of the longest chain that begins with it."""
+    ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
+    for number in reversed(order):
+        ranks[number] += jobs[number].cost_s
+        for before in jobs[number].after:
+            ranks[before] = max(ranks[before], ranks[number])
+    return ranks
+
+
+def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
+    """Seconds that no schedule can beat: the longest chain, or the busiest resource's work."""
+    work_s = dict.fromkeys(resources, 0.0)
+    for job in jobs:
+        work_s[job.resource] += job.cost_s
+    busiest_s = max((work_s[name] / at_once(each) for name, each in resources.items()), default=0.0)
+    return max(busiest_s, max(upward_ranks(jobs, topological_order(jobs)), default=0.0))
+
+
+def at_once(resource: Resource) -> int:
+    """How many jobs of a resource can run at the same time."""
+    return min(resource.lanes, resource.at_once)
+
+
+def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:
+    for name, resource in resources.items():
+        if min(resource) < 1:
+            msg = f"resource {name!r} is {resource}; expected at least one lane, and one at once."
+            raise ValueError(msg)
+    for job in jobs:
+        if not 0 <= job.cost_s < float("inf"):
+            msg = f"job {job.name!r} costs {job.cost_s!r} s; expected seconds, from 0 up."
+            raise ValueError(msg)
+        if job.resource not in resources:
+            there = ", ".join(resources)
+            msg = f"job {job.name!r} is to run on {job.resource!r}; expected one of {there}."
+            raise ValueError(msg)
+        if not all(0 <= before < len(jobs) for before in job.after):
+            msg = f"job {job.name!r} comes after {job.after}; expected numbers of {len(jobs)} jobs."
+            raise ValueError(msg)
+
+
+Placed = tuple[float, float, int]  # start, end, and number of a job, in the order of placing
+
+
+def _makespan_s(placed: list[Placed]) -> float:
+    return max((end_s for _, end_s, _ in placed), default=0.0)
+
+
+def _by_rank(
+    jobs: Sequence[Job],
+    resources: dict[str, Resource],
+    ranks: Sequence[float],
+    *,
+    waiting: bool = False,
+) -> list[Placed]:
+    """Simulate jobs that are begun by rank, as their resources come free.
+
+    Args:
+        jobs: What to do.
+        resources: Where.
+        ranks: The highest goes first.
+        waiting: Whether a resource may stand idle for a job of higher rank, instead of beginning
+            what could begin now.
+    """
+    if waiting:
+        return _in_order(jobs, resources, sorted(range(len(jobs)), key=lambda n: -ranks[n]))
+    left = [len(set(job.after)) for job in jobs]
+    followers: list[list[int]] = [[] for _ in jobs]
+    for number, job in enumerate(jobs):
+        for before in set(job.after):
+            followers[before].append(number)
+    ready: dict[str, list[tuple[float, int]]] = {name: [] for name in resources}
+    free = {name: at_once(each) for name, each in resources.items()}
+    placed: list[Placed] = []
+    running: list[tuple[float, int]] = []
+    touched = set()
+    for number, job in enumerate(jobs):
+        if not left[number]:
+            heapq.heappush(ready[job.resource], (-ranks[number], number))
+            touched.add(job.resource)
+    now_s = 0.0
+    while True:
+        for name in sorted(touched):
+            while free[name] and ready[name]:
+                number = heapq.heappop(ready[name])[1]
+                end_s = now_s + jobs[number].cost_s
+                placed.append((now_s, end_s, number))
+                heapq.heappush(running, (end_s, number))
+                free[name] -= 1
+        if not running:
+            return placed
+        touched.clear()
+        now_s = running[0][0]
+        while running and running[0][0] <= now_s:
+            number = heapq.heappop(running)[1]
+            free[jobs[number].resource] += 1
+            touched.add(jobs[number].resource)
+            for after in followers[number]:
+                left[after] -= 1
+                if not left[after]:
+                    heapq.heappush(ready[jobs[after].resource], (-ranks[after], after))
+                    touched.add(jobs[after].resource)
+
+
+def _in_order(
+    jobs: Sequence[Job], resources: dict[str, Resource], order: Sequence[int]
+) -> list[Placed]:
+    """Simulate jobs that are begun in an order, each as soon as it can be after those before."""
+    free_s = {name: [0.0] * at_once(each) for name, each in resources.items()}
+    end_s = [0.0] * len(jobs)
+    placed: list[Placed] = []
+    for number in order:
+        job = jobs[number]
+        free = free_s[job.resource]
+        start_s = max(heapq.heappop(free), *(end_s[before] for before in job.after), 0.0)
+        end_s[number] = start_s + job.cost_s
+        heapq.heappush(free, end_s[number])
+        placed.append((start_s, end_s[number], number))
+    # By start; those placed first go first, so that each stays after what it waits for.
+    return sorted(placed, key=lambda each: each[0])
+
+
+def _monotonous(jobs: Sequence[Job], order: Sequence[int], ranks: Sequence[float]) -> list[float]:
+    """Ranks raised until each job's is above those of all that come after it."""
+    raised = list(ranks)
+    for number in reversed(order):
+        for before in jobs[number].after:
+            raised[before] = max(raised[before], raised[number] * (1 + 1e-9) + 1e-12)
+    return raised
+
+
+def _on_lanes(
+    jobs: Sequence[Job], resources: dict[str, Resource], placed: list[Placed]
+) -> tuple[Entry, ...]:
+    """Give each job a lane, and only such waits as are needed.
+
+    A chain stays on its lane; what branches off it goes to the lane that is idle the longest.
+    """
+    lanes: dict[str, list[str]] = {
+        name: [name] if each.lanes == 1 else [f"{name} #{i}" for i in range(each.lanes)]
+        for name, each in resources.items()
+    }
+    last: dict[str, int] = {}  # each lane's last job so far
+    free_s: dict[str, float] = {lane: 0.0 for own in lanes.values() for lane in own}
+    lane_of: dict[int, str] = {}
+    place_of: dict[int, int] = {}
+    known: dict[int, dict[str, int]] = {}  # what has ended on each lane, once a job has
+    entries: list[Entry] = []
+    for start_s, end_s, number in placed:
+        job = jobs[number]
+        own = lanes[job.resource]
+        chain = [lane for lane in own if last.get(lane) in job.after]
+        lane = max(chain, key=free_s.__getitem__) if chain else min(own, key=free_s.__getitem__)
+        past = dict(known[last[lane]]) if lane in last else {}
+        waits = []
+        for before in sorted(set(job.after), key=lambda each: -place_of[each]):
+            other = lane_of[before]
+            if past.get(other, -1) < place_of[before]:
+                waits.append(before)
+                for name, place in known[before].items():
+                    past[name] = max(place, past.get(name, -1))
+        place_of[number] = len(entries)
+        past[lane] = len(entries)
+        lane_of[number], last[lane], known[number] = lane, number, past
+        free_s[lane] = end_s
+        entries.append(Entry(number, lane, tuple(sorted(waits)), start_s, end_s))
+    return tuple(entries)
+
+
+def faults(made: Schedule) -> list[str]:
+    """What is wrong with a schedule: whatever could begin before it may, or never.
+
+    It holds if each job is on one lane, once, and all that it must come after is before it on its
+    lane, or before something that it waits for, and so on.
+    """
+    found: list[str] = []
+    jobs = made.jobs
+    numbers = [entry.job for entry in made.entries]
+    if sorted(numbers) != list(range(len(jobs))):
+        found.append("not every job is there once")
+        return found
+    known: dict[int, dict[str, int]] = {}
+    place_of = {entry.job: place for place, entry in enumerate(made.entries)}
+    lane_of = {entry.job: entry.lane for entry in made.entries}
+    last: dict[str, int] = {}
+    for place, entry in enumerate(made.entries):
+        name = jobs[entry.job].name
+        past = dict(known[last[entry.lane]]) if entry.lane in last else {}
+        for wait in entry.waits:
+            if wait not in known:
+                late = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
+                found.append(f"{name!r} waits for {late}, which is not issued before")
+                continue
+            for lane, other in known[wait].items():
+                past[lane] = max(other, past.get(lane, -1))
+        found += [
+            f"{name!r} does not wait for {jobs[before].name!r}"
+            for before in jobs[entry.job].after
+            if past.get(lane_of[before], -1) < place_of[before]
+        ]
+        past[entry.lane] = place
+        known[entry.job], last[entry.lane] = past, entry.job
+    return found

@@ -1,0 +1,541 @@
+"""Graph: tasks that state what they depend on, and a plan that runs everything else at once.
+
+    graph.add(fn, x, other_task, device=...)  ->  plan: lanes, waits, copies  ->  run, or its twin
+
+A task depends on the tasks among its arguments. Reads and writes of memory keep the order of the
+program: any number of readers of it, or one writer (`writes=`), as in MXNet's engine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import os
+import statistics
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autopar.device import cpu, present, try_all_gpus
+from autopar.effects.access import Stretch
+from autopar.effects.aliasing import keys_of, returns_fresh
+from autopar.effects.calls import declared, name_of, plain
+from autopar.effects.chance import is_torchs
+from autopar.effects.observer import gradients, random_numbers
+from autopar.effects.reach import Reach, require_tasks_seen
+from autopar.effects.task import Task
+from autopar.graph.capture import Captured, captured, gpu_of, unchanged
+from autopar.graph.guard import Guard, Known
+from autopar.graph.hazards import Hazards
+from autopar.graph.node import Node, Result, ancestors, resource_of
+from autopar.graph.plan import Plan
+from autopar.graph.run import Run
+from autopar.graph.runner import Runner
+from autopar.graph.schedule import Job, Resource, schedule
+from autopar.lanes.lane import require_text
+
+_GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
+_MOST_CPU_LANES = 4
+_MOST_LANES = 1024  # each is a thread, or a stream
+# Code that names these may write where no version counter moves.
+_UNCOUNTED = {
+    *("data", "untyped_storage", "storage", "set_", "setattr", "swap_tensors"),
+    *("batch_norm", "instance_norm", "vector_to_parameters"),
+    *("numpy", "asarray", "as_tensor", "from_numpy", "from_dlpack", "frombuffer"),
+}
+_SEEDS = {"manual_seed", "manual_seed_all", "seed_all", "set_rng_state", "set_rng_state_all"}
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
+_OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
+
+
+class TaskGraph:
+    """Tasks on any devices, with their dependencies; it can be run again and again.
+
+    Results cross devices by themselves, over copy lanes. As a context manager it keeps its lanes
+    open between runs; otherwise each run opens and leaves its own.
+
+    Args:
+        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`); up to 4
+            if not given.
+        streams: CUDA streams for the tasks of each GPU.
+
+    Raises:
+        ValueError: There are no lanes or no streams, or far too many.
+
+    >>> graph = TaskGraph()
+    >>> two = graph.add(torch.add, torch.ones(2), 1)
+    >>> six = graph.add(torch.mul, two, 3)
+    >>> graph.run()[six]
+    tensor([6., 6.])
+    """
+
+    def __init__(self, *, cpu_lanes: int | None = None, streams: int = 4) -> None:
+        most = min(_MOST_CPU_LANES, os.cpu_count() or 1)
+        given = most if cpu_lanes is None else cpu_lanes
+        self.cpu_lanes = _at_least_one("cpu_lanes", given, _MOST_LANES)
+        self.streams = _at_least_one("streams", streams, _MOST_LANES)
+        self._nodes: list[Node] = []
+        self._hazards = Hazards()
+        self._known = Known()
+        self._copies: dict[tuple[Any, ...], int] = {}
+        self._measured_s: dict[int, float] = {}
+        self._runner = Runner(self.cpu_lanes)
+        self._planned: Plan | None = None
+        self._run: Run | None = None
+        self._running = threading.Lock()
+
+    def add(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        device: torch.device | str | int | None = None,
+        name: str | None = None,
+        writes: Iterable[Task | torch.Tensor] = (),
+        cost_s: float | None = None,
+        **kwargs: Any,
+    ) -> Task:
+        """Add `fn(*args, **kwargs)`; tasks among the arguments stand for their results.
+
+        Tensors and results that lie on other devices are copied to the task's first. What the
+        function changes in place is known of torch's operators, modules and optimizers; of others
+        it must be said. What it uses without being given it is looked for in its closure, its
+        object, the globals that it loads and a module's tensors. What is not said and not found
+        so is an error of the run, or found by `check`.
+
+        Args:
+            fn: What to call.
+            *args: Its arguments; tasks and tensors may be in nested containers.
+            device: Where it runs; with its first task or tensor if not given, else on the CPU.
+            name: Its name; if not given, the function's, or that of the module's class.
+            writes: The tasks' results, tensors and arrays that it changes in place.
+            cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
+            **kwargs: Its keyword arguments.
+
+        Raises:
+            TypeError: `fn` can't be called, `name` is no text, or `writes` is, or holds, something
+                else.
+            ValueError: A task is of another graph or in a container that can't be looked into, the
+                device is not on this machine, the cost is no time, or what is written is a task
+                that is no argument, or lies on another device.
+        """
+        if not callable(fn):
+            msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
+            raise TypeError(msg)
+        fn, args, kwargs = plain(fn, args, kwargs)
+        task_name = name_of(fn) if name is None or name == "" else name
+        require_text("name", task_name)
+        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable):
+            kind = type(writes).__name__
+            msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
+            raise TypeError(msg)
+        if cost_s is not None and not (
+            type(cost_s) is not bool
+            and isinstance(cost_s, (int, float))
+            and 0 <= cost_s < float("inf")
+        ):
+            msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
+            raise ValueError(msg)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        for leaf in leaves:
+            self._require_own(leaf, task_name)
+        others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
+        require_tasks_seen((args, kwargs), others, task_name)
+        reach = Reach(*others, *([] if is_torchs(fn) else [fn]), code=True)
+        told = declared(fn, args, kwargs, reach.names)
+        if told.fault:
+            msg = f"task {task_name!r} {told.fault}."
+            raise ValueError(msg)
+        place = self._place(device, [*leaves, *told.writes], task_name)
+        written = [
+            self._written(each, leaves, place, task_name) for each in [*writes, *told.writes]
+        ]
+        fresh = returns_fresh(fn) and "out" not in kwargs
+        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
+        flat_given = [*args, *kwargs.values()]
+        flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
+        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
+        seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
+        places = {str(each) for each in ((cpu(), *try_all_gpus()) if seeded else (place,))}
+        random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
+        random += [Stretch(("state", id(each))) for each in reach.states]
+        changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
+        grads = [gradients(str(place))] if told.gradients else []
+        changed = [*written, *random, *(grads if changes_grads else [])]
+        self._hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
+        number = self._append(
+            *(task_name, fn, given, spec, place),
+            cost_s=cost_s,
+            keywords=tuple(kwargs) if flat else None,
+            reached=tuple(reach.memory),
+            complete=told.complete,
+            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
+            or any(issubclass(type(each), _STORAGES) for each in reach.memory),
+        )
+        return Task(self, number, task_name, place)
+
+    @classmethod
+    def trace(cls, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Self, Any]:
+        """Make a graph of what unmodified PyTorch code does, operator by operator.
+
+        Each runs where its result lies, so code that moves tensors between devices is spread over
+        them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
+        are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
+        given here, and those that the function finds by itself, are read anew in each run.
+
+        Nothing is changed here: buffers, random numbers and all else that the function changes in
+        a call change in each run, or the function is refused.
+
+        Args:
+            fn: A function or a module.
+            *args: What to call it with.
+            **kwargs: The same, by name.
+
+        Returns:
+            The graph, and what the function returned, with tasks in place of tensors, for
+            `run[result]`. A number or another value by itself is a task, too.
+
+        Raises:
+            ValueError: It can't be traced, as when it does one thing or another depending on the
+                data, or counts its calls; the message has the reason, with the line or the name.
+
+        >>> graph, result = TaskGraph.trace(lambda x: {"y": x.t() @ x}, torch.ones(2, 2))
+        >>> graph.run()[result]
+        {'y': tensor([[2., 2.],
+                [2., 2.]])}
+        """
+        graph = cls()
+        return graph, graph.add_traced(fn, *args, **kwargs)
+
+    def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
+
+        For a graph with lanes of one's own choice, or with other tasks beside. No task of it is
+        tracked by autograd then.
+
+        Args:
+            fn: A function or a module.
+            *args: What to call it with.
+            **kwargs: The same, by name.
+
+        Returns:
+            What the function returned, with tasks in place of tensors.
+
+        Raises:
+            ValueError: As `trace` does.
+        """
+        from autopar.graph.tracing import traced  # which imports much that nothing else needs
+
+        self._runner.tracks = False
+        found = traced(fn, args, kwargs)
+        tasks: dict[Any, Task] = {}
+
+        def own(value: Any) -> Any:
+            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
+
+        for node, call in found.calls:
+            # Some operators have a `device` of their own; none has a tensor of that name.
+            plain = {key: value for key, value in call.kwargs.items() if key in _OWN_NAMES}
+            others = own({key: value for key, value in call.kwargs.items() if key not in plain})
+            called = functools.partial(call.fn, **plain) if plain else call.fn
+            args = own(call.args)
+            tasks[node] = self.add(called, *args, device=call.device, name=node.name, **others)
+        result = own(found.result)
+        if all(each is result for each in pytree.tree_leaves(result)):  # it, or nothing
+            return result if isinstance(result, Task) else self.add(_itself, result, name="result")
+        return result
+
+    def order(self, first: Task, then: Task) -> None:
+        """Let a task wait for another, whatever their arguments are.
+
+        Raises:
+            ValueError: A task is of another graph.
+            TypeError: Something is no task.
+        """
+        for task in (first, then):
+            if not isinstance(task, Task):
+                msg = f"order was given {task!r}; expected two tasks, as graph.add returns them."
+                raise TypeError(msg)
+            self._require_own(task, "order")
+        old = self._nodes[then.number]
+        self._nodes[then.number] = replace(old, after=old.after | {first.number})
+        self._planned = None
+
+    def plan(self) -> Plan:
+        """Which lane each task and copy goes to, in which order, and what it waits for.
+
+        Tasks that take longer to the end go first, by costs that were given or measured.
+
+        Raises:
+            ValueError: Tasks wait for each other in a circle.
+        """
+        if self._planned is not None and (self._known.found or self._planned.guard.is_stale()):
+            self._planned = None
+        if self._planned is None:
+            self._known.found = False
+            self._planned = self._plan()
+        return self._planned
+
+    def run(self) -> Run:
+        """Run all tasks, each as soon as its lane comes to it, and wait for them.
+
+        Raises:
+            Exception: What the first task to fail raised, with a note that names it. No other is
+                begun after that, and all that are under way are waited for.
+            ValueError: Tasks wait for each other in a circle.
+        """
+        with self.start() as run:
+            run.wait()
+        return run
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[Run]:
+        """Start all tasks, and wait for them at the end of the block; `run[task]` waits for one.
+
+        Raises:
+            Exception: As `run` does, unless a result that was asked for has raised it.
+            RuntimeError: The graph is running.
+        """
+        with self._alone(), self._runner.started(self.plan()) as self._run:
+            yield self._run
+
+    def waitall(self) -> None:
+        """Wait for all tasks of the run that is under way, if there is one."""
+        if self._run is not None:
+            self._run.wait()
+
+    def run_serial(self) -> Run:
+        """Run the same tasks one after another, in the order of the program.
+
+        What a task reads and writes without having said so is found when it runs so for the first
+        time, and later plans keep its order, as after `check`.
+
+        Raises:
+            Exception: As `run` does.
+        """
+        with self._alone():
+            return self._runner.one_by_one(self.plan())
+
+    def check(self) -> list[str]:
+        """Run the tasks one after another, and find what each of them really reads and writes.
+
+        What they did not say is added to what they depend on, so that later runs are right. It is
+        found by watching torch's operators: what NumPy does to a tensor's memory is not seen.
+
+        Returns:
+            A sentence for each pair of tasks whose order was not known.
+
+        Raises:
+            Exception: As `run` does, or what `run` refuses and no order can mend.
+        """
+        with self._alone():
+            old = self.plan().nodes
+            self._known.observed.clear()
+            self._runner.one_by_one(self.plan())
+            new = self.plan().nodes
+        return [
+            f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
+            for node in new
+            for before in sorted(node.before - old[node.number].before)
+            if before not in ancestors(old, node.number)
+        ]
+
+    def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
+        """Run the tasks and keep each one's time; later plans are made by it.
+
+        On a GPU the time is the device's, without the launch. Tasks that write do so each time.
+
+        Args:
+            repeats: How often; the median counts. One more run comes first, in order, to warm up
+                and to find what tasks read and write, as `check` does.
+            alone: Run one after another, so that times and limit are those of each task by itself.
+                Otherwise tasks run as `run` runs them, and their times have in them what they take
+                from each other, such as bandwidth: a plan by these comes closer to a run. Then they
+                warm up so, too.
+
+        Raises:
+            ValueError: There are no repeats.
+            Exception: As `run` does.
+        """
+        _at_least_one("repeats", repeats)
+        with self._alone(), self._runner.kept():
+            # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
+            self._costs_s(alone=True)
+            warm_ups = 0 if alone else 1
+            costs_s = [self._costs_s(alone) for _ in range(warm_ups + repeats)][warm_ups:]
+        numbers = range(len(self._nodes))
+        self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
+        self._planned = None
+
+    def _costs_s(self, alone: bool) -> dict[int, float]:
+        """Seconds that each task and copy takes in one run."""
+        if alone:
+            return self._runner.one_by_one(self.plan(), alone=True).cost_s
+        with self._runner.started(self.plan()) as run:
+            run.wait()
+        return run.cost_s
+
+    def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
+        """Make a CUDA graph of all tasks, with parallel branches where they pay.
+
+        Where they don't, in a trial of its own, it is one chain of the tasks in order. Tensors
+        and generators of random numbers have their values again after the trial.
+
+        Args:
+            inputs: Tensors given to `add` that each replay is to have anew; others are read where
+                they lie.
+
+        Raises:
+            ValueError: A task is not on the one GPU, or an input is no argument of any.
+            RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
+                stream is being captured. All is as it was before.
+        """
+        nodes = self.plan().nodes
+        gpu_of(nodes)
+        if not all(node.complete or node.number in self._known.observed for node in nodes):
+            with unchanged(nodes):
+                self.run_serial()  # finds what tasks have not said
+        costs_s = [job.cost_s for job in self.plan().schedule.jobs]
+        with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
+            return captured(self.plan().nodes, costs_s, inputs)
+
+    def __enter__(self) -> Self:
+        self._runner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._runner.__exit__(*error)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One run at a time."""
+        if not self._running.acquire(blocking=False):
+            msg = "the graph is running; expected one run at a time. Wait for it: graph.waitall()."
+            raise RuntimeError(msg)
+        try:
+            yield
+        finally:
+            self._run = None
+            self._running.release()
+
+    def _plan(self) -> Plan:
+        before = zip(self._nodes, self._hazards.before(), strict=True)
+        nodes = [replace(node, after=node.after | own) if own else node for node, own in before]
+        guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
+        jobs = []
+        for node in nodes:
+            cost_s = self._measured_s.get(node.number, guess_s)
+            given_s = cost_s if node.cost_s is None else node.cost_s
+            jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
+        resources = {node.resource: self._resource(node) for node in nodes}
+        known = all(node.cost_s is not None or node.number in self._measured_s for node in nodes)
+        guard = Guard(nodes, self._hazards, self._known)
+        return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, self)
+
+    def _append(
+        self,
+        name: str,
+        fn: Callable[..., Any] | None,
+        leaves: tuple[Any, ...],
+        spec: pytree.TreeSpec,
+        device: torch.device,
+        *,
+        source: torch.device | None = None,
+        **options: Any,
+    ) -> int:
+        number = len(self._nodes)
+        resource, none = resource_of(device, source), frozenset[int]()
+        node = Node(
+            number, name, fn, leaves, spec, device, resource, none, source=source, **options
+        )
+        self._nodes.append(node)
+        self._planned = None
+        return number
+
+    def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
+        """What to put among a node's arguments: a value, a result, or the result of a copy.
+
+        Tasks share a copy if none of them can hand it on, for others to change.
+        """
+        if not issubclass(type(leaf), (Task, torch.Tensor)):
+            return leaf
+        value = Result(leaf.number) if isinstance(leaf, Task) else leaf
+        source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
+        if source == device or (
+            isinstance(leaf, torch.Tensor) and not leaf.dim() and source.type == "cpu"
+        ):
+            return value  # torch takes numbers from the CPU anywhere
+        changes = self._hazards.changes(value)
+        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, changes)
+        if shared and key in self._copies:
+            return Result(self._copies[key])
+        _, spec = pytree.tree_flatten((value,))
+        self._hazards.note([value])
+        name = f"{name} to {device}"
+        number = self._append(name, None, (value,), spec, device, source=source)
+        if shared:
+            self._copies[key] = number
+        return Result(number)
+
+    def _place(
+        self, device: torch.device | str | int | None, leaves: list[Any], name: str
+    ) -> torch.device:
+        if device is not None:
+            try:
+                return present(device)
+            except ValueError as error:
+                error.add_note(f"in task {name!r}")
+                raise
+        placed = (leaf.device for leaf in leaves if issubclass(type(leaf), (Task, torch.Tensor)))
+        return next(placed, cpu())
+
+    def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
+        if not isinstance(value, (Task, torch.Tensor)):
+            if next(iter(keys_of(value)), None) is not None:
+                return value
+            msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
+            raise TypeError(msg)
+        self._require_own(value, name)
+        given = any(leaf is value for leaf in leaves)
+        if isinstance(value, Task) and not given:
+            msg = f"writes of task {name!r} holds {value!r}; expected one of its arguments."
+            raise ValueError(msg)
+        if given and value.device != device:
+            msg = (
+                f"task {name!r} on {device} is to write to {value!r} on {value.device}; expected "
+                f"both on one device, as a copy's changes would be lost. Run it there."
+            )
+            raise ValueError(msg)
+        return Result(value.number) if isinstance(value, Task) else value
+
+    def _require_own(self, value: Any, name: str) -> None:
+        if type(value) is Task and value.graph is not self:
+            msg = (
+                f"{value!r}, given to task {name!r}, is of another graph; expected one of this "
+                f"graph. Add it here, or pass its result."
+            )
+            raise ValueError(msg)
+
+    def _resource(self, node: Node) -> Resource:
+        if node.source is not None:
+            return Resource()
+        if node.device.type == "cpu":
+            return Resource(self.cpu_lanes, self.cpu_lanes)
+        return Resource(self.streams)
+
+
+def _itself(value: Any) -> Any:
+    return value
+
+
+def _at_least_one(name: str, value: int, most: int = sys.maxsize) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        up_to = f", and at most {most:,}" if most < sys.maxsize else ""
+        msg = f"{name} is {value!r}; expected a whole number of at least 1{up_to}."
+        raise ValueError(msg)
+    return value

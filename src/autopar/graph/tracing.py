@@ -1,0 +1,582 @@
+"""Tracing: the operators that unmodified PyTorch code calls, one by one.
+
+The code is called once, on tensors without memory. What it changes beside its results is put back
+afterwards: a tensor that it has put in another's place is copied there by each run instead, and
+code that changes anything else is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import logging
+import operator
+import random
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
+from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
+
+from autopar.effects.state import NOTHING, Change, State, same, tensors_in
+
+_TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
+_PYTHON = Path(random.__file__).parent
+_MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
+_RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
+_COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+_PRINTS = (
+    "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
+)
+_READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
+_REFUSED = {
+    torch.Tensor.__repr__: _PRINTS,
+    torch.Tensor.__format__: _PRINTS,
+    torch.Tensor.numpy: _READS.format("NumPy"),
+    torch.Tensor.__array__: _READS.format("NumPy"),
+    torch.Tensor.__dlpack__: _READS.format("DLPack"),
+    torch.Tensor.tolist: _READS.format("tolist()"),
+    torch.Tensor.__deepcopy__: _READS.format("deepcopy"),
+    torch.Tensor.__reduce_ex__: _READS.format("pickle"),
+    torch.Tensor.data.__set__: (  # type: ignore[attr-defined]
+        "it assigns the `data` of a tensor, whose memory the graph knows. Under torch.no_grad(), "
+        "write x.copy_(new)."
+    ),
+}
+
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+
+class Call(NamedTuple):
+    """One operator that the code has called.
+
+    Args:
+        fn: The operator.
+        args: Its arguments: values, tensors of the caller's, and `torch.fx` nodes of other calls.
+        kwargs: Its keyword arguments.
+        device: Where its results lie, or its first tensor, if it has no results.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    device: torch.device | None
+
+
+class Traced(NamedTuple):
+    """What a function did when it was called.
+
+    Args:
+        calls: Its operators, each with the node that stands for its result.
+        result: What it returned, with nodes in place of tensors.
+    """
+
+    calls: list[tuple[torch.fx.Node, Call]]
+    result: Any
+
+
+def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    """Call a function on tensors without memory, and note the operators that it calls.
+
+    Backward passes by `torch.autograd.grad` and changes in place are among them. Nothing is
+    computed, and nothing changed. What it does that is no operator, and each number that it takes
+    from a shape, is as it was in this call.
+
+    Raises:
+        ValueError: It can't be traced; the message has the reason and the line.
+    """
+    attempt = _Attempt(fn, args, kwargs)
+    with _quiet():
+        try:
+            make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
+            for each in attempt.tensors:
+                _require_memory(each)
+            made = make(attempt.on_tensors)(*attempt.tensors)
+        except Exception as error:
+            msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
+            attempt.forget(error)
+            raise ValueError(msg) from error
+        found = attempt.calls(made)
+        left = attempt.forget()
+    if left:
+        msg = (
+            f"can't trace {_name(fn)}: it keeps a tensor that it has made in {left}, for later "
+            f"calls. Call it once before, if that is for its first call only; or return it."
+        )
+        raise ValueError(msg)
+    return found
+
+
+class _Attempt:
+    """One call of a function on tensors without memory.
+
+    Args:
+        fn: The function.
+        args: What to call it with.
+        kwargs: The same, by name.
+
+    Attributes:
+        tensors: Those among its arguments.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self._fn = fn
+        self._leaves, self._spec = pytree.tree_flatten((args, kwargs))
+        self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+        self.tensors = [self._leaves[i] for i in self._at]
+        self._results: list[Any] = []
+        self._form: pytree.TreeSpec | None = None
+        self._watch: _Watch | None = None
+
+    def on_tensors(self, *tensors: torch.Tensor) -> list[Any]:
+        """Call the function; return those of its results that a run computes."""
+        given = list(self._leaves)
+        for i, tensor in zip(self._at, tensors, strict=True):
+            given[i] = tensor
+        args, kwargs = pytree.tree_unflatten(given, self._spec)
+        named = [(f"args[{i}]", each) for i, each in enumerate(args)]
+        roots = [(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()]
+        with _disable_current_modes():
+            before = State(roots)
+            _require_whole(before)
+        self._watch = _Watch()
+        with self._watch:
+            try:
+                with _Refusals():
+                    results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
+                with _disable_current_modes():
+                    reassigned = _reassigned(before.changes())
+            finally:
+                with _disable_current_modes():
+                    before.restore()
+                    self._watch.restore_versions()
+            results = _copied_back(reassigned, before, results, self._watch)
+        for each in results:
+            _require_known(each)
+        self._results = results
+        return [each for each in results if isinstance(each, _COMPUTED)]
+
+    def calls(self, made: torch.fx.GraphModule) -> Traced:
+        """The operators that were called, and the results, as `traced` returns them."""
+        assert self._watch is not None
+        assert self._form is not None
+        values: dict[torch.fx.Node, Any] = dict(self._watch.found)
+        calls: list[tuple[torch.fx.Node, Call]] = []
+        given = iter(self.tensors)
+        for node in made.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(given)
+            elif node.op == "get_attr":
+                values.setdefault(node, operator.attrgetter(str(node.target))(made))
+                assert not isinstance(values[node], FakeTensor), f"{node} has no memory"
+            elif node.op == "output":
+                found = iter(_filled(node.args[0], values))
+            elif getattr(node.target, "namespace", "") != "profiler":
+                calls.append((node, _call(node, values)))
+        results = [next(found) if isinstance(each, _COMPUTED) else each for each in self._results]
+        return Traced(calls, pytree.tree_unflatten(results, self._form))
+
+    def forget(self, error: BaseException | None = None) -> str:
+        """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
+        if self._watch is None:
+            return ""
+        made = self._watch.tracer.tensor_tracker
+        for node in self._watch.tracer.graph.nodes:
+            node.meta.clear()
+        self._results, self._watch = [], None
+        while error is not None:  # its frames hold what the code had made
+            traceback.clear_frames(error.__traceback__)
+            error = error.__cause__ or error.__context__
+        if not any(isinstance(each, FakeTensor) for each in made):
+            return ""
+        gc.collect()
+        holders = [_taken_from(each) for each in made if isinstance(each, FakeTensor)]
+        return next(filter(None, holders), "an object" if holders else "")
+
+
+class _Refusals(TorchFunctionMode):
+    """Refuses what would read or change tensors without an operator that could be noted."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _REFUSED:
+            raise ValueError(_REFUSED[func])
+        return func(*args, **(kwargs or {}))
+
+
+class _Watch(TorchDispatchMode):
+    """Sees each operator first: refuses some, and shows tensors without memory for all others.
+
+    Attributes:
+        found: Tensors that the code found by itself, as a module's parameters, by node.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
+        self.found: dict[torch.fx.Node, torch.Tensor] = {}
+        self._mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        _require_traceable(func, args)
+        if func in self._mode.lift_fns:
+            return func(*args, **(kwargs or {}))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def shown(self, tensor: torch.Tensor) -> torch.Tensor:
+        """One without memory in a tensor's place: torch computes at once with others alone."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        _require_memory(tensor)
+        if id(tensor) not in self._shown:
+            with _disable_current_modes():
+                alike = self._mode.from_tensor(tensor.detach())
+                node = self.tracer.create_arg(tensor)
+                proxy = torch.fx.Proxy(node, self.tracer)
+                proxy_tensor.track_tensor_tree(alike, proxy, constant=None, tracer=self.tracer)
+            self.found[node] = tensor
+            if not tensor.is_inference():
+                self._versions.append((tensor, tensor._version))
+            self._shown[id(tensor)] = tensor, alike
+        return self._shown[id(tensor)][1]
+
+    def restore_versions(self) -> None:
+        """Take back that torch has counted changes of tensors, which there were none of."""
+        changed = {
+            tensor: version for tensor, version in self._versions if tensor._version != version
+        }
+        if changed:
+            torch._C._autograd._unsafe_set_version_counter(tuple(changed), tuple(changed.values()))
+
+
+def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuse operators whose effect can't be noted."""
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        msg = f"it calls {func}, which holds code of its own. Call that code directly."
+        raise ValueError(msg)
+    name = func._schema.name
+    moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
+    if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
+        name = name.partition("::")[2]
+        msg = f"it calls {name}, which gives a tensor other memory or shape. Make a new one."
+        raise ValueError(msg)
+    if torch.Tag.nondeterministic_seeded in func.tags and _recomputes():
+        msg = (
+            "it draws random numbers anew in backward, which torch.utils.checkpoint is to repeat. "
+            "Leave the checkpoint out, as a graph keeps results anyway."
+        )
+        raise ValueError(msg)
+
+
+def _recomputes() -> bool:
+    """Whether `torch.utils.checkpoint` is repeating a forward pass, in backward."""
+    frame, path = sys._getframe(), str(_TORCH / "utils" / "checkpoint.py")
+    while frame is not None:
+        if frame.f_code.co_filename == path and frame.f_code.co_name in _RECOMPUTES:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _chances() -> Iterator[tuple[str, Any]]:
+    """The generators of random numbers that need not be named to be used."""
+    yield "torch's random numbers", torch.default_generator
+    yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
+    if torch.cuda.is_initialized():
+        yield from (("a GPU's random numbers", each) for each in torch.cuda.default_generators)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        yield "NumPy's random numbers", numpy.random.mtrand._rand
+
+
+def _require_whole(state: State) -> None:
+    """Refuse tensors that have no shape or memory yet."""
+    for name, tensor in state.tensors:
+        if is_lazy(tensor):
+            msg = f"{name} has no shape yet, as it is a lazy module's. Call it once before."
+            raise ValueError(msg)
+
+
+# -- what the code has changed --------------------------------------------------------------------
+
+
+def _reassigned(changes: Iterable[Change]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
+    """Tensors, and what is in their place now, with their names.
+
+    Raises:
+        ValueError: Something else has changed.
+    """
+    found = []
+    for change in changes:
+        old, form = pytree.tree_flatten(change.old)
+        new, new_form = pytree.tree_flatten(change.new)
+        if form != new_form or not all(map(_can_follow, old, new)):
+            raise ValueError(_told(change))
+        pairs = zip(old, new, strict=True)
+        found += [(change.name, a, b) for a, b in pairs if isinstance(a, torch.Tensor)]
+    return found
+
+
+def _can_follow(old: Any, new: Any) -> bool:
+    """Whether a run can put something in the place of something else."""
+    if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
+        return same(old, new)
+    return (old.shape, old.dtype, old.device, old.layout) == (
+        *(new.shape, new.dtype, new.device),
+        new.layout,
+    )
+
+
+def _told(change: Change) -> str:
+    """Why something that the code has changed can't be changed by each run."""
+    name, old, new = change
+    if name.endswith(".grad"):
+        return (
+            f"it sets the gradient of {name.removesuffix('.grad')}, of which there is none before. "
+            f"Use torch.autograd.grad, which returns gradients, or begin with gradients of zeros."
+        )
+    what = f"it changes {name} from {_brief(old)} to {_brief(new)}"
+    if old is NOTHING or old is None:
+        what = f"it sets {name}, which was {'None' if old is None else 'not there'}"
+    elif new is NOTHING:
+        what = f"it deletes {name}"
+    elif isinstance(old, bytes):
+        what = f"it changes {name}"
+    return (
+        f"{what}; a run only repeats operators. Call it once before, if it does so in its first "
+        f"call only; return the value; or keep it in a tensor that is changed in place."
+    )
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
+    plain = isinstance(value, (int, float, str, type(None), torch.dtype))
+    return repr(value) if plain else f"one {type(value).__name__}"
+
+
+def _copied_back(
+    reassigned: list[tuple[str, torch.Tensor, torch.Tensor]],
+    before: State,
+    results: list[Any],
+    watch: _Watch,
+) -> list[Any]:
+    """Let the code end with copying what it put in tensors' places into those.
+
+    Returns:
+        The results; those that lie in what is overwritten then are copied before.
+    """
+    if not reassigned:
+        return results
+
+    def memory(tensor: torch.Tensor) -> int:
+        return int(watch.shown(tensor).untyped_storage()._cdata)
+
+    with torch.no_grad():
+        targets: dict[int, tuple[str, torch.Tensor]] = {}
+        names = {name for name, _, _ in reassigned}
+        others = [each for each in before.tensors if not _is_part(each[0], names)]
+        for name, old, new in reassigned:
+            first, by = targets.setdefault(memory(old), (name, new))
+            others += [] if by is new else [(first, old)]
+        for name, tensor in others:
+            if tensor.layout == torch.strided and memory(tensor) in targets:
+                first = targets[memory(tensor)][0]
+                msg = (
+                    f"it sets {first}, whose memory is also that of {name}: a run would change "
+                    f"both. Call it once before, if that changes; or give each its own, by clone()."
+                )
+                raise ValueError(msg)
+        news = [new.clone() for _, _, new in reassigned]
+        results = [
+            each.clone() if isinstance(each, torch.Tensor) and memory(each) in targets else each
+            for each in results
+        ]
+        for (_, old, _), new in zip(reassigned, news, strict=True):
+            old.copy_(new)
+    return results
+
+
+def _is_part(name: str, names: set[str]) -> bool:
+    return any(name == each or name.startswith((f"{each}[", f"{each}.")) for each in names)
+
+
+def _require_memory(tensor: torch.Tensor) -> None:
+    """Refuse tensors that stand for others, or have functions of their own."""
+    kind = type(tensor)
+    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
+        raise ValueError(msg)
+    plain = torch._C._disabled_torch_function_impl  # of parameters
+    if kind is not torch.Tensor and kind.__torch_function__ is not plain:
+        msg = (
+            f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
+            f"x.as_subclass(torch.Tensor)."
+        )
+        raise ValueError(msg)
+
+
+def _require_known(result: Any) -> None:
+    """Refuse a result in which tensors are hidden."""
+    hides = is_traceable_wrapper_subclass(result)
+    if isinstance(result, (torch.Tensor, *_COMPUTED)) and not hides:
+        return
+    if hides or isinstance(result, Iterator) or tensors_in(result):
+        kind = type(result).__name__
+        msg = (
+            f"it returns one {kind}, which may hold tensors that can't be found. Return tensors in "
+            f"tuples, lists and dictionaries, or let torch.export.register_dataclass know {kind}."
+        )
+        raise ValueError(msg)
+
+
+def _taken_from(tensor: torch.Tensor) -> str:
+    """Take a tensor without memory out of a cache, and say which."""
+    for holder in gc.get_referrers(tensor):
+        for each in (holder, *(gc.get_referrers(holder) if isinstance(holder, dict) else ())):
+            if isinstance(each, functools._lru_cache_wrapper):
+                each.cache_clear()
+                return f"the cache of {each.__qualname__}"
+        if isinstance(holder, (dict, list)):
+            items = holder.items() if isinstance(holder, dict) else enumerate(holder)
+            for key in [key for key, value in items if value is tensor]:
+                del holder[key]
+                return f"one {type(holder).__name__}, at {key!r}"
+    return ""
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's loggers silent: what it has to say is in the error."""
+    loggers = [
+        each
+        for name, each in logging.root.manager.loggerDict.items()
+        if name.startswith("torch") and isinstance(each, logging.Logger) and not each.disabled
+    ]
+    for each in loggers:
+        each.disabled = True
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.disabled = False
+
+
+# -- the operators --------------------------------------------------------------------------------
+
+
+def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
+    args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
+    found = [*_tensors(node.meta.get("val"))]
+    if not found:
+        found = [
+            *_tensors([values.get(each, each.meta.get("val")) for each in node.all_input_nodes])
+        ]
+    if _only_moves(node, found):
+        return Call(_arrived, (args[0],), {}, found[0].device)
+    device = found[0].device if found else None
+    assert callable(node.target)
+    return Call(_as_traced(node.target), tuple(args), dict(kwargs), device)
+
+
+def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
+    """Whether a call copies a tensor to another device, and changes nothing else."""
+    if node.target is not torch.ops.aten._to_copy.default:
+        return False
+    source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
+    (result,) = results
+    return (
+        isinstance(source, torch.Tensor)
+        and source.device != result.device
+        and source.dtype == result.dtype
+        and source.stride() == result.stride()
+    )
+
+
+def _as_traced(called: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that the autocast of a run does not change."""
+    kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if isinstance(called, torch._ops.OpOverload) and any(
+        kernel(called.name(), key) for key in ("AutocastCPU", "AutocastCUDA")
+    ):
+        return _WithoutAutocast(called)
+    return called
+
+
+class _WithoutAutocast:
+    """An operator without autocast: what was cast when it was traced is part of the trace."""
+
+    __slots__ = ("__name__", "_opoverload")  # as torch.library names what it wraps
+
+    def __init__(self, called: torch._ops.OpOverload) -> None:
+        self._opoverload, self.__name__ = called, called.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch._C._is_any_autocast_enabled():
+            return self._opoverload(*args, **kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+            return self._opoverload(*args, **kwargs)
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What a graph's own copy has brought to the device where this runs."""
+    return tensor
+
+
+def _filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
+    """Arguments with values in place of those nodes that have one."""
+    return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))
+
+
+def _name(fn: Callable[..., Any]) -> str:
+    return str(getattr(fn, "__qualname__", type(fn).__name__))
+
+
+def _where(error: Exception) -> str:
+    """The line that the error comes from: the last that isn't torch's."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        libraries = {_TORCH, _OWN} if "site-packages" in path.parts else {_OWN, _PYTHON}
+        if path.is_file() and libraries.isdisjoint(path.parents):
+            return f"line {frame.lineno} of {path.name}, `{frame.line}`: "
+    return ""
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    first = text[0] if text else type(error).__name__
+    if "TorchScript interpreter" in first:  # which puts the error behind the code
+        first = "in TorchScript: " + next((each for each in text if "Error: " in each), first)
+    if "data-dependent" in first:
+        return f"what it does depends on the data ({first}). Compute both ways, or split it there."
+    return first

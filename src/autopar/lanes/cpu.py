@@ -1,0 +1,183 @@
+"""Worker: a lane on a CPU thread, with its own number of intra-op threads."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Self, TypeVar
+
+import torch
+
+from autopar.device import cpu, new_stream, used_gpus
+from autopar.lanes.lane import LEFT, Lane
+from autopar.lanes.submission import Task
+from autopar.machine import settle_threads
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+_MOST_THREADS = 1024  # more than machines have cores: each of them is started
+_LAST_WAIT_S = 2.0  # at the end of the process, for tasks of lanes that were not left
+
+
+def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute") -> Lane:
+    """A lane on a CPU worker thread of its own.
+
+    Args:
+        threads: Threads that one operator of this lane may use. Lanes that share a machine
+            should share out its cores.
+        name: Its name; `CPU lane N` if not given.
+        kind: What its tasks are in a timeline: `compute`, `copy` or `host`.
+
+    Raises:
+        ValueError: The number of threads is not a whole one, from 1 up, or the kind is unknown.
+        TypeError: The name is no text.
+
+    >>> with cpu_lane() as lane:
+    ...     three = lane.submit(lambda: 1 + 2)
+    ...     six = lane.submit(lambda x: 2 * x, three)
+    >>> six.result()
+    6
+    """
+    if (
+        not isinstance(threads, int)
+        or isinstance(threads, bool)
+        or not 1 <= threads <= _MOST_THREADS
+    ):
+        msg = (
+            f"threads is {threads!r}; expected a whole number of threads for the lane's operators, "
+            f"from 1 to {_MOST_THREADS}. Leave it out for 1."
+        )
+        raise ValueError(msg)
+    return CpuLane(threads, f"CPU lane {next(_numbers)}" if name is None else name, kind)
+
+
+class CpuLane(Lane):
+    """One worker thread, with its own number of intra-op threads."""
+
+    _maker = "cpu_lane"
+
+    def __init__(self, threads: int, name: str, kind: str) -> None:
+        super().__init__(name, cpu(), kind)
+        self.threads = threads
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._tasks: queue.SimpleQueue[Task[Any] | None] = queue.SimpleQueue()
+        self._settled: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
+        self._worker = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        try:
+            _watch_process()
+            self._worker.start()
+            _open_lanes.add(self)
+            error = self._settled.get()
+            if error is not None:
+                raise error
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def _queue(self, task: Task[Any]) -> None:
+        self._tasks.put(task)
+
+    def _waits_for(self) -> int | None:
+        return self._worker.ident
+
+    def _go_on(self) -> None:
+        pass  # the worker does all of it
+
+    def _work(self) -> None:
+        """Do tasks in the order in which they come, until there are no more."""
+        try:
+            settle_threads(self.threads)
+        except BaseException as error:
+            self._settled.put(error)
+            return
+        self._settled.put(None)
+        try:
+            while (task := self._tasks.get()) is not None:
+                self._run(task, self._do)
+                del task  # while it waits for the next
+        finally:
+            self._state = LEFT
+            self._drop()
+            _open_lanes.discard(self)
+
+    def _come_to(self, task: Task[Any]) -> None:
+        for before in task.after:
+            if not task.handle.issued.dropped():
+                before.wait_until_issued()
+
+    def _do(self, task: Task[T]) -> T:
+        handle = task.handle
+        for before in task.after:
+            before.wait_until_done()
+        handle.start = time.perf_counter()
+        arguments = task.arguments()
+        self._use_own_streams(task.ready)
+        value = task.call(arguments)
+        for device in used_gpus():  # what the task has queued there is part of it
+            torch.cuda.current_stream(device).synchronize()
+        handle.end = time.perf_counter()
+        return value
+
+    def _use_own_streams(self, ready: Mapping[torch.device, torch.cuda.Event]) -> None:
+        """Let the worker queue on streams of its own, behind what the submitter has queued.
+
+        On the default streams, waiting for its own work would mean waiting for everybody's.
+        """
+        for device in used_gpus():
+            if device not in self._streams:
+                with torch.cuda.device(device):  # setting a stream makes its device the current one
+                    self._streams[device] = new_stream(device)
+                    torch.cuda.set_stream(self._streams[device])
+            if device in ready:
+                self._streams[device].wait_event(ready[device])
+
+    def _close(self) -> None:
+        try:
+            super()._close()
+        finally:
+            self._tasks.put(None)  # the worker ends after what it is doing
+        if self._worker.ident is not None and not sys.is_finalizing():
+            self._worker.join()
+
+
+_open_lanes: set[CpuLane] = set()
+
+
+@functools.cache
+def _watch_process() -> None:
+    """Let a process end, and a forked one go on, although some lane was not left."""
+    atexit.register(_leave_all)
+    os.register_at_fork(after_in_child=lambda: _abandon(list(_open_lanes), "in another process"))
+
+
+def _leave_all() -> None:
+    """Leave all lanes, as by an exception; but what runs is waited for no longer than a while."""
+    lanes, give_up_s = list(_open_lanes), time.monotonic() + _LAST_WAIT_S
+    for lane in lanes:
+        lane._state = LEFT
+        lane._drop()
+        lane._tasks.put(None)
+    for lane in lanes:
+        lane._worker.join(max(0.0, give_up_s - time.monotonic()))
+    _abandon(lanes, "still running as the process ended")
+
+
+def _abandon(lanes: list[CpuLane], where: str) -> None:
+    """Let nobody wait for a thread that won't go on."""
+    for lane in lanes:
+        lane._state = LEFT
+        for handle in tuple(lane._waiting):
+            handle.issued.set_exception(RuntimeError(f"{handle} is {where}"))

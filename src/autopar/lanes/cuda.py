@@ -1,0 +1,152 @@
+"""Stream: a lane on a CUDA stream, launched into without waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+from collections import deque
+from types import FrameType
+from typing import Any, Self, TypeVar
+
+import torch
+
+from autopar.device import gpu, new_stream, present
+from autopar.lanes.clock import device_clock
+from autopar.lanes.handle import Handle, wait_for_event
+from autopar.lanes.lane import Lane
+from autopar.lanes.submission import Task
+
+T = TypeVar("T")
+
+_numbers = itertools.count(1)
+
+
+def cuda_lane(
+    device: torch.device | str | int | None = None,
+    *,
+    name: str | None = None,
+    kind: str = "compute",
+    priority: int = 0,
+) -> Lane:
+    """A lane on a CUDA stream of its own.
+
+    Args:
+        device: The GPU; the first one if not given.
+        name: Its name; `cuda:I lane N` if not given.
+        kind: What its tasks are in a timeline: `compute`, `copy` or `host`.
+        priority: The stream's priority; lower numbers go first.
+
+    Raises:
+        ValueError: The device is not a GPU, or not on this machine, the kind is unknown, or the
+            priority is no whole number.
+        TypeError: The name is no text.
+    """
+    found = present(gpu(0) if device is None else device)
+    if found.type != "cuda":
+        msg = f"device is {found}; expected a CUDA GPU. For work on the CPU take cpu_lane()."
+        raise ValueError(msg)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        msg = f"priority is {priority!r}; expected a whole number, such as 0; lower goes first."
+        raise ValueError(msg)
+    given = f"{found} lane {next(_numbers)}" if name is None else name
+    return CudaLane(found, given, kind, priority)
+
+
+class CudaLane(Lane):
+    """One stream.
+
+    Tasks are launched by the thread that submits them, unless they wait for a task that is not
+    issued yet: then by the thread that issues it.
+    """
+
+    _maker = "cuda_lane"
+
+    def __init__(self, device: torch.device, name: str, kind: str, priority: int) -> None:
+        super().__init__(name, device, kind)
+        self.stream = new_stream(device, priority=priority)
+        self._pending: deque[Task[Any]] = deque()
+        self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
+        self._awaited: Handle[Any] | None = None  # what the head of the queue waits for
+
+    def __enter__(self) -> Self:
+        device_clock(self.device, max_age_s=1.0)  # while there is no work to disturb
+        return super().__enter__()
+
+    def _queue(self, task: Task[Any]) -> None:
+        self._pending.append(task)
+
+    def _waits_for(self) -> int | Handle[Any] | None:
+        launcher = self._launcher.get("ident")
+        return self._blocker() if launcher is None else launcher
+
+    def _go_on(self) -> None:
+        """Launch from the head of the queue as long as nothing unissued is in the way.
+
+        One thread launches for all, and looks again once another may: so a task that is appended
+        meanwhile, by a thread that finds this one launching, is not left behind.
+        """
+        me = threading.get_ident()
+        if self._launcher.get("ident") == me and self._is_launching():
+            return  # for a task that submits: who launches it goes on with what it has submitted
+        try:
+            while self._pending and self._launcher.setdefault("ident", me) == me:
+                self._launch_until_blocked()
+                self._launcher.clear()
+                blocker = self._blocker()
+                if blocker is not None:
+                    if blocker is not self._awaited:
+                        blocker.issued.call_when_done(self._go_on)
+                        self._awaited = blocker
+                    return
+        finally:  # without calls, as a signal comes out of those
+            if "ident" in self._launcher and self._launcher["ident"] == me:
+                del self._launcher["ident"]
+
+    def _is_launching(self) -> bool:
+        """Whether the calling thread is; if not, Ctrl-C has kept it from saying that it's done."""
+        frame: FrameType | None = sys._getframe()
+        launching = CudaLane._launch_until_blocked.__code__
+        while frame is not None:
+            if frame.f_code is launching and frame.f_locals["self"] is self:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _come_to(self, task: Task[Any]) -> None:
+        pass  # it is launched once its turn has come
+
+    def _launch_until_blocked(self) -> None:
+        while self._pending and self._blocker() is None:
+            self._run(self._pending[0], self._launch)
+            self._pending.popleft()  # not before: then what is cut off would be lost
+            self._awaited = None
+
+    def _blocker(self) -> Handle[Any] | None:
+        """What the head of the queue waits for, unless it was dropped."""
+        with contextlib.suppress(IndexError):  # launched meanwhile
+            task = self._pending[0]
+            if not task.handle.issued.done():
+                return next((each for each in task.after if not each.issued.done()), None)
+        return None
+
+    def _launch(self, task: Task[T]) -> T:
+        handle = task.handle
+        handle.clock = device_clock(self.device)
+        with torch.cuda.stream(self.stream):
+            for event in task.ready.values():
+                self.stream.wait_event(event)
+            for before in task.after:
+                if isinstance(before.end, torch.cuda.Event):
+                    self.stream.wait_event(before.end)
+            handle.start = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+            try:
+                return task.call(task.arguments())
+            finally:
+                handle.end = self.stream.record_event(torch.cuda.Event(enable_timing=True))
+
+    def _drain(self) -> None:
+        super()._drain()
+        self._go_on()  # lets go of what was dropped
+        wait_for_event(self.stream.record_event())  # after all kernels, those of failed tasks too

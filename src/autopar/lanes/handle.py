@@ -1,0 +1,266 @@
+"""Handle: what a lane gives back for a task; it yields the result only once it is there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch.utils import _pytree as pytree
+
+from autopar.lanes.clock import DeviceClock
+from autopar.lanes.outcome import Outcome
+from autopar.timeline.span import Span, Timeline
+
+T = TypeVar("T")
+
+_SPIN_S = 200e-6  # waits shorter than this end without a sleep
+_NAP_S = 20e-6  # Linux adds its timer slack, 50 us unless told otherwise
+
+awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
+_beginning = threading.RLock()  # to wait: of two that close a circle, the later sees the other
+
+
+class Awaited(Protocol):
+    """What a thread can wait for: a handle, or a task of a graph."""
+
+    def is_issued(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+
+    def waits_for(self) -> int | Awaited | None:
+        """The thread that has to come to it, or what must be issued before, if anything."""
+
+
+class Handle(Generic[T]):
+    """A task given to a lane, and its result once the work is done.
+
+    Handles come from `Lane.submit`. Given as an argument or in `after=` of another `submit`, a
+    handle makes that task wait, on whichever lane it is.
+
+    Attributes:
+        name: The task's name.
+        lane: The name of its lane.
+        device: Where it runs.
+        kind: What its span is: `compute`, `copy` or `host`.
+    """
+
+    def __init__(self, name: str, lane: str, device: torch.device, kind: str) -> None:
+        self.name = name
+        self.lane = lane
+        self.device = device
+        self.kind = kind
+        self.blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
+        self.unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
+        self.waits_for: Callable[[], int | Awaited | None] = lambda: None  # see `Awaited`
+        self.urge: Callable[[], None] = lambda: None  # do what the waiting thread can do for it
+        # Settled once `fn` has returned: on a CPU lane all is done then, on a stream all queued.
+        self.issued: Outcome[T] = Outcome()
+        self.start: float | torch.cuda.Event | None = None
+        self.end: float | torch.cuda.Event | None = None
+        self.clock: DeviceClock | None = None
+
+    def done(self) -> bool:
+        """Whether a result or an error can be had without waiting."""
+        if not self.issued.done():
+            return False
+        return self.failed() or not isinstance(self.end, torch.cuda.Event) or self.end.query()
+
+    def is_issued(self) -> bool:
+        """Whether its function has returned or failed, or it was dropped."""
+        return self.issued.done()
+
+    def failed(self) -> bool:
+        """Whether it has ended without a value: by an error, or dropped."""
+        return self.issued.dropped() or self.issued.error() is not None
+
+    def wait(self) -> None:
+        """Wait until the work is done; Ctrl-C ends the wait.
+
+        Raises:
+            Exception: What the task raised, with a note that names the task, lane and device.
+            CancelledError: The task was dropped, as its lane was left by an exception.
+            RuntimeError: The task was not run as one that it waits for failed, or the wait could
+                never end, as the task waits for the calling one.
+        """
+        try:
+            self.wait_until_issued()
+            if self.issued.dropped():
+                msg = f"{self} was dropped before it began, as its lane was left by an exception"
+                raise CancelledError(msg)
+            if self.issued.error() is not None:
+                self.mark_seen()
+                self.issued.raise_error()
+            self.wait_until_done()
+        finally:
+            # The error's traceback has this frame, and the handle has the error. Without a circle,
+            # what the task was given goes with them.
+            del self
+
+    def wait_until_done(self) -> None:
+        """Wait for the end of what it has queued on a stream; it must be issued."""
+        if isinstance(self.end, torch.cuda.Event):
+            wait_for_event(self.end)
+
+    def wait_until_issued(self) -> None:
+        """Wait until its function has returned or failed, or it was dropped.
+
+        Raises:
+            RuntimeError: The wait could never end.
+        """
+        if not self.issued.done():
+            wait_for(self, self.issued.wait, self.urge)
+
+    def result(self) -> T:
+        """Wait for the work and return what the task returned.
+
+        CUDA tensors may be used at once on the caller's current stream.
+
+        Raises:
+            Exception: As `wait` does.
+        """
+        try:
+            self.wait()
+            value = self.issued.value()
+            use_on_current_streams(value)
+            return value
+        finally:
+            del self
+
+    @property
+    def span(self) -> Span:
+        """When the task ran, by the host's clock (`time.perf_counter`); waits for it.
+
+        On a stream it lies between two events, so on an idle stream the launch is inside.
+        `alignment_error_s` says how far a stream's times may be off.
+        """
+        try:
+            self.wait()
+            start_s, end_s = self._time_s(self.start), self._time_s(self.end)
+            return Span(self.name, self.lane, start_s, end_s, self.kind)
+        finally:
+            del self
+
+    @property
+    def alignment_error_s(self) -> float:
+        """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
+        try:
+            self.wait()
+            ends = [each for each in (self.start, self.end) if isinstance(each, torch.cuda.Event)]
+            if self.clock is None or not ends:
+                return 0.0
+            return max([self.clock.error_at(event) for event in ends])
+        finally:
+            del self
+
+    def __str__(self) -> str:
+        return f"task {self.name!r} on lane {self.lane!r} ({self.device})"
+
+    def mark_seen(self) -> None:
+        """Note that the caller has the error, and with it, as its cause, the one behind it."""
+        handle: Handle[Any] | None = self
+        while handle is not None:
+            handle.unseen_in.pop(handle, None)
+            handle = handle.blocked_by
+
+    def _time_s(self, moment: float | torch.cuda.Event | None) -> float:
+        assert moment is not None  # set before the task is issued
+        if isinstance(moment, torch.cuda.Event):
+            assert self.clock is not None
+            return self.clock.time_s(moment)
+        return moment
+
+
+def wait_for(
+    what: Awaited,
+    wait: Callable[[Callable[[], None]], None],
+    urge: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait for something that another thread has to come to.
+
+    Args:
+        what: It.
+        wait: Waits for it, and calls what it is given before it does and from time to time.
+        urge: Does what the calling thread can do for it.
+
+    Raises:
+        RuntimeError: The wait could never end: what is waited for leads back to this thread.
+    """
+    me = threading.get_ident()
+    outer = awaited.get(me)
+
+    def look() -> None:
+        urge()
+        _refuse_circle(what, me)
+
+    try:
+        with _beginning:
+            awaited[me] = what
+            _refuse_circle(what, me)
+        wait(look)
+    finally:
+        if outer is None:
+            awaited.pop(me, None)
+        else:
+            awaited[me] = outer
+
+
+def _refuse_circle(what: Awaited, me: int) -> None:
+    """Refuse to wait for what can only go on once this thread does."""
+    passed = [what]
+    while not passed[-1].is_issued():
+        found = passed[-1].waits_for()
+        if found == me:
+            if len(passed) == 1:
+                msg = f"{what} is awaited by a task of its own lane, which it is queued behind"
+            else:
+                way = ", which waits for ".join(str(each) for each in passed)
+                msg = f"a task waits for {way}, and that for the waiting task itself"
+            msg += ". No such wait can end: pass the handle as an argument instead, or in after=."
+            raise RuntimeError(msg)
+        following = awaited.get(found) if isinstance(found, int) else found
+        if following is None or following in passed:
+            return
+        passed.append(following)
+
+
+def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
+    """The spans of some handles on the host's clock, as one timeline; waits for them."""
+    # Lists: a generator would make another error of a task's StopIteration.
+    listed = list(handles)
+    try:
+        spans = tuple([handle.span for handle in listed])
+        error_s = max([handle.alignment_error_s for handle in listed], default=0.0)
+        return Timeline(spans, error_s)
+    finally:
+        del handles, listed
+
+
+def cuda_tensors(values: object) -> Iterator[torch.Tensor]:
+    """The CUDA tensors in nested containers."""
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor) and leaf.is_cuda:
+            yield leaf
+
+
+def use_on_current_streams(values: object) -> None:
+    """Tell the allocator that the calling thread's current streams read these tensors.
+
+    Without it, memory freed here could be handed out again by the stream that allocated it,
+    while a kernel of another stream still reads it.
+    """
+    for tensor in cuda_tensors(values):
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
+def wait_for_event(event: torch.cuda.Event) -> None:
+    """Wait for an event, in the main thread so that Ctrl-C is heard: the driver's wait is deaf."""
+    if threading.current_thread() is not threading.main_thread():
+        event.synchronize()
+        return
+    spin_until_s = time.perf_counter() + _SPIN_S
+    while not event.query():
+        if time.perf_counter() > spin_until_s:
+            time.sleep(_NAP_S)

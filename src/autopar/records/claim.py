@@ -1,0 +1,280 @@
+"""Verdict: a sentence about a machine, held against what was measured there, with a verdict.
+
+    record.estimate(figure)  ->  Estimate: value, interval  ->  claim(sentence, ..., at_least=)
+
+Whether results are right is a check, and stops a page. How times compare is a claim: on another
+machine it may not hold, and then the page says so.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from autopar.display.origin import badge
+from autopar.timing.measurement import Measurement, check_label
+
+CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
+HOLDS, FAILS, UNSURE = "holds", "does not hold here", "too noisy to tell"
+_CLASSES = {HOLDS: "holds", FAILS: "fails", UNSURE: "unsure"}  # of the box on a page
+_BUDGET_S = 20.0  # longer than this nobody waits for one sentence of a page
+_RESAMPLES = 1000  # a twentieth of them lies outside of the interval: enough to tell where it ends
+_ENOUGH = (
+    6  # samples: a bootstrap of fewer gives their range, which misses more than 5 % of medians
+)
+_OUTSIDE = 0.05  # share of the resamples beyond either end of the interval, together
+
+Figure = Callable[[Mapping[str, float]], float]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure derived from timings, and the 95 % interval of its bootstrap.
+
+    `Record.estimate` makes one.
+
+    Args:
+        value: The figure.
+        low: The lower end of its interval.
+        high: The upper end.
+        samples: How many samples each of the timings has, at least; none for an exact number.
+        origin: Where and when it was measured, in words.
+        machine: What it was measured on, in words.
+        again: Measures once more and returns the figure of all samples; nothing where that can't
+            be done, as for a record of another machine.
+        again_s: Seconds that this takes.
+    """
+
+    value: float
+    low: float
+    high: float
+    samples: int = 0
+    origin: str = ""
+    machine: str = ""
+    again: Callable[[], Estimate] | None = field(default=None, repr=False, compare=False)
+    again_s: float = 0.0
+
+
+def interval(
+    figure: Figure, measurements: Mapping[str, Measurement]
+) -> tuple[float, float, float, int]:
+    """A figure by the medians of some measurements, its 95 % interval, and the fewest samples.
+
+    The interval is a bootstrap's: rounds are drawn again, with repetition, for all measurements of
+    as many rounds alike, as ways that took turns met the same moods of the machine.
+
+    Args:
+        figure: Gets seconds by label, and returns a number.
+        measurements: By label.
+
+    Raises:
+        KeyError: The figure asks for a label that is not there.
+    """
+    medians = _Medians(measurements, {})
+    value = _value(figure, medians)
+    used = {label: measurements[label] for label in medians.used}
+    samples = min((len(each.values_s) for each in used.values()), default=0)
+    chance = random.Random(0)  # the same samples have the same interval
+    counts = {len(each.values_s) for each in used.values()}
+    drawn = sorted(
+        _value(figure, _Medians(measurements, {n: chance.choices(range(n), k=n) for n in counts}))
+        for _ in range(_RESAMPLES)
+    )
+    if any(map(math.isnan, drawn)):
+        return value, math.nan, math.nan, samples
+    beyond = round(_RESAMPLES * _OUTSIDE / 2)
+    return value, min(value, drawn[beyond]), max(value, drawn[-1 - beyond]), samples
+
+
+class _Medians(Mapping[str, float]):
+    """Median seconds by label, of chosen rounds, worked out for those labels that are asked for."""
+
+    def __init__(
+        self, measurements: Mapping[str, Measurement], rounds: Mapping[int, Sequence[int]]
+    ) -> None:
+        self._measurements, self._rounds = measurements, rounds
+        self.used: set[str] = set()
+
+    def __getitem__(self, label: str) -> float:
+        self.used.add(label)
+        values_s = self._measurements[label].values_s
+        chosen = self._rounds.get(len(values_s))
+        return statistics.median(values_s if chosen is None else [values_s[i] for i in chosen])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._measurements)
+
+    def __len__(self) -> int:
+        return len(self._measurements)
+
+
+def _value(figure: Figure, seconds: Mapping[str, float]) -> float:
+    try:
+        return float(figure(seconds))
+    except ZeroDivisionError:
+        return math.nan
+
+
+@dataclass(frozen=True, repr=False)
+class Claim:
+    """A sentence, its bound, the figure that it was held against, and the verdict.
+
+    `claim` makes one; `print` shows it as a line, a notebook or a gallery page as a box.
+
+    Args:
+        sentence: What is claimed, in words.
+        estimate: The figure.
+        low: What the figure has to reach, or nothing.
+        high: What it may not exceed, or nothing.
+        unit: What the figure counts; `%` shows a share in percent.
+    """
+
+    sentence: str
+    estimate: Estimate
+    low: float | None = None
+    high: float | None = None
+    unit: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """`holds`, `does not hold here`, or, if the bound is in the interval, `too noisy to tell`.
+
+        A figure that is no number can't be told either.
+        """
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        if low <= self.estimate.low and self.estimate.high <= high:
+            return HOLDS
+        if self.estimate.high < low or self.estimate.low > high:
+            return FAILS
+        return UNSURE
+
+    @property
+    def bound(self) -> str:
+        """The bound in words."""
+        if self.low is None:
+            return f"at most {self._shown(self.high)}"
+        if self.high is None:
+            return f"at least {self._shown(self.low)}"
+        return f"between {self._shown(self.low)} and {self._shown(self.high)}"
+
+    @property
+    def measured(self) -> str:
+        """The figure in words, with its interval if it has one."""
+        estimate = self.estimate
+        if not estimate.low < estimate.high:
+            return self._shown(estimate.value)
+        ends = f"{self._shown(estimate.low)} to {self._shown(estimate.high)}"
+        kind = "range" if estimate.samples < _ENOUGH else "95 % interval"
+        return f"{self._shown(estimate.value)} ({ends}: {kind}, {estimate.samples} samples)"
+
+    def _shown(self, value: float | None) -> str:
+        assert value is not None
+        if self.unit == "%":
+            return f"{value:.1%}".replace("%", " %")
+        return f"{value:.4g} {self.unit}".rstrip()
+
+    def __str__(self) -> str:
+        where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
+        return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        where = badge(self.estimate.origin) if self.estimate.origin else ""
+        return (
+            f'<div class="autopar-claim autopar-claim-{_CLASSES[self.verdict]}">'
+            f"<p><strong>Claim: {self.verdict}.</strong> {html.escape(self.sentence)}</p>"
+            f"<p>Measured: {html.escape(self.measured)}; claimed: {html.escape(self.bound)}. "
+            f"{where}</p></div>"
+        )
+
+
+def claim(
+    sentence: str,
+    value: Estimate | float,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    between: tuple[float, float] | None = None,
+    unit: str = "",
+) -> Claim:
+    """Hold a sentence against a figure; the verdict says whether it is true on this machine.
+
+    Where the bound lies within the figure's interval and the figure can be measured again, that is
+    done, for 20 s at most.
+
+    Args:
+        sentence: What is claimed, in words; a whole sentence.
+        value: The figure, as `Record.estimate` gives it; or a number, which has no interval.
+        at_least: What it has to reach.
+        at_most: What it may not exceed.
+        between: Both.
+        unit: What it counts, as `x` or `us`; `%` shows a share in percent.
+
+    Raises:
+        ValueError: No sentence, or not exactly one bound of finite numbers.
+        TypeError: The figure is no number.
+
+    >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
+    Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
+    """
+    check_label(sentence)
+    given = {"at_least": at_least, "at_most": at_most, "between": between}
+    bounds = {name: bound for name, bound in given.items() if bound is not None}
+    if len(bounds) != 1:
+        msg = f"claim was given the bounds {bounds}; expected one of at_least, at_most, between."
+        raise ValueError(msg)
+    ends: Any = between if isinstance(between, (tuple, list)) else tuple(bounds.values())
+    if (
+        len(ends) != (2 if between is not None else 1)
+        or not all(isinstance(end, Real) and math.isfinite(end) for end in ends)
+        or ends[0] > ends[-1]
+    ):
+        msg = (
+            f"claim was given the bounds {bounds}; expected a finite number, or two for between, "
+            f"the smaller first."
+        )
+        raise ValueError(msg)
+    if not isinstance(value, (Estimate, Real)):
+        msg = f"value is {value!r}; expected a number, or what Record.estimate returns."
+        raise TypeError(msg)
+    low, high = (at_least, at_most) if between is None else between
+    if not isinstance(value, Estimate):
+        value = Estimate(*3 * (float(value),))
+    estimate = value
+    made = Claim(sentence, estimate, low, high, unit)
+    left_s = _BUDGET_S
+    while made.verdict == UNSURE and estimate.again and estimate.again_s <= left_s:
+        start_s = time.perf_counter()
+        estimate = estimate.again()
+        made = Claim(sentence, estimate, low, high, unit)
+        left_s -= time.perf_counter() - start_s
+    _note(made)
+    return made
+
+
+def _note(made: Claim) -> None:
+    """Add a claim to the file that collects those of a page, if there is one."""
+    if not (path := os.environ.get(CLAIMS_TO)):
+        return
+    line = {
+        "sentence": made.sentence,
+        "verdict": made.verdict,
+        "measured": made.measured,
+        "bound": made.bound,
+        "origin": made.estimate.origin,
+        "machine": made.estimate.machine,
+    }
+    with Path(path).open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(line)}\n")

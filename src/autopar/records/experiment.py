@@ -1,0 +1,210 @@
+"""Experiment: a function that measures, run here or shown from the record of where it was run."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from autopar.device import cpu, num_gpus
+from autopar.display.show import RICH
+from autopar.machine import describe, processor_names
+from autopar.records.digest import code_digest
+from autopar.records.provenance import provenance
+from autopar.records.record import (
+    Findings,
+    Record,
+    RecordError,
+    newest_of,
+    with_origin,
+    write_record,
+)
+from autopar.timing.measurement import check_label
+
+RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
+
+Experiment = Callable[..., Findings]
+
+
+def observed(
+    experiment: Experiment, *, name: str, parameters: Mapping[str, Any], gpus: int = 0
+) -> Record:
+    """Run an experiment here and now.
+
+    Args:
+        experiment: A function of keyword arguments that returns `Findings`.
+        name: The experiment's name.
+        parameters: Its keyword arguments; must be JSON.
+        gpus: How many GPUs it uses; with none, its origin names the CPU.
+
+    Raises:
+        RuntimeError: A check of the experiment failed, so its timings would mean nothing.
+    """
+    return _live(experiment, name, parameters, gpus, None)
+
+
+def _live(
+    experiment: Experiment,
+    name: str,
+    parameters: Mapping[str, Any],
+    gpus: int,
+    write_to: str | None,
+) -> Record:
+    """Run an experiment; write its record, if wanted, now and whenever it has more samples."""
+    check_label(name)
+    start_s = time.perf_counter()
+    findings = _checked(experiment(**parameters), name)
+    again_s = time.perf_counter() - start_s
+    processors = processor_names(None if gpus else [cpu()])
+    description = describe()
+    record = Record(
+        experiment=name,
+        parameters=dict(parameters),
+        digest=_digest_here(experiment, parameters),
+        measurements={each.label: each for each in findings.measurements},
+        timelines={label: each.rebased() for label, each in findings.timelines.items()},
+        checks={check: bool(held) for check, held in findings.checks.items()},
+        values={value: float(number) for value, number in findings.values.items()},
+        files=dict(findings.files),
+        hardware={"processors": processors, **description["hardware"]},
+        software={**provenance(), **description["software"]},
+        recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=_command(experiment),
+        live=True,
+    )
+    record = with_origin(record)
+    measurements = dict(record.measurements)
+
+    def again() -> None:
+        for more in _checked(experiment(**parameters), name).measurements:
+            values_s = (*measurements[more.label].values_s, *more.values_s)
+            measurements[more.label] = replace(more, values_s=values_s, origin=record.origin)
+        if write_to:
+            write_record(record, write_to)
+
+    record = replace(
+        record, measurements=MappingProxyType(measurements), again=again, again_s=again_s
+    )
+    if write_to:
+        write_record(record, write_to)
+    return record
+
+
+def _checked(findings: Findings, name: str) -> Findings:
+    failed = [check for check, held in findings.checks.items() if not held]
+    if failed:
+        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
+        raise RuntimeError(msg)
+    return findings
+
+
+def recorded(
+    experiment: Experiment,
+    *,
+    name: str,
+    parameters: Mapping[str, Any],
+    gpus: int = 1,
+    programs: Sequence[str] = (),
+    modules: Sequence[str] = (),
+    variables: Sequence[str] = (),
+    folder: Path | str | None = None,
+) -> Record:
+    """Run an experiment if this machine has all it needs, else load what one measured that has.
+
+    A record is refused unless it was measured with this very code and these parameters. While
+    records are made, which nobody is shown, one of other code does where a new one can't be had.
+
+    Args:
+        experiment: A function of keyword arguments that returns `Findings`.
+        name: The record's name.
+        parameters: Its keyword arguments; must be JSON.
+        gpus: How many GPUs the experiment needs.
+        programs: Programs that it starts, which must be on the path.
+        modules: Python modules that it imports, beside those that autopar needs.
+        variables: Environment variables that it reads, which must be set.
+        folder: Where records lie, one folder per machine; those that come with autopar if not
+            given. Of several machines' records the newest is taken.
+
+    Raises:
+        RecordError: There is no record, or it is damaged, edited, of another version of the
+            format, or was measured with other code or parameters.
+        RuntimeError: A check of the experiment failed.
+    """
+    record_to = os.environ.get(RECORD_TO)
+    lacking = _lacking(gpus, programs, modules, variables)
+    if not lacking:
+        return _live(experiment, name, parameters, gpus, record_to)
+    needs = [*([f"{gpus} GPUs"] if gpus else []), *programs, *modules, *variables]
+    again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
+    try:
+        digest = code_digest(experiment, parameters)
+    except (OSError, TypeError) as error:
+        msg = f"{name}.json: can't be checked, as the experiment's source can't be read ({error})"
+        raise RecordError(msg) from error
+    if record_to:
+        print(f"{name}: not measured, for want of {', '.join(lacking)}")
+    return newest_of(name, folder, digest=_wanted(digest), again=again)
+
+
+def _lacking(
+    gpus: int, programs: Sequence[str], modules: Sequence[str], variables: Sequence[str]
+) -> list[str]:
+    """What of all this the machine doesn't have, in words."""
+    here = num_gpus()
+    return [
+        *([f"{gpus} GPUs (this machine has {here})"] if here < gpus else []),
+        *(program for program in programs if not shutil.which(program)),
+        *(module for module in modules if not importlib.util.find_spec(module.partition(".")[0])),
+        *(variable for variable in variables if not os.environ.get(variable)),
+    ]
+
+
+def newest_record(name: str, folder: Path | str | None = None) -> Record:
+    """Load the record that an experiment of the gallery has left, without the experiment.
+
+    In a checkout it is refused if the gallery's code or parameters are others by now, but for while
+    records are made. An installed autopar has no gallery: its records were checked before.
+
+    Args:
+        name: The record's name.
+        folder: Where records lie, one folder per machine; those that come with autopar if not
+            given. Of several machines' records the newest that fits is taken.
+
+    Raises:
+        RecordError: There is none, one of that name is damaged, or none was measured with what the
+            gallery says now.
+    """
+    from autopar.records import gallery  # which only this needs
+
+    for each in () if folder else gallery.shown_by(gallery.scripts_of(), name):
+        return newest_of(name, digest=_wanted(each.digest), again=each.again)
+    return newest_of(name, folder)
+
+
+def _wanted(digest: str) -> str:
+    """The digest that a record must have: none while records are made and nobody is shown any."""
+    return digest if os.environ.get(RICH) or not os.environ.get(RECORD_TO) else ""
+
+
+def _digest_here(experiment: Experiment, parameters: Mapping[str, Any]) -> str:
+    """The digest, or nothing where no source can be read: then no record of it can be written."""
+    try:
+        return code_digest(experiment, parameters)
+    except OSError:
+        return ""
+
+
+def _command(experiment: Experiment) -> str:
+    """The command that records this experiment's script, without this machine's paths."""
+    parts = Path(inspect.getsourcefile(experiment) or "").parts
+    if "gallery" not in parts:  # a notebook, whose cells are no files, or a script of one's own
+        return "python -m autopar record"
+    return f"python -m autopar record {'/'.join(parts[parts.index('gallery') :])}"

@@ -1,0 +1,129 @@
+"""Intervals: sets of times as arrays, fast enough for a million of them.
+
+An array of shape (n, 2) holds starts and ends. A *set* is disjoint, in order, and has no interval
+of zero length: what `covered` returns. The rules are those of `span.union`, in numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from autopar.timeline.span import Span
+
+Intervals = npt.NDArray[np.float64]
+
+
+def intervals_of(spans: Iterable[Any]) -> Intervals:
+    """Starts and ends in seconds of spans, calls, or whatever has both."""
+    return as_array([(each.start_s, each.end_s) for each in spans])
+
+
+def as_array(pairs: Sequence[tuple[float, float]]) -> Intervals:
+    """Pairs of start and end as an array, also where there are none."""
+    return np.asarray(pairs, dtype=np.float64).reshape(-1, 2)
+
+
+def covered(intervals: Intervals) -> Intervals:
+    """The set of times that at least one of the intervals covers.
+
+    >>> covered(as_array([(3, 5), (0, 1), (4, 6), (1, 2)])).tolist()
+    [[0.0, 2.0], [3.0, 6.0]]
+    """
+    kept = intervals[intervals[:, 1] > intervals[:, 0]]
+    if not len(kept):
+        return kept
+    kept = kept[np.argsort(kept[:, 0], kind="stable")]
+    reached = np.maximum.accumulate(kept[:, 1])
+    first = np.flatnonzero(np.concatenate(([True], kept[1:, 0] > reached[:-1])))
+    last = np.concatenate((first[1:] - 1, [len(kept) - 1]))
+    return np.column_stack((kept[first, 0], reached[last]))
+
+
+def common(first: Intervals, second: Intervals) -> Intervals:
+    """Where two sets both cover.
+
+    >>> common(as_array([(0, 2), (4, 9)]), as_array([(1, 5)])).tolist()
+    [[1.0, 2.0], [4.0, 5.0]]
+    """
+    edges, depths = _depths([first, second])
+    both = (depths == 2) & (edges[1:] > edges[:-1])
+    return np.column_stack((edges[:-1][both], edges[1:][both]))
+
+
+def without(first: Intervals, second: Intervals) -> Intervals:
+    """Where the first set covers and the second does not.
+
+    >>> without(as_array([(0, 9)]), as_array([(1, 2), (8, 12)])).tolist()
+    [[0.0, 1.0], [2.0, 8.0]]
+    """
+    if not len(first) or not len(second):
+        return first
+    bounds = np.concatenate(([-np.inf], second.ravel(), [np.inf]))
+    return common(first, bounds.reshape(-1, 2))
+
+
+def at_once(sets: Sequence[Intervals], window: Intervals) -> dict[int, float]:
+    """How many seconds of a window 0, 1, 2, ... of the sets covered.
+
+    >>> at_once([as_array([(0, 4)]), as_array([(3, 5)])], as_array([(0, 6)]))
+    {0: 1.0, 1: 4.0, 2: 1.0}
+    """
+    inside = [common(each, window) for each in sets]
+    edges, depths = _depths([window, *inside])
+    lengths = np.diff(edges)
+    # The window itself is one deep everywhere in it; what lies between two windows is not counted.
+    return {
+        count: float(lengths[depths == count + 1].sum())
+        for count in range(len(sets) + 1)
+        if count == 0 or lengths[depths == count + 1].any()
+    }
+
+
+def length_s(intervals: Intervals) -> float:
+    """Total length of a set."""
+    return float((intervals[:, 1] - intervals[:, 0]).sum())
+
+
+def longest(intervals: Intervals) -> tuple[float, float] | None:
+    """The longest interval, the first of equals; none of none."""
+    if not len(intervals):
+        return None
+    start_s, end_s = intervals[np.argmax(intervals[:, 1] - intervals[:, 0])].tolist()
+    return start_s, end_s
+
+
+def overlapping(intervals: Intervals, windows: Intervals) -> npt.NDArray[np.bool_]:
+    """For each interval, in any order, whether it has a moment in common with a set."""
+    if not len(windows):
+        return np.zeros(len(intervals), dtype=np.bool_)
+    # The first window that ends after the interval starts is the only one to ask.
+    place = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")
+    known = np.minimum(place, len(windows) - 1)
+    inside: npt.NDArray[np.bool_] = (place < len(windows)) & (windows[known, 0] < intervals[:, 1])
+    return inside
+
+
+def clipped(span: Span, windows: Intervals) -> list[tuple[float, float]]:
+    """The parts of one span that lie within a set."""
+    first = int(np.searchsorted(windows[:, 1], span.start_s, side="right"))
+    last = int(np.searchsorted(windows[:, 0], span.end_s, side="left"))
+    return [
+        (max(start_s, span.start_s), min(end_s, span.end_s))
+        for start_s, end_s in windows[first:last].tolist()
+    ]
+
+
+def _depths(sets: Sequence[Intervals]) -> tuple[Intervals, npt.NDArray[np.int64]]:
+    """Sorted edges, and between each two of them how many of the sets cover.
+
+    Where edges are equal, something of no length lies between them.
+    """
+    starts = np.concatenate([each[:, 0] for each in sets])
+    edges = np.concatenate([starts, *(each[:, 1] for each in sets)])
+    order = np.argsort(edges, kind="stable")  # by runs, and each set brings two that are sorted
+    steps = np.where(order < len(starts), 1, -1)
+    return edges[order], np.cumsum(steps)[:-1]

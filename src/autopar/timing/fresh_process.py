@@ -1,0 +1,97 @@
+"""Fresh: call a function in a new process, of another environment or another Python."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from autopar.effects.loads import chains
+
+_SOURCES = Path(__file__).parents[2]
+# By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
+# has to hear of it: threads of libraries, such as TorchScript's, abort some processes as they end.
+_CALL = """import json, os, sys
+returned = json.dumps({name}(*json.loads(sys.argv[1])))
+with open(sys.argv[2], "w", encoding="utf-8") as file:
+    file.write(returned)
+if {at_once}:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+"""
+
+
+def in_fresh_process(
+    fn: Callable[..., Any],
+    *args: Any,
+    uses: tuple[Callable[..., Any], ...] = (),
+    python: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    under: Sequence[str] = (),
+) -> Any:
+    """Call `fn(*args)` in a new process, and return what it returns.
+
+    For what a process can't change once it runs, or can't undo: settings that libraries read as
+    they are loaded, another Python with other packages, a profiler that must start the process, a
+    tracer that can't be turned off. It gets the function's source and, of what the function loads
+    as globals, modules, functions, numbers and strings.
+
+    Args:
+        fn: A function whose source can be read.
+        *args: Its arguments; they, and what it returns, must be JSON.
+        uses: Functions that it finds in other ways.
+        python: The interpreter to run; this one if not given. It finds this autopar.
+        environment: Variables to set there beside the ones that are set here.
+        under: A command that runs the interpreter, such as `nsys profile` with its options.
+
+    Raises:
+        RuntimeError: The process failed; the message has the end of what it printed.
+
+    >>> def doubled(x):
+    ...     return 2 * x
+    >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
+    42
+    """
+    sources = {name: text for each in (*uses, fn) for name, text in _sources(each).items()}
+    program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
+    path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
+    with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
+        file = Path(folder) / f"{fn.__name__}.py"
+        file.write_text(program, encoding="utf-8")
+        returned = Path(folder) / "returned.json"
+        done = subprocess.run(
+            [*under, python or sys.executable, file, json.dumps(args), returned],
+            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode or not returned.exists():
+            said = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
+            msg = f"{fn.__name__} failed in a process of its own (exit {done.returncode}):\n{said}"
+            raise RuntimeError(msg)
+        return json.loads(returned.read_text(encoding="utf-8"))
+
+
+def _sources(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
+    """Name to source, of a function and, before it, of what it loads as globals."""
+    own, found = inspect.unwrap(fn), dict[str, str]()
+    source = textwrap.dedent(inspect.getsource(own))
+    for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
+        value = own.__globals__.get(name)
+        if isinstance(value, FunctionType) and value not in (*seen, fn):
+            found |= _sources(value, (*seen, fn))
+        elif isinstance(value, ModuleType):
+            found[name] = f"import {value.__name__} as {name}"
+        elif isinstance(value, (int, float, str)):
+            found[name] = f"{name} = {value!r}"
+    return {**found, own.__name__: source}

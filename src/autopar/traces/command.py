@@ -1,0 +1,150 @@
+"""Inspection: trace files read, looked through, and written as what was asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from autopar.display import plot
+from autopar.display.format import printable
+from autopar.display.svg import as_svg, draw
+from autopar.files import write_atomically
+from autopar.timeline.chrome_trace import trace_bytes
+from autopar.timeline.span import Timeline
+from autopar.traces.read import read_evidence, uncollected
+from autopar.traces.report import Report, as_data, as_text, report_of
+from autopar.traces.report_page import as_page
+from autopar.traces.trace import TraceError
+
+_ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
+
+
+def inspect(
+    files: Sequence[Path], range_name: str | None = None, outputs: Mapping[str, Path] | None = None
+) -> str:
+    """Report on trace files, each on its own clock, and return the reports as text.
+
+    Args:
+        files: Traces, or folders of them.
+        range_name: An NVTX or `record_function` range to limit the reports to.
+        outputs: `html`, `png`, `svg`, `json` or `trace` -> the file to write.
+
+    Raises:
+        ValueError: A file can't be read as a trace, none has such a range, or there is nothing to
+            draw.
+        OSError: A file can't be opened or written.
+    """
+    outputs = outputs or {}
+    for path in outputs.values():  # before minutes are spent on reading
+        if not path.parent.is_dir():
+            where = str(path.parent)
+            msg = f"there is no folder {where!r} to write {path.name!r} to; make it first."
+            raise FileNotFoundError(msg)
+    with uncollected():
+        text = _inspected(files, range_name, outputs)
+    encoding = sys.stdout.encoding or "utf-8"
+    return printable(text).encode(encoding, "replace").decode(encoding)
+
+
+def _inspected(files: Sequence[Path], range_name: str | None, outputs: Mapping[str, Path]) -> str:
+    reports, left_out = _reports(_traces_in(files), {*files}, range_name)
+    sections = [section for report in reports for section in report.sections()]
+    text = as_text(sections) + "".join(f"\nLeft out: {why}\n" for why in left_out)
+    if len(reports) > 1:
+        text += "\nEach file is on its own clock: nothing is said of overlap between files.\n"
+    title = f"Timeline of {', '.join(report.name for report in reports)}"
+    for ending, path in outputs.items():
+        if ending == "html":
+            write_atomically(path, as_page(sections, title=title))
+        elif ending == "json":
+            data = [as_data(report) for report in reports]
+            write_atomically(path, json.dumps(data, indent=1) + "\n")
+        elif ending == "trace":
+            write_atomically(path, trace_bytes(_merged(reports, title)))
+        elif ending == "svg":
+            picture = as_svg(draw(_drawn(reports), title=title))
+            write_atomically(path, printable(picture) + "\n")
+        else:
+            _write_png(_drawn(reports), title, path)
+        text += f"\nwrote {path}\n"
+    return text
+
+
+def _traces_in(files: Iterable[Path]) -> dict[str, Path]:
+    """What a file is called -> the file, folders opened; each once."""
+    paths: dict[Path, None] = {}
+    for path in files:
+        inside = [path]
+        if path.is_dir():
+            inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS))
+        if not inside:
+            msg = f"there is no trace in {str(path)!r}: no file that ends in {', '.join(_ENDINGS)}."
+            raise TraceError(msg)
+        paths |= dict.fromkeys(inside)
+    names = [path.name for path in paths]
+    return {path.name if names.count(path.name) == 1 else str(path): path for path in paths}
+
+
+def _reports(
+    found: Mapping[str, Path], asked_for: Container[Path], range_name: str | None
+) -> tuple[list[Report], list[str]]:
+    """Reports, and why files of a folder have none: it may hold files that are no traces."""
+    reports, left_out = [], []
+    for name, path in found.items():
+        try:
+            reports.append(report_of(read_evidence(path), name=name, range_name=range_name))
+        except ValueError as error:
+            why = str(error) if str(path) in str(error) else f"{path}: {error}"
+            if not isinstance(error, TraceError) or path in asked_for:
+                raise type(error)(why) from error
+            left_out.append(why)
+    if not reports:
+        msg = f"no file in the folder can be read as a trace; of the first: {left_out[0]}"
+        raise TraceError(msg)
+    return reports, left_out
+
+
+def _drawn(reports: Iterable[Report]) -> dict[str, Timeline]:
+    named = {report.name: report.timeline for report in reports if report.timeline.spans}
+    if not named:
+        msg = "there is nothing to draw: no span is left whose times can be given."
+        raise ValueError(msg)
+    return named if len(named) > 1 else {"": next(iter(named.values()))}
+
+
+def _write_png(drawn: Mapping[str, Timeline], title: str, path: Path) -> None:
+    # Else a dollar would begin a formula.
+    heading, *labels = (printable(each).replace("$", r"\$") for each in (title, *drawn))
+    named = dict(zip(labels, map(_lettered, drawn.values()), strict=True))
+    with warnings.catch_warnings():
+        # That a font lacks a letter of some lane's name is shown by a box in its place.
+        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+        if len(named) > 1:
+            axes = plot.timelines(named, title=heading)[0]
+        else:
+            axes = plot.timeline(named[""], title=heading)
+        plot.save(axes, path)
+
+
+def _lettered(timeline: Timeline) -> Timeline:
+    """The timeline with lanes called as a figure can write them; matplotlib fails on others."""
+    if all(lane == printable(lane) for lane in timeline.lanes):
+        return timeline
+    spans = (replace(span, lane=printable(span.lane)) for span in timeline.spans)
+    return replace(timeline, spans=tuple(spans))
+
+
+def _merged(reports: Sequence[Report], title: str) -> Timeline:
+    """One timeline: side by side and each from its own beginning, as the clocks are different."""
+    if len(reports) == 1:
+        return reports[0].timeline
+    spans = [
+        replace(span, lane=f"{report.name}: {span.lane}")
+        for report in reports
+        for span in report.timeline.rebased().spans
+    ]
+    return Timeline(tuple(spans), origin=title)

@@ -1,0 +1,232 @@
+"""Nsys: evidence from the SQLite files that `nsys export --type sqlite` writes."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from autopar.traces.check import Complaints, Job, Row, clean, evidence_of, kernel_kind, number
+from autopar.traces.trace import Trace, TraceError
+
+_PREFIX = "CUPTI_ACTIVITY_KIND_"
+_KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
+_FILLS, _GRAPHS = f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE"
+_CALLS = (f"{_PREFIX}RUNTIME", f"{_PREFIX}DRIVER")
+_RANGES = "NVTX_EVENTS"
+_ENDED = (59, 60)  # ranges pushed and popped, or started and ended; others are marks
+# Of damaged files not even the messages can always be decoded.
+_ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
+_VERSION = re.compile(r"_v\d+(_pt[sd]+z)?$")
+# As CUPTI numbers them, for exports without the tables that say so.
+_COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
+_DIRECTIONS = {"HtoD": "from host", "HtoA": "from host", "DtoH": "to host", "AtoH": "to host"}
+_DIRECTIONS |= {"PtoP": "to a peer", "DtoD": "within"}
+_MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
+
+
+def read_export(path: Path) -> Trace:
+    """What an export of Nsight Systems says.
+
+    Raises:
+        TraceError: It is no such export, has no work of a GPU and no range, or can't be opened.
+    """
+    # Neither locked nor changed, and no other file is made beside it.
+    place = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(place, uri=True)) as connection:
+            return _trace(_Export(connection))
+    except _ERRORS as error:
+        msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
+        raise TraceError(msg) from error
+
+
+class _Export:
+    """An open export: rows as the tables have them, up to the first damage."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
+        self.damage: list[str] = []
+        self.complaints = Complaints()
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        self.tables = {str(name) for (name,) in listed}
+        self._strings = dict(self.rows("StringIds", "id", "value"))
+        found = [
+            pid
+            for table in (_KERNELS, _COPIES, _FILLS, _GRAPHS)
+            for (pid,) in self.rows(table, "globalPid", distinct=True)
+            if isinstance(pid, int)
+        ]
+        self.several = len(set(found)) > 1
+        self._contexts: dict[str, Any] = {}
+
+    def rows(self, table: str, *columns: str, distinct: bool = False) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table, with None for columns that its version does not have."""
+        if table not in self.tables:
+            return
+        try:
+            known = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
+            wanted = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
+            how = "SELECT DISTINCT" if distinct else "SELECT"
+            yield from self._connection.execute(f'{how} {wanted} FROM "{table}"')
+        except _ERRORS as error:
+            self.damage.append(f"The table {table} was read in part only: {_words(error)}.")
+
+    def whole(self) -> None:
+        """Look for damage that reading does not meet, such as pages that count too few rows."""
+        try:
+            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+        except _ERRORS as error:
+            found = error
+        if found != "ok":
+            self.damage.append(f"The database is damaged; rows may be missing: {_words(found)}.")
+
+    def name(self, *keys: Any) -> str:
+        """The first of some keys that is the number of a string."""
+        words = (self._strings.get(key) for key in keys if isinstance(key, int))
+        return clean(next((word for word in words if isinstance(word, str)), "unnamed"))
+
+    def process(self, serial: Any) -> str:
+        """What names of one process among several begin with."""
+        # The serial number of a thread is that of its process and its own 24 bits.
+        known = self.several and isinstance(serial, int)
+        return f"process {serial >> 24 & 0xFFFFFF} " if known else ""
+
+    def thread(self, serial: Any) -> str:
+        """A thread in words."""
+        known = isinstance(serial, int)
+        return f"{self.process(serial)}thread {serial & 0xFFFFFF if known else 'unknown'}"
+
+    def launch(self, serial: Any, correlation: Any) -> tuple[str, int] | None:
+        """By what a call and what it asked for know each other."""
+        return (self.process(serial), correlation) if isinstance(correlation, int) else None
+
+    def place(self, device: Any, context: Any, stream: Any, pid: Any) -> tuple[str, str]:
+        """The GPU and the stream in words; empty if the row does not say."""
+        if not (isinstance(device, int) and isinstance(stream, int)):
+            return "", ""
+        gpu = f"{self.process(pid)}GPU {device}"
+        # Contexts number their streams each for itself.
+        first = self._contexts.setdefault(gpu, context)
+        return gpu, f"stream {stream}" + (f" of context {context}" if context != first else "")
+
+
+def _trace(export: _Export) -> Trace:
+    export.whole()
+    jobs = [*_kernels(export), *_fills(export), *_copies(export), *_graphs(export)]
+    trace = evidence_of(jobs, _calls(export), _ranges(export), export.complaints, zero_us=0.0)
+    if not (trace.activities or trace.ranges):
+        _refuse(export, trace)
+    whole = sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities)
+    remarks = list(dict.fromkeys(export.damage))
+    if whole:
+        remarks.append(
+            f"{whole:,} launches of CUDA graphs are one piece each, whatever they hold: profile "
+            f"with --cuda-graph-trace=node to see inside."
+        )
+    warnings = (*trace.warnings, *remarks)
+    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
+
+
+def _calls(export: _Export) -> Iterator[Row]:
+    columns = ("nameId", "globalTid", "start", "end", "correlationId")
+    names: dict[Any, str] = {}
+    for table in _CALLS:
+        for key, serial, start, end, correlation in export.rows(table, *columns):
+            if key not in names:
+                names[key] = _VERSION.sub("", export.name(key))
+            launch = export.launch(serial, correlation)
+            yield Row(names[key], export.thread(serial), *_times(start, end), launch)
+
+
+_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "globalPid", "correlationId")
+_GRAPH = "CUDA graph "
+
+
+def _kernels(export: _Export) -> Iterator[Job]:
+    for *row, whole, short in export.rows(_KERNELS, *_COLUMNS, "demangledName", "shortName"):
+        name = export.name(whole, short)
+        yield _job(export, name, kernel_kind(name), row)
+
+
+def _fills(export: _Export) -> Iterator[Job]:
+    for row in export.rows(_FILLS, *_COLUMNS):
+        yield _job(export, "Memset", "compute", row)
+
+
+def _graphs(export: _Export) -> Iterator[Job]:
+    for *row, number_ in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
+        yield _job(export, f"{_GRAPH}{number_}", "compute", row)
+
+
+def _copies(export: _Export) -> Iterator[Job]:
+    labels = _MEMORY_KINDS | dict(export.rows("ENUM_CUDA_MEM_KIND", "id", "label"))
+    columns = ("bytes", "copyKind", "srcKind", "dstKind")
+    for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
+        ends = [clean(str(labels.get(end, "unknown"))) for end in (source, target)]
+        code = _COPY_KINDS.get(kind, "of another kind")
+        job = _job(export, f"Memcpy {code} ({' -> '.join(ends)})", "copy", row)
+        memory = [end.lower() for end in ends if end in ("Pageable", "Pinned")]
+        yield job._replace(
+            lane=f"{job.gpu} copies {_DIRECTIONS.get(code, 'of another kind')}",
+            size_bytes=size if isinstance(size, int) and size >= 0 else None,
+            memory=memory[0] if memory else None,
+        )
+
+
+def _job(export: _Export, name: str, kind: str, row: list[Any] | tuple[Any, ...]) -> Job:
+    start, end, device, context, stream, pid, correlation = row
+    gpu, queue = export.place(device, context, stream, pid)
+    launch = export.launch(pid, correlation)
+    return Job(name, kind, gpu, queue, f"{gpu} {queue}", *_times(start, end), launch)
+
+
+def _ranges(export: _Export) -> Iterator[Row]:
+    columns = ("start", "end", "eventType", "text", "textId", "globalTid")
+    unended = 0
+    for start, end, kind, text, key, serial in export.rows(_RANGES, *columns):
+        if kind is not None and kind not in _ENDED:
+            continue
+        if end is None:
+            unended += 1
+            continue
+        name = clean(text) if isinstance(text, str) else export.name(key)
+        yield Row(name, export.thread(serial), *_times(start, end))
+    if unended:
+        export.damage.append(f"{unended:,} NVTX ranges have no end, and were left out.")
+
+
+def _words(found: object) -> str:
+    return " ".join(f"{found:.200}".split()) if isinstance(found, str) else _words(str(found))
+
+
+def _times(start: Any, end: Any) -> tuple[float, float]:
+    """Start and duration in microseconds, from nanoseconds."""
+    if isinstance(start, int) and isinstance(end, int):
+        return start / 1e3, (end - start) / 1e3  # exact before it is a float
+    return number(start) / 1e3, (number(end) - number(start)) / 1e3
+
+
+def _refuse(export: _Export, trace: Trace) -> None:
+    ours = export.tables & {"StringIds", _KERNELS, _COPIES, _RANGES, *_CALLS}
+    if export.damage or trace.warnings:
+        why = "nothing of it can be used: " + " ".join((*export.damage, *trace.warnings))
+    elif ours:
+        why = (
+            "it is an export of Nsight Systems without work of a GPU or NVTX ranges. Profile with "
+            "nsys profile --trace=cuda,nvtx"
+        )
+    else:
+        listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+        why = (
+            f"it is an SQLite database, but not one of Nsight Systems: its tables are {listed}. "
+            f"Expected {_KERNELS}, as nsys export --type sqlite writes it"
+        )
+    msg = f"{why.rstrip('.')}."
+    raise TraceError(msg)

@@ -1,0 +1,154 @@
+"""Profiler: run some work once under torch.profiler, and get its timeline, checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.profiler import record_function
+
+from autopar.device import synchronize
+from autopar.machine import processor_names
+from autopar.ranges import annotate
+from autopar.timeline.span import Span, Timeline
+
+if TYPE_CHECKING:
+    from torch.profiler import profile
+
+Event = dict[str, Any]
+
+_MARK = "autopar: the host's clock"
+_MARKS = 5  # the narrowest of these windows aligns the two clocks
+
+
+def timeline_of(fn: Callable[[], object]) -> Timeline:
+    """Run `fn()` once under `torch.profiler` and return what ran when.
+
+    Lanes are each GPU's streams and copy directions, and the host thread for ranges made with
+    `annotate`. Times are on the host's clock (`time.perf_counter`). If `fn` returns a Timeline on
+    that clock, as `timeline_of_handles` makes one from CPU lanes, its spans are merged in.
+
+    Raises:
+        RuntimeError: The profiler's record contradicts itself (a kernel that starts before its
+            launch, has no duration, or overlaps another of its stream), so no figure of it
+            could be trusted.
+    """
+    _start_profiler()
+    synchronize()
+    with _session() as session:
+        marks = [_mark() for _ in range(_MARKS)]
+        returned = fn()
+        synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        session.export_chrome_trace(str(path))
+        events = json.loads(path.read_text())["traceEvents"]
+    offset_s, error_s = _host_offset(events, marks)
+    origin = f"measured live on {processor_names()}"
+    timeline = Timeline(spans_of_events(events, offset_s), error_s, origin)
+    return timeline.merged(returned) if isinstance(returned, Timeline) else timeline
+
+
+def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline]:
+    """Run several ways, one after the other, in one session; return a timeline for each.
+
+    A session of the profiler may take seconds to start and to read, so one for all is quicker than
+    `timeline_of` for each. Devices are idle before each way, and have finished after it. What was
+    named with `annotate` is not part of these timelines.
+
+    Args:
+        ways: Label to work, which may return a Timeline, as in `timeline_of`.
+
+    Raises:
+        RuntimeError: As `timeline_of` does.
+    """
+
+    def one_by_one() -> Timeline:
+        own = Timeline(())
+        for label, way in ways.items():
+            with annotate(label):
+                returned = way()
+                synchronize()
+            if isinstance(returned, Timeline):
+                own = own.merged(returned)
+            del returned  # outside of the range, and before the next way needs memory
+        return own
+
+    whole = timeline_of(one_by_one)
+    return {label: whole.within(label)[0] for label in ways}
+
+
+def spans_of_events(events: list[Event], offset_s: float = 0.0) -> tuple[Span, ...]:
+    """Spans of kernels, copies and annotated ranges in a profiler's Chrome trace events.
+
+    Args:
+        events: The `traceEvents` of the trace.
+        offset_s: Added to every time.
+
+    Raises:
+        RuntimeError: The events contradict each other.
+    """
+    from autopar.traces.check import HOST  # only those who profile need these
+    from autopar.traces.chrome import trace_of
+
+    trace = trace_of(events, zero_us=0.0)
+    for where, doubt in trace.doubts.items():
+        if where == HOST:
+            continue  # of calls no figure is made here
+        msg = f"{doubt} No figure is given of it; run it again."
+        raise RuntimeError(msg)
+    spans = [activity.span for activity in trace.activities]
+    # One lane for all threads: workers have lanes of their own.
+    spans += [replace(span, lane="host") for span in trace.ranges if span.name != _MARK]
+    return tuple(
+        replace(span, start_s=offset_s + span.start_s, end_s=offset_s + span.end_s)
+        for span in spans
+    )
+
+
+def _host_offset(events: list[Event], marks: list[tuple[float, float]]) -> tuple[float, float]:
+    """What to add to the trace's seconds to get the host's clock, and the error of that.
+
+    A mark's start in the trace lies somewhere between the two host readings round it.
+    """
+    starts = sorted(event["ts"] / 1e6 for event in events if event.get("name") == _MARK)
+    windows = zip(starts, marks, strict=True)
+    start_s, (before_s, after_s) = min(windows, key=lambda window: window[1][1] - window[1][0])
+    return (before_s + after_s) / 2 - start_s, (after_s - before_s) / 2
+
+
+def _mark() -> tuple[float, float]:
+    before_s = time.perf_counter()
+    with record_function(_MARK):
+        pass
+    return before_s, time.perf_counter()
+
+
+def _session() -> profile:
+    from torch.profiler import ProfilerActivity, profile  # slow to import, and seldom wanted
+
+    # Let go of CUPTI when a session ends: else all later launches take longer (4 us on an H100).
+    os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    return profile(activities=activities, acc_events=True)
+
+
+_started = False
+
+
+def _start_profiler() -> None:
+    """Run an empty session first: the process's first one spends its time on setting up."""
+    global _started
+    if not _started:
+        with _session():
+            _mark()
+        _started = True

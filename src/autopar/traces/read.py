@@ -1,0 +1,157 @@
+"""Trace file: anyone's, told apart by what is in it."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import gzip
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, cast
+
+from autopar.timeline.span import Timeline
+from autopar.traces.chrome import trace_of
+from autopar.traces.events import Events
+from autopar.traces.trace import Trace, TraceError
+
+_SQLITE = b"SQLite format 3\0"
+_GZIP = b"\x1f\x8b"
+_EXPECTED = (
+    "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
+    "Systems, or a file of autopar.write_trace"
+)
+# What else is given by mistake: how it begins, and what to do.
+_OTHERS = (
+    (b"PK", "it is a zip archive; unpack it first"),
+    (b"\x80", "it is a pickle, such as of torch.cuda.memory; export a Chrome trace instead"),
+    (b"\xff\xfe", "it is UTF-16 text; save it as UTF-8"),
+    (b"\xfe\xff", "it is UTF-16 text; save it as UTF-8"),
+    (b"<", "it is a page of HTML or XML, perhaps of a failed download"),
+)
+_REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+
+
+def read_trace(path: str | os.PathLike[str]) -> Timeline:
+    """Read what ran when from a profiler's trace file.
+
+    Reads the Chrome traces of `torch.profiler` (plain or gzipped), the SQLite exports of Nsight
+    Systems, and what `write_trace` wrote, told apart by content. What was left out is given as
+    warnings. A GPU whose records contradict themselves (a start of zero, a kernel before its
+    launch, an overlap within a stream) is left out as a whole, as no figure of it could be
+    trusted.
+
+    Args:
+        path: The file; of several ranks each has its own.
+
+    Raises:
+        TraceError: It is no such file, nothing is in it, or nothing in it can be trusted.
+        OSError: It can't be opened.
+
+    >>> import tempfile
+    >>> from autopar import Span, Timeline, write_trace
+    >>> run = Timeline((Span("mm", "stream", 0.0, 2.0), Span("D2H", "bus", 1.0, 3.0, "copy")))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_trace(run, f"{folder}/run.json")
+    ...     read_trace(f"{folder}/run.json").hidden()
+    0.5
+    """
+    trace = read_evidence(path)
+    for words in trace.warnings:
+        warnings.warn(f"{os.fspath(path)}: {words}", stacklevel=2)
+    kept = tuple(each for each in trace.activities if each.gpu not in trace.doubts)
+    if trace.activities and not kept:
+        why = " ".join(dict.fromkeys(trace.doubts.values()))
+        msg = f"{os.fspath(path)!r} has nothing that can be trusted: {why} Profile again."
+        raise TraceError(msg)
+    return replace(trace, activities=kept).timeline
+
+
+def read_evidence(path: str | os.PathLike[str]) -> Trace:
+    """Read what a trace file says, with what is wrong with it; see `read_trace`.
+
+    Raises:
+        TraceError: It is no such file, or nothing is in it.
+        OSError: It can't be opened.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            msg = "it is a folder; name the trace files in it."
+            raise TraceError(msg)
+        with uncollected():
+            return _read(path)
+    except TraceError as error:
+        msg = f"{str(path)!r} can't be read as a trace: {error}"
+        raise TraceError(msg) from None
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Spare the garbage collector looking through millions of spans, none of them garbage."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _read(path: Path) -> Trace:
+    with path.open("rb") as file:
+        start = file.read(64)
+    if not start:
+        msg = "it is empty. Export it again, after the profiler has stopped."
+        raise TraceError(msg)
+    if start.startswith(_SQLITE):
+        from autopar.traces.nsys import (
+            read_export,  # its sqlite3 is slow to import, and seldom wanted
+        )
+
+        return read_export(path)
+    if start.startswith(_GZIP):
+        with gzip.open(path) as unpacked:
+            return _read_json(cast(IO[bytes], unpacked), path)
+    with path.open("rb") as file:
+        return _read_json(file, path)
+
+
+def _read_json(file: IO[bytes], path: Path) -> Trace:
+    with io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace") as text:
+        events = Events(text)
+        try:
+            trace = trace_of(events, events.header)
+        except TraceError as error:
+            raise _clearer(error, events, path) from None
+    if events.damage:
+        cut = f"The file is damaged: {events.damage}. All figures are of what comes before."
+        return replace(trace, warnings=(cut, *trace.warnings))
+    return trace
+
+
+def _clearer(error: TraceError, events: Events, path: Path) -> TraceError:
+    """What is wrong with a file of which no event could be used."""
+    if events.found and events.damage:
+        return TraceError(
+            f"it is damaged: {events.damage}. Nothing before that can be used: {error} Export it "
+            f"again."
+        )
+    if events.found:
+        return error
+    if path.name.endswith(_REPORTS):
+        return TraceError(
+            f"it is a report of Nsight Systems in its own format; run `nsys export --type sqlite "
+            f"{path.name}` and read what that writes."
+        )
+    with path.open("rb") as file:
+        start = file.read(64)
+    why = next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")
+    if not why and events.header:
+        keys = ", ".join(f"{key!r:.40}" for key in list(events.header)[:5])
+        why = f"it is JSON, but no trace: it has {keys}, and no list of traceEvents"
+    damage = f" ({events.damage})" if events.damage else ""
+    return TraceError(f"{why or f'it is of no format known here{damage}'}. {_EXPECTED}.")

@@ -1,0 +1,187 @@
+"""Usage: what each GPU of a trace did, as seconds that follow from unions of intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import compress
+
+import numpy as np
+
+from autopar.timeline.groups import grouped
+from autopar.timeline.intervals import (
+    Intervals,
+    as_array,
+    at_once,
+    clipped,
+    common,
+    covered,
+    intervals_of,
+    length_s,
+    overlapping,
+    without,
+)
+from autopar.timeline.span import Span
+from autopar.traces.trace import Activity, Trace
+
+OTHER_LANES = "lanes of no GPU"
+
+
+@dataclass(frozen=True, eq=False)
+class Usage:
+    """What one GPU did within a window of time."""
+
+    name: str  # which GPU; `OTHER_LANES` where it is none
+    activities: tuple[Activity, ...]  # by start
+    window: Intervals  # the set of times that counts: what is not covered there is idle
+
+    @cached_property
+    def lanes(self) -> dict[str, Intervals]:
+        """Lane -> the set of times in which it was busy, in the order of their first work."""
+        return _sets(self.activities, lambda each: each.span.lane)
+
+    @cached_property
+    def kinds(self) -> dict[str, Intervals]:
+        """Kind of work -> the set of times in which there was some."""
+        return _sets(self.activities, lambda each: each.span.kind)
+
+    @cached_property
+    def busy(self) -> Intervals:
+        """When anything ran."""
+        return covered(_intervals(self.activities))
+
+    @cached_property
+    def idle(self) -> Intervals:
+        """The gaps: when nothing ran."""
+        return without(self.window, self.busy)
+
+    @cached_property
+    def at_once(self) -> dict[int, float]:
+        """For how many seconds 0, 1, 2, ... lanes were busy."""
+        return at_once(list(self.lanes.values()), self.window)
+
+    @property
+    def compute(self) -> Intervals:
+        """When it computed."""
+        return self.kinds.get("compute", as_array([]))
+
+    def busy_s(self, kind: str) -> float:
+        """Seconds in which there was work of a kind."""
+        return length_s(self.kinds[kind]) if kind in self.kinds else 0.0
+
+    def hidden_s(self, kind: str) -> float:
+        """Seconds in which work of a kind ran, and compute did too, on this GPU."""
+        return length_s(common(self.kinds[kind], self.compute)) if kind in self.kinds else 0.0
+
+    def exposed_s(self, activities: Iterable[Activity]) -> float:
+        """Seconds in which some of these ran, and no compute on this GPU."""
+        return length_s(without(covered(_intervals(activities)), self.compute))
+
+    @cached_property
+    def bound(self) -> tuple[str, float]:
+        """The busiest resource, in words, and for how many seconds it was busy.
+
+        Compute is one resource and so is communication; each direction of copies is one.
+        """
+        copies_last = sorted(self.activities, key=lambda each: each.span.kind == "copy")
+        sets = _sets(copies_last, lambda a: a.span.lane if a.span.kind == "copy" else a.span.kind)
+        busiest = max(sets, key=lambda name: length_s(sets[name]))
+        return busiest, length_s(sets[busiest])
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The part of a trace that a report is of."""
+
+    trace: Trace  # what lies in the window, spans cut at its edges
+    window: Intervals  # the set of times that counts
+    start_s: float  # what times are given from: where the whole trace begins
+    # One for each GPU whose times are not in doubt, then one for other lanes that did something.
+    usages: tuple[Usage, ...]
+    range_name: str | None = None  # the range that limits it, if one does
+    occurrences: int = 0  # of that range
+
+    @cached_property
+    def nothing(self) -> Intervals:
+        """When no lane had any work."""
+        return without(self.window, covered(_intervals(self.trace.activities)))
+
+
+def view_of(trace: Trace, range_name: str | None = None) -> View:
+    """Look at a whole trace, or at one named range of it.
+
+    Each occurrence of the range counts from its start to its end, or to the end of the last work
+    that was launched in it where that is later: the host does not wait for its GPUs.
+
+    What is in doubt is left out: all work of a GPU whose times can't be right, and calls, launches
+    and ranges where those of the host can't.
+
+    Raises:
+        ValueError: There is no such range; the message names those there are.
+    """
+    trace = _beyond_doubt(trace)
+    work = _intervals(trace.activities)
+    starts_s = np.concatenate([work, intervals_of(trace.ranges), intervals_of(trace.calls)])[:, 0]
+    named = [each for each in trace.ranges if each.name == range_name]
+    if range_name is None:
+        window = covered(as_array([(work[:, 0].min(), work[:, 1].max())] if len(work) else []))
+    elif named:
+        window = _with_its_work(covered(intervals_of(named)), trace.activities)
+        trace = _cut(trace, window)
+    else:
+        names = sorted({each.name for each in trace.ranges})
+        shown = ", ".join(map(repr, names[:20])) or "none"
+        more = f", and {len(names) - 20} more" if len(names) > 20 else ""
+        why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
+        msg = f"there is no range {range_name!r}; its ranges are: {shown}{more}.{why}"
+        raise ValueError(msg)
+    start_s = float(starts_s.min()) if len(starts_s) else 0.0
+    by_gpu = grouped(trace.activities, lambda each: each.gpu or OTHER_LANES)
+    gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
+    usages = tuple(Usage(name, tuple(by_gpu[name]), window) for name in gpus)
+    return View(trace, window, start_s, usages, range_name, len(named))
+
+
+def _beyond_doubt(trace: Trace) -> Trace:
+    kept = tuple(each for each in trace.activities if each.gpu not in trace.doubts)
+    if "host" not in trace.doubts:
+        return replace(trace, activities=kept)
+    kept = tuple(replace(each, launch=None) for each in kept)
+    return replace(trace, activities=kept, calls=(), ranges=())
+
+
+def _cut(trace: Trace, window: Intervals) -> Trace:
+    """What of a trace lies within a set of times; spans that cross its edges are cut there."""
+    activities: list[Activity] = []
+    inside = overlapping(_intervals(trace.activities), window)
+    for each in compress(trace.activities, inside):
+        parts = _parts(each.span, window)
+        # Of a part of a copy nobody knows how much it moved.
+        cut = [replace(each, span=part, size_bytes=None) for part in parts]
+        activities += [each] if parts == [each.span] else cut
+    calls = tuple(compress(trace.calls, overlapping(intervals_of(trace.calls), window)))
+    ranges = tuple(part for each in trace.ranges for part in _parts(each, window))
+    return replace(trace, activities=tuple(activities), calls=calls, ranges=ranges)
+
+
+def _parts(span: Span, window: Intervals) -> list[Span]:
+    return [replace(span, start_s=start, end_s=end) for start, end in clipped(span, window)]
+
+
+def _with_its_work(window: Intervals, activities: Iterable[Activity]) -> Intervals:
+    """The window, and from each of its ranges on to the end of the work launched in it."""
+    times = as_array([(a.launch.start_s, a.span.end_s) for a in activities if a.launch])
+    place = np.searchsorted(window[:, 0], times[:, 0], side="right") - 1
+    launched_in_it = (place >= 0) & (window[place, 1] >= times[:, 0])
+    starts_s = window[place[launched_in_it], 0]
+    prolonged = np.column_stack((starts_s, times[launched_in_it, 1]))
+    return covered(np.concatenate((window, prolonged)))
+
+
+def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:
+    return {each: covered(_intervals(some)) for each, some in grouped(activities, name).items()}
+
+
+def _intervals(activities: Iterable[Activity]) -> Intervals:
+    return intervals_of(each.span for each in activities)

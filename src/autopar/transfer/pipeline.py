@@ -1,0 +1,431 @@
+"""Transfer: the pinned-memory copy pipeline between a device and the host, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import torch
+
+from autopar.device import present
+from autopar.lanes.handle import Handle
+from autopar.transfer.copy_stream import Waitable, copy_stream
+from autopar.transfer.layout import check_tensor
+from autopar.transfer.load import Load, wait_for_end
+from autopar.transfer.parcel import Parcels, ToDeviceParcels, ToHostParcels, lone_load
+from autopar.transfer.ring import Ring, ToDeviceRing, ToHostRing
+
+T = TypeVar("T")
+
+_MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
+_LEAST_BYTES = 1 << 15  # what the smallest item counts as: its handle takes memory, too
+SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
+_MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
+
+
+class CopyPipeline:
+    """Copies between a device and the host that run beside the computing, in bounded memory.
+
+    A context manager. Each direction has a ring of pinned slots, allocated at its first use. Host
+    tensors that are pinned already are copied without one. Any dtype, shape and stride comes out
+    bit for bit as from `.cpu()` or `.to(device)`. On the CPU the same calls copy on CPU lanes.
+
+    Whoever handed an item over may overwrite or free it once the next one is asked for: a generator
+    when it goes on after its `yield`, the owner of a list when the next result is there or the
+    iterator has ended or was closed, who called `to_host_async` at once. Names, views, arrays and
+    weak references that still lead to a tensor are taken into account.
+
+    Refused are tensors that require grad, as autograd is kept out, and those that are more, or
+    less, than plain memory: sparse, nested and quantized ones, subclasses such as DTensor. One
+    thread may use a pipeline at a time; several pipelines run at once, on one device or on many.
+
+    A process that ends, or forgets a pipeline, ends what that has under way, and needs no `close`
+    of a generator that holds it.
+
+    Args:
+        device: A GPU, or the CPU.
+        slots: Slots in a ring; twice as many items are under way at once, and three with one slot.
+        slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
+            tensors are copied in chunks, small ones share a slot.
+        threads: CPU threads that fill or empty the slots of one direction; half of the machine's
+            if not given, 16 at most.
+
+    Attributes:
+        device: The device.
+        slots: Slots in a ring.
+        slot_bytes: The size that a slot really has.
+
+    Raises:
+        ValueError: The device is not on this machine, or there are no slots, no bytes in them or
+            no threads.
+
+    >>> with CopyPipeline("cpu") as pipeline:
+    ...     [x.sum().item() for x in pipeline.to_host(torch.ones(3) * i for i in range(3))]
+    [0.0, 3.0, 6.0]
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str | int,
+        *,
+        slots: int = 3,
+        slot_bytes: int = SLOT_BYTES,
+        threads: int | None = None,
+    ) -> None:
+        self.device = present(device)
+        self.slots = _at_least_one("slots", slots, "slots in a ring, such as 3")
+        slot_bytes = _at_least_one("slot_bytes", slot_bytes, f"bytes, such as {SLOT_BYTES}")
+        self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
+        half = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
+        self._threads = half if threads is None else _at_least_one("threads", threads, "threads")
+        self._rings: dict[type[Ring], Ring] = {}
+        self._open, self._left = False, False
+        self._process = os.getpid()
+        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
+        self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
+        self._room = _Room(self._most_ahead * self.slot_bytes)
+        # Where nobody leaves it, as when a generator that holds it is never closed.
+        self._forgotten = weakref.finalize(self, _give_up, self._rings, self._process)
+
+    def to_host(
+        self,
+        tensors: Iterable[torch.Tensor],
+        out: Iterable[torch.Tensor] | None = None,
+        pin: bool = False,
+    ) -> Iterator[torch.Tensor]:
+        """Copy tensors to the host, while later ones are still computed.
+
+        Up to 2 x `slots` items (three with one slot) are asked for ahead of the one that is
+        yielded, or as many slots full of small ones. If anything else still leads to a tensor's
+        memory, as in `y = f(x); yield y`, or if it is a list's, it is cloned on the device first,
+        which `yield f(x)` does without.
+
+        Results belong to the caller. Small ones that travelled together share one block of
+        memory, as the parts of `torch.split` do: clone one to keep it without the others.
+
+        Args:
+            tensors: Tensors on the device; a generator may compute them as it goes.
+            out: Host tensors to copy into, one for each; none is touched again once its item was
+                yielded. Fresh memory costs page faults that memory used before does not.
+            pin: Return pinned tensors from torch's pool, which the copies land in directly.
+
+        Yields:
+            Host tensors in order, of the same dtypes, shapes and strides; those of `out` if given.
+
+        Raises:
+            ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
+                grad; a tensor of `out` is missing, or has another shape, dtype or device.
+            TypeError: An item is not a tensor, or not plain memory.
+            RuntimeError: The pipeline is not open, or in use by another thread.
+            Exception: What `tensors` raised, after the items before. Errors name their item.
+        """
+        return self._to_host(tensors, out, pin, "to_host")
+
+    def _to_host(
+        self,
+        tensors: Iterable[torch.Tensor],
+        out: Iterable[torch.Tensor] | None,
+        pin: bool,
+        verb: str,
+    ) -> Iterator[torch.Tensor]:
+        if pin and out is not None:
+            msg = "out and pin are both given; expected one: results go to out, or are allocated."
+            raise ValueError(msg)
+        source = _iterated(tensors, "tensors", "to_host_async(x), or [x], for a single tensor")
+        if out is not None:  # the rows of a single tensor will do
+            out = iter(out) if isinstance(out, torch.Tensor) else _iterated(out, "out", "a list")
+        with self._turn():
+            ring = self._ring(ToHostRing)
+            parcels = ToHostParcels(
+                *(ring.stream, self.slot_bytes, source),
+                given=_is_given(tensors),
+                out=out,
+                pin=pin and self.device.type == "cuda",
+                verb=verb,
+            )
+        return self._relay(ring, parcels)
+
+    def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
+        """Copy batches to the device, the next ones while the caller works on this one.
+
+        Up to 2 x `slots` batches (three with one slot) are asked for ahead of the one that is
+        yielded.
+
+        Results belong to the caller. Small ones of a batch share one block of memory: clone one to
+        keep it without the others.
+
+        Args:
+            batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a
+                DataLoader gives. What else is in them is passed on as it is; objects that hide
+                tensors in sets, keys or attributes are refused.
+
+        Yields:
+            The same, on the device, in order, for use on the caller's current stream.
+
+        Raises:
+            ValueError: A tensor is not on the host, or requires grad.
+            TypeError: A tensor is not plain memory, or hidden where nobody looks.
+            RuntimeError: The pipeline is not open, or in use by another thread.
+            Exception: What `batches` raised, after the items before. Errors name their item.
+        """
+        source = _iterated(batches, "batches", "[x] for a single batch")
+        with self._turn():
+            ring = self._ring(ToDeviceRing)
+            parcels = ToDeviceParcels(ring.stream, source, given=_is_given(batches))
+        return self._relay(ring, parcels)
+
+    def map(
+        self,
+        fn: Callable[[T], torch.Tensor],
+        batches: Iterable[T],
+        out: Iterable[torch.Tensor] | None = None,
+        pin: bool = False,
+    ) -> Iterator[torch.Tensor]:
+        """Copy batches to the device, call `fn` on each, and copy the results to the host.
+
+        All three run at once.
+
+        Args:
+            fn: Called with each batch on the device; returns a tensor there.
+            batches: As for `prefetch`.
+            out: As for `to_host`.
+            pin: As for `to_host`.
+
+        Yields:
+            Results on the host, in order.
+
+        Raises:
+            Exception: As `prefetch` and `to_host` do, and what `fn` raised.
+        """
+        if not callable(fn):
+            msg = f"fn is {fn!r}; expected a function. Write map(fn, batches), not map(fn(x))."
+            raise TypeError(msg)
+        on_device = self.prefetch(batches)
+        results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
+        return _closing(results, on_device)
+
+    def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
+        """Start the copy of one tensor, without waiting for it.
+
+        The tensor is cloned on the device first. Up to 2 x `slots` copies (three with one slot) are
+        under way, or as many slots full of small ones; the next call waits until the oldest is
+        done, which needs nobody to ask for its result.
+
+        Args:
+            tensor: On the device.
+            pin: Return a pinned tensor from torch's pool.
+
+        Returns:
+            A handle whose `result()` waits for the tensor on the host.
+
+        Raises:
+            ValueError: It is on another device, or requires grad.
+            TypeError: It is not a tensor, or not plain memory.
+            RuntimeError: The pipeline is not open, or in use by another thread.
+        """
+        with self._turn():
+            check_tensor(tensor, "tensor", self.device)
+            ring = self._ring(ToHostRing)
+            self._room.make(size_bytes := min(self.slot_bytes, max(_LEAST_BYTES, tensor.nbytes)))
+            load = lone_load(ring.stream, tensor, pin=pin and self.device.type == "cuda")
+            handle: Handle[torch.Tensor] = Handle("copy", ring.name, self.device, "copy")
+            handle.clock = ring.stream.clock()
+            load.handle = handle
+            ring.stream.outlives(next(load.device_tensors()))
+            ring.send(load)
+            self._room.take(size_bytes, load.end())
+            return handle
+
+    def __enter__(self) -> Self:
+        if self._open or self._left:
+            raise RuntimeError(self._not_open())
+        self._open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._open, self._left = False, True
+        rings = list(self._rings.values()) if self._process == os.getpid() else []
+        try:
+            for ring in rings:
+                if error is not None:
+                    ring.drop()
+                ring.finish()
+            while rings:
+                rings[-1].stop()
+                rings.pop()
+        except BaseException:  # Ctrl-C: what is under way is waited for, all the same
+            for ring in rings:
+                ring.drop()
+            for ring in rings:
+                ring.stop()
+            raise
+        finally:
+            self._rings.clear()
+            self._forgotten.detach()
+
+    def _relay(self, ring: Ring, parcels: Parcels) -> Iterator[Any]:
+        """Keep items under way, and yield them in order."""
+        moving: deque[Load] = deque()
+        coming = iter(parcels)
+        ahead = parcels.ahead_at_first
+        try:
+            while True:
+                with self._turn():
+                    ahead = min(2 * ahead, self._most_ahead)
+                    for load in itertools.islice(coming, ahead - len(moving)):
+                        moving.append(load)
+                        ring.send(load)
+                        del load
+                    if not moving:
+                        parcels.raise_failure()
+                        return
+                    items = deque(parcels.unpack(moving[0]))
+                    moving.popleft()  # not before, or nobody would give it up after Ctrl-C
+                while items:
+                    yield items.popleft()  # and keep none, so that the caller can free it
+        finally:
+            if self._process == os.getpid():  # else nobody is there to be waited for
+                for load in moving:
+                    load.abandon()
+                parcels.give_back()
+
+    def _ring(self, kind: type[Ring]) -> Ring:
+        ring = self._rings.get(kind)
+        if ring is not None and ring.started:
+            return ring
+        if ring is not None:  # Ctrl-C came as it was opened
+            ring.stop()
+        ring = self._rings[kind] = self._new_ring(kind)  # so that it is stopped, come what may
+        try:
+            ring.start()
+        except RuntimeError:
+            del self._rings[kind]
+            ring.stop()
+            raise
+        if self._left:  # meanwhile, by another thread
+            ring.stop()
+            raise RuntimeError(self._not_open())
+        return ring
+
+    def _new_ring(self, kind: type[Ring]) -> Ring:
+        name = f"{self.device} {kind.direction}"
+        try:
+            stream = copy_stream(self.device)
+            return kind(name, stream, self.slots, self.slot_bytes, self._threads)
+        except (RuntimeError, MemoryError) as error:
+            size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
+            error.add_note(f"while pinning {size}; give fewer slots or a smaller slot_bytes")
+            raise
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One thread at a time; the same thread may come again, as in a generator."""
+        turn, mine = (threading.get_ident(),), True
+        try:
+            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
+            mine = holder is turn
+            if holder != turn:
+                msg = (
+                    f"the pipeline on {self.device} is in use by another thread; expected one "
+                    f"thread at a time. Make a pipeline for each thread."
+                )
+                raise RuntimeError(msg)
+            if not self._open or self._process != os.getpid():
+                raise RuntimeError(self._not_open())
+            if torch._C._functorch.peek_interpreter_stack() is not None:
+                msg = (
+                    f"the pipeline on {self.device} is used inside of a transform of torch.func, "
+                    f"where tensors have no memory. Copy before it or behind it."
+                )
+                raise RuntimeError(msg)
+            yield
+        finally:
+            if mine:
+                self._turns.clear()
+
+    def _not_open(self) -> str:
+        state = "was left" if self._left else "is open" if self._open else "is not open yet"
+        if self._process != os.getpid():
+            state = "is another process's"
+        return (
+            f"the pipeline on {self.device} {state}; it works inside one `with` block. "
+            f"Make a new one: with CopyPipeline({str(self.device)!r}) as pipeline: ..."
+        )
+
+
+class _Room:
+    """How much may be under way of what is copied one by one, and what is.
+
+    Args:
+        size_bytes: All of it.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._left_bytes = size_bytes
+        self._taken: deque[tuple[int, Waitable]] = deque()
+
+    def make(self, size_bytes: int) -> None:
+        """Wait until there is room, for what was there first; slots are emptied by themselves."""
+        while self._taken and (self._left_bytes < size_bytes or self._taken[0][1].query()):
+            wait_for_end(self._taken[0][1])
+            self._left_bytes += self._taken[0][0]
+            self._taken.popleft()
+
+    def take(self, size_bytes: int, end: Waitable) -> None:
+        """Note that so much is under way until an end."""
+        self._left_bytes -= size_bytes
+        self._taken.append((size_bytes, end))
+
+
+def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
+    """An iterator, refused for what could only be a mistake."""
+    if isinstance(values, torch.Tensor):
+        msg = f"{name} is a single tensor; expected an iterable of them. Pass {instead}."
+        raise TypeError(msg)
+    if not isinstance(values, Iterable):
+        msg = f"{name} is {values!r}; expected an iterable, such as a list or a generator."
+        raise TypeError(msg)
+    if inspect.isgenerator(values) and values.gi_running:
+        msg = f"{name} is a generator that is running already; expected one that is suspended."
+        raise ValueError(msg)
+    return iter(values)
+
+
+def _give_up(rings: dict[type[Ring], Ring], process: int) -> None:
+    if process == os.getpid():
+        for ring in list(rings.values()):
+            ring.give_up()
+
+
+def _is_given(values: Iterable[Any]) -> bool:
+    """Whether all items are there already; a subclass may make them as it is iterated over."""
+    return type(values) in (list, tuple)
+
+
+def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
+    """Yield the results, and close their source's generator whatever happens."""
+    try:
+        yield from results
+    finally:
+        if inspect.isgenerator(source):
+            source.close()
+
+
+def _at_least_one(name: str, value: int, what: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        msg = f"{name} is {value!r}; expected at least one, as a whole number of {what}."
+        raise ValueError(msg)
+    return value

@@ -1,0 +1,40 @@
+"""Showing a thing once: printed at a terminal, returned to a page."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from autopar.display.show import RICH, rich, show
+
+
+@pytest.fixture(autouse=True)
+def _at_a_terminal(monkeypatch):
+    monkeypatch.delenv(RICH, raising=False)
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+
+
+def ipython(shell):
+    return SimpleNamespace(get_ipython=lambda: shell)
+
+
+def test_at_a_terminal_it_is_printed_and_returned(capsys):
+    thing = object()
+    assert show(thing) is thing
+    assert capsys.readouterr().out == f"{thing}\n\n"
+
+
+@pytest.mark.parametrize("where", ["docs", "notebook"])
+def test_on_a_page_it_is_only_returned(monkeypatch, capsys, where):
+    if where == "docs":
+        monkeypatch.setenv(RICH, "1")
+    else:
+        monkeypatch.setitem(sys.modules, "IPython", ipython(object()))
+    assert rich()
+    assert show("a table") == "a table"
+    assert capsys.readouterr().out == ""
+
+
+def test_ipython_that_was_only_imported_shows_nothing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython", ipython(None))
+    assert not rich()

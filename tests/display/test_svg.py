@@ -1,0 +1,377 @@
+"""Drawings: where bars stand, what the words say, and that a page comes out the same twice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+
+from autopar.display.shapes import MANY_SPANS, thinned, ticks
+from autopar.display.svg import Drawing, draw
+from autopar.display.text import picture, sentences
+from autopar.timeline.chrome_trace import trace_events
+from autopar.timeline.span import Span, Timeline
+
+RECORDED = "recorded on 2 x NVIDIA H200, 2026-11-21, torch 2.11.0"
+STREAM, BUS = "GPU 0 stream 7", "GPU 0 D2H"
+PRODUCT_S, COPY_S, COUNT, START_S = 2.62e-3, 1.16e-3, 50, 100.0
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def pipeline(first_copy_s: float, step_s: float, origin: str = RECORDED) -> Timeline:
+    products = [
+        Span(f"gemm {i}", STREAM, START_S + i * PRODUCT_S, START_S + (i + 1) * PRODUCT_S)
+        for i in range(COUNT)
+    ]
+    starts = [START_S + first_copy_s + i * step_s for i in range(COUNT)]
+    copies = [Span(f"copy {i}", BUS, t, t + COPY_S, "copy") for i, t in enumerate(starts)]
+    return Timeline(tuple(products + copies), origin=origin)
+
+
+serial = pipeline(COUNT * PRODUCT_S, COPY_S)
+overlapped = pipeline(PRODUCT_S, PRODUCT_S)
+both = draw({"serial": serial, "overlapped": overlapped}, title="E3", limit_s=0.1321)
+
+
+def parsed(drawing: Drawing) -> ET.Element:
+    return ET.fromstring(drawing._repr_html_().replace("&nbsp;", " "))
+
+
+def svg_of(drawing: Drawing) -> ET.Element:
+    svg = parsed(drawing).find(f"{SVG}svg")
+    assert svg is not None
+    return svg
+
+
+def title_of(rect: ET.Element) -> str:
+    return rect.findtext(f"{SVG}title") or ""
+
+
+def bars(drawing: Drawing) -> list[ET.Element]:
+    return [rect for rect in svg_of(drawing).iter(f"{SVG}rect") if title_of(rect)]
+
+
+def share(element: ET.Element, attribute: str) -> float:
+    value = element.get(attribute, "")
+    assert value.endswith("%")
+    return float(value[:-1]) / 100
+
+
+def words_of(drawing: Drawing) -> str:
+    caption = parsed(drawing).find("figcaption")
+    assert caption is not None
+    return " ".join("".join(caption.itertext()).split())
+
+
+def test_bars_stand_where_their_spans_do_on_one_scale() -> None:
+    rects = bars(both)
+    assert len(rects) == 4 * COUNT
+    whole_s = serial.makespan_s  # the longer panel; the shorter has the same scale
+    for timeline, of_panel in ((serial, rects[: 2 * COUNT]), (overlapped, rects[2 * COUNT :])):
+        by_name = {title_of(rect).split(":")[0]: rect for rect in of_panel}
+        assert len(by_name) == len(timeline.spans)
+        for span in timeline.spans:
+            rect = by_name[span.name]
+            start_s = span.start_s - START_S
+            assert share(rect, "x") == pytest.approx(start_s / whole_s, abs=1e-6)
+            assert share(rect, "width") == pytest.approx(span.duration_s / whole_s, abs=1e-6)
+
+
+def test_lanes_lie_under_one_another_without_touching() -> None:
+    heights = sorted({(float(r.get("y", "")), float(r.get("height", ""))) for r in bars(both)})
+    assert len(heights) == 4
+    for (upper, height), (lower, _) in pairwise(heights):
+        assert upper + height + 12 <= lower  # a lane's name fits between
+    labels = [text.text for text in svg_of(both).iter(f"{SVG}text")]
+    assert [one for one in labels if one in (STREAM, BUS)] == [STREAM, BUS] * 2
+    assert "serial: 189.0 ms" in labels
+    assert "overlapped: 132.2 ms" in labels
+
+
+def test_kinds_differ_in_colour_in_height_and_by_hatching() -> None:
+    looks = {}
+    for group in svg_of(both).iter(f"{SVG}g"):
+        rect = group.find(f"{SVG}rect")
+        assert rect is not None
+        looks[group.get("class")] = (group.get("style", ""), rect.get("height"))
+    assert looks.keys() == {"autopar-compute", "autopar-copy"}
+    assert "fill:var(--autopar-compute, #3b76c4)" in looks["autopar-compute"][0]
+    pattern = re.search(r"fill:url\(#([\w-]+)\)", looks["autopar-copy"][0])
+    assert pattern is not None
+    hatch = svg_of(both).find(f".//{SVG}pattern[@id='{pattern[1]}']")
+    assert hatch is not None
+    assert "var(--autopar-copy, #d9822b)" in ET.tostring(hatch, encoding="unicode")
+    assert looks["autopar-compute"][1] != looks["autopar-copy"][1]
+
+
+def test_legend_has_the_kinds_that_there_are() -> None:
+    def legend(drawing: Drawing) -> set[str | None]:
+        texts = {text.text for text in svg_of(drawing).iter(f"{SVG}text")}
+        return texts & {"compute", "copy", "host"}
+
+    assert legend(both) == {"compute", "copy"}
+    assert legend(draw(Timeline((Span("wait", "main", 0, 1, "host"),)), title="t")) == {"host"}
+
+
+def test_the_limit_is_a_dashed_line_at_its_time() -> None:
+    line = svg_of(both).find(f".//{SVG}line[@class='autopar-limit']")
+    assert line is not None
+    assert share(line, "x1") == share(line, "x2") == pytest.approx(0.1321 / serial.makespan_s)
+    assert line.get("stroke-dasharray")
+    assert "limit 132.1 ms" in [text.text for text in svg_of(both).iter(f"{SVG}text")]
+    without = draw(serial, title="E3")
+    assert svg_of(without).find(f".//{SVG}line[@class='autopar-limit']") is None
+
+
+def test_a_limit_beyond_the_end_widens_the_scale() -> None:
+    rect = bars(draw(Timeline((Span("a", "lane", 5, 6),)), title="t", limit_s=4.0))[0]
+    assert (rect.get("x"), rect.get("width")) == ("0%", "25%")
+
+
+def test_axis_has_round_times_from_zero() -> None:
+    axis = {t.text: share(t, "x") for t in svg_of(both).iter(f"{SVG}text") if t.get("text-anchor")}
+    axis.pop("limit 132.1 ms")
+    assert list(axis) == ["0 ms", "50 ms", "100 ms", "150 ms"]
+    for label, x in axis.items():
+        assert label is not None
+        assert x == pytest.approx(float(label.split()[0]) / 189.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("scale_s", [1e-6, 3.3e-5, 0.05, 0.1, 0.3, 0.189, 1.0, 7.0, 59.9])
+def test_ticks_are_few_and_lie_within(scale_s: float) -> None:
+    steps = ticks(scale_s)
+    assert 2 < len(steps) <= 6
+    assert steps[0] == 0
+    assert steps[-1] <= scale_s * (1 + 1e-6)
+    assert steps[-1] + steps[1] > scale_s
+
+
+def test_hover_and_words_say_the_figures() -> None:
+    titles = [title_of(rect) for rect in bars(both)]
+    assert titles[1] == "gemm 1: 2.620 ms, from 2.6 to 5.2 ms"
+    words = words_of(both)
+    assert (
+        f"serial: 189.0 ms from the first start to the last end. Busy: {STREAM} 131.0 ms" in words
+    )
+    assert f"{BUS} 58.00 ms. Copies 0.0 % hidden behind compute." in words
+    # All but the last copy run behind a product.
+    assert f"Copies {100 * (COUNT - 1) / COUNT:.1f} % hidden behind compute." in words
+    assert "Clocks" not in words
+    assert "Clocks of different lanes agree within 12.50 us." in sentences(
+        Timeline(serial.spans, alignment_error_s=12.5e-6)
+    )
+
+
+def test_only_compute_has_nothing_to_hide() -> None:
+    drawing = draw(Timeline((Span("mm", "lane", 0, 1),)), title="t")
+    assert "hidden" not in words_of(drawing)
+    assert "hidden" not in str(drawing)
+
+
+def test_image_is_named_and_described_for_screen_readers() -> None:
+    svg = svg_of(both)
+    ids = svg.get("aria-labelledby", "").split()
+    assert svg.get("role") == "img"
+    title, desc = svg.find(f"{SVG}title"), svg.find(f"{SVG}desc")
+    assert title is not None
+    assert desc is not None
+    assert [title.get("id"), desc.get("id")] == ids
+    assert title.text == "E3"
+    assert "98.0 % hidden" in (desc.text or "")
+
+
+def test_badges_say_where_it_was_measured() -> None:
+    badge = parsed(both).find("figcaption/span")
+    assert badge is not None
+    assert (badge.get("class"), badge.text) == ("autopar-recorded", RECORDED)
+    here = pipeline(0.2, 0.01, origin="this machine: CPU")
+    mixed = draw({"here": here, "there": serial}, title="t")
+    classes = [span.get("class") for span in parsed(mixed).findall("figcaption/span")]
+    assert classes == ["autopar-live", "autopar-recorded"]
+    assert "(this machine: CPU)" in words_of(mixed)  # by panel, where they differ
+
+
+def test_same_input_same_bytes_and_other_input_other_ids() -> None:
+    again = draw({"serial": serial, "overlapped": overlapped}, title="E3", limit_s=0.1321)
+    other = draw({"serial": serial, "overlapped": overlapped}, title="E3", limit_s=0.1322)
+    assert again._repr_html_() == both._repr_html_()
+
+    def ids(drawing: Drawing) -> set[str]:
+        return set(re.findall(r' id="([^"]+)"', drawing._repr_html_()))
+
+    assert len(ids(both)) == 3
+    assert ids(both).isdisjoint(ids(other))
+
+
+def test_markup_in_names_is_shown_as_text() -> None:
+    bad = "<script>alert('&')</script>"
+    timeline = Timeline((Span(bad, bad, 0, 1),), origin=bad)
+    drawing = draw({bad: timeline}, title=bad, caption=bad)
+    assert "<script" not in drawing._repr_html_()
+    assert title_of(bars(drawing)[0]).startswith(bad)
+    assert bad in words_of(drawing)
+
+
+def test_tables_and_traces_for_those_who_want_figures() -> None:
+    details = parsed(both).find("details")
+    assert details is not None
+    tables = details.findall(".//table")
+    assert len(tables) == 4
+    lanes = [["".join(c.itertext()) for c in row] for row in tables[0].findall("tbody/tr")]
+    assert lanes == [
+        [STREAM, "compute", "50", "131.0 ms", "69.3 %"],
+        [BUS, "copy", "50", "58.00 ms", "30.7 %"],
+    ]
+    assert len(tables[1].findall("tbody/tr")) == 20
+    assert "the first 20 of 100" in "".join(tables[1].itertext())
+    links = details.findall(".//a")
+    assert [link.get("download") for link in links] == ["e3-serial.json", "e3-overlapped.json"]
+    head, _, data = links[0].get("href", "").partition(",")
+    assert head == "data:application/json;base64"
+    assert json.loads(base64.b64decode(data)) == trace_events(serial)
+
+
+def test_few_spans_are_listed_in_full() -> None:
+    timeline = Timeline(tuple(Span(f"s{i}", "lane", i, i + 0.5) for i in range(60)))
+    rows = parsed(draw(timeline, title="t")).findall(".//table")[1].findall("tbody/tr")
+    assert ["".join(cell.itertext()) for cell in rows[59]] == [
+        "s59",
+        "lane",
+        "compute",
+        "59.0 s",
+        "500.0 ms",
+    ]
+
+
+def test_of_very_many_spans_short_neighbours_are_drawn_as_one() -> None:
+    count, step_s = 6_000, 20e-6
+    lengths = [3e-3 if i % 1_000 == 500 else step_s / 2 for i in range(count)]
+    spans = tuple(
+        Span("k", "lane", i * step_s, i * step_s + length) for i, length in enumerate(lengths)
+    )
+    drawing = draw(Timeline(spans), title="t")
+    rects = bars(drawing)
+    assert len(rects) < 50
+    assert sum(title_of(rect).startswith("k: 3.000 ms") for rect in rects) == 6
+    merged = next(rect for rect in rects if "spans" in title_of(rect))
+    assert title_of(merged).startswith("500 spans: ")
+    assert float(merged.get("opacity", "1")) == pytest.approx(0.5, abs=0.01)  # half of it busy
+    assert "drawn as one" in words_of(drawing)
+    assert "drawn as one" not in words_of(both)
+    assert "6,000 spans, too many to carry" in "".join(parsed(drawing).itertext())
+
+
+def test_neighbours_half_a_pixel_apart_stay_two() -> None:
+    close = [Span("a", "x", 0.0, 1e-6), Span("b", "x", 1.1e-6, 2e-6)]
+    apart = [Span("a", "x", 0.0, 1e-6), Span("b", "x", 0.9e-3, 1e-3)]
+    assert [(one.name, one.end_s) for one, _ in thinned(close, 1.0)] == [("2 spans", 2e-6)]
+    assert [one.name for one, _ in thinned(apart, 1.0)] == ["a", "b"]
+    few = draw(Timeline(tuple(close)), title="t")
+    assert len(bars(few)) == 2 < MANY_SPANS
+
+
+def test_text_has_a_row_for_each_lane() -> None:
+    lines = str(both).splitlines()
+    assert lines[0] == "E3"
+    assert lines[1] == "serial: 189.0 ms"
+    rows = [line.split("|")[1] for line in lines if "|" in line]
+    assert [len(row) for row in rows] == [60] * 4
+    compute, copy = rows[0], rows[1]
+    assert compute == "#" * 42 + " " * 18  # 131.0 of 189.0 ms
+    assert copy == " " * 42 + "=" * 18
+    assert rows[3].rstrip().endswith("=")
+    assert lines[-3:] == ["limit 132.1 ms", "# compute   = copy", RECORDED]
+    assert "  copies 98.0 % hidden behind compute" in lines
+
+
+def test_text_shows_a_span_however_short_and_late() -> None:
+    shorts = [Span("b", "short", t, t + 1e-4, "host") for t in (0.5, 0.9999)]
+    row = picture(Timeline((Span("a", "long", 0, 1), *shorts)), 1.0)[2].split("|")[1]
+    assert row == " " * 30 + "-" + " " * 28 + "-"
+
+
+def test_a_lane_called_like_a_kind_is_not_mixed_up_with_it() -> None:
+    spans = (Span("a", "copy", 0, 1), Span("b", "bus", 2, 3, "copy"))
+    assert "Busy: copy 1.000 s, bus 1.000 s." in sentences(Timeline(spans))
+
+
+def test_spans_without_length_are_drawn() -> None:
+    drawing = draw(Timeline((Span("mark", "lane", 3.0, 3.0),)), title="t")
+    assert bars(drawing)[0].get("width") == "0%"
+    assert "0 s from the first start" in words_of(drawing)
+    assert "mark" in drawing._repr_html_()
+    assert "#" in str(drawing)
+
+
+def test_long_names_are_cut_in_the_picture_only() -> None:
+    lane = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu>"
+    drawing = draw(Timeline((Span("k", lane, 0, 1),)), title="t")
+    texts = [text.text or "" for text in svg_of(drawing).iter(f"{SVG}text")]
+    assert lane not in texts
+    assert any(text.endswith("\u2026") and lane.startswith(text[:-1]) for text in texts)
+    assert lane in "".join(parsed(drawing).find("details").itertext())  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    with pytest.raises(ValueError, match="timeline 'b' has 0 spans"):
+        draw({"a": serial, "b": Timeline(())}, title="t")
+    with pytest.raises(ValueError, match="0 panels"):
+        draw({}, title="t")
+    with pytest.raises(ValueError, match="title is ' '"):
+        draw(serial, title=" ")
+    with pytest.raises(ValueError, match="limit_s is -1"):
+        draw(serial, title="t", limit_s=-1)
+    with pytest.raises(ValueError, match="finite"):
+        draw(Timeline((Span("a", "lane", 0, math.inf),)), title="t")
+
+
+def test_communication_has_its_own_look_mark_and_figure() -> None:
+    spans = (
+        Span("gemm", "GPU 0 stream 7", 0, 4),
+        Span("all-reduce", "GPU 0 stream 20", 3, 5, "communication"),
+    )
+    drawing = draw(Timeline(spans), title="t")
+    groups = {
+        group.get("class"): group.get("style", "") for group in svg_of(drawing).iter(f"{SVG}g")
+    }
+    pattern = re.search(r"fill:url\(#([\w-]+)\)", groups["autopar-communication"])
+    assert pattern is not None
+    tile = svg_of(drawing).find(f".//{SVG}pattern[@id='{pattern[1]}']")
+    assert tile is not None
+    assert len(tile.findall(f"{SVG}line")) == 2, "crossed, where that of copies goes one way"
+    assert "communication" in [text.text for text in svg_of(drawing).iter(f"{SVG}text")]
+    assert "~ communication" in str(drawing)
+    assert "Communication 50.0 % hidden behind compute." in words_of(drawing)
+
+
+def test_only_its_own_gpu_hides_a_copy() -> None:
+    spans = (
+        Span("gemm", "GPU 0 stream 7", 0, 4),
+        Span("D2H", "GPU 0 copies to host", 2, 6, "copy"),
+        Span("gemm", "GPU 1 stream 7", 0, 8),
+        Span("D2H", "GPU 1 copies to host", 6, 10, "copy"),
+    )
+    said = sentences(Timeline(spans))
+    assert said[2] == (
+        "GPU 0: copies 50.0 % hidden behind compute, GPU 1: copies 50.0 % hidden behind compute."
+    )
+    one_copies = Timeline((*spans[:3], Span("mm", "CPU lane 1", 5, 6)))
+    assert "Copies 50.0 % hidden behind compute." in sentences(one_copies), "the CPU's is no help"
+    no_compute = Timeline((spans[1], spans[2]))
+    assert "Copies 0.0 % hidden behind compute." in sentences(no_compute)
+    ranked = [Span(s.name, f"rank 1 {s.lane}", s.start_s, s.end_s, s.kind) for s in spans]
+    assert sentences(Timeline(tuple(ranked)))[2].startswith("Rank 1 GPU 0: copies 50.0 %")
+    of_a_graph = Timeline(
+        (
+            Span("mm", "cuda:0 #0", 0, 4),
+            Span("copy", "cuda:0 to cuda:1", 2, 6, "copy"),
+            Span("mm", "cuda:1 #0", 4, 6),
+            Span("add", "cpu", 4, 6),
+        )
+    )
+    assert "Copies 50.0 % hidden behind compute." in sentences(of_a_graph)

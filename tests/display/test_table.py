@@ -1,0 +1,204 @@
+"""Tables: figures, alignment, badges and what is refused."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from autopar.display.format import figures, like, unit_of
+from autopar.display.origin import badge, short_names
+from autopar.display.table import Table, against_goals, compare, tabulate
+from autopar.timing.limit import limits_of
+from autopar.timing.measurement import Measurement
+
+LIVE = "this machine: CPU, 2 threads, torch 2.13.0"
+RECORDED = "recorded on 2 x NVIDIA H200, 2026-11-21, torch 2.11.0"
+
+serial = Measurement("serial", (0.188, 0.189, 0.190), flops=1.89e12, origin=LIVE)
+overlapped = Measurement("overlapped", (0.126, 0.126, 0.126), origin=LIVE)
+noisy = Measurement("noisy", (1.0, 2.0, 3.0), size_bytes=4e9, origin=LIVE)
+
+
+def column(table: Table, header: str) -> list[str]:
+    i = table.headers.index(header)
+    return [row[i] for row in table.rows]
+
+
+def parsed(table: Table) -> ET.Element:
+    return ET.fromstring(table._repr_html_().replace("&nbsp;", " "))
+
+
+def text_of(element: ET.Element | None) -> str:
+    assert element is not None
+    return "".join(element.itertext())
+
+
+def test_figures_of_each_row() -> None:
+    table = compare([serial, overlapped, noisy], limit_s=0.0945, baseline="serial")
+    assert column(table, "work") == ["serial", "overlapped", "noisy"]
+    assert [cell.strip() for cell in column(table, "median")] == [
+        "189.0 ms",
+        "126.0 ms",
+        "2.000 s *",
+    ]
+    assert column(table, "spread (IQR)") == ["1.0 ms", "0 ms", "1.0 s"]
+    assert column(table, "TFLOP/s") == ["10.0", "-", "-"]
+    assert column(table, "GB/s") == ["-", "-", "2.00"]
+    assert column(table, "limit") == ["94.50 ms"] * 3
+    assert column(table, "limit / time") == ["50.0 %", "75.0 %", "4.7 %"]
+    assert column(table, "speed-up") == ["1.00 x", "1.50 x", "0.09 x"]
+    assert table.measurements == (serial, overlapped, noisy)
+    assert table.limits_s == (0.0945,) * 3
+
+
+def test_a_limit_that_can_be_beaten_has_another_name() -> None:
+    table = compare([serial], limit_s=0.2, limit_name="estimate")
+    assert table.headers[-2:] == ("estimate", "estimate / time")
+    assert column(table, "estimate / time") == ["105.8 %"]
+
+
+def test_columns_that_nobody_can_fill_are_left_out() -> None:
+    assert compare([overlapped]).headers == ("work", "median", "spread (IQR)")
+
+
+def test_limits_by_label_and_mappings_of_measurements() -> None:
+    table = compare({"a": serial, "b": overlapped}, limit_s={"overlapped": 0.063})
+    assert column(table, "limit") == ["-", "63.00 ms"]
+    assert column(table, "limit / time") == ["-", "50.0 %"]
+    assert table.limits_s == (None, 0.063)
+
+
+def test_rows_of_text_are_aligned_and_say_where_they_are_from() -> None:
+    lines = str(compare([serial, noisy], caption="Two ways", baseline="serial")).splitlines()
+    assert lines[0] == "Two ways"
+    assert lines[1].startswith("work")
+    assert set(lines[2]) == {"-", " "}
+    assert lines[3].index(" ms  ") == lines[4].index(" s *") - 1  # digits end in one column
+    assert lines[5:] == [LIVE, f"* noisy: {noisy.warning}", "speed-up: over serial"]
+    assert repr(compare([serial])) == str(compare([serial]))
+
+
+def test_html_is_a_captioned_table_in_a_box_for_the_keyboard() -> None:
+    box = parsed(compare([serial, noisy], caption="Two ways"))
+    assert box.tag == "div"
+    assert (box.get("tabindex"), box.get("role"), box.get("aria-label")) == (
+        "0",
+        "region",
+        "Two ways",
+    )
+    table = box.find("table")
+    assert table is not None
+    assert text_of(table.find("caption")) == f"Two ways {LIVE}"
+    assert [th.get("scope") for th in table.findall("thead/tr/th")] == ["col"] * 5
+    rows = table.findall("tbody/tr")
+    assert [text_of(row.find("th[@scope='row']")) for row in rows] == ["serial", "noisy"]
+    assert all(cell.get("class") == "num" for row in rows for cell in row.findall("td"))
+    assert text_of(rows[1].find("td")) == "2.000 s *"
+    assert text_of(box.find("p")) == f"* noisy: {noisy.warning}"
+
+
+@pytest.mark.parametrize(("origin", "kind"), [(LIVE, "live"), (RECORDED, "recorded")])
+def test_badge_tells_recorded_from_live(origin: str, kind: str) -> None:
+    span = parsed(tabulate(["a", "b"], [["1", "2"]], origin=origin)).find(".//caption//span/span")
+    assert span is not None
+    assert (span.get("class"), span.text) == (f"autopar-{kind}", origin)
+
+
+def test_rows_from_several_places_say_which() -> None:
+    elsewhere = Measurement("serial", (0.001, 0.002, 0.003), origin=RECORDED)
+    fast = Measurement("overlapped", (0.001, 0.001, 0.001), origin=RECORDED)
+    table = compare([serial, overlapped, elsewhere, fast], baseline="serial")
+    here, there = "this machine: CPU", "recorded on 2 x NVIDIA H200"
+    assert column(table, "where") == [here, here, there, there]
+    assert column(table, "speed-up") == ["1.00 x", "1.50 x", "1.00 x", "2.00 x"]
+    assert table.origins == (LIVE, RECORDED)
+    html = table._repr_html_()
+    assert html.count('class="autopar-live"') == html.count('class="autopar-recorded"') == 1
+
+
+def test_a_baseline_measured_elsewhere_is_used_where_it_is_the_only_one() -> None:
+    fast = Measurement("overlapped", (0.0189, 0.0189, 0.0189), origin=RECORDED)
+    assert column(compare([serial, fast], baseline="serial"), "speed-up") == ["1.00 x", "10.00 x"]
+
+
+def test_markup_in_words_is_shown_as_text() -> None:
+    bad = "<script>alert('&')</script>"
+    table = tabulate([bad, bad], [[bad, bad]], caption=bad, origin=bad, notes=[bad])
+    assert "<script" not in table._repr_html_()
+    box = parsed(table)  # would not parse with a bare & in it
+    assert box.get("aria-label") == bad
+    assert text_of(box.find(".//td")) == bad
+    assert text_of(box.find("p")) == bad
+
+
+def test_columns_of_words_are_aligned_to_the_left() -> None:
+    table = tabulate(["a", "b", "c"], [["x", "2 x H200", "1.5"], ["y", "-", "-"]])
+    kinds = [td.get("class") for td in parsed(table).findall(".//tbody/tr[1]/td")]
+    assert kinds == [None, "num"]
+    assert str(table).splitlines()[2:] == ["x  2 x H200  1.5", "y  -           -"]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "words"),
+    [
+        ({"oops": 1.0}, "limit_s names 'oops'.*'serial', 'overlapped'"),
+        ({"serial": -1.0}, r"limit_s\['serial'\] is -1.0"),
+        (0.0, "limit_s is 0.0"),
+        (math.nan, "limit_s is nan"),
+        (math.inf, "limit_s is inf"),
+        ("1", "limit_s is '1'"),
+    ],
+)
+def test_limits_that_are_none_are_refused(limit_s: float | dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        compare([serial, overlapped], limit_s=limit_s)
+
+
+def test_unusable_measurements_are_refused() -> None:
+    with pytest.raises(ValueError, match="measurements is empty"):
+        compare([])
+    with pytest.raises(ValueError, match="2 with label 'serial'"):
+        compare([serial, serial])
+    with pytest.raises(ValueError, match=r"baseline names 'x'.*'serial'"):
+        compare([serial], baseline="x")
+    with pytest.raises(TypeError, match=r"contains 0\.1"):
+        compare([0.1])  # type: ignore[list-item]
+
+
+def test_rows_that_do_not_fit_the_headers_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"rows\[1\] has 1 cells"):
+        tabulate(["a", "b"], [["1", "2"], ["3"]])
+    with pytest.raises(ValueError, match="2 headers and 0 rows"):
+        tabulate(["a", "b"], [])
+
+
+def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None:
+    percent = "{:.0%}".format
+    rows = [
+        ("more", 0.98, "at least", 0.97, percent),
+        ("just", 0.97, "at least", 0.97, percent),
+        ("nearly", 0.969, "at least", 0.97, percent),
+        ("less", 19.0, "at most", 20.0, str),
+        ("over", 21.0, "at most", 20.0, str),
+        ("unknown", math.nan, "at most", 20.0, str),
+    ]
+    table = against_goals(rows, caption="a", origin=LIVE)
+    assert column(table, "reached")[2] == "97%"
+    assert column(table, "goal")[2:4] == ["at least 97%", "at most 20.0"]
+    assert column(table, "verdict") == ["met", "met", "missed", "met", "missed", "missed"]
+    assert (table.caption, table.origins) == ("a", (LIVE,))
+    with pytest.raises(ValueError, match="the goal of 'x' is 'about' a number"):
+        against_goals([("x", 1.0, "about", 2.0, str)])
+
+
+def test_limit_and_origin_and_unit_alone() -> None:
+    assert limits_of(["a", "b"], None) == (None, None)
+    assert limits_of(["a", "a"], {"a": 2}) == (2.0, 2.0)
+    assert badge("<b>") == '<span class="autopar-live">&lt;b&gt;</span>'
+    # The machine alone does not tell these apart.
+    assert short_names(["GPU, May", "GPU, June", ""]) == ["GPU, May", "GPU, June", "-"]
+    assert unit_of(2e-6) == ("us", 1e-6)
+    assert like(0.0, 0.1) == "0 ms"
+    assert (figures(0.0), figures(12345.6)) == ("0", "12346")

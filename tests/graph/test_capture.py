@@ -1,0 +1,72 @@
+"""Captures that fail, without a GPU: the first cause comes out, and what was begun is mended."""
+
+import pytest
+import torch
+
+from autopar.graph import capture
+
+
+class Graph:
+    """Stands for a CUDA graph whose methods fail as one likes."""
+
+    def __init__(self, **failing):
+        self.failing, self.done = failing, []
+
+    def __getattr__(self, name):
+        def method(*args, **kwargs):
+            self.done.append(name)
+            if name in self.failing:
+                raise self.failing[name]
+
+        return method
+
+
+@pytest.fixture
+def mended(monkeypatch):
+    """What was mended."""
+    found = []
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
+    monkeypatch.setattr(capture, "_mend", lambda *args: found.append(args))
+    return found
+
+
+def test_a_capture_that_ends_well_needs_no_mending(mended):
+    graph = Graph()
+    with capture._recorded(graph, ["a generator"]):
+        pass
+    assert graph.done == ["register_generator_state", "capture_begin", "capture_end"]
+    assert mended == []
+
+
+@pytest.mark.parametrize("error", [LookupError("of the task"), KeyboardInterrupt(), SystemExit()])
+@pytest.mark.parametrize("failing", [{}, {"capture_end": RuntimeError("invalidated")}])
+def test_what_the_task_raises_comes_out_whatever_the_end_of_the_capture_raises(
+    mended, error, failing
+):
+    graph = Graph(**failing)
+    with pytest.raises(type(error)) as caught, capture._recorded(graph, []):
+        raise error
+    assert caught.value is error
+    assert graph.done == ["capture_begin", "capture_end"]
+    assert mended == [(graph, (0, 7), [])]
+
+
+@pytest.mark.parametrize("name", ["capture_begin", "capture_end"])
+def test_errors_of_the_capture_itself_come_out_when_there_is_no_other(mended, name):
+    graph, error = Graph(**{name: RuntimeError("no")}), None
+    with pytest.raises(RuntimeError, match="no") as caught, capture._recorded(graph, []):
+        pass
+    error = caught.value
+    assert error is graph.failing[name]
+    assert len(mended) == 1
+
+
+def test_an_error_while_mending_does_not_hide_the_cause(mended, monkeypatch):
+    def breaks(*_):
+        msg = "while mending"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(capture, "_mend", breaks)
+    with pytest.raises(LookupError, match="of the task"), capture._recorded(Graph(), []):
+        msg = "of the task"
+        raise LookupError(msg)

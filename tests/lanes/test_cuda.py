@@ -1,0 +1,226 @@
+"""Lanes on streams, as far as a machine without a GPU can show: who launches what, and when.
+
+Streams and events are stand-ins that are done at once and note what they were told to wait for;
+what a real GPU makes of that is tested in test_lane_gpu.py.
+"""
+
+import contextlib
+import random
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+
+from autopar import cpu_lane, cuda_lane
+from autopar.lanes.clock import DeviceClock
+
+pytestmark = pytest.mark.usefixtures("threads_gone", "_streams")
+_WAIT_S = 10
+
+
+class FakeEvent:
+    def __init__(self, enable_timing=False):
+        self.recorded_s = time.perf_counter()
+
+    def elapsed_time(self, other):
+        return (other.recorded_s - self.recorded_s) * 1e3
+
+    def query(self):
+        return True
+
+    def synchronize(self):
+        pass
+
+
+class FakeStream:
+    def __init__(self, device=None, priority=0):
+        self.device = device
+        self.waited = []
+        self.idle = True
+
+    def record_event(self, event=None):
+        event = event or FakeEvent()
+        event.recorded_s = time.perf_counter()
+        return event
+
+    def wait_event(self, event):
+        self.waited.append(event)
+
+    def query(self):
+        return self.idle
+
+
+@pytest.fixture
+def current():
+    """The callers' current stream."""
+    return FakeStream()
+
+
+@pytest.fixture
+def _streams(monkeypatch, current):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # keeps real GPUs out of it
+    exchange = "_cuda_maybeExchangeDevice"  # which a build for CPUs lacks
+    monkeypatch.setattr(torch._C, exchange, lambda device: device, raising=False)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    here = threading.local()
+
+    @contextlib.contextmanager
+    def stream(chosen):
+        here.stream = chosen
+        yield
+        del here.stream
+
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(
+        torch.cuda, "current_stream", lambda device=None: getattr(here, "stream", current)
+    )
+    base = FakeEvent()
+    clock = DeviceClock(base, base.recorded_s, 1e-6)
+    monkeypatch.setattr("autopar.lanes.cuda.device_clock", lambda device, **_: clock)
+
+
+def fail():
+    raise ValueError("on purpose")
+
+
+def test_tasks_are_launched_by_their_submitter_in_order():
+    ran = []
+    with cuda_lane(1, name="left") as lane:
+        for i in range(3):
+            lane.submit(lambda i: ran.append((i, threading.get_ident())), i)
+            assert len(ran) == i + 1
+        assert lane.submit(int, name="n").span.lane == "left"
+        assert lane.submit(torch.cuda.current_stream).result() is lane.stream
+    assert ran == [(i, threading.get_ident()) for i in range(3)]
+    assert lane.device == torch.device("cuda:1")
+
+
+def test_a_stream_waits_for_the_ends_of_other_tasks_and_for_the_submitters_work(current):
+    with cuda_lane(0) as one, cuda_lane(1) as other:
+        first = one.submit(int)
+        other.submit(int)
+        assert other.stream.waited == []
+        other.submit(abs, first)
+        other.submit(int, after=[first])
+        assert other.stream.waited == [first.end, first.end]
+        current.idle = False
+        other.submit(int)
+        assert len(other.stream.waited) == 3
+        assert isinstance(other.stream.waited[-1], FakeEvent)
+
+
+def test_what_waits_for_a_cpu_task_is_launched_later_and_in_order(gate):
+    ran = []
+
+    def launch(name, _=None):
+        ran.append((name, threading.current_thread() is threading.main_thread()))
+        return name
+
+    with cpu_lane() as worker, cuda_lane(0) as lane, cuda_lane(1) as other:
+        one = lane.submit(launch, "one", worker.submit(gate))
+        two = lane.submit(launch, "two")
+        three = other.submit(launch, "three", two)
+        assert gate.begun.wait(_WAIT_S)
+        assert ran == []
+        assert not any(handle.done() for handle in (one, two, three))
+        gate.open()
+        assert three.result() == "three"
+        assert sorted(ran) == [("one", False), ("three", False), ("two", False)]
+        assert [name for name, _ in ran if name != "three"] == ["one", "two"]
+        lane.submit(launch, "four")
+        assert ran[-1] == ("four", True)
+
+
+def test_a_task_that_comes_as_the_launching_thread_is_leaving_is_not_left_behind(monkeypatch):
+    late = []
+
+    class Launcher(dict):
+        def clear(self):
+            if not late:  # the queue was found empty, and this thread still counts as launching
+                other = threading.Thread(target=lambda: late.append(lane.submit(int)))
+                other.start()
+                other.join(_WAIT_S)
+            super().clear()
+
+    with cuda_lane(0) as lane:
+        monkeypatch.setattr(lane, "_launcher", Launcher())
+        lane.submit(int)
+        assert late[0].done()
+
+
+def test_random_graphs_give_what_the_serial_twin_gives():
+    chance = random.Random(1)
+    with cpu_lane() as a, cpu_lane() as b, cuda_lane(0) as c, cuda_lane(1) as d:
+        for _ in range(200):
+            serial, parallel = [], []
+            for i in range(chance.randint(3, 12)):
+                sources = chance.sample(range(i), min(i, 2))
+                serial.append((*(serial[source] for source in sources), i))
+                handles = [parallel[source] for source in sources]
+                lane = chance.choice((a, b, c, d))
+                parallel.append(lane.submit(lambda *parts: parts, *handles, i))
+            assert [handle.result() for handle in parallel] == serial
+
+
+def test_errors_are_named_and_passed_on():
+    ran = []
+    with cuda_lane(0, name="left") as lane:
+        first = lane.submit(fail, name="breaks")
+        second = lane.submit(ran.append, first)
+        with pytest.raises(RuntimeError, match="'breaks'.*failed") as caught:
+            second.result()
+        assert lane.submit(int).result() == 0
+    assert ran == []
+    assert caught.value.__cause__.__notes__ == ["in task 'breaks' on lane 'left' (cuda:0)"]
+    with pytest.raises(ValueError, match="on purpose"), cuda_lane(0) as lane:
+        lane.submit(fail)
+
+
+def test_left_by_an_exception_it_drops_what_is_not_launched(gate):
+    ran = []
+    with pytest.raises(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
+        held = worker.submit(gate)
+        queued = [lane.submit(ran.append, held), lane.submit(ran.append, 1)]
+        opening = threading.Thread(target=lambda: (queued[1].wait_until_issued(), gate.open()))
+        opening.start()
+        assert gate.begun.wait(_WAIT_S)
+        _ = 1 / 0
+    opening.join(_WAIT_S)
+    assert gate.finished
+    assert ran == []
+    for handle in queued:
+        with pytest.raises(CancelledError, match="dropped"):
+            handle.result()
+
+
+def test_a_task_that_waits_for_its_own_lane_is_refused(in_time):
+    def run():
+        with cuda_lane(0) as lane:
+            handle = lane.submit(lambda: lane.submit(int, name="later").result())
+            with pytest.raises(RuntimeError, match="'later'.*of its own lane"):
+                handle.result()
+
+    in_time(run)
+
+
+def test_a_lane_takes_work_inside_one_with_block():
+    lane = cuda_lane(0, name="left")
+    with pytest.raises(RuntimeError, match=r"'left' \(cuda:0\) is not open yet.*with cuda_lane"):
+        lane.submit(int)
+    with lane:
+        pass
+    with pytest.raises(RuntimeError, match="was left"):
+        lane.submit(int)
+
+
+@pytest.mark.parametrize(
+    ("device", "match"), [(2, "cuda:2, which is not"), ("cpu", "take cpu_lane")]
+)
+def test_a_lane_needs_a_gpu_that_is_there(device, match):
+    with pytest.raises(ValueError, match=match):
+        cuda_lane(device)
+    assert cuda_lane().device == torch.device("cuda:0")

@@ -1,0 +1,468 @@
+"""Lanes on the CPU: order, waits, errors and leaving, proven with gates and barriers."""
+
+import json
+import random
+import threading
+import time
+import traceback
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+
+from autopar import cpu_lane, cuda_lane, timeline_of_handles
+from autopar.lanes.lane import Lane
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+_WAIT_S = 10  # for what should come at once, so that a broken lane fails instead of hanging
+
+
+def fail(text="on purpose"):
+    raise ValueError(text)
+
+
+# -- order and waits ------------------------------------------------------------------------------
+
+
+def test_one_lane_keeps_order():
+    ran = []
+    with cpu_lane() as lane:
+        for i in range(100):
+            lane.submit(ran.append, i)
+    assert ran == list(range(100))
+
+
+def test_two_lanes_really_run_at_once():
+    barrier = threading.Barrier(2)  # one thread alone never gets past it
+    with cpu_lane() as first, cpu_lane() as second:
+        met = [lane.submit(barrier.wait, _WAIT_S) for lane in (first, second)]
+        assert sorted(each.result() for each in met) == [0, 1]
+
+
+def test_submitting_does_not_wait_and_no_result_comes_before_it_is_there(gate):
+    arrived = []
+    with cpu_lane() as lane:
+        handle = lane.submit(gate, 7)
+        waiting = threading.Thread(target=lambda: arrived.append(handle.result()))
+        waiting.start()
+        assert gate.begun.wait(_WAIT_S)
+        assert not handle.done()
+        waiting.join(0.05)
+        assert waiting.is_alive()
+        assert arrived == []
+        gate.open()
+        waiting.join(_WAIT_S)
+        assert arrived == [7]
+        assert handle.done()
+        assert handle.result() == 7
+
+
+@pytest.mark.parametrize("how", ["argument", "keyword", "after"])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_task_waits_for_handles_however_they_are_given(gate, how, lanes):
+    began = threading.Event()
+
+    def dependent(x=1):
+        began.set()
+        return x + 1
+
+    with cpu_lane() as first, cpu_lane() as second:
+        one = first.submit(gate, 1)
+        other = (first, second)[lanes - 1]
+        if how == "argument":
+            two = other.submit(dependent, one)
+        elif how == "keyword":
+            two = other.submit(dependent, x=one)
+        else:
+            two = other.submit(dependent, after=iter([one]))
+        assert gate.begun.wait(_WAIT_S)
+        assert not began.wait(0.05)
+        assert not two.done()
+        gate.open()
+        assert two.result() == 2
+        assert one.span.start_s <= one.span.end_s <= two.span.start_s <= two.span.end_s
+
+
+def test_waiting_for_a_lane_covers_what_was_submitted(gate):
+    with cpu_lane() as lane:
+        handles = [lane.submit(gate), lane.submit(int)]
+        opening = threading.Timer(0.02, gate.open)
+        opening.start()
+        lane.wait()
+        assert all(handle.done() for handle in handles)
+        opening.join()
+        lane.submit(int).result()  # and it takes work again
+
+
+def test_handles_say_what_they_are():
+    with cpu_lane(name="left", kind="host") as lane:
+        handles = [lane.submit(int), lane.submit(lambda: 1, name="one")]
+        timeline = timeline_of_handles(iter(handles))
+    assert isinstance(lane, Lane)
+    assert str(handles[1]) == "task 'one' on lane 'left' (cpu)"
+    assert [(span.name, span.lane, span.kind) for span in timeline.spans] == [
+        ("int", "left", "host"),
+        ("one", "left", "host"),
+    ]
+    assert timeline.alignment_error_s == 0
+    assert timeline_of_handles([]).spans == ()
+
+
+def test_lanes_have_names_of_their_own():
+    assert cpu_lane().name != cpu_lane().name
+
+
+def test_random_graphs_give_what_the_serial_twin_gives():
+    """Two hundred graphs over three lanes, bit for bit."""
+    chance = random.Random(2026)
+    inputs = [torch.rand(8, 8, generator=torch.Generator().manual_seed(i)) for i in range(3)]
+
+    def node(turns, *sources):
+        total = inputs[turns % 3]
+        for source in sources:
+            total = torch.tanh(total @ source + turns)
+        for _ in range(turns):  # tasks of different lengths mix up who is done first
+            total = total @ inputs[0] + inputs[1]
+        return total
+
+    with cpu_lane() as one, cpu_lane() as two, cpu_lane() as three:
+        for _ in range(200):
+            serial, parallel = [], []
+            for i in range(chance.randint(3, 12)):
+                sources = chance.sample(range(i), min(i, chance.randint(0, 3)))
+                turns = chance.choice((0, 1, 2, 40))
+                serial.append(node(turns, *(serial[source] for source in sources)))
+                lane = chance.choice((one, two, three))
+                handles = [parallel[source] for source in sources]
+                after = [parallel[i - 1]] if i and chance.random() < 0.2 else []
+                parallel.append(lane.submit(node, turns, *handles, after=after))
+            for expected, handle in zip(serial, parallel, strict=True):
+                assert torch.equal(handle.result(), expected)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def test_an_error_comes_back_with_its_task_and_its_traceback():
+    with cpu_lane(name="left") as lane:
+        handle = lane.submit(fail, name="breaks")
+        with pytest.raises(ValueError, match="on purpose") as caught:
+            handle.result()
+        assert handle.done()
+    (note,) = caught.value.__notes__
+    assert note == "in task 'breaks' on lane 'left' (cpu)"
+    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
+    assert frames[-1] == "fail"
+
+
+def test_a_failed_task_never_yields_a_result():
+    with cpu_lane() as lane:
+        handle = lane.submit(fail)
+        for read in (handle.result, handle.wait, lambda: handle.span):
+            with pytest.raises(ValueError, match="on purpose"):
+                read()
+
+
+def test_dependents_do_not_run_and_say_why():
+    ran = []
+    with cpu_lane(name="left") as left, cpu_lane(name="right") as right:
+        first = left.submit(fail, name="breaks")
+        second = right.submit(ran.append, first, name="second")
+        third = left.submit(ran.append, 3, after=[second], name="third")
+        fine = right.submit(ran.append, "fine")
+        with pytest.raises(RuntimeError, match="'second' on lane 'right'.*waits for") as caught:
+            third.result()
+        fine.result()
+    assert ran == ["fine"]
+    assert "in task 'third' on lane 'left' (cpu)" in caught.value.__notes__
+    because = caught.value.__cause__
+    assert "'breaks' on lane 'left'" in str(because)
+    assert isinstance(because.__cause__, ValueError)
+
+
+@pytest.mark.parametrize("look", ["result", "dependent"])
+def test_an_error_that_was_seen_is_not_raised_again_on_leaving(look):
+    with cpu_lane() as lane:
+        first = lane.submit(fail)
+        seen = first if look == "result" else lane.submit(int, after=[first])
+        with pytest.raises((ValueError, RuntimeError)):
+            seen.result()
+        lane.submit(int)
+
+
+@pytest.mark.parametrize("later", [0, 1, 5])
+@pytest.mark.parametrize("wait", [False, True])
+def test_the_first_unseen_error_is_raised_at_the_latest_on_leaving(later, wait):
+    with pytest.raises(ValueError, match="first") as caught, cpu_lane() as lane:
+        lane.submit(int)
+        lane.submit(fail, "first", name="first")
+        lane.submit(fail, "second")
+        for _ in range(later):  # results are let go of meanwhile; errors must not be
+            last = lane.submit(int)
+            last.result()
+        if wait:
+            lane.wait()
+            pytest.fail("waiting for the lane raises, too")
+    assert "'first'" in caught.value.__notes__[0]
+
+
+def test_the_first_error_is_the_first_also_if_a_later_one_is_still_to_come(gate):
+    def second():
+        gate()
+        fail("second")
+
+    with pytest.raises(ValueError, match="first"), cpu_lane() as lane:
+        lane.submit(fail, "first")
+        lane.submit(int).result()
+        lane.submit(second)
+        assert gate.begun.wait(_WAIT_S)
+        opening = threading.Timer(0.02, gate.open)
+        opening.start()
+    opening.join()
+
+
+def test_a_lane_goes_on_after_an_error():
+    with cpu_lane() as lane:
+        with pytest.raises(ValueError, match="on purpose"):
+            lane.submit(fail).result()
+        assert lane.submit(int).result() == 0
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task_fails", [False, True])
+def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(gate, task_fails):
+    ran = []
+
+    def running():
+        gate()
+        if task_fails:
+            fail()
+
+    with pytest.raises(ZeroDivisionError), cpu_lane() as lane:
+        begun = lane.submit(running)
+        queued = lane.submit(ran.append, 1, name="queued")
+        # Opens the gate once the queued task is dropped: only then may leaving come to an end.
+        opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
+        opening.start()
+        assert gate.begun.wait(_WAIT_S)
+        _ = 1 / 0
+    opening.join(_WAIT_S)
+    assert gate.finished, "work outlived its lane"
+    assert begun.done()
+    assert ran == []
+    with pytest.raises(CancelledError, match="'queued'.*dropped"):
+        queued.result()
+
+
+def test_what_waits_for_a_dropped_task_says_so(gate):
+    with cpu_lane() as outer:
+        with pytest.raises(ZeroDivisionError), cpu_lane() as inner:
+            inner.submit(gate)
+            queued = inner.submit(int, name="queued")
+            dependent = outer.submit(int, after=[queued])
+            assert gate.begun.wait(_WAIT_S)
+            opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
+            opening.start()
+            _ = 1 / 0
+        opening.join(_WAIT_S)
+        with pytest.raises(RuntimeError, match="'queued'.*was dropped"):
+            dependent.result()
+
+
+def test_left_in_peace_it_waits_for_all(gates):
+    with cpu_lane() as lane:
+        for gate in gates:
+            lane.submit(gate)
+        opening = threading.Timer(0.02, lambda: [gate.open() for gate in gates])
+        opening.start()
+    assert all(gate.finished for gate in gates)
+    opening.join()
+
+
+def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate):
+    with pytest.raises(ZeroDivisionError), cpu_lane() as outer, cpu_lane() as inner:
+        held = outer.submit(gate)
+        waits = inner.submit(int, after=[held])
+        opening = threading.Thread(target=lambda: (waits.wait_until_issued(), gate.open()))
+        opening.start()
+        assert gate.begun.wait(_WAIT_S)
+        _ = 1 / 0
+    opening.join(_WAIT_S)
+    assert gate.finished
+
+
+def test_results_are_let_go_of():
+    with cpu_lane() as lane:
+        handle = lane.submit(torch.ones, 3)
+        dependent = lane.submit(torch.neg, handle)
+        dependent.result()
+        watched = [weakref.ref(each.result()) for each in (handle, dependent)]
+        del handle, dependent
+        for _ in range(2):  # the lane moves on
+            lane.submit(int).result()
+        assert [each() for each in watched] == [None, None]
+
+
+def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):
+    done = run_program("interrupted.py", "cpu")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for how in ("result", "wait", "leaving"):
+        assert found[how] is not None, f"{how}: the wait ended before it was interrupted"
+        assert found[how] < 0.5
+    assert found["threads"] == 0
+    assert found["equal"]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_ctrl_c_before_any_line_of_a_submit_comes_out_and_leaves_nothing_behind(run_program, kind):
+    done = run_program("lane_interrupted.py", kind)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["lines"] > 40
+    assert found["wrong"] == {}
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "blocked",
+        "exit",
+        "fork",
+        *(pytest.param(each, marks=pytest.mark.stress) for each in ("idle", "exception", "thread")),
+    ],
+)
+def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
+    done = run_program("lane_left_open.py", how)
+    assert done.returncode == (3 if how == "exit" else 0), done.stderr
+    assert done.stdout.split() == ["first", "last"]
+    assert done.stderr == ""
+
+
+# -- misuse ---------------------------------------------------------------------------------------
+
+
+def test_a_lane_takes_work_inside_one_with_block():
+    lane = cpu_lane(name="left")
+    with pytest.raises(RuntimeError, match=r"'left' \(cpu\) is not open yet.*with cpu_lane"):
+        lane.submit(int)
+    with lane:
+        with pytest.raises(RuntimeError, match="is open"), lane:
+            pass
+        assert lane.submit(int).result() == 0  # and it was not closed by that
+    with pytest.raises(RuntimeError, match="was left.*Make a new one"):
+        lane.submit(int)
+    with pytest.raises(RuntimeError, match="was left"), lane:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "after", "match"),
+    [
+        ((torch.ones(1),), (), r"expected a function.*submit\(fn, x\)"),
+        ((None,), (), "expected a function"),
+        ((int,), (3,), "after holds 3; expected handles"),
+        ((int,), 3, "iterable"),
+    ],
+)
+def test_submitting_what_cannot_be_run(arguments, after, match):
+    with cpu_lane() as lane, pytest.raises(TypeError, match=match):
+        lane.submit(*arguments, after=after)
+
+
+def test_a_lane_has_a_known_kind():
+    with pytest.raises(ValueError, match="'idle'; expected one of compute, copy"):
+        cpu_lane(kind="idle")
+
+
+@pytest.mark.parametrize(
+    ("device", "match"), [(99, "cuda:99"), ("cpu", "take cpu_lane"), ("meta", "meta")]
+)
+def test_a_cuda_lane_needs_a_gpu_that_is_there(device, match):
+    with pytest.raises(ValueError, match=match):
+        cuda_lane(device)
+
+
+@pytest.mark.parametrize("wait", ["its successor", "itself", "its lane"])
+def test_a_task_that_waits_for_its_own_lane_is_refused(in_time, gate, wait):
+    def run():
+        with cpu_lane() as lane:
+            known = []
+
+            def impatient():
+                gate()
+                known[0].result() if known else lane.wait()
+
+            first = lane.submit(impatient)
+            later = lane.submit(int, name="later")
+            known += {"its successor": [later], "itself": [first], "its lane": []}[wait]
+            gate.open()
+            with pytest.raises(RuntimeError, match="of its own lane"):
+                first.result()
+
+    in_time(run)
+
+
+# -- what a worker thread inherits ----------------------------------------------------------------
+
+
+def threads_of_a_new_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_of_operators_are_the_lanes_alone(threads):
+    before = torch.get_num_threads()
+    with cpu_lane(threads) as lane, cpu_lane(threads + 1) as other:
+        assert lane.submit(torch.get_num_threads).result() == threads
+        assert other.submit(torch.get_num_threads).result() == threads + 1
+        assert torch.get_num_threads() == before
+        assert threads_of_a_new_thread() == before
+    assert torch.get_num_threads() == before
+    assert threads_of_a_new_thread() == before
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_grad_mode_is_the_submitters(grad):
+    x = torch.ones(2, requires_grad=True)
+    with cpu_lane() as lane:
+        with torch.set_grad_enabled(grad):
+            handle = lane.submit(torch.mul, x, 2)
+        assert lane.submit(torch.is_grad_enabled).result()
+    assert handle.result().requires_grad == grad
+    assert torch.is_grad_enabled()
+
+
+def test_tasks_are_annotated_with_their_names(monkeypatch):
+    names = []
+
+    class Noting:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            names.append(self.name)
+
+        def __exit__(self, *_):
+            names.append("end")
+
+    monkeypatch.setattr("autopar.lanes.submission.annotate", Noting)
+    with cpu_lane() as lane:
+        lane.submit(names.append, "runs", name="forward")
+    assert names == ["forward", "runs", "end"]
+
+
+def test_a_result_goes_with_its_handle():
+    with cpu_lane() as lane:
+        result = weakref.ref(lane.submit(torch.zeros, 3).result())
+        give_up_s = time.perf_counter() + _WAIT_S
+        while result() is not None:  # the worker may be on its way out of the task still
+            assert time.perf_counter() < give_up_s, "the lane holds on to a result"
+            time.sleep(1e-3)

@@ -1,0 +1,594 @@
+"""Forms in which people use lanes, each right or refused by name; none silent, none hanging."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import gc
+import math
+import re
+import threading
+import traceback
+import weakref
+
+import pytest
+import torch
+
+from autopar import CopyPipeline, TaskGraph, cpu_lane, cuda_lane, timeline_of_handles
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+_WAIT_S = 10
+
+
+def fail(text="on purpose"):
+    raise ValueError(text)
+
+
+@pytest.fixture(autouse=True)
+def _in_time(request, in_time):
+    """No form hangs: each is run in a thread that is given up after some seconds."""
+    form = request.function
+    request.node.obj = lambda **given: in_time(lambda: form(**given), timeout_s=30)
+
+
+# -- what tasks submit ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deep", [1, 20])
+def test_leaving_runs_what_tasks_submit_to_their_own_lane(gate, deep):
+    ran = []
+
+    def task(left):
+        gate()
+        ran.append(left)
+        if left:
+            lane.submit(task, left - 1)
+
+    opening = threading.Timer(0.05, gate.open)
+    with cpu_lane() as lane:
+        lane.submit(task, deep)
+        opening.start()
+    opening.join()
+    assert ran == list(range(deep, -1, -1))
+
+
+@pytest.mark.parametrize("by", ["an inner lane's", "an outer lane's"])
+def test_leaving_runs_what_tasks_submit_to_another_open_lane(gate, by):
+    ran, opening = [], threading.Timer(0.05, gate.open)
+    with cpu_lane() as outer:
+        with cpu_lane() as inner:
+            one, other = (inner, outer) if by == "an inner lane's" else (outer, inner)
+            first = one.submit(lambda: other.submit(lambda: (gate(), ran.append("second"))))
+            second = first.result()
+            opening.start()
+        assert by == "an inner lane's" or ran == ["second"]
+        second.result()
+    opening.join()
+    assert ran == ["second"]
+
+
+def test_what_a_task_submits_to_a_lane_that_was_left_is_refused(gate):
+    with pytest.raises(RuntimeError, match="'inner'.*was left"), cpu_lane() as outer:
+        with cpu_lane(name="inner") as inner:
+            outer.submit(lambda: (gate(), inner.submit(int)))
+        gate.open()
+
+
+def test_an_error_of_what_a_task_has_submitted_comes_out_on_leaving():
+    with pytest.raises(ValueError, match="on purpose"), cpu_lane() as lane:
+        lane.submit(lambda: lane.submit(lambda: lane.submit(fail)))
+
+
+def test_a_task_that_submits_to_its_lane_while_that_is_left_by_an_exception_does_not_hang(gate):
+    with pytest.raises(ZeroDivisionError) as caught, cpu_lane(name="left") as lane:
+        first = lane.submit(lambda: (gate(), lane.submit(int)))
+        queued = lane.submit(int)
+        opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
+        opening.start()
+        assert gate.begun.wait(_WAIT_S)
+        _ = 1 / 0
+    opening.join(_WAIT_S)
+    assert "'left' (cpu) was left" in caught.value.__notes__[0]
+    with pytest.raises(RuntimeError, match="was left"):
+        first.result()
+
+
+# -- errors: each arrives, once, as it was --------------------------------------------------------
+
+
+class TakesNoNote(Exception):
+    add_note = None
+
+
+class NotesAreNoList(Exception):
+    __notes__ = "none"
+
+
+class NoDict(BaseException):
+    __slots__ = ("a",)
+
+
+class Fussy(Exception):
+    def add_note(self, text):
+        raise TypeError("no notes")
+
+
+class Unequal(Exception):
+    def __eq__(self, other):
+        raise TypeError("not to be compared")
+
+    __hash__ = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int = 3
+
+
+_ERRORS = [StopIteration(3), StopAsyncIteration(), GeneratorExit(), SystemExit(2)]
+_ERRORS += [KeyboardInterrupt(), concurrent.futures.CancelledError(), asyncio.CancelledError()]
+_ERRORS += [TimeoutError(), TakesNoNote(), NotesAreNoList(), NoDict(), Fussy(), Unequal(), Frozen()]
+_ERRORS += [ExceptionGroup("two", [ValueError(), KeyError()]), concurrent.futures.TimeoutError()]
+
+
+@pytest.fixture(params=_ERRORS, ids=lambda each: type(each).__name__)
+def raised(request):
+    error = request.param
+
+    def raising():
+        raise error
+
+    raising.error = error
+    return raising
+
+
+def caught(fn):
+    try:
+        fn()
+    except BaseException as error:
+        return error
+    finally:
+        del fn  # this frame is in the traceback, and must not hold the handle
+    return None
+
+
+@pytest.mark.parametrize("read", ["result", "wait", "lane", "leaving", "span", "dependent"])
+def test_an_error_arrives_once_and_as_it_was(raised, read):
+    def run():
+        with cpu_lane() as lane:
+            handle = lane.submit(raised)
+            if read == "lane":
+                seen.append(caught(lane.wait))
+                lane.wait()
+            elif read == "dependent":
+                seen.append(caught(lane.submit(int, after=[handle]).result).__cause__)
+            elif read == "span":
+                seen.append(caught(lambda: timeline_of_handles([handle])))
+            elif read != "leaving":
+                seen.append(caught(getattr(handle, read)))
+            assert lane.submit(abs, -1).result() == 1
+
+    seen = []
+    left = caught(run)
+    if read == "leaving":
+        seen.append(left)
+    else:
+        assert left is None, "it came twice"
+    assert len(seen) == 1
+    assert seen[0] is raised.error
+
+
+@pytest.mark.parametrize("error", [StopIteration(3), GeneratorExit()])
+def test_a_tasks_stop_iteration_is_no_end_of_a_loop_over_handles(error):
+    def raising():
+        raise error
+
+    with cpu_lane() as lane:
+        handles = [lane.submit(int), lane.submit(raising)]
+        assert caught(lambda: [handle.result() for handle in handles]) is error
+
+
+def test_a_task_that_raises_cancelled_is_not_taken_for_dropped():
+    def cancelled():
+        raise concurrent.futures.CancelledError("mine")
+
+    with cpu_lane() as lane:
+        handle = lane.submit(cancelled)
+        with pytest.raises(concurrent.futures.CancelledError, match="mine"):
+            handle.result()
+        with pytest.raises(RuntimeError, match="failed"):
+            lane.submit(int, after=[handle]).result()
+
+
+def test_one_error_raised_by_two_tasks_arrives_from_each():
+    error = ValueError("one for all")
+
+    def one():
+        raise error
+
+    def two():
+        raise error
+
+    with cpu_lane() as lane:
+        handles = [lane.submit(one), lane.submit(two), lane.submit(one)]
+        lane.submit(int).result()
+        for handle, name in zip(handles, ("one", "two", "one"), strict=True):
+            counts = []
+            for _ in range(3):  # and its traceback does not grow
+                assert caught(handle.result) is error
+                frames = [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+                assert name in frames
+                counts.append(len(frames))
+            assert counts[-1] == counts[-2]
+
+
+def test_a_second_failure_is_noted_on_the_first_and_arrives_from_its_handle():
+    with pytest.raises(ValueError, match="first") as found, cpu_lane(name="lane") as lane:
+        lane.submit(fail, "first", name="one")
+        second = lane.submit(fail, "second", name="two")
+        consequence = lane.submit(int, after=[second])
+    assert found.value.__notes__ == [
+        "in task 'one' on lane 'lane' (cpu)",
+        "task 'two' on lane 'lane' (cpu) failed, too: ValueError('second')",
+    ]
+    with pytest.raises(ValueError, match="second"):
+        second.result()
+    with pytest.raises(RuntimeError, match="'two'.*failed"):
+        consequence.result()
+
+
+def test_of_many_failures_some_are_named_and_the_rest_counted():
+    with pytest.raises(ValueError, match="first") as found, cpu_lane() as lane:
+        for i in range(100):
+            lane.submit(fail, "first" if i == 0 else str(i))
+    assert len(found.value.__notes__) == 7
+    assert found.value.__notes__[-1].startswith("94 more tasks of lane")
+
+
+def test_errors_of_two_lanes_both_come_out():
+    with pytest.raises(ValueError, match="inner") as found, cpu_lane() as outer:
+        outer.submit(fail, "outer").wait_until_issued()
+        with cpu_lane() as inner:
+            inner.submit(fail, "inner")
+    assert "ValueError('outer')" in found.value.__notes__[-1]
+
+
+def test_left_by_an_exception_it_notes_there_what_failed_unseen():
+    with pytest.raises(ZeroDivisionError) as found, cpu_lane() as lane:
+        lane.submit(fail).wait_until_issued()
+        _ = 1 / 0
+    assert "failed, too: ValueError('on purpose')" in found.value.__notes__[0]
+
+
+def test_an_error_that_was_raised_in_the_block_is_not_noted_on_itself():
+    with pytest.raises(ValueError, match="on purpose") as found, cpu_lane() as lane:
+        lane.submit(fail).result()
+    assert len(found.value.__notes__) == 1
+
+
+def test_a_generator_that_is_closed_raises_what_failed_unseen():
+    def batches():
+        with cpu_lane() as lane:
+            yield lane.submit(fail)
+            yield 2
+
+    loader = batches()
+    next(loader).wait_until_issued()
+    with pytest.raises(ValueError, match="on purpose"):
+        loader.close()
+
+
+def test_ctrl_c_that_a_task_raises_is_told_from_the_callers():
+    def interrupted():
+        raise KeyboardInterrupt("mine")
+
+    with cpu_lane() as lane:
+        handle = lane.submit(interrupted)
+        with pytest.raises(KeyboardInterrupt, match="mine"):
+            handle.result()
+        assert handle.done()
+
+
+@pytest.mark.parametrize("serial", [False, True])
+def test_in_a_graph_too_an_error_arrives_as_it_was(raised, serial):
+    if isinstance(raised.error, Frozen):
+        pytest.skip("Python's own contextlib can't let it through")
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(raised)
+    assert caught(graph.run_serial if serial else graph.run) is raised.error
+
+
+# -- waits that could never end -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", ["result", "wait", "span", "lane", "leaving"])
+@pytest.mark.parametrize("whom", ["itself", "later"])
+def test_a_task_that_waits_for_its_own_lane_is_refused(gate, wait, whom):
+    def impatient():
+        gate()
+        handle = known[whom]
+        if wait == "span":
+            return handle.span
+        if wait == "leaving":
+            return lane.__exit__(None, None, None)
+        return (lane.wait if wait == "lane" else getattr(handle, wait))()
+
+    with cpu_lane() as lane:
+        known = {"itself": lane.submit(impatient), "later": lane.submit(int)}
+        gate.open()
+        with pytest.raises(RuntimeError, match="of its own lane"):
+            known["itself"].result()
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("how", ["result", "after", "lane"])
+def test_lanes_whose_tasks_wait_for_each_other_are_refused(count, how):
+    """Each lane's task waits for the next lane's: the last to begin closes the circle."""
+    barrier = threading.Barrier(count)
+
+    def ring(i):
+        barrier.wait(_WAIT_S)
+        following = (i + 1) % count
+        if how == "result":
+            return handles[following].result()
+        if how == "lane":
+            return lanes[following].wait()
+        return lanes[following].submit(int, after=[handles[i]], name="after it").result()
+
+    handles = []
+    with contextlib.ExitStack() as stack:
+        lanes = [stack.enter_context(cpu_lane(name=f"lane {i}")) for i in range(count)]
+        with cpu_lane() as submitting:  # in the barrier none can begin before all are known
+            assert submitting
+            handles += [lanes[i].submit(ring, i) for i in range(count)]
+        found = [caught(handle.result) for handle in handles]
+        for lane in lanes:
+            with contextlib.suppress(RuntimeError):
+                lane.wait()
+    refused = [each for each in found if isinstance(each, RuntimeError)]
+    assert refused
+    assert any(
+        "No such wait can end" in "".join(map(str, (each, each.__cause__))) for each in refused
+    )
+
+
+def test_a_task_that_waits_for_a_lane_that_waits_for_it_is_refused(gate):
+    with cpu_lane(name="one") as one, cpu_lane(name="other") as other:
+        asks = one.submit(lambda: (gate(), other.wait()), name="asks")
+        waits = other.submit(int, after=[asks], name="waits")
+        gate.open()
+        with pytest.raises(RuntimeError, match="waits for"):
+            asks.result()
+        with contextlib.suppress(RuntimeError):
+            waits.result()
+
+
+def test_a_wait_in_one_direction_is_no_circle(gate):
+    with cpu_lane() as one, cpu_lane() as other, cpu_lane() as third:
+        first = one.submit(gate, 1)
+        second = other.submit(lambda: first.result() + 1)
+        later = third.submit(lambda: first.result() + second.result())
+        gate.open()
+        assert later.result() == 3
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("ask", ["a later one", "itself", "the run", "the graph"])
+def test_a_task_that_asks_its_own_run_is_refused(gate, lanes, ask):
+    def asks():
+        gate()
+        known = {"a later one": later, "itself": task}
+        waits = {"the run": runs[0].wait, "the graph": graph.waitall}
+        return runs[0][known[ask]] if ask in known else waits[ask]()
+
+    runs, graph = [], TaskGraph(cpu_lanes=lanes)
+    task = graph.add(asks)
+    later = graph.add(abs, -1)
+    refused = pytest.raises(RuntimeError, match="of the same run|of its own lane")
+    with refused, graph.start() as run:
+        runs.append(run)
+        gate.open()
+
+
+def test_a_task_that_waits_for_a_lane_that_asks_its_run_is_refused(gate):
+    """Over the wait of another task of the run, too: of the one asked for, for this one."""
+
+    def asks():
+        gate()
+        return lane.submit(lambda: runs[0][last]).result()
+
+    runs, graph = [], TaskGraph(cpu_lanes=2)
+    first = graph.add(asks)
+    last = graph.add(lambda x, y: (x, y), first, graph.add(abs, -1))
+    refused = pytest.raises(RuntimeError, match="No such wait can end")
+    with cpu_lane() as lane, refused, graph.start() as run:
+        runs.append(run)
+        gate.open()
+
+
+@pytest.mark.parametrize("transform", ["vmap", "grad"])
+def test_a_task_inside_a_transform_is_refused(transform):
+    with cpu_lane() as lane, pytest.raises(RuntimeError, match="inside a transform"):
+        getattr(torch.func, transform)(lambda x: lane.submit(torch.sum, x).result())(torch.ones(2))
+
+
+# -- nothing is left behind -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cannot", ["start", "settle"])
+def test_a_lane_whose_thread_cannot_start_says_so_and_leaves_nothing(monkeypatch, cannot):
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    if cannot == "start":
+        monkeypatch.setattr("autopar.lanes.cpu.threading.Thread.start", refuse)
+    else:
+        monkeypatch.setattr("autopar.lanes.cpu.settle_threads", refuse)
+    lane = cpu_lane()
+    with pytest.raises(RuntimeError, match="can't start new thread"), lane:
+        pass
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="was left"):
+        lane.submit(int)
+
+
+def test_a_submit_that_cannot_queue_leaves_nothing_to_wait_for(monkeypatch):
+    def refuse(*_):
+        raise MemoryError
+
+    with cpu_lane() as lane:
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "_queue", refuse)
+            with pytest.raises(MemoryError):
+                lane.submit(int)
+        assert lane.submit(abs, -1).result() == 1
+
+
+class Given:
+    """What a task is given, and whether it is still there."""
+
+
+@pytest.mark.parametrize("read", ["result", "lane", "leaving", "dependent", "twice", "unread"])
+@pytest.mark.parametrize("ends", ["fails", "returns", "is refused"])
+def test_what_a_task_was_given_goes_with_its_error(read, ends):
+    """Without the collector of circles: nobody knows when that comes."""
+
+    def task(given):
+        if ends == "is refused":
+            own[0].result()
+        return fail() if ends == "fails" else None
+
+    def run():
+        given = Given()
+        watched.append(weakref.ref(given))
+        with cpu_lane() as lane:
+            handle = lane.submit(lambda given: (begin.wait(_WAIT_S), task(given)), given)
+            own.append(handle)
+            begin.set()
+            if read == "lane":
+                caught(lane.wait)
+            elif read == "dependent":
+                caught(lane.submit(int, after=[handle]).result)
+            elif read == "unread":
+                handle.wait_until_issued()
+                del handle
+                fail("something else")
+            elif read != "leaving":
+                for _ in range(2 if read == "twice" else 1):
+                    caught(handle.result)
+            del handle  # or this frame holds it, and its error this frame
+
+    watched, own, begin = [], [], threading.Event()
+    gc.collect()
+    gc.disable()
+    try:
+        caught(run)
+        own.clear()
+        assert watched[0]() is None
+    finally:
+        gc.enable()
+
+
+def test_a_lane_that_goes_on_holds_no_failed_task_whose_error_was_seen():
+    given = Given()
+    watched = weakref.ref(given)
+    gc.disable()
+    try:
+        with cpu_lane() as lane:
+            caught(lane.submit(lambda given: fail(), given).result)
+            del given
+            lane.submit(int).result()  # the worker has let go of the one before
+            assert watched() is None
+    finally:
+        gc.enable()
+
+
+def test_a_lane_is_opened_inside_a_task_of_another():
+    def inner():
+        with cpu_lane(2) as lane:
+            return lane.submit(torch.get_num_threads).result()
+
+    with cpu_lane(1) as lane:
+        assert lane.submit(inner).result() == 2
+        assert lane.submit(torch.get_num_threads).result() == 1
+
+
+FINE = (None, 0, 1.5, 10**12)  # seconds
+WRONG = [None, "a", 1.5, True, -1, 0, 10**12, math.nan, [], ...]
+
+
+@pytest.mark.parametrize(
+    "value", WRONG, ids=lambda each: "object" if type(each) is object else repr(each)
+)
+@pytest.mark.parametrize(
+    ("argument", "call"),
+    {
+        "threads": cpu_lane,
+        "kind": lambda value: cpu_lane(kind=value),
+        "device": lambda value: cuda_lane("cpu" if value in (None, 0) else value),
+        "cpu_lanes": lambda value: TaskGraph(cpu_lanes=0 if value is None else value),
+        "streams": lambda value: TaskGraph(streams=value),
+        "cost_s": lambda value: TaskGraph().add(int, cost_s=-1 if value in FINE else value),
+        "slots": lambda value: CopyPipeline("cpu", slots=-1 if value == 10**12 else value),
+    }.items(),
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_no_number_or_place_can_be_is_refused_by_the_arguments_name(argument, call, value):
+    with pytest.raises(ValueError, match=f"^{argument}.* is .*; expected "):
+        call(value)
+
+
+@pytest.mark.parametrize("value", [1.5, True, 0, [], object], ids=repr)
+def test_what_no_name_or_list_can_be_is_refused_by_the_arguments_name(value):
+    with cpu_lane() as lane:
+        for refused in (
+            lambda: cpu_lane(name=value),
+            lambda: lane.submit(int, name=value),
+            lambda: TaskGraph().add(int, name=value),
+        ):
+            with pytest.raises(TypeError, match="^name is .*; expected text"):
+                refused()
+        for refused in (
+            lambda: lane.submit(int, after=value or None),
+            lambda: TaskGraph().add(int, writes=value or torch.ones(2)),
+        ):
+            with pytest.raises(TypeError, match="^(after|writes of task 'int') is .*; expected "):
+                refused()
+
+
+def test_context_variables_hold_in_tasks_and_end_with_them():
+    variable = contextvars.ContextVar("variable", default="before")
+
+    def get_and_set():
+        found = variable.get()
+        variable.set("in a task")
+        return found
+
+    with cpu_lane() as lane:
+        before = lane.submit(get_and_set)
+        token = variable.set("of the caller")
+        after, graph = lane.submit(get_and_set), TaskGraph()
+        tasks = [graph.add(get_and_set), graph.add(variable.get)]
+        found = graph.run()[tasks]
+        variable.reset(token)
+        assert (before.result(), after.result()) == ("before", "of the caller")
+    assert found[0] == "of the caller"
+    assert variable.get() == "before"
+
+
+def test_a_task_without_a_name_is_called_as_what_it_runs():
+    with cpu_lane() as lane:
+        module = lane.submit(torch.nn.ReLU(), torch.ones(1))
+        partial = lane.submit(functools.partial(torch.add, 1), 1)
+        other = lane.submit(lambda: 1)
+    assert "'ReLU'" in str(module)
+    assert "'add'" in str(partial)
+    assert re.search(r"'<lambda> in test_lane_forms.py:\d+'", str(other))
+
+
+def test_errors_of_a_map_say_map():
+    with CopyPipeline("cpu") as pipeline, pytest.raises(ValueError, match="on purpose") as caught:
+        list(pipeline.map(lambda x: fail(), [torch.ones(1)]))
+    assert caught.value.__notes__ == ["in item 0 of map from cpu"]

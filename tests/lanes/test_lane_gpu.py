@@ -1,0 +1,550 @@
+"""Lanes on GPUs: waits, memory, errors and leaving, with work that is late on purpose."""
+
+import contextlib
+import functools
+import gc
+import json
+import random
+import threading
+import time
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+
+from autopar import cpu_lane, cuda_lane, timeline_of_handles
+from autopar.device import gpu, synchronize
+from autopar.lanes import clock
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+
+_N = 2**20
+_WAIT_S = 10
+_two = pytest.mark.gpu(2)
+_ON_GPUS = [("cuda:0", "cuda:0"), pytest.param("cuda:0", "cuda:1", marks=_two)]
+_ON_GPUS.append(pytest.param("cuda:1", "cuda:0", marks=_two))
+_PAIRS = [*_ON_GPUS, ("cuda:0", "cpu"), ("cpu", "cuda:0")]
+_PAIRS += [pytest.param("cuda:1", "cpu", marks=_two), pytest.param("cpu", "cuda:1", marks=_two)]
+
+
+def lane_on(place, **options):
+    return cpu_lane(**options) if place == "cpu" else cuda_lane(place, **options)
+
+
+def equals(tensor, value):
+    return bool((tensor == value).all().item())
+
+
+@pytest.fixture
+def late(spin):
+    """A task that writes late: whoever does not wait for it reads what was there before."""
+
+    def late(buffer, value, ms):
+        if buffer.is_cuda:
+            spin(ms)
+        else:
+            time.sleep(ms / 1e3)
+        return buffer.fill_(value)
+
+    return late
+
+
+@pytest.fixture
+def moved(spin):
+    """A task that reads late, from wherever the tensor is: its source must still be there."""
+
+    def moved(x, place, ms):
+        if place != "cpu":
+            spin(ms)
+        return x.to(place, non_blocking=True) * 2
+
+    return moved
+
+
+# -- waits ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "second"), _PAIRS)
+@pytest.mark.parametrize("delayed", ["first", "second", "neither"])
+def test_results_pass_between_lanes(late, moved, first, second, delayed):
+    rounds = 10
+    buffers = [torch.zeros(_N, device=first) for _ in range(rounds)]
+    synchronize()
+    write_ms, read_ms = (5 if delayed == each else 0 for each in ("first", "second"))
+    with lane_on(first) as one, lane_on(second) as other:
+        results = []
+        while buffers:
+            value = float(len(buffers))
+            written = one.submit(late, buffers.pop(), value, write_ms)
+            there = other.submit(moved, written, second, read_ms)
+            back = one.submit(moved, there, first, 0)
+            results.append((back, 4 * value))
+            del written, there
+        for back, expected in results:
+            assert equals(back.result(), expected)
+
+
+@pytest.mark.parametrize(("first", "second"), _ON_GPUS)
+def test_after_orders_what_shares_memory(late, first, second):
+    buffer = torch.zeros(_N, device=first)
+    synchronize()
+    with lane_on(first) as one, lane_on(second) as other:
+        last = []
+        for i in range(1, 11):
+            written = one.submit(late, buffer, float(i), 3, after=last)
+            last = [other.submit(lambda: buffer.to(second, copy=True), after=[written])]
+            assert equals(last[0].result(), i)
+
+
+@pytest.mark.parametrize("on", ["default stream", "side stream"])
+@pytest.mark.parametrize(
+    ("place", "given"), [("cuda:0", "argument"), ("cuda:0", "closure"), ("cpu", "argument")]
+)
+def test_what_the_submitter_has_under_way_is_waited_for(late, on, place, given):
+    stream = torch.cuda.Stream(0) if on == "side stream" else torch.cuda.default_stream(0)
+    buffer = torch.zeros(_N, device="cuda:0")
+    synchronize()
+    with lane_on(place) as lane, torch.cuda.stream(stream):
+        x = late(buffer, 3.0, 30)
+        if given == "argument":
+            copied = lane.submit(lambda x: x.to(place, copy=True), x)
+        else:
+            copied = lane.submit(lambda: x.to(place, copy=True))
+        assert equals(copied.result(), 3)
+
+
+@pytest.mark.gpu(2)
+def test_work_under_way_on_the_arguments_gpu_is_waited_for(late):
+    buffer = torch.zeros(_N, device="cuda:0")
+    synchronize()
+    with cuda_lane(1) as lane, torch.cuda.stream(torch.cuda.Stream(0)):
+        x = late(buffer, 3.0, 30)
+        assert equals(lane.submit(lambda x: x.to("cuda:1"), x).result(), 3)
+
+
+def test_a_task_for_the_gpu_waits_without_blocking_its_submitter(gate):
+    """A CPU task is held back: what needs it is launched later, by whoever finishes it."""
+    launched = []
+
+    def launch(name, x):
+        launched.append((name, threading.current_thread() is threading.main_thread()))
+        return x + 1 if isinstance(x, torch.Tensor) else torch.full((8,), x, device="cuda:0")
+
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        number = worker.submit(gate, 3.0)
+        one = lane.submit(launch, "one", number)
+        two = lane.submit(launch, "two", one)
+        lane.submit(launch, "three", 0.0)  # waits for nothing but its place in the queue
+        back = worker.submit(lambda x: x.sum().item(), two)
+        assert gate.begun.wait(_WAIT_S)
+        assert launched == []
+        assert not one.done()
+        gate.open()
+        assert back.result() == 32.0
+        assert launched == [("one", False), ("two", False), ("three", False)]
+        lane.submit(launch, "four", 0.0)
+        assert launched[-1] == ("four", True)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_grad_mode_and_device_are_right_whoever_launches(gate, grad):
+    def state(_):
+        current = torch.cuda.current_stream()
+        return torch.is_grad_enabled(), torch.cuda.current_device(), current == lane.stream
+
+    last = torch.cuda.device_count() - 1
+    with cpu_lane() as worker, cuda_lane(last) as lane, torch.set_grad_enabled(grad):
+        at_once = lane.submit(state, None)
+        later = lane.submit(state, worker.submit(gate))
+        gate.open()
+        assert at_once.result() == later.result() == (grad, last, True)
+
+
+def test_a_result_is_done_when_it_is_there_and_not_before(late):
+    buffer = torch.zeros(_N, device="cuda:0")
+    arrived = []
+    with cuda_lane(0) as lane:
+        handle = lane.submit(late, buffer, 1.0, 200)
+        assert not handle.done()
+        waiting = threading.Thread(target=lambda: arrived.append(equals(handle.result(), 1)))
+        waiting.start()
+        assert equals(handle.result(), 1)
+        assert handle.done()
+        waiting.join(_WAIT_S)
+        assert arrived == [True]
+
+
+def test_a_cpu_lanes_result_is_there_even_if_its_copy_did_not_block(spin):
+    x = torch.full((_N,), 7.0, device="cuda:0")
+    torch.zeros(_N, pin_memory=True)  # the pinned memory that the copy will get
+
+    def fetch(x):
+        spin(30)
+        return x.to("cpu", non_blocking=True)
+
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        for source in (x, lane.submit(torch.clone, x)):
+            assert equals(worker.submit(fetch, source).result(), 7)
+
+
+_REACHES = {
+    "argument": lambda x: (torch.Tensor.cpu, x),
+    "container": lambda x: (lambda xs: xs["x"][0].cpu(), {"x": [x]}),
+    "closure": lambda x: (lambda: x.cpu(),),
+    "default": lambda x: (lambda x=x: x.cpu(),),
+    "partial": lambda x: (functools.partial(torch.Tensor.cpu, x),),
+    "bound": lambda x: (x.cpu,),
+    "global": lambda x: (eval("lambda: x.cpu()", {"x": x}),),
+}
+
+
+@pytest.mark.parametrize("reach", _REACHES.values(), ids=_REACHES)
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=_two)])
+def test_a_cpu_lanes_copy_comes_after_what_its_submitter_has_queued(spin, index, reach):
+    with cpu_lane() as worker:
+        x = torch.zeros(_N, device=gpu(index))
+        with torch.cuda.device(index):
+            spin(30)
+        x += 7
+        assert equals(worker.submit(*reach(x)).result(), 7)
+
+
+@_two
+@pytest.mark.parametrize("reach", [_REACHES[name] for name in ("argument", "closure")])
+def test_a_cuda_lanes_task_comes_after_what_was_queued_on_another_gpu(spin, reach):
+    with cuda_lane(0) as lane:
+        x = torch.zeros(_N, device=gpu(1))
+        with torch.cuda.device(1):
+            spin(30)
+        x += 7
+        assert equals(lane.submit(*reach(x)).result(), 7)
+
+
+def test_a_cpu_lane_does_not_wait_for_a_gpu_that_its_task_does_not_use(spin):
+    with cpu_lane() as worker:
+        spin(200)
+        busy = torch.cuda.current_stream(0)
+        assert worker.submit(int).result() == 0
+        assert not busy.query(), "it waited for its submitter's kernels"
+    torch.cuda.synchronize(0)
+
+
+def test_waiting_for_a_lane_covers_its_stream(spin):
+    with cuda_lane(0) as lane:
+        lane.submit(spin, 50)
+        lane.wait()
+        assert lane.stream.query()
+
+
+@pytest.mark.parametrize(("first", "second"), _ON_GPUS[:2])
+def test_two_lanes_really_run_at_once(spin, first, second):
+    with cuda_lane(first) as one, cuda_lane(second) as other:
+        handles = [lane.submit(spin, 30) for lane in (one, other)]
+        timeline = timeline_of_handles(handles)
+    assert timeline.overlap_s(one.name, other.name) > 0
+
+
+def test_random_graphs_give_what_the_serial_twin_gives(spin):
+    chance = random.Random(2026)
+    places = ["cpu", "cuda:0", "cuda:0", "cuda:1" if torch.cuda.device_count() > 1 else "cuda:0"]
+
+    def node(place, number, turns, *sources):
+        if place != "cpu" and turns:
+            spin(turns / 10)
+        total = torch.full((4096,), 0.7 * number, device=place)
+        for source in sources:
+            total = total * 0.7 + source.to(place)
+        return total
+
+    lanes = [lane_on(place) for place in places]
+    with lanes[0], lanes[1], lanes[2], lanes[3]:
+        for _ in range(200):
+            serial, parallel = [], []
+            for i in range(chance.randint(3, 12)):
+                lane, sources = chance.randrange(4), chance.sample(range(i), min(i, 2))
+                task = (places[lane], i + 1, chance.choice((0, 0, 0, 5)))
+                serial.append(node(*task, *(serial[source] for source in sources)))
+                handles = [parallel[source] for source in sources]
+                parallel.append(lanes[lane].submit(node, *task, *handles))
+            for expected, handle in zip(serial, parallel, strict=True):
+                assert torch.equal(handle.result(), expected)
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def test_a_source_freed_after_submitting_is_not_overwritten(moved):
+    with cuda_lane(0) as lane:
+        results = []
+        for i in range(20):
+            x = torch.full((_N,), float(i), device="cuda:0")
+            results.append(lane.submit(moved, x, "cuda:0", 2))
+            del x
+            torch.full((_N,), -1.0, device="cuda:0")  # would get the memory of x
+        for i, result in enumerate(results):
+            assert equals(result.result(), 2 * i)
+
+
+def test_a_result_freed_while_the_caller_still_reads_it_is_not_overwritten(spin):
+    with cuda_lane(0) as lane:
+        for i in range(20):
+            result = lane.submit(torch.full, (_N,), float(i), device="cuda:0").result()
+            spin(2)
+            read = result + 1
+            del result
+            lane.submit(int).result()  # the lane moves on, and lets go of the result
+            lane.submit(torch.full, (_N,), -1.0, device="cuda:0")  # would get its memory
+            assert equals(read, i + 1)
+
+
+def test_an_argument_freed_while_another_lane_reads_it_is_not_overwritten(moved):
+    with cuda_lane(0) as one, cuda_lane(0) as other:
+        results = []
+        for i in range(20):
+            source = one.submit(torch.full, (_N,), float(i), device="cuda:0")
+            results.append(other.submit(moved, source, "cuda:0", 2))
+            del source
+            one.submit(int).result()
+            one.submit(torch.full, (_N,), -1.0, device="cuda:0")
+        for i, result in enumerate(results):
+            assert equals(result.result(), 2 * i)
+
+
+# -- spans ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recalibrated", [False, True])
+@pytest.mark.parametrize("device", [0, pytest.param(1, marks=_two)])
+def test_a_span_lies_between_the_hosts_readings(spin, monkeypatch, device, recalibrated):
+    if recalibrated:
+        clock._clocks.clear()
+    with cuda_lane(device, kind="copy") as lane:
+        lane.submit(spin, 1).result()
+        before_s = time.perf_counter()
+        handle = lane.submit(spin, 20, name="spin")
+        handle.result()
+        after_s = time.perf_counter()
+        span, error_s = handle.span, handle.alignment_error_s
+    assert 0 < error_s < 100e-6
+    assert before_s - error_s <= span.start_s <= span.end_s <= after_s + error_s
+    assert span.duration_s > 10e-3
+    assert (span.name, span.lane, span.kind) == ("spin", lane.name, "copy")
+    assert timeline_of_handles([handle]).alignment_error_s == error_s
+
+
+@pytest.mark.parametrize(("first", "second"), _PAIRS)
+def test_a_dependents_span_starts_after_the_end_of_what_it_waits_for(spin, first, second):
+    def work(_=None):
+        return spin(5) if torch.cuda.current_stream() != torch.cuda.default_stream() else None
+
+    with lane_on(first) as one, lane_on(second) as other:
+        before = one.submit(work)
+        after = other.submit(work, before)
+        error_s = before.alignment_error_s + after.alignment_error_s
+        assert before.span.end_s <= after.span.start_s + error_s
+        assert after.span.start_s <= after.span.end_s
+
+
+# -- errors and leaving ---------------------------------------------------------------------------
+
+
+def test_an_error_names_the_gpu_and_dependents_say_why():
+    def fail():
+        raise ValueError("on purpose")
+
+    with cuda_lane(0, name="left") as lane, cpu_lane() as worker:
+        broken = lane.submit(fail, name="breaks")
+        dependent = worker.submit(int, after=[broken])
+        with pytest.raises(RuntimeError, match="'breaks' on lane 'left'.*failed") as caught:
+            dependent.result()
+        with pytest.raises(ValueError, match="on purpose"):
+            broken.result()
+        assert equals(lane.submit(torch.ones, 3, device="cuda:0").result(), 1)
+    assert caught.value.__cause__.__notes__[0] == "in task 'breaks' on lane 'left' (cuda:0)"
+
+
+@pytest.mark.parametrize("moves_on", [False, True])
+def test_kernels_of_a_task_that_failed_do_not_outlive_the_lane(spin, moves_on):
+    def fail():
+        spin(100)
+        raise ValueError("on purpose")
+
+    with cuda_lane(0) as lane:
+        lane.submit(spin, 20)  # not done yet when the error is there
+        with pytest.raises(ValueError, match="on purpose"):
+            lane.submit(fail).result()
+        if moves_on:
+            lane.submit(int)
+    assert lane.stream.query(), "kernels outlived their lane"
+
+
+def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(spin, gate):
+    ran = []
+    with pytest.raises(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
+        held = worker.submit(gate)
+        running = lane.submit(spin, 100)
+        queued = [lane.submit(ran.append, held), lane.submit(ran.append, 1)]
+        opening = threading.Thread(target=lambda: (queued[1].wait_until_issued(), gate.open()))
+        opening.start()
+        assert gate.begun.wait(_WAIT_S)
+        _ = 1 / 0
+    opening.join(_WAIT_S)
+    assert running.done()
+    assert lane.stream.query(), "kernels outlived their lane"
+    assert gate.finished
+    assert ran == []
+    for handle in queued:
+        with pytest.raises(CancelledError, match="dropped"):
+            handle.result()
+
+
+def test_left_in_peace_it_waits_for_kernels_and_for_what_is_not_launched_yet(spin, gate):
+    opening = threading.Timer(0.05, gate.open)
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        handle = lane.submit(spin, 100, after=[worker.submit(gate)])
+        opening.start()
+    opening.join()
+    assert handle.done()
+    assert lane.stream.query()
+
+
+def test_a_task_that_waits_for_its_own_lane_is_refused(in_time):
+    def run():
+        with cuda_lane(0) as lane:
+            handle = lane.submit(lambda: lane.submit(int, name="later").result())
+            with pytest.raises(RuntimeError, match="'later'.*of its own lane"):
+                handle.result()
+
+    in_time(run)
+
+
+def test_ctrl_c_while_a_task_is_launched_comes_out_of_submit_once():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with cuda_lane(0) as lane:
+        with pytest.raises(KeyboardInterrupt):
+            lane.submit(interrupted)
+        assert equals(lane.submit(torch.ones, 3, device="cuda:0").result(), 1)
+
+
+def test_what_a_failed_task_was_given_is_freed_with_its_error():
+    def fail(x):
+        raise ValueError("on purpose")
+
+    x = torch.ones(_N, device="cuda:0")
+    watched = weakref.ref(x)
+    gc.disable()
+    try:
+        with cuda_lane(0) as lane:
+            handle = lane.submit(fail, x)
+            del x
+            with contextlib.suppress(ValueError):
+                handle.result()
+            del handle
+            lane.submit(int)
+        assert watched() is None
+    finally:
+        gc.enable()
+
+
+def test_lanes_whose_tasks_wait_for_each_other_are_refused(in_time, gate):
+    """The CPU task waits for what the stream's lane is to launch after it."""
+
+    def run():
+        with cpu_lane() as worker, cuda_lane(0) as lane:
+            known = []
+            asks = worker.submit(lambda: (gate(), known[0].result()))
+            known.append(lane.submit(int, after=[asks], name="launched later"))
+            gate.open()
+            with pytest.raises(RuntimeError, match="'launched later'.*No such wait can end"):
+                asks.result()
+            with pytest.raises(RuntimeError, match="failed"):
+                known[0].result()
+
+    in_time(run)
+
+
+def test_leaving_runs_what_tasks_submit(gate):
+    ran, opening = [], threading.Timer(0.05, gate.open)
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        held = worker.submit(gate)
+        lane.submit(lambda: lane.submit(ran.append, 1), after=[held])
+        lane.submit(lambda: worker.submit(ran.append, 2))
+        opening.start()
+    opening.join()
+    assert sorted(ran) == [1, 2]
+
+
+# -- what holds where a task is submitted ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("held", [False, True])
+def test_autocast_is_the_submitters_whoever_launches(gate, place, held):
+    x = torch.ones(8, 8, device="cuda:0")
+    with cpu_lane() as worker, lane_on(place) as lane:
+        after = [worker.submit(gate)] if held else []
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            low = lane.submit(torch.mm, x, x, after=after)
+        full = lane.submit(torch.mm, x, x)
+        gate.open()
+        assert low.result().dtype == torch.bfloat16
+        assert full.result().dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_no_task_reads_a_weight_that_another_stream_has_yet_to_cast(spin):
+    """Autocast keeps casts of weights for all threads, and knows nothing of streams."""
+    size = 1024
+    weight = torch.ones(size, size, device="cuda:0", requires_grad=True)
+    x = torch.ones(size, size, device="cuda:0", dtype=torch.bfloat16)
+    synchronize()
+
+    def late():
+        spin(30)
+        return x @ weight
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        for _ in range(5):
+            with cuda_lane(0) as one, cuda_lane(0) as other:
+                # What is freed here is what a cast would get, if it came too late.
+                one.submit(torch.full, (size, size), float("nan"), device="cuda:0").result()
+                results = [one.submit(late), other.submit(torch.matmul, x, weight)]
+                mine = x @ weight
+                assert all(equals(each.result(), size) for each in results)
+                assert equals(mine, size)
+
+
+@_two
+def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
+    def where():
+        return torch.cuda.current_device(), torch.ones(1, device="cuda").device.index
+
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        for index in (1, 0, 1):
+            with torch.cuda.device(index):
+                assert worker.submit(where).result() == (index, index)
+                assert lane.submit(where).result() == (0, 0)
+                assert torch.cuda.current_device() == index
+
+
+def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):
+    done = run_program("interrupted.py", "cuda")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for how in ("result", "wait"):
+        assert found[how] is not None, f"{how}: the wait ended before it was interrupted"
+        assert found[how] < 0.5
+    assert found["threads"] == 0
+    assert found["equal"]
+
+
+def test_a_lane_needs_a_gpu_that_is_there():
+    count = torch.cuda.device_count()
+    with pytest.raises(ValueError, match=f"cuda:{count}, which is not on this machine"):
+        cuda_lane(count)
+    with cuda_lane() as lane:
+        assert lane.device == gpu(0)

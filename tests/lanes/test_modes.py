@@ -1,0 +1,253 @@
+"""What holds in a thread holds in what it gives away, and only there."""
+
+import contextlib
+import threading
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from autopar import cpu_lane
+from autopar.lanes.modes import Modes, caller_modes
+
+
+class Functions(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+class Dispatches(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def default_device():
+    torch.set_default_device("meta")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextlib.contextmanager
+def uncached():
+    with torch.autocast("cpu", cache_enabled=False):
+        yield
+
+
+_packed = threading.local()
+
+
+def hooks(name):
+    def pack(x):
+        _packed.by = name
+        return x
+
+    return saved_tensors_hooks(pack, lambda x: x)
+
+
+def saved_by():
+    """Whose hooks see a tensor that is saved for backward."""
+    _packed.by = None
+    with torch.enable_grad():
+        torch.ones(1, requires_grad=True).exp()
+    return _packed.by
+
+
+def probe():
+    """What an ordinary program sees of all modes."""
+    return {
+        "grad": torch.is_grad_enabled(),
+        "inference": torch.is_inference_mode_enabled(),
+        "autocast": torch.is_autocast_enabled("cpu"),
+        "dtype": torch.get_autocast_dtype("cpu"),
+        "product": (torch.ones(2, 2) @ torch.ones(2, 2)).dtype,
+        "caches": torch.is_autocast_cache_enabled(),
+        "device": torch.empty(1).device.type,
+        "functions": [type(each) for each in torch.overrides._get_current_function_mode_stack()],
+        "dispatches": [
+            type(each) for each in torch.utils._python_dispatch._get_current_dispatch_mode_stack()
+        ],
+        "saved": saved_by(),
+    }
+
+
+_CONTEXTS = {
+    "none": contextlib.nullcontext,
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "float16": lambda: torch.autocast("cpu", dtype=torch.float16),
+    "bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "uncached": uncached,
+    "with device": lambda: torch.device("meta"),
+    "default device": default_device,
+    "functions": Functions,
+    "dispatches": Dispatches,
+    "hooks": lambda: hooks("outer"),
+}
+
+
+@pytest.fixture(params=_CONTEXTS.values(), ids=_CONTEXTS)
+def context(request):
+    return request.param
+
+
+@pytest.fixture(params=_CONTEXTS.values(), ids=_CONTEXTS)
+def other(request):
+    return request.param
+
+
+def in_thread(fn):
+    found = []
+    thread = threading.Thread(target=lambda: found.append(fn()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_a_thread_that_enters_them_sees_what_the_caller_sees_and_then_what_it_saw(context, other):
+    def run():
+        with other():
+            own = probe()
+            with modes:
+                inside = probe()
+            return own, inside, probe()
+
+    with context():
+        modes, expected = caller_modes(), probe()
+    with other():
+        plain = probe()
+    own, inside, after = in_thread(run)
+    assert inside == expected
+    assert own == after == plain
+
+
+def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(context, other):
+    plain = probe()
+    with cpu_lane() as lane:
+        with context():
+            expected, first = probe(), lane.submit(probe)
+            with other():
+                both, second = probe(), lane.submit(probe)
+        assert first.result() == expected
+        assert second.result() == both
+        assert lane.submit(probe).result() == plain
+    assert probe() == plain
+
+
+def test_they_are_entered_again_and_by_several_at_once(context):
+    with context():
+        modes, expected = caller_modes(), probe()
+    plain, barrier = probe(), threading.Barrier(2)
+
+    def run():
+        barrier.wait(10)
+        found = []
+        for _ in range(2):
+            with modes:
+                barrier.wait(10)
+                found.append(probe())
+                with modes:
+                    found.append(probe())
+                found.append(probe())
+            assert probe() == plain
+        return found
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.extend(run())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 12
+
+
+def test_hooks_within_hooks_are_given_back():
+    def run():
+        with hooks("one"), hooks("two"):
+            with modes:
+                assert saved_by() is None
+            assert saved_by() == "two"
+
+    modes = caller_modes()
+    in_thread(run)
+    with hooks("one"), hooks("two"):
+        assert len(caller_modes().hooks) == 2
+        assert saved_by() == "two"
+    assert saved_by() is None
+
+
+def test_what_a_task_leaves_switched_reaches_no_other(context):
+    plain = probe()
+    kept = []
+
+    def leak():
+        kept.append(context())
+        kept[-1].__enter__()
+
+    with cpu_lane() as lane:
+        lane.submit(leak)
+        assert lane.submit(probe).result() == plain
+        kept.clear()
+
+
+def test_an_error_inside_gives_back_what_held(context):
+    with context():
+        modes = caller_modes()
+    plain = probe()
+    with pytest.raises(ZeroDivisionError), modes:
+        _ = 1 / 0
+    assert probe() == plain
+
+
+def test_what_fails_when_entered_leaves_what_held():
+    plain = probe()
+    modes = caller_modes()._replace(functions=(Functions(),), hooks=(("no", "hooks", "these"),))
+    with pytest.raises(TypeError), modes:
+        pass
+    assert probe() == plain
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")  # of torch's own, in jvp
+@pytest.mark.parametrize("transform", ["grad", "vmap", "jvp"])
+def test_inside_a_transform_nothing_is_given_away(transform):
+    x = torch.ones(3)
+    with cpu_lane() as lane:
+
+        def given_away(x):
+            return lane.submit(torch.sum, x).result()
+
+        run = getattr(torch.func, transform)
+        call = run(given_away) if transform != "jvp" else lambda x: run(given_away, (x,), (x,))
+        with pytest.raises(RuntimeError, match="inside a transform of torch.func"):
+            call(x)
+        assert torch.equal(lane.submit(torch.func.grad(torch.sum), x).result(), x)
+
+
+def test_the_cache_of_casts_holds_no_weights_of_before():
+    weight = torch.ones(4, 4, requires_grad=True)
+
+    def product():
+        return (torch.ones(4, 4) @ weight).sum().item()
+
+    def change():
+        with torch.no_grad():
+            weight.fill_(2)
+
+    with cpu_lane() as lane:
+        with torch.autocast("cpu"):
+            first = lane.submit(product)
+        lane.submit(change)
+        with torch.autocast("cpu"):
+            second = lane.submit(product)
+        assert (first.result(), second.result()) == (64, 128)
+
+
+def test_ordinary_modes_are_one_object():
+    assert caller_modes() is caller_modes()
+    with torch.no_grad():
+        assert caller_modes() is caller_modes()
+        assert caller_modes() == Modes(False, False, caller_modes().gpu)

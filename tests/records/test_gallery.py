@@ -1,0 +1,177 @@
+"""The gallery read without running it: which records it shows, and whether they still hold."""
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from autopar.records import gallery
+from autopar.records.experiment import RECORD_TO, newest_record, observed
+from autopar.records.gallery import scripts_of, shown_by, stale_records, unshown_records
+from autopar.records.record import FOLDER, Findings, RecordError, newest_of, write_record
+from autopar.timing.measurement import Measurement
+
+_PAGE = '''
+"""A page."""
+import autopar as ap
+
+SIZES, ROUNDS = {"sizes": [2**n for n in range(3)]}, 3
+WORK = {**SIZES, "rounds": ROUNDS + 1, "first": SIZES["sizes"][0], "most": max(1, 2)}
+
+def experiment(sizes, rounds, first, most):
+    return ap.Findings([ap.Measurement("a", (1, 1, 1))])
+
+found = ap.recorded(experiment, name="shown", parameters=WORK)
+if found:
+    again = ap.recorded(experiment, name="shown_too", parameters={**WORK, "most": 3}, gpus=2)
+raise SystemExit("a page that runs")
+'''
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A gallery of one page, and a function that changes it."""
+    script = tmp_path / "gallery" / "experiments" / "plot_1_page.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(_PAGE, encoding="utf-8")
+
+    def change(old, new):
+        assert old in _PAGE
+        script.write_text(_PAGE.replace(old, new), encoding="utf-8")
+
+    return change
+
+
+@pytest.fixture
+def records(page, tmp_path, monkeypatch):
+    """Good records of it."""
+
+    def anything():
+        return Findings([Measurement("a", (1, 1, 1))])
+
+    one, folder = observed(anything, name="any", parameters={}), tmp_path / "records"
+    for each in shown_by(scripts_of(tmp_path / "gallery")):
+        write_record(replace(one, experiment=each.name, digest=each.digest), folder)
+    return folder
+
+
+def outdated(gallery, folder):
+    scripts = scripts_of(gallery)
+    return [*stale_records(scripts, folder), *unshown_records(scripts, folder)]
+
+
+def test_what_a_script_shows_is_read_off_its_text(page, tmp_path):
+    shown = list(shown_by(scripts_of(tmp_path / "gallery")))
+    assert [each.name for each in shown] == ["shown", "shown_too"]
+    assert len({each.digest for each in shown}) == 2
+    assert shown[0].again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
+    assert [each.name for each in shown_by(scripts_of(tmp_path / "gallery"), "shown_too")] == [
+        "shown_too"
+    ]
+    assert list(shown_by(scripts_of(tmp_path / "nowhere"))) == []
+
+
+def test_records_that_hold_need_no_words(records, tmp_path):
+    assert outdated(tmp_path / "gallery", records) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "stale"),
+    [
+        ('"""A page."""', '"""Another page."""', []),
+        ("raise SystemExit", "raise ValueError", []),
+        ("(1, 1, 1)", "(1, 1, 2)", ["shown", "shown_too"]),
+        ("range(3)", "range(4)", ["shown", "shown_too"]),
+        ('"most": 3', '"most": 4', ["shown_too"]),
+        ('name="shown"', 'name="renamed"', ["renamed", "shown"]),
+    ],
+)
+def test_each_record_that_no_longer_holds_gets_a_line(records, page, tmp_path, old, new, stale):
+    page(old, new)
+    lines = outdated(tmp_path / "gallery", records)
+    assert sorted(line.split(".json")[0].split("/")[-1] for line in lines) == stale
+    assert all("\n" not in line for line in lines)
+    again = "python -m autopar record gallery/experiments/plot_1_page.py"
+    assert all(line.endswith((again, "no script shows this record. Delete it.")) for line in lines)
+
+
+def test_a_damaged_record_gets_a_line(records, tmp_path):
+    (path,) = records.glob("*/shown.json")
+    path.write_bytes(b"\0")
+    (line,) = outdated(tmp_path / "gallery", records)
+    assert "shown.json: is not whole JSON" in line
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("parameters=WORK", "parameters=found.parameters"),
+        ("parameters=WORK", "parameters=dict(a=unknown)"),
+        ("parameters=WORK", "parameters={'a': open('x')}"),
+        ("parameters=WORK", "**WORK"),
+        ('name="shown"', "name=experiment.__name__"),
+        ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
+        ("WORK = {", "WORK = {}\nWORK = {"),
+    ],
+)
+def test_what_only_running_tells_is_refused(page, tmp_path, old, new):
+    page(old, new)
+    with pytest.raises(ValueError, match=r"plot_1_page\.py:\d+: recorded.* can't be read without"):
+        list(shown_by(scripts_of(tmp_path / "gallery")))
+
+
+def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
+    names = [each.name for each in shown_by(scripts_of())]
+    assert len(names) == len(set(names)) > 30
+    assert {path.stem for path in FOLDER.glob("*/*.json")} <= set(names)
+
+
+def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_path, monkeypatch):
+    monkeypatch.setattr(gallery, "scripts_of", lambda: scripts_of(tmp_path / "gallery"))
+    monkeypatch.setattr("autopar.records.record.FOLDER", records)
+    assert newest_record("shown").experiment == "shown"
+    page("(1, 1, 1)", "(1, 1, 2)")
+    with pytest.raises(RecordError, match="shown.json: was measured with other code"):
+        newest_record("shown")
+    assert newest_of("shown").experiment == "shown"
+    monkeypatch.setenv(RECORD_TO, "anywhere")  # the pages that run then are shown to nobody
+    assert newest_record("shown").experiment == "shown"
+    monkeypatch.setenv("AUTOPAR_RICH", "1")  # but those of a build that writes records are
+    with pytest.raises(RecordError, match="shown.json: was measured with other code"):
+        newest_record("shown")
+    monkeypatch.delenv("AUTOPAR_RICH")
+    monkeypatch.delenv(RECORD_TO)
+    monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed
+    assert newest_record("shown").experiment == "shown"
+
+
+def test_scripts_come_in_reading_order(tmp_path):
+    for name in (
+        "beyond/plot_b1",
+        "experiments/plot_e2",
+        "exercises/plot_x1",
+        "experiments/plot_e1",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.py").touch()
+    assert [path.stem[-2:] for path in scripts_of(tmp_path)] == ["e1", "e2", "x1", "b1"]
+
+
+def test_a_record_in_any_of_the_folders_will_do(records, tmp_path):
+    scripts = scripts_of(tmp_path / "gallery")
+    assert len(stale_records(scripts, tmp_path / "none")) == 2
+    assert stale_records(scripts, tmp_path / "none", records) == []
+
+
+def test_pages_assert_nothing() -> None:
+    """Results are checked by `Findings.checks`; what is true of a machine is a claim."""
+    scripts = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
+    asserting = {
+        f"{script.name}:{node.lineno}"
+        for script in scripts
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Assert)
+    }
+    assert scripts, "there is no gallery"
+    assert not asserting

@@ -1,0 +1,705 @@
+"""Records: what was measured comes back exactly, and anything doubtful is refused by name."""
+
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import random
+import re
+import socket
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import autopar
+from autopar.records.experiment import RECORD_TO, newest_record, observed, recorded
+from autopar.records.record import Findings, RecordError, load_record, newest_of, write_record
+from autopar.timeline.span import Span, Timeline
+from autopar.timing.measurement import Measurement
+
+_NAME = "two_gpus"
+_PARAMETERS = {"size": 64, "counts": [1, 2], "label": "é"}
+_SCALE = 1.0
+_SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
+
+
+def experiment(size, counts, label):
+    """Stands for one that measures; its samples are whole nanoseconds, as the clock's are."""
+    both = Measurement("both", [0.123456789, 1e-9, 0.3 * _SCALE], flops=2.0 * size**3)
+    alone = Measurement("GPU1 alone", (1, 2, 3), size_bytes=1 / 7)
+    spans = (
+        Span("mm", "GPU 0 stream 7", 0.0, 1e-9),
+        Span("d2h", "GPU 0 copies to host", 0.000000123, 12.345678901, "copy"),
+        Span("mm", "GPU 1 stream 7", 3.0, 3.0),
+    )
+    return Findings(
+        measurements=(both, alone),
+        timelines={"both": Timeline(spans, 1.25e-5), "none": Timeline(())},
+        checks={"same result": True},
+        values={"capacity_cores": 1.0834, "count": len(counts)},
+    )
+
+
+@pytest.fixture(autouse=True)
+def _not_recording(monkeypatch):
+    monkeypatch.delenv(RECORD_TO, raising=False)
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Set how many GPUs the room believes in."""
+    return lambda count: monkeypatch.setattr("autopar.records.experiment.num_gpus", lambda: count)
+
+
+@pytest.fixture
+def record():
+    return observed(experiment, name=_NAME, parameters=_PARAMETERS)
+
+
+@pytest.fixture
+def path(record, tmp_path, gpus):
+    """A good record, on a machine that has no GPU to measure it anew."""
+    gpus(0)
+    return write_record(record, tmp_path)
+
+
+def load(folder, **changes):
+    options = {"name": _NAME, "parameters": _PARAMETERS, "gpus": 2, "folder": folder}
+    return recorded(changes.pop("experiment", experiment), **{**options, **changes})
+
+
+# -- round trip -----------------------------------------------------------------------------------
+
+
+def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
+    loaded = load(tmp_path)
+    assert (record.live, loaded.live) == (True, False)
+    for field in vars(record).keys() - {"live", "again", "again_s", "measurements", "timelines"}:
+        assert getattr(loaded, field) == getattr(record, field), field
+    for label, measurement in record.measurements.items():
+        assert replace(loaded.measurements[label], origin="") == replace(measurement, origin="")
+    for label, timeline in record.timelines.items():
+        assert replace(loaded.timelines[label], origin="") == replace(timeline, origin="")
+    assert list(loaded.measurements) == ["both", "GPU1 alone"]
+
+
+def test_writing_what_was_loaded_gives_the_same_file(path, tmp_path):
+    again = write_record(load_record(path), tmp_path / "again")
+    assert again.read_bytes() == path.read_bytes()
+    assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
+
+
+def with_report(size=300_000):
+    return Findings([Measurement("a", (1, 1, 1))], files={"report.sqlite": bytes(size)})
+
+
+def test_files_lie_beside_the_record_and_are_those_that_were_recorded(gpus, tmp_path):
+    gpus(0)
+    live = observed(with_report, name="with_report", parameters={})
+    path = write_record(live, tmp_path)
+    beside = path.with_name("report.sqlite")
+    assert load_record(path).files == live.files == {"report.sqlite": beside.read_bytes()}
+    beside.write_bytes(b"another")
+    with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
+        load_record(path)
+    beside.unlink()
+    with pytest.raises(RecordError, match=r"report\.sqlite is missing"):
+        load_record(path)
+
+
+def test_files_beside_a_record_are_small(gpus, tmp_path):
+    gpus(0)
+    large = observed(with_report, name="large", parameters={"size": 300_001})
+    with pytest.raises(RecordError, match=r"report\.sqlite takes 300001 bytes, over 300000"):
+        write_record(large, tmp_path)
+    assert not list(tmp_path.rglob("*.sqlite"))
+
+
+_LACKING = {
+    "programs": "python-of-nobody",
+    "modules": "module_of_nobody",
+    "variables": "NOBODY_SET",
+}
+
+
+@pytest.mark.parametrize("kind", _LACKING)
+def test_without_what_it_needs_an_experiment_is_shown_from_its_record(path, gpus, tmp_path, kind):
+    gpus(2)
+    assert load(tmp_path).live
+    assert not load(tmp_path, **{kind: [_LACKING[kind]]}).live
+    with pytest.raises(RecordError, match=f"2 GPUs and {_LACKING[kind]} run") as caught:
+        load(tmp_path, **{kind: [_LACKING[kind]], "name": "another"})
+    assert "there is no such record" in str(caught.value)
+
+
+def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv("SOMEBODY_SET", "this")
+    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
+    assert load(tmp_path, **needs).live
+    monkeypatch.setenv("SOMEBODY_SET", "")
+    assert not load(tmp_path, **needs).live
+
+
+@pytest.mark.parametrize("kind", [*_LACKING, "gpus"])
+def test_while_recording_any_record_stands_in_for_what_cannot_be_measured(
+    path, gpus, tmp_path, monkeypatch, capsys, kind
+):
+    """The page that runs then is shown to nobody; the command says what is outdated at its end."""
+    gpus(1 if kind == "gpus" else 2)
+    missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
+    monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
+    for parameters in (_PARAMETERS, {**_PARAMETERS, "size": 65}):
+        assert not load(tmp_path, parameters=parameters, **missing).live
+        what = _LACKING.get(kind, r"2 GPUs \(this machine has 1\)")
+        assert re.search(f"{_NAME}: not measured, for want of {what}", capsys.readouterr().out)
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(RecordError, match="there is no such record"):
+        load(tmp_path, name="another", **missing)
+
+
+def test_everything_shown_says_where_it_comes_from(record, path):
+    loaded = load_record(path)
+    rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
+    for each, how in ((record, "measured live on"), (loaded, "recorded on")):
+        assert each.origin == f"{how} {rest}"
+        assert str(each) == f"{_NAME}: {each.origin}"
+        things = [*each.measurements.values(), *each.timelines.values()]
+        assert {thing.origin for thing in things} == {each.origin}
+
+
+def test_timelines_start_at_zero(record):
+    def late():
+        return Findings([Measurement("a", (1, 1, 1))], {"t": Timeline((Span("a", "x", 7, 9),))})
+
+    timeline = observed(late, name="late", parameters={}).timelines["t"]
+    assert (timeline.start_s, timeline.end_s) == (0, 2)
+
+
+def test_provenance_is_there_and_tells_no_names(path):
+    text = path.read_text()
+    fields = json.loads(text)
+    assert fields["schema"] == 1
+    assert fields["software"]["torch"] == torch.__version__
+    assert {"autopar", "autopar_sources", "python"} <= set(fields["software"])
+    assert {"processors", "cpu", "cpu_cores", "gpus"} <= set(fields["hardware"])
+    assert fields["recorded_at"].endswith("+00:00")
+    assert fields["command"] == "python -m autopar record"
+    assert path.name == f"{_NAME}.json"
+    assert socket.gethostname() not in text
+    assert_no_paths(fields)
+
+
+def assert_no_paths(fields):
+    if isinstance(fields, str):
+        assert not fields.startswith(("/", "~", "file:"))
+        assert not any(f" {place}" in fields for place in ("/", "~/")), fields
+    elif isinstance(fields, dict | list):
+        for part in [*fields, *(fields.values() if isinstance(fields, dict) else ())]:
+            assert_no_paths(part)
+
+
+@pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
+def test_records_that_come_with_autopar_are_whole_and_tell_no_paths(path):
+    record = load_record(path)
+    assert record.experiment == path.stem
+    assert all(record.checks.values())
+    assert_no_paths(json.loads(path.read_text()))
+
+
+def test_a_record_can_be_read_in_a_diff(path):
+    lines = path.read_text().splitlines()
+    assert max(map(len, lines)) < 500
+    assert any(line.startswith('  "both": {"values_s"') for line in lines)
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refused(path, tmp_path):
+    """Expect that the file, as it is now, is refused: named, with a reason and the way out."""
+
+    def refused(why):
+        with pytest.raises(RecordError, match=why) as caught:
+            load(tmp_path)
+        text = str(caught.value)
+        assert text.startswith(f"{path.parent.name}/{path.name}: ")
+        assert text.endswith("On a machine with 2 GPUs run: python -m autopar record")
+
+    return refused
+
+
+def test_a_truncated_record_is_refused_wherever_it_was_cut(path, refused):
+    whole = path.read_bytes()
+    cuts = {0, 1, 2, len(whole) // 2, len(whole) - 2, *range(3, len(whole) - 2, 97)}
+    for cut in cuts:
+        path.write_bytes(whole[:cut])
+        refused("is not whole JSON")
+
+
+def test_a_record_of_which_a_line_is_gone_is_refused(path, refused):
+    lines = path.read_text().splitlines(keepends=True)
+    for i in range(1, len(lines) - 1):
+        path.write_text("".join(lines[:i] + lines[i + 1 :]))
+        refused("is not whole JSON|edited|missing|no schema")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "null", "[]", "3", '"schema"', "{", "{}", "\x00", "{'schema': 1}", "NaN"]
+)
+def test_something_else_is_refused(path, refused, text):
+    path.write_text(text)
+    refused("is not whole JSON|is not a record")
+
+
+def test_bytes_that_are_no_text_are_refused(path, refused):
+    path.write_bytes(b'{"schema": "\xff"}')
+    refused("is not whole JSON")
+
+
+def test_a_folder_in_its_place_is_refused(path, refused):
+    path.unlink()
+    path.mkdir()
+    refused("it is no file")
+
+
+def test_a_link_to_itself_and_a_pipe_are_refused(path, refused):
+    path.unlink()
+    path.symlink_to(path)
+    refused("it is no file")
+    path.unlink()
+    os.mkfifo(path)  # to read it would wait for ever
+    refused("it is no file")
+
+
+def test_every_edit_by_hand_breaks_the_seal(path, refused):
+    text = path.read_text()
+    edits = {
+        "0.123456789": "0.12345678",
+        '"GPU1 alone"': '"GPU1 at last"',
+        '"same result": true': '"same result": false',
+        '"size": 64': '"size": 65',
+        "12345678901": "12345678902",
+        torch.__version__: "9.9.9",
+        '"digest": "sha256:': '"digest": "sha256:0',
+        '"seal": "sha256:': '"seal": "sha256:0',
+        "{\n": '{\n"note": "mine",\n',
+    }
+    for old, new in edits.items():
+        assert old in text, old
+        path.write_text(text.replace(old, new, 1))
+        refused("was edited")
+
+
+def reseal(fields):
+    """What someone who knows the format could do; mistakes must be seen even then."""
+    fields.pop("seal", None)
+    text = json.dumps(fields, sort_keys=True)
+    return {**fields, "seal": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
+
+
+@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
+def test_another_schema_is_refused(path, refused, version):
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(reseal({**fields, "schema": version})))
+    refused("has schema version .*reads 1")
+
+
+_TYPES = {
+    "experiment": 3,
+    "parameters": [],
+    "digest": None,
+    "measurements": [],
+    "timelines": "none",
+    "checks": [],
+    "values": None,
+    "hardware": [],
+    "software": "torch",
+    "recorded_at": 2026,
+    "command": ["python"],
+}
+
+
+@pytest.mark.parametrize("field", _TYPES)
+@pytest.mark.parametrize("missing", [False, True])
+def test_fields_that_are_missing_or_of_the_wrong_type_are_refused(path, refused, field, missing):
+    fields = json.loads(path.read_text())
+    fields[field] = _TYPES[field]
+    if missing:
+        del fields[field]
+    path.write_text(json.dumps(reseal(fields)))
+    refused(f"'{field}' is missing or not as autopar writes it")
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_seal_of_the_wrong_type_is_refused(path, refused, broken):
+    fields = json.loads(path.read_text())
+    fields["seal"] = 3
+    if broken:
+        del fields["seal"]
+    path.write_text(json.dumps(fields))
+    refused("'seal' is missing")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("measurements", "both", "values_s"), [1.0]),
+        (("measurements", "both", "values_s"), [1.0, -1.0, 1.0]),
+        (("measurements", "both", "values_s"), ["a", "b", "c"]),
+        (("measurements", "both", "values_s"), None),
+        (("measurements", "both"), 3),
+        (("measurements", "both"), {}),
+        (("timelines", "both", "spans"), [[0, 0, 5, 1]]),
+        (("timelines", "both", "spans"), [[99, 0, 1, 2]]),
+        (("timelines", "both", "spans"), [[0, 0, 1]]),
+        (("timelines", "both", "lanes"), []),
+        (("timelines", "both"), []),
+        (("hardware", "processors"), ...),
+        (("software", "torch"), ...),
+        (("timelines", "both", "spans"), [[-1, 0, 1, 2]]),
+        (("timelines", "both", "spans"), [[0, 0, 10**400, 10**401]]),
+        (("timelines", "both", "alignment_error_s"), "0"),
+        (("timelines", "both", "names"), [None]),
+        (("measurements", "both", "values_s"), [True, True, True]),
+        (("measurements", "both", "flops"), [2.0]),
+        (("checks", "same result"), "yes"),
+        (("checks", "same result"), False),
+        (("values", "capacity_cores"), "2"),
+        (("values", "capacity_cores"), 10**18),
+        (("values", "capacity_cores"), -(10**400)),
+        (("hardware", "gpus"), [{"name": "H200"}, 3]),
+        (("hardware", "gpus"), [{"name": {}}]),
+        (("software", "torch"), 2.9),
+        (("experiment",), "another"),
+        (("digest",), "sha256:0"),
+        (("recorded_at",), "yesterday"),
+        (("recorded_at",), "2026-11-22T10:00:00"),
+        (("files",), {"x.sqlite": 3}),
+        (("files",), ["x.sqlite"]),
+        (("files",), {"../x.sqlite": "sha256:0"}),
+        (("command",), "half a character: \ud800"),
+        (("surprise",), 3),
+    ],
+)
+def test_contents_that_cannot_be_are_refused(path, refused, place, value):
+    fields = json.loads(path.read_text())
+    owner = fields
+    for name in place[:-1]:
+        owner = owner[name]
+    if value is ...:
+        del owner[place[-1]]
+    else:
+        owner[place[-1]] = value
+    path.write_text(json.dumps(reseal(fields)))
+    refused("read|not as autopar writes it|no file's name|is a record of|no digest|time|whole")
+
+
+def test_a_missing_record_is_refused(path, tmp_path):
+    path.unlink()
+    with pytest.raises(RecordError, match=f"{_NAME}.json: there is no such record.*2 GPUs run"):
+        load(tmp_path)
+    with pytest.raises(RecordError, match="there is no such file.*python -m autopar record"):
+        load_record(path)
+    for load_newest in (newest_of, newest_record):
+        with pytest.raises(RecordError, match="there is no such record.*python -m autopar record"):
+            load_newest(_NAME, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"schema": NaN}',
+        '{"schema": 1, "values": {"a": Infinity}}',
+        '{"schema": 1, "values": {"a": 1e999}}',
+        '{"schema": 1, "schema": 1}',
+        '{"schema": 1, "values": {"a": 1, "a": 2}}',
+        f'{{"schema": 1, "values": {{"a": {"9" * 5000}}}}}',
+        '{"schema": 1, "command": "\\u0000\\ud800"}',
+        '{"schema": 1, "command": "\x00"}',
+        "[" * 50_000,
+        '{"a": ' * 10_000,
+    ],
+    ids=lambda text: text[:40],
+)
+def test_json_that_can_be_read_in_two_ways_or_in_none_is_refused(path, refused, text):
+    path.write_text(text)
+    refused("is not whole JSON")
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(path, refused):
+    path.write_bytes(b" " * 100_001)
+    refused("it takes over 100000 bytes")
+
+
+def test_random_damage_is_refused_by_name_or_changes_nothing(path, tmp_path):
+    """Bytes lost, changed, doubled and moved; and values replaced by those who know the seal."""
+    whole, chance, refusals = path.read_bytes(), random.Random(0), []
+    odd = [None, True, -1, 10**400, 1e308, "", "\0", "../x", [], [[]], {}, {"": {}}, [None] * 4]
+    for _ in range(1000):
+        damaged, i, j = bytearray(whole), *sorted(chance.choices(range(len(whole)), k=2))
+        kind = chance.randrange(6)
+        if kind == 0:
+            del damaged[i:j]
+        elif kind == 1:
+            damaged[i] = chance.randrange(256)
+        elif kind == 2:
+            damaged[i:i] = damaged[j : j + chance.randrange(100)]
+        elif kind == 3:
+            damaged[i] ^= 1 << chance.randrange(8)
+        else:
+            fields = json.loads(whole)
+            owner, key = chance.choice(places(fields))
+            owner[key] = chance.choice(odd)
+            damaged = json.dumps(reseal(fields)).encode()
+        path.write_bytes(damaged)
+        try:
+            load_record(path)
+        except RecordError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 700
+    assert all(each.startswith(f"{path.parent.name}/{path.name}: ") for each in refusals)
+
+
+def places(value):
+    """Every place in some JSON: (container, key)."""
+    keys = list(value) if isinstance(value, dict) else range(len(value))
+    found = [(value, key) for key in keys]
+    for key in keys:
+        if isinstance(value[key], (dict, list)):
+            found += places(value[key])
+    return found
+
+
+_OUTSIDE = ["../x", "/x", "a/b", "a\\b", "..", ".", ".x", "", "a\0", "a\n", "C:x", " x", "x" * 200]
+
+
+@pytest.mark.parametrize("name", _OUTSIDE)
+def test_names_stay_inside_the_folder(record, tmp_path, gpus, name):
+    gpus(0)
+    folder = tmp_path / "in" / "side"
+    folder.mkdir(parents=True)
+    for odd in (replace(record, experiment=name), replace(record, files={name: b"x"})):
+        with pytest.raises(RecordError, match="no file's name"):
+            write_record(odd, folder)
+    for load_it in (newest_of, newest_record):
+        with pytest.raises(RecordError, match="no file's name"):
+            load_it(name, folder)
+    with pytest.raises(RecordError, match="no file's name"):
+        load(folder, name=name)
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+def test_a_machine_without_a_name_and_a_file_named_as_a_record_are_refused(record, tmp_path):
+    nameless = replace(record, hardware={**record.hardware, "processors": "..//.."})
+    with pytest.raises(RecordError, match="machine name '' is no file's name"):
+        write_record(nameless, tmp_path)
+    with pytest.raises(RecordError, match="is a record's; expected another ending"):
+        write_record(replace(record, files={"e1_another.json": b"{}"}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"values": {"a": float("nan")}},
+        {"values": {"a": float("inf")}},
+        {"values": {"a": "1"}},
+        {"checks": {"same": False}},
+        {"digest": ""},
+        {"recorded_at": "today"},
+        {"parameters": {"a": object()}},
+        {"software": {"torch": 2}},
+    ],
+)
+def test_what_could_not_be_read_again_is_not_written(record, tmp_path, change):
+    with pytest.raises(RecordError, match=f"{_NAME}.json: can't be written: "):
+        write_record(replace(record, **change), tmp_path)
+    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
+
+
+# -- old records ----------------------------------------------------------------------------------
+
+_PAGE = """
+from autopar.records.record import Findings
+from autopar.records.experiment import RECORD_TO, observed, recorded
+from autopar.timing.measurement import Measurement
+
+def experiment(size, counts, label):
+    '''Measures.'''
+    return Findings([Measurement("both", (1, 1, 1))])  # fixed
+"""
+_numbers = itertools.count()
+
+
+def page(folder, text):
+    """An experiment of a page's own file; only the last part of its path must be told."""
+    gallery = folder / "gallery" / "experiments"
+    gallery.mkdir(parents=True, exist_ok=True)
+    path = gallery / f"plot_{next(_numbers)}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.experiment, f"python -m autopar record gallery/experiments/{path.name}"
+
+
+def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gpus):
+    gpus(0)
+    measured, _ = page(tmp_path, _PAGE)
+    write_record(observed(measured, name=_NAME, parameters=_PARAMETERS), tmp_path / "records")
+    reworded, _ = page(tmp_path, _PAGE.replace("Measures", "Weighs").replace("# fixed", "# firm"))
+    assert load(tmp_path / "records", experiment=reworded).measurements["both"].median_s == 1
+    other, command = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
+    with pytest.raises(RecordError, match=f"{_NAME}.json: .*other code or parameters") as caught:
+        load(tmp_path / "records", experiment=other)
+    assert str(caught.value).endswith(f"run: {command}")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gpus):
+    """As what `exec` makes: its record could never be held against it."""
+    namespace = {}
+    exec(_PAGE, namespace)
+    live = load(tmp_path, experiment=namespace["experiment"], gpus=0)
+    assert live.live
+    with pytest.raises(RecordError, match="can't be written: has no digest"):
+        write_record(live, tmp_path)
+    gpus(0)
+    with pytest.raises(RecordError, match="can't be checked, as the experiment's source can't be"):
+        load(tmp_path, experiment=namespace["experiment"])
+
+
+@pytest.mark.parametrize("change", [{"size": 65}, {"counts": [2, 1]}, {"label": ""}])
+def test_a_record_with_other_parameters_is_refused(path, tmp_path, change):
+    with pytest.raises(RecordError, match="other code or parameters"):
+        load(tmp_path, parameters={**_PARAMETERS, **change})
+
+
+def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):
+    gpus(0)
+    for processors, digest in (("A", record.digest), ("Z", f"sha256:{'0' * 64}")):
+        machine = {**record.hardware, "processors": f"2 x NVIDIA {processors}"}
+        at = f"2026-03-0{1 + (processors == 'Z')}T10:00:00+00:00"
+        other = replace(record, hardware=machine, digest=digest, recorded_at=at)
+        write_record(other, tmp_path)
+    assert load(tmp_path).processors == "2 x NVIDIA A"
+    assert newest_of(_NAME, tmp_path).processors == "2 x NVIDIA Z"
+    with pytest.raises(RecordError, match="other code or parameters"):
+        newest_of(_NAME, tmp_path, digest=f"sha256:{'1' * 64}")
+
+
+def test_the_newest_of_several_machines_records_is_taken(record, tmp_path, gpus):
+    gpus(0)
+    for processors, when in (("A", "2026-03-01"), ("Z", "2026-01-01"), ("M", "2026-11-21")):
+        machine = {**record.hardware, "processors": f"2 x NVIDIA {processors}"}
+        at = f"{when}T10:00:00+00:00"
+        written = write_record(replace(record, hardware=machine, recorded_at=at), tmp_path)
+        assert written.parent.name == f"2-x-nvidia-{processors.lower()}"
+    for newest in (load(tmp_path), newest_record(_NAME, tmp_path)):
+        assert newest.origin.startswith("recorded on 2 x NVIDIA M, 2026-11-21, torch ")
+
+
+# -- measuring or loading -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("here", [0, 1, 2, 3])
+def test_it_is_measured_here_if_there_are_gpus_enough(path, tmp_path, gpus, here):
+    gpus(here)
+    assert load(tmp_path).live == (here >= 2)
+
+
+def test_what_needs_no_gpu_is_always_measured(tmp_path, gpus):
+    gpus(0)
+    assert load(tmp_path, gpus=0).live
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("needed", [0, 2])
+def test_the_processors_are_those_that_it_needs(tmp_path, gpus, monkeypatch, needed):
+    named = {True: "2 x NVIDIA H200", False: "a CPU"}
+    monkeypatch.setattr(
+        "autopar.records.experiment.processor_names", lambda of=None: named[of is None]
+    )
+    gpus(2)
+    record = load(tmp_path, gpus=needed)
+    assert record.processors == named[needed == 2]
+    assert record.origin.startswith(f"measured live on {record.processors}, ")
+
+
+def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    live = load("elsewhere")
+    gpus(0)
+    monkeypatch.delenv(RECORD_TO)
+    assert load(tmp_path).recorded_at == live.recorded_at
+
+
+def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
+    def wrong(size, counts, label):
+        found = experiment(size, counts, label)
+        return replace(found, checks={"same result": True, "same shape": torch.tensor(False)})
+
+    gpus(2)
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match=f"'{_NAME}' failed its check: same shape"):
+        load(tmp_path, experiment=wrong)
+    assert path.read_bytes() == before
+
+
+def test_checks_and_values_become_plain(tmp_path):
+    def odd():
+        checks, values = {"same": torch.tensor(True)}, {"share": torch.tensor(0.5)}
+        return Findings([Measurement("a", (1, 1, 1))], checks=checks, values=values)
+
+    record = load_record(write_record(observed(odd, name="odd", parameters={}), tmp_path))
+    assert record.checks == {"same": True}
+    assert record.values == {"share": 0.5}
+
+
+def test_two_measurements_of_one_label_are_refused():
+    twice = [Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))]
+    with pytest.raises(ValueError, match="expected each label once"):
+        Findings(twice)
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_an_experiment_needs_a_name(name):
+    with pytest.raises(ValueError, match="expected a few words"):
+        observed(experiment, name=name, parameters=_PARAMETERS)
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def test_a_record_that_is_too_large_is_not_written(record, path):
+    before = path.read_bytes()
+    spans = tuple(Span("mm", f"lane {i}", i, i + 1) for i in range(5_000))
+    large = replace(record, timelines={"all": Timeline(spans)})
+    with pytest.raises(RecordError, match="over 100000; keep fewer spans"):
+        write_record(large, path.parents[1])
+    assert path.read_bytes() == before
+
+
+def test_a_thousand_spans_are_not_too_large(record, tmp_path):
+    spans = tuple(Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in range(1_000))
+    path = write_record(replace(record, timelines={"all": Timeline(spans)}), tmp_path)
+    assert load_record(path).timelines["all"].lanes == ("lane 0", "lane 1", "lane 2")
+
+
+def test_a_write_that_dies_leaves_the_old_record(record, path, monkeypatch):
+    before = path.read_bytes()
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", die)
+        write_record(replace(record, recorded_at="2027-01-01T00:00:00+00:00"), path.parents[1])
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]

@@ -1,0 +1,52 @@
+"""What makes the site's pages run again, and what keeps a build from beginning."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
+
+
+@pytest.fixture
+def freshness(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "_ext"))
+    yield importlib.import_module("freshness")
+    del sys.modules["freshness"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("cpu", "another"), ("cpu_cores", 3)])
+def test_another_cpu_makes_pages_run_again(freshness, monkeypatch, field, value):
+    before, machine = freshness.stamp(), freshness.describe()
+    assert freshness.stamp() == before
+    machine["hardware"][field] = value
+    monkeypatch.setattr(freshness, "describe", lambda: machine)
+    assert freshness.stamp() != before
+
+
+def test_a_build_with_outdated_records_ends_before_it_begins(freshness, monkeypatch):
+    monkeypatch.setattr(freshness, "stale_records", lambda *_: ["e1.json: is old. Run: record"])
+    monkeypatch.setattr(freshness, "unshown_records", lambda *_: [])
+    with pytest.raises(SystemExit) as caught:
+        freshness.refuse_stale_records(None, None)
+    assert caught.value.code == "1 records can't be shown:\ne1.json: is old. Run: record"
+    with monkeypatch.context() as patch:  # what the build measures may be outdated before
+        patch.setenv("AUTOPAR_RECORD_TO", "anywhere")
+        freshness.refuse_stale_records(None, None)
+    monkeypatch.setattr(freshness, "stale_records", lambda *_: [])
+    freshness.refuse_stale_records(None, None)
+
+
+def test_the_notebooks_cache_is_there_before_pages_are_read_in_parallel(freshness, tmp_path):
+    freshness.make_cache(None, SimpleNamespace(nb_execution_cache_path=str(tmp_path / "cache")))
+    assert list((tmp_path / "cache").glob("*.db"))
+
+
+def test_each_script_begins_with_the_install_line(freshness):
+    line = importlib.import_module("gallery_hooks").INSTALL
+    scripts = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
+    assert len(scripts) > 15
+    for script in scripts:
+        assert script.read_text(encoding="utf-8").startswith(f'# {line}\n"""\n'), script.name

@@ -1,0 +1,192 @@
+"""Ranges that every tool sees, and that are closed whatever happens."""
+
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from autopar.ranges import annotate
+
+_ROOM = sys.modules["autopar.ranges"]  # the package's attribute of this name is the function
+
+
+class FakeNvtx:
+    """What a tool would see: each thread's open ranges, and all that were opened."""
+
+    def __init__(self):
+        self.opened = []
+        self._here = threading.local()
+
+    @property
+    def open(self):
+        return self._here.__dict__.setdefault("names", [])
+
+    def rangePushA(self, name):
+        self.opened.append(name)
+        self.open.append(name)
+
+    def rangePop(self):
+        self.open.pop()
+
+
+@pytest.fixture
+def nvtx(monkeypatch):
+    fake = FakeNvtx()
+    monkeypatch.setattr(_ROOM, "_nvtx", fake)
+    return fake
+
+
+class FakeProfiler:
+    """In place of torch's: the threads on which each range was opened and closed."""
+
+    def __init__(self):
+        self._is_profiler_enabled = True
+        self.ranges = []
+
+    @contextmanager
+    def record_function(self, name):
+        opened = threading.get_ident()
+        yield
+        self.ranges.append((opened, threading.get_ident()))
+
+
+@pytest.fixture
+def tool(monkeypatch):
+    fake = FakeProfiler()
+    monkeypatch.setattr(_ROOM, "profiler", fake)
+    return fake
+
+
+def test_ranges_nest(nvtx):
+    with annotate("outer"):
+        with annotate("inner"):
+            assert nvtx.open == ["outer", "inner"]
+        assert nvtx.open == ["outer"]
+    assert nvtx.open == []
+
+
+def test_one_object_may_be_entered_again(nvtx):
+    step = annotate("step")
+    for _ in range(2):
+        with step, step:
+            assert nvtx.open == ["step", "step"]
+    assert nvtx.open == []
+
+
+def test_an_exception_closes_what_it_leaves(nvtx):
+    with pytest.raises(ZeroDivisionError), annotate("outer"):
+        with pytest.raises(KeyError), annotate("caught"):
+            raise KeyError
+        assert nvtx.open == ["outer"]
+        with annotate("inner"):
+            _ = 1 / 0
+    assert nvtx.open == []
+    assert nvtx.opened == ["outer", "caught", "inner"]
+
+
+def test_decorator_with_recursion_errors_and_what_it_returns(nvtx):
+    @annotate("down")
+    def down(n, *, end=0):
+        """Counts."""
+        assert nvtx.open == ["down"] * (5 - n)
+        return down(n - 1, end=end) + 1 if n else 10 // end
+
+    assert down.__name__ == "down"
+    assert down.__doc__ == "Counts."
+    assert down(4, end=5) == 6
+    with pytest.raises(ZeroDivisionError):
+        down(4)
+    assert nvtx.open == []
+    assert nvtx.opened == ["down"] * 10
+
+
+def test_one_decorated_function_on_several_threads_at_once(nvtx, tool):
+    barrier = threading.Barrier(4)
+    leaks = []
+
+    @annotate("shared")
+    def meet():
+        barrier.wait(10)  # all four are inside before any leaves
+        return list(nvtx.open)
+
+    def run():
+        leaks.append((meet(), list(nvtx.open)))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert leaks == [(["shared"], [])] * 4
+    assert all(opened == closed for opened, closed in tool.ranges)
+    assert len(tool.ranges) == 4
+
+
+def test_each_range_is_closed_at_its_own_end(tool):
+    """Also where one object is entered again after the profiler has stopped."""
+    shared = annotate("shared")
+    with shared:
+        tool._is_profiler_enabled = False
+        with shared:
+            pass
+        assert tool.ranges == []
+    assert len(tool.ranges) == 1
+
+
+def profiled():
+    return torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True)
+
+
+def names(session):
+    return [event.name for event in session.events() if event.name.startswith("autopar-")]
+
+
+def test_torch_profiler_sees_the_range_and_what_is_in_it(nvtx):
+    with profiled() as session:
+        with annotate("autopar-seen"):
+            torch.ones(8).sum()
+        with pytest.raises(ValueError, match="on purpose"), annotate("autopar-failed"):
+            raise ValueError("on purpose")
+    assert names(session) == ["autopar-seen", "autopar-failed"]
+    (seen,) = (event for event in session.events() if event.name == "autopar-seen")
+    assert "aten::sum" in {child.name for child in seen.cpu_children}
+    assert nvtx.opened == ["autopar-seen", "autopar-failed"]
+
+
+def test_a_profiler_that_comes_and_goes_inside_a_range(nvtx):
+    shared = annotate("autopar-shared")
+    with shared:  # before the profiler
+        with profiled() as session, shared:
+            pass
+        with shared:  # after it
+            pass
+    assert names(session) == ["autopar-shared"]
+    assert nvtx.open == []
+    with profiled() as second, shared:
+        pass
+    assert names(second) == ["autopar-shared"]
+
+
+def test_a_range_that_outlives_the_profiler(nvtx):
+    shared = annotate("autopar-long")
+    session = profiled()
+    session.start()
+    with shared:
+        session.stop()
+        with shared:
+            pass
+    assert nvtx.open == []
+
+
+def test_without_nvtx_in_the_build(monkeypatch):
+    monkeypatch.setattr(_ROOM, "_nvtx", None)
+    with annotate("plain"):
+        pass
+
+
+@pytest.mark.parametrize("name", [None, 3, b"bytes", test_ranges_nest])
+def test_refuses_a_name_that_is_none(name):
+    with pytest.raises(TypeError, match="expected a string.*annotate"):
+        annotate(name)

@@ -1,0 +1,120 @@
+"""Which room may import which: down only, so that each can be read knowing those below it."""
+
+import ast
+import graphlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import autopar
+
+_SOURCES = Path(autopar.__file__).parent
+_MODULES = {
+    ".".join(path.relative_to(_SOURCES).with_suffix("").parts): path
+    for path in sorted(_SOURCES.rglob("*.py"))
+}
+_CORE = "autopar"  # the small core: files in no folder; `__init__` and `__main__` are the door
+_DOOR = {"__init__", "__main__"}
+
+# What each room may import, beside itself.
+_MAY = {
+    _CORE: "",
+    "effects": "autopar",
+    "timing": "autopar effects",
+    "timeline": "autopar",
+    "lanes": "autopar effects timeline",
+    "transfer": "autopar effects lanes",
+    "graph": "autopar effects timing timeline lanes",
+    "display": "autopar timing timeline",
+    "traces": "autopar timeline display",
+    "records": "autopar effects timing timeline display",
+}
+_WITHOUT_TORCH = {"timeline", "display", "traces", "records", "effects.loads", "timing.measurement"}
+_WITH_TORCH = {"traces.profiler", "records.experiment"}
+
+
+def room_of(module):
+    return module.split(".")[0] if "." in module else _CORE
+
+
+def imports(tree):
+    """Every module that some code imports, wherever it does so, by its full name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "rooms name each other in full"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def modules_imported(tree):
+    named = {name.removeprefix("autopar.") for name in imports(tree)}
+    return named & set(_MODULES)
+
+
+def imported_when_loaded(tree):
+    """What importing the module imports: neither in a function nor for type checkers alone."""
+    for node in tree.body:
+        checking = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        if not checking and not isinstance(node, ast.FunctionDef):
+            yield from imports(node)
+
+
+def tree_of(module):
+    return ast.parse(_MODULES[module].read_text(encoding="utf-8"))
+
+
+def test_every_folder_is_a_room():
+    assert {room_of(each) for each in _MODULES} == set(_MAY)
+
+
+@pytest.mark.parametrize("module", sorted(set(_MODULES) - _DOOR))
+def test_rooms_import_what_they_may(module):
+    allowed = {room_of(module), *_MAY[room_of(module)].split()}
+    other = {each for each in modules_imported(tree_of(module)) if room_of(each) not in allowed}
+    assert not other, f"{module} imports {other}, and its room may import {allowed}"
+
+
+def test_no_imports_go_in_a_circle():
+    graph = {each: modules_imported(tree_of(each)) - {each} for each in set(_MODULES) - _DOOR}
+    assert len([*graphlib.TopologicalSorter(graph).static_order()]) >= len(graph)
+
+
+def test_that_test_sees_every_form_of_import():
+    code = (
+        "import autopar.lanes.lane\nfrom autopar.display import svg\n"
+        "def f():\n    from autopar.timeline.span import Span"
+    )
+    assert modules_imported(ast.parse(code)) == {"lanes.lane", "display.svg", "timeline.span"}
+
+
+def _is_pure(module):
+    return module not in _WITH_TORCH and bool({module, room_of(module)} & _WITHOUT_TORCH)
+
+
+@pytest.mark.parametrize("module", [*filter(_is_pure, _MODULES)])
+def test_pure_modules_do_without_torch(module):
+    assert "torch" not in {name.split(".")[0] for name in imports(tree_of(module))}
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_only_plots_import_what_draws_and_only_when_called(module):
+    draws = {"matplotlib", "networkx"}
+    if module not in {"display.graph_plot", "display.plot"}:
+        assert not draws & {name.split(".")[0] for name in imports(tree_of(module))}
+    assert not draws & {name.split(".")[0] for name in imported_when_loaded(tree_of(module))}
+
+
+def test_no_name_shadows_the_standard_library_or_a_public_function():
+    names = {part for module in _MODULES for part in module.split(".")[:1]} - _DOOR
+    assert not names & set(sys.stdlib_module_names)
+    assert not {name for name in names & set(autopar.__all__) if callable(getattr(autopar, name))}
+
+
+@pytest.mark.parametrize("module", _MODULES)
+def test_the_first_line_says_what_it_is(module):
+    text = ast.get_docstring(tree_of(module))
+    assert text, f"{module} has no docstring"
+    assert text.splitlines()[0].endswith((".", "?"))

@@ -1,0 +1,108 @@
+"""Overlap by unions of intervals."""
+
+import math
+import random
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from autopar.timeline.span import Span, Timeline, intersection, length, union
+
+_RUN = Timeline(
+    (
+        Span("d2h 1", "bus", 3, 5, "copy"),
+        Span("mm 1", "stream 7", 0, 4),
+        Span("mm 2", "stream 8", 2, 4),  # overlaps the first: must not count twice
+        Span("d2h 2", "bus", 5, 6, "copy"),  # touches the copy before
+        Span("wait", "host", 0, 8, "host"),
+    ),
+    alignment_error_s=0.5,
+)
+
+
+def test_figures_of_a_timeline():
+    assert _RUN.lanes == ("stream 7", "host", "stream 8", "bus")
+    assert (_RUN.start_s, _RUN.end_s, _RUN.makespan_s) == (0, 8, 8)
+    assert _RUN.busy_s() == 8
+    assert _RUN.busy_s("compute") == 4
+    assert _RUN.busy_s("copy") == 3
+    assert _RUN.busy_s("stream 8") == 2
+    assert _RUN.overlap_s("copy", "compute") == 1
+    assert _RUN.hidden() == pytest.approx(1 / 3)
+    assert _RUN.exposed_s() == 2
+    assert _RUN.hidden("stream 8", "stream 7") == 1
+    assert [span.name for span in _RUN.select("bus")] == ["d2h 1", "d2h 2"]
+
+
+def test_selecting_what_is_not_there_says_what_is():
+    with pytest.raises(KeyError, match="'GPU 3'.*stream 7, host.*compute, copy, host"):
+        _RUN.select("GPU 3")
+    with pytest.raises(KeyError, match=r"\(none\)"):
+        Timeline(()).select("copy")
+
+
+@pytest.mark.parametrize("figure", ["start_s", "end_s", "makespan_s"])
+def test_a_timeline_without_spans_has_no_times(figure):
+    empty = Timeline(())
+    assert (empty.lanes, empty.busy_s()) == ((), 0)
+    assert empty.rebased() == empty
+    with pytest.raises(ValueError, match="no spans"):
+        getattr(empty, figure)
+
+
+def test_spans_without_duration_hide_nothing():
+    assert Timeline((Span("mark", "a", 1, 1, "copy"), Span("mm", "b", 0, 2))).hidden() == 0.0
+
+
+def test_a_range_holds_what_started_in_it_each_time_it_was_there():
+    ranges = Span("step", "host", 0, 3, "host"), Span("step", "host", 5, 9, "host")
+    first, second = replace(_RUN, spans=_RUN.spans + ranges).within("step")
+    assert [span.name for span in first.spans] == ["mm 1", "mm 2"]
+    assert [span.name for span in second.spans] == ["d2h 2"]
+    assert first.alignment_error_s == 0.5
+    with pytest.raises(KeyError, match="no range 'mm 1'; this timeline has ranges wait"):
+        _RUN.within("mm 1")
+
+
+def test_merging_keeps_the_larger_error_and_the_origin():
+    other = Timeline((Span("early", "CPU lane", -1, 0),), 0.25, "here")
+    for both in (_RUN.merged(other), other.merged(_RUN)):
+        assert both.spans[0].name == "early"
+        assert len(both.spans) == 6
+        assert (both.alignment_error_s, both.origin) == (0.5, "here")
+
+
+def test_rebasing_moves_all_spans_alike():
+    moved = Timeline((Span("a", "x", 10, 11), Span("b", "y", 12, 15))).rebased()
+    assert [(span.start_s, span.end_s) for span in moved.spans] == [(0, 1), (2, 5)]
+
+
+@pytest.mark.parametrize(
+    ("span", "match"),
+    [
+        (("a", "x", 2, 1), "before its start"),
+        (("a", "x", 0, math.nan), "before its start"),
+        (("a", "x", math.nan, 0), "before its start"),
+        (("a", "", 0, 1), "named lane"),
+        (("a", "x", 0, 1, "waiting"), "compute, copy, communication, host"),
+    ],
+)
+def test_refuses_spans_that_cannot_be(span, match):
+    with pytest.raises(ValueError, match=match):
+        Span(*span)
+
+
+def test_unions_and_intersections_agree_with_counting_cells():
+    chance = random.Random(0)
+    for _ in range(200):
+        sets = []
+        for _ in range(2):
+            starts = [chance.randrange(30) for _ in range(chance.randrange(8))]
+            sets.append([(start, start + chance.randrange(6)) for start in starts])
+        cells = [{i for start, end in each for i in range(start, end)} for each in sets]
+        first, second = map(union, sets)
+        assert all(a[1] < b[0] for a, b in pairwise(first))
+        assert length(first) == len(cells[0])
+        assert length(union(sets[0] + sets[1])) == len(cells[0] | cells[1])
+        assert length(intersection(first, second)) == len(cells[0] & cells[1])

@@ -1,0 +1,186 @@
+"""Timing done right: what is inside the clock, what is waited for, and what is kept."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+
+from autopar.device import cpu
+from autopar.timing import timer
+from autopar.timing.timer import Benchmark, measure, measure_in_turn
+
+
+class FakeTime:
+    """A clock that ticks at each reading, so that a sample is how often it was read."""
+
+    def __init__(self, log):
+        self.log = log
+        self.now_s = 0.0
+
+    def perf_counter(self):
+        self.log.append("clock")
+        self.now_s += 1.0
+        return self.now_s
+
+
+@pytest.fixture
+def log(monkeypatch):
+    """What happened in which order: clock readings, and waits with what they waited for."""
+    log = []
+    monkeypatch.setattr("autopar.timing.timer.time", FakeTime(log))
+    monkeypatch.setattr("autopar.timing.timer.processor_names", lambda _: "two GPUs")
+    monkeypatch.setattr(
+        "autopar.timing.timer.synchronize", lambda *devices: log.append(devices or "all")
+    )
+    monkeypatch.setattr("autopar.timing.timer.present", torch.device)
+    return log
+
+
+GPU = torch.device("cuda:1")
+NAMED = [
+    (None, ["all"]),
+    ([GPU], [(GPU,)]),
+    (("cuda:1", "cpu"), [(GPU, cpu())]),
+    ((), []),
+]
+
+
+@pytest.mark.parametrize(("devices", "waits"), NAMED)
+def test_what_a_sample_is_made_of(log, devices, waits):
+    class Result:
+        pass
+
+    def fn():
+        log.append("fn")
+        result = Result()
+        weakref.finalize(result, log.append, "freed")
+        return result
+
+    def setup():
+        log.append("setup")
+
+    measured = measure(
+        fn, label="work", devices=devices, warmup=0, repeats=3, setup=setup, flops=2.0, size_bytes=3
+    )
+    sample = ["setup", "all", "clock", "fn", *waits, "clock", "all", "freed"]
+    assert log == sample * 3
+    assert measured.values_s == (1.0,) * 3
+    assert (measured.label, measured.flops, measured.size_bytes) == ("work", 2.0, 3)
+    assert measured.origin == "measured live on two GPUs"
+
+
+@pytest.mark.parametrize(("warmup", "repeats"), [(0, 3), (3, 20), (1, 5)])
+def test_all_samples_are_kept_and_no_warm_up(log, warmup, repeats):
+    calls = []
+
+    def fn():
+        for _ in calls:  # each call takes a tick longer than the one before
+            timer.time.perf_counter()
+        calls.append(None)
+
+    measured = measure(fn, label="work", warmup=warmup, repeats=repeats)
+    assert len(calls) == warmup + repeats
+    assert measured.values_s == tuple(float(warmup + i + 1) for i in range(repeats))
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+@pytest.mark.parametrize("fails", ["nothing", "fn", "setup", "wait"])
+def test_the_garbage_collector_rests_inside_the_clock_only(monkeypatch, collecting, fails):
+    seen = []
+
+    def fn():
+        seen.append(gc.isenabled())
+        if fails == "fn":
+            raise ZeroDivisionError
+
+    def setup():
+        assert gc.isenabled() == collecting
+        if fails == "setup":
+            raise ZeroDivisionError
+
+    def wait(*devices):
+        if devices and fails == "wait":
+            raise ZeroDivisionError
+
+    monkeypatch.setattr("autopar.timing.timer.synchronize", wait)
+    (gc.enable if collecting else gc.disable)()
+    try:
+        if fails == "nothing":
+            measure(fn, label="work", repeats=3, setup=setup)
+        else:
+            with pytest.raises(ZeroDivisionError):
+                measure(fn, label="work", devices=["cpu"], repeats=3, setup=setup)
+        assert gc.isenabled() == collecting
+    finally:
+        gc.enable()
+    assert not any(seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"label": " "}, "expected a few words"),
+        ({"label": None}, "expected a few words"),
+        ({"repeats": 2}, "at least 3 repeats"),
+        ({"warmup": -1}, "no negative warm-up"),
+        ({"devices": ["cuda:99"]}, "cuda:99"),
+    ],
+)
+def test_refuses_before_running_anything(changes, match):
+    with pytest.raises(ValueError, match=match):
+        measure(lambda: pytest.fail("it ran"), **{"label": "work", **changes})
+
+
+def test_origin_names_the_processors_waited_for(monkeypatch):
+    named = []
+    monkeypatch.setattr(
+        "autopar.timing.timer.processor_names", lambda of: named.append(of) or "a CPU"
+    )
+    assert measure(int, label="work", devices=["cpu"], repeats=3).origin.endswith("on a CPU")
+    assert named == [[cpu()]]
+
+
+@pytest.mark.parametrize(("devices", "waits"), NAMED)
+def test_benchmark_waits_before_both_readings(log, devices, waits, capsys):
+    with Benchmark("both", devices) as benchmark:
+        log.append("work")
+    assert log == [*waits, "clock", "work", *waits, "clock"]
+    assert benchmark.elapsed_s == 1.0
+    assert capsys.readouterr().out == "both: 1.0000 sec\n"
+
+
+def test_benchmark_of_work_that_failed_prints_no_time(capsys):
+    with pytest.raises(ZeroDivisionError), Benchmark("half") as benchmark:
+        _ = 1 / 0
+    assert capsys.readouterr().out == ""
+    assert benchmark.elapsed_s is None
+
+
+def test_benchmark_refuses_a_device_that_is_not_there():
+    with pytest.raises(ValueError, match="cuda:99"):
+        Benchmark("there", [99])
+
+
+def test_in_turn_each_round_has_one_sample_of_every_way(log):
+    ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
+    one, other = measure_in_turn(ways, devices=[GPU], warmup=1, repeats=3, flops={"other": 8.0})
+    samples = [entry for way in ways for entry in ("all", "clock", way, (GPU,), "clock", "all")]
+    assert log == samples * 4
+    assert (one.label, one.values_s, one.flops) == ("one", (1.0,) * 3, None)
+    assert (other.label, other.values_s, other.flops) == ("other", (1.0,) * 3, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"ways": {"": int}}, "expected a few words"),
+        ({"repeats": 2}, "at least 3 repeats"),
+        ({"flops": {"else": 1.0}}, r"flops has \['else'\]; expected labels of the ways: work"),
+        ({"devices": ["cuda:99"]}, "cuda:99"),
+    ],
+)
+def test_in_turn_refuses_before_running_anything(changes, match):
+    ways = {"work": lambda: pytest.fail("it ran")}
+    with pytest.raises(ValueError, match=match):
+        measure_in_turn(**{"ways": ways, **changes})

@@ -1,0 +1,205 @@
+"""From exports of Nsight Systems to evidence, whatever their version has."""
+
+import collections
+import sqlite3
+from contextlib import closing
+
+import pytest
+from trace_files import write_nsys
+
+from autopar.records.record import FOLDER, load_record
+from autopar.traces.findings import findings_of
+from autopar.traces.read import read_evidence
+from autopar.traces.report import report_of
+from autopar.traces.trace import TraceError
+
+_PID = 77 << 24
+_NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+_KERNELS, _COPIES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
+
+
+@pytest.fixture
+def read(tmp_path):
+    def write_and_read(*arguments, **options):
+        write_nsys(tmp_path / "x.sqlite", *arguments, **options)
+        return read_evidence(tmp_path / "x.sqlite")
+
+    return write_and_read
+
+
+def spans_of(trace):
+    return [
+        (s.name, s.lane, s.kind, round(s.start_s * 1e9), round(s.end_s * 1e9))
+        for s in trace.timeline.spans
+    ]
+
+
+def test_every_table_is_read_and_joined(read):
+    trace = read()
+    assert spans_of(trace) == [
+        ("forward", "host", "host", 10_000, 310_000),
+        ("named", "host thread 6", "host", 15_000, 16_000),
+        ("Memset", "GPU 0 stream 7", "compute", 39_000, 39_900),
+        ("void gemm<float>(int)", "GPU 0 stream 7", "compute", 40_000, 140_000),
+        (_NCCL, "GPU 0 stream 20", "communication", 60_001, 170_500),
+        (
+            *("Memcpy DtoH (Device -> Pageable)", "GPU 0 copies to host", "copy"),
+            *(140_500, 200_500),
+        ),
+        (
+            *("Memcpy HtoD (Pinned -> Device)", "GPU 0 copies from host", "copy"),
+            *(150_500, 160_500),
+        ),
+    ]
+    launches = [each.launch.name if each.launch else None for each in trace.activities]
+    assert launches == [None, "cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", None]
+    assert [(a.size_bytes, a.memory) for a in trace.activities if a.span.kind == "copy"] == [
+        *((4096, "pageable"), (4096, "pinned"))
+    ]
+    assert [each.name for each in trace.calls] == [
+        *("cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaDeviceSynchronize")
+    ]
+    assert trace.calls[3].end_s == pytest.approx(210e-6, abs=1e-12)
+    assert (trace.warnings, trace.doubts) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("table", "lost"),
+    [
+        ("CUPTI_ACTIVITY_KIND_MEMSET", {"Memset"}),
+        ("NVTX_EVENTS", {"forward", "named"}),
+        ("CUPTI_ACTIVITY_KIND_RUNTIME", set()),
+        ("ENUM_CUDA_MEM_KIND", set()),
+    ],
+)
+def test_a_missing_table_is_normal(read, table, lost):
+    whole, part = read(), read(leave_out={table})
+    assert {s[0] for s in spans_of(whole)} - {s[0] for s in spans_of(part)} == lost
+    assert part.warnings == ()
+    assert len(part.calls) == (0 if table.endswith("RUNTIME") else 4)
+
+
+def test_columns_that_a_version_lacks_are_done_without(read):
+    trace = read(
+        {
+            "StringIds (id, value)": [(1, "short")],
+            f"{_KERNELS} (start, end, deviceId, streamId, shortName)": [(5_000, 6_000, 0, 7, 1)],
+            "NVTX_EVENTS (start, end, text)": [(4_000, 7_000, "step"), (4_500, None, "mark")],
+        }
+    )
+    assert [s[:2] for s in spans_of(trace)] == [("step", "host"), ("short", "GPU 0 stream 7")]
+
+
+def test_several_processes_have_gpus_and_launches_of_their_own(read):
+    more = {
+        _KERNELS: [(90_000, 95_000, 0, 1, 7, 1, 78 << 24, 3, 7)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [(80_000, 85_000, 0, 78 << 24 | 5, 1, 1, 0)],
+    }
+    trace = read(more=more)
+    assert {each.gpu for each in trace.activities} == {"process 77 GPU 0", "process 78 GPU 0"}
+    (other,) = (each for each in trace.activities if each.gpu == "process 78 GPU 0")
+    assert other.launch.start_s == pytest.approx(80e-6, abs=1e-12)
+    assert trace.doubts == {}
+
+
+def test_streams_of_several_contexts_may_overlap(read):
+    trace = read(more={_KERNELS: [(50_000, 55_000, 0, 2, 7, 99, _PID, 3, 7)]})
+    assert trace.doubts == {}
+    assert "GPU 0 stream 7 of context 2" in trace.timeline.lanes
+
+
+def test_whole_graphs_are_work_and_said_to_be_whole(read):
+    tables = {
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, graphId, contextId, streamId, "
+        "correlationId, globalPid)": [(5_000, 9_000, 0, 3, 1, 7, 4, _PID)]
+    }
+    trace = read(tables)
+    assert spans_of(trace) == [("CUDA graph 3", "GPU 0 stream 7", "compute", 5_000, 9_000)]
+    assert "--cuda-graph-trace=node" in trace.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ((0, 5_000, 0, 1, 9, 50, _PID, 3, 7), "starts at 0.0 us"),
+        ((50_000, 50_000, 0, 1, 9, 50, _PID, 3, 7), "takes 0.0 us"),
+        ((50_000, 40_000, 0, 1, 9, 50, _PID, 3, 7), "takes -10.0 us"),
+        (("soon", 50_000, 0, 1, 9, 50, _PID, 3, 7), "starts at nan us"),
+        ((None, b"\xff", 0, 1, 9, 50, _PID, 3, 7), "starts at nan us"),
+        ((50_000, 60_000, 0, 1, 7, 50, _PID, 3, 7), "overlaps 'void gemm.*by 90.000 us"),
+        ((10_000, 15_000, 0, 1, 9, 1, _PID, 3, 7), "10.000 us before its launch"),
+        ((50_000, 60_000, 0, 1, None, 50, _PID, 3, 7), "which GPU and stream"),
+    ],
+)
+def test_what_cannot_be_is_said_and_doubted(read, row, why):
+    trace = read(more={_KERNELS: [row]})
+    assert list(trace.doubts) == ["GPU 0"]
+    with pytest.raises(TraceError, match=why):
+        raise TraceError(trace.doubts["GPU 0"])
+
+
+def test_ranges_without_an_end_are_counted(read):
+    trace = read(more={"NVTX_EVENTS": [(400_000, None, 59, "open", None, _PID | 5)]})
+    assert trace.warnings == ("1 NVTX ranges have no end, and were left out.",)
+
+
+@pytest.mark.parametrize(
+    ("tables", "why"),
+    [
+        ({"users (id, name)": [(1, "me")]}, "its tables are users"),
+        ({"StringIds (id, value)": []}, "without work of a GPU or NVTX ranges"),
+        ({f"{_KERNELS} (start, end)": [(5, 6)]}, "nothing of it can be used: the record of"),
+    ],
+)
+def test_databases_with_nothing_to_show_are_refused(read, tables, why):
+    with pytest.raises(TraceError, match=why):
+        read(tables)
+
+
+def test_reading_leaves_no_trace_and_needs_no_right_to_write(tmp_path):
+    path = tmp_path / "a b?#%.sqlite"
+    write_nsys(path)
+    before = path.read_bytes()
+    path.chmod(0o400)
+    assert read_evidence(path).activities
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
+    path = tmp_path / "x.sqlite"
+    write_nsys(path)
+    with closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute(
+            "SELECT rootpage FROM sqlite_master WHERE name = 'NVTX_EVENTS'"
+        ).fetchone()
+    data = bytearray(path.read_bytes())
+    data[(page - 1) * 512 : page * 512] = b"\xff" * 512
+    path.write_bytes(data)
+    trace = read_evidence(path)
+    assert len(trace.activities) == 5
+    assert any("NVTX_EVENTS was read in part only" in words for words in trace.warnings)
+    path.write_bytes(data[:700])
+    with pytest.raises(TraceError, match=r"x\.sqlite"):
+        read_evidence(path)
+
+
+def test_an_export_that_the_tool_itself_made_is_read():
+    path = FOLDER / "2-x-nvidia-h200" / "x4_nsight.sqlite"
+    count = load_record(path.with_name("x4_nsight_systems.json")).parameters["count"]
+    trace = read_evidence(path)
+    assert (trace.warnings, trace.doubts) == ((), {})
+    copies = [each for each in trace.activities if each.span.kind == "copy"]
+    products = [each for each in trace.activities if each.span.kind == "compute"]
+    assert len(copies) == len(products) == 3 * count  # each in three ways
+    assert all("gemm" in each.span.name for each in products)
+    assert collections.Counter(each.memory for each in copies) == {
+        "pageable": count,
+        "pinned": 2 * count,
+    }
+    assert {each.size_bytes for each in copies} == {4000 * 4000 * 4}
+    assert {each.launch and each.launch.name for each in copies} == {"cudaMemcpyAsync"}
+    assert {each.launch and each.launch.name for each in products} == {"cudaLaunchKernelExC"}
+    report = report_of(trace, name=path.name)
+    dear, _ = findings_of(report.view, report.gaps)
+    assert [each.cause for each in dear] == ["pageable", "synchronised", "one stream"]

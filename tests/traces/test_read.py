@@ -1,0 +1,244 @@
+"""Trace files told apart by content; damaged ones give their valid part or a clear error."""
+
+import gzip
+import json
+import os
+import pickle
+import random
+import zipfile
+
+import pytest
+from sampling import every
+from trace_files import kernel, kineto, kineto_events, own_timeline, write_all, write_nsys
+
+from autopar import read_trace
+from autopar.timeline.chrome_trace import write_trace
+from autopar.timeline.span import KINDS, Span, Timeline
+from autopar.traces.read import read_evidence
+from autopar.traces.trace import TraceError
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write some bytes or text to a file, and give its path."""
+
+    def write(content, name="t.json"):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def spans_of(path):
+    return read_evidence(path).timeline.spans
+
+
+def test_every_format_is_told_by_its_content(tmp_path):
+    for name, path in write_all(tmp_path).items():
+        renamed = path.rename(tmp_path / f"{name}.other")
+        trace = read_evidence(renamed)
+        assert (len(trace.activities) > 2, trace.warnings, trace.doubts) == (True, (), {})
+        assert trace.origin
+
+
+def test_packed_bare_and_marked_texts_are_the_same(file):
+    plain = spans_of(file(kineto()))
+    assert len(plain) == 4
+    for content in (
+        gzip.compress(kineto().encode()),
+        kineto(indent=None),
+        json.dumps(kineto_events()),
+        b"\xef\xbb\xbf" + kineto().encode(),
+        f"\n\n {kineto()} \n",
+    ):
+        assert spans_of(file(content)) == plain
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "why"),
+    [
+        (b"", "t.json", "it is empty"),
+        (gzip.compress(b"", mtime=0), "t.json", "no format known here"),
+        (b"hello", "t.json", "no format known here"),
+        (b"\0" * 100, "t.json", "no format known here"),
+        (b"<!DOCTYPE html><html>404</html>", "t.json", "a page of HTML"),
+        (pickle.dumps({"segments": []}), "t.pickle", "it is a pickle"),
+        ("{}".encode("utf-16"), "t.json", "UTF-16"),
+        (b"{}", "t.json", "no format known here"),
+        (b"[]", "t.json", "there is no event with a duration"),
+        (b"[" * 100_000, "t.json", "it is damaged: .*there is no event with a duration"),
+        (b'{"a":' * 100_000, "t.json", "no format known here"),
+        (b'{"traceEvents": []}', "t.json", "there is no event with a duration"),
+        (b'{"traceEvents": 3}', "t.json", "no trace: it has 'traceEvents'"),
+        (b'{"cells": [], "nbformat": 4}', "t.ipynb", "it is JSON, but no trace: it has 'cells'"),
+        (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
+        (b"\x07\0", "t.qdstrm", "nsys export"),
+        (b"SQLite format 3\0", "t.sqlite", "SQLite database"),
+        (b"9" * 10_000, "t.json", "no format known here"),
+        (
+            b'[{"ph": "X", "ts": ' + b"9" * 10_000,
+            "t.json",
+            "it is damaged: .*no event with a duration",
+        ),
+    ],
+)
+def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
+    path = file(content, name)
+    with pytest.raises(TraceError, match=rf"(?s){name.replace('.', '[.]')}.*{why}") as caught:
+        read_evidence(path)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")
+    with pytest.raises(ValueError, match=why):
+        read_trace(path)
+
+
+def test_archives_folders_and_missing_files_are_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t.json", kineto())
+    with pytest.raises(TraceError, match="zip archive; unpack it first"):
+        read_evidence(tmp_path / "t.zip")
+    with pytest.raises(TraceError, match="it is a folder"):
+        read_evidence(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_trace(tmp_path / "missing.json")
+
+
+def test_a_file_cut_anywhere_gives_what_comes_before(file):
+    text = kineto()
+    whole = {span.name for span in spans_of(file(text))}
+    lengths = set()
+    for end in range(text.index('"forward"'), len(text) - 1, 7):
+        try:
+            trace = read_evidence(file(text[:end]))
+        except TraceError:
+            continue
+        assert "The file is damaged" in trace.warnings[0]
+        names = {span.name for span in trace.timeline.spans}
+        assert names <= whole
+        lengths.add(len(names))
+    assert lengths == {1, 2, 3, 4}
+
+
+def test_a_large_packed_file_cut_or_spoilt_gives_what_comes_before(file):
+    chance = random.Random(0)
+    events = [kernel(f"k{chance.random()}", 20.0 * i, 9.0) for i in range(5_000)]
+    packed = gzip.compress(json.dumps(events).encode())
+    spoilt = bytearray(packed)
+    spoilt[len(packed) // 2 : len(packed) // 2 + 40] = b"\xff" * 40
+    for content in (packed[: len(packed) // 2], bytes(spoilt), packed[:-6]):
+        trace = read_evidence(file(content))
+        assert 1_000 < len(trace.activities) <= 5_000
+        assert "The file is damaged: it can't be unpacked to its end" in trace.warnings[0]
+    assert read_evidence(file(packed)).warnings == ()
+
+
+def test_events_longer_than_a_chunk_are_read(file):
+    events = [kernel("long" * 600_000, 5.0, 1.0), *kineto_events()]
+    assert len(spans_of(file(json.dumps(events)))) == 5
+
+
+def test_two_events_that_became_one_are_damage(file):
+    text = json.dumps(kineto_events())
+    start = text.index('"args": {"device"')
+    end = text.index('"ts"', text.index("gemm 2"))
+    trace = read_evidence(file(text[:start] + text[end:]))
+    assert "The file is damaged" in trace.warnings[0]
+    assert not trace.activities
+
+
+def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
+    good = [*kineto_events(), kernel("other", 5.0, 9.0, device=1)]
+    with pytest.warns(UserWarning, match=r"t\.json: the record of 'bad' on GPU 0") as caught:
+        timeline = read_trace(file(kineto([*good, kernel("bad", 160.0, 9.0)])))
+    assert caught[0].filename == __file__
+    assert timeline.lanes == ("GPU 1 stream 7", "host")
+    alone = file(kineto([*kineto_events(), kernel("bad", 160.0, 9.0)]))
+    with (
+        pytest.warns(UserWarning, match="'bad'"),
+        pytest.raises(TraceError, match="nothing that can be trusted.*'bad' on GPU 0"),
+    ):
+        read_trace(alone)
+
+
+def test_a_file_that_is_right_gives_no_warning(file):
+    timeline = read_trace(os.fspath(file(kineto())))
+    assert timeline.exposed_s() == pytest.approx(30e-6, abs=1e-9)
+    assert timeline.origin == "a trace of torch.profiler"
+
+
+def test_what_is_written_comes_back(tmp_path):
+    write_trace(own_timeline(), tmp_path / "t.json")
+    back = read_trace(tmp_path / "t.json")
+    assert_same(back, own_timeline())
+    assert (back.alignment_error_s, back.origin) == (2.5e-6, "recorded by hand")
+    (first, *_) = read_evidence(tmp_path / "t.json").activities
+    assert (first.gpu, first.stream) == ("GPU 0", "stream 7")
+
+
+def test_random_timelines_come_back(tmp_path):
+    chance = random.Random(1)
+    lanes = ["GPU 0 stream 7", "rank 3 GPU 1 copies to host", "host", "left \"'\\", "\u00e9 \u2192"]
+    for _ in range(100):
+        spans = [Span("first", "left", 0.0, 1e-9)]
+        for i in range(chance.randrange(20)):
+            start = chance.randrange(10**10)
+            end = start + chance.randrange(10**6)
+            kind = chance.choice(KINDS)
+            spans.append(Span(f"s{i}", chance.choice(lanes), start / 1e9, end / 1e9, kind))
+        write_trace(Timeline(tuple(spans)), tmp_path / "t.json")
+        assert_same(read_trace(tmp_path / "t.json"), Timeline(tuple(spans)))
+
+
+def assert_same(back, timeline):
+    def key(span):
+        return (span.name, span.lane, span.kind)
+
+    pairs = zip(sorted(back.spans, key=key), sorted(timeline.spans, key=key), strict=True)
+    for ours, theirs in pairs:
+        assert key(ours) == key(theirs)
+        times = (theirs.start_s, theirs.end_s)
+        assert (ours.start_s, ours.end_s) == pytest.approx(times, abs=1e-12)
+
+
+def test_names_can_be_printed_and_are_cut_in_warnings(file):
+    names = ["half \ud83d", "nul \0 and bell \7", "k" * 5_000]
+    events = [kernel(name, 10.0 * i, 5.0) for i, name in enumerate(names, start=1)]
+    trace = read_evidence(file(json.dumps([*events, kernel("k" * 5_000, 32.0, 5.0)])))
+    assert [each.span.name for each in trace.activities][:2] == [
+        *("half \ufffd", "nul \ufffd and bell \ufffd")
+    ]
+    assert len(trace.warnings[0]) < 400
+
+
+def test_a_lane_without_its_name_is_doubted(file):
+    text = json.dumps({"traceEvents": []})
+    write_trace(own_timeline(), path := file(text))
+    path.write_text(path.read_text().replace("thread_name", "thread_game", 1))
+    assert "its lane has no name" in read_evidence(path).warnings[0]
+
+
+@pytest.mark.parametrize("count", every(2, [500, 10_000]))
+def test_damaged_files_lead_to_a_clear_error_or_a_trace(run_program, count):
+    done = run_program("trace_fuzz.py", count, 1)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["bad"] == []
+    assert sum(found["outcomes"].values()) == count
+    assert {name.rsplit(" ", 1)[1] for name in found["outcomes"]} == {"read", "refused", "warned"}
+
+
+@pytest.mark.stress
+def test_large_files_are_read_in_bounded_memory(run_program):
+    done = run_program("trace_speed.py", 100_000)
+    assert done.returncode == 0, done.stderr
+    for found in json.loads(done.stdout).values():
+        assert found["activities"] > 20_000
+        assert found["warnings"] == []
+        assert found["peak_bytes"] < 500e6, "a tenth of the size in less than a quarter of 2 GB"
+
+
+def test_an_export_is_told_from_another_database(tmp_path):
+    write_nsys(tmp_path / "x", {"t (a)": [(1,)]})
+    with pytest.raises(TraceError, match="not one of Nsight Systems"):
+        read_trace(tmp_path / "x")

@@ -1,0 +1,161 @@
+"""What GPUs did: by hand, and against brute force on random work."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from sampling import every
+from trace_builder import MS, call, copy, kernel, launch, named, trace
+
+from autopar.timeline.intervals import length_s, longest
+from autopar.traces.trace import Activity
+from autopar.traces.utilization import OTHER_LANES, View, view_of
+
+
+def usage_of(view: View, name: str):
+    return next(each for each in view.usages if each.name == name)
+
+
+# GPU 0 computes from 0 to 4 and 6 to 8 and copies from 3 to 7; GPU 1 computes from 4 to 10.
+two = trace(
+    kernel(0, 4),
+    kernel(6, 8),
+    copy(3, 7),
+    kernel(4, 10, gpu="GPU 1"),
+    ranges=(named("all", -2, 12),),
+)
+
+
+def test_a_copy_is_hidden_by_its_own_gpu_only() -> None:
+    first = usage_of(view_of(two), "GPU 0")
+    assert first.busy_s("copy") == pytest.approx(4 * MS)
+    assert first.hidden_s("copy") == pytest.approx(2 * MS), "3 to 4 and 6 to 7, not 4 to 6"
+    assert first.exposed_s([a for a in first.activities if a.span.kind == "copy"]) == (
+        pytest.approx(2 * MS)
+    )
+    assert first.hidden_s("communication") == first.busy_s("communication") == 0
+
+
+def test_every_gpu_has_the_window_of_the_trace() -> None:
+    view = view_of(two)
+    first, second = usage_of(view, "GPU 0"), usage_of(view, "GPU 1")
+    assert length_s(first.window) == length_s(second.window) == pytest.approx(10 * MS)
+    assert first.idle.tolist() == [[pytest.approx(8 * MS), pytest.approx(10 * MS)]]
+    assert second.idle.tolist() == [[0.0, pytest.approx(4 * MS)]]
+    assert len(view.nothing) == 0
+    assert view.start_s == pytest.approx(-2 * MS), "times are given from where the trace begins"
+
+
+def test_lanes_at_once_and_the_bound() -> None:
+    first = usage_of(view_of(two), "GPU 0")
+    assert first.at_once == {
+        0: pytest.approx(2 * MS),
+        1: pytest.approx(6 * MS),
+        2: pytest.approx(2 * MS),
+    }
+    assert first.bound == ("compute", pytest.approx(6 * MS))
+    copying = trace(kernel(0, 1), copy(1, 4), copy(1, 3, way="from host"))
+    assert view_of(copying).usages[0].bound == ("GPU 0 copies to host", pytest.approx(3 * MS))
+
+
+def test_the_longest_stretch_with_nothing_running() -> None:
+    idle = trace(kernel(0, 1), kernel(2, 3, gpu="GPU 1"), kernel(5, 6), copy(8, 9))
+    nothing = view_of(idle).nothing
+    assert length_s(nothing) == pytest.approx(5 * MS)
+    assert longest(nothing) == (pytest.approx(3 * MS), pytest.approx(5 * MS))
+
+
+def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> None:
+    ranges = (named("step", 0, 2), named("step", 10, 12), named("other", 4, 5))
+    work = (
+        kernel(1, 4, launch(0.5)),  # launched within, ends later
+        kernel(5, 6, launch(4.5)),  # of the other range
+        kernel(9, 11, launch(8)),  # launched before, runs on in the second
+        kernel(11.5, 12, launch(11)),
+    )
+    view = view_of(trace(*work, ranges=ranges), "step")
+    assert view.occurrences == 2
+    assert (view.window / MS).ravel().tolist() == pytest.approx([0, 4, 10, 12])
+    (usage,) = view.usages
+    assert [(a.span.start_s / MS, a.span.end_s / MS) for a in usage.activities] == [
+        pytest.approx((1, 4)),
+        pytest.approx((10, 11)),
+        pytest.approx((11.5, 12)),
+    ]
+    assert length_s(usage.idle) == pytest.approx(1.5 * MS)
+    assert view.start_s == 0
+
+
+def test_a_copy_that_is_cut_has_no_size() -> None:
+    view = view_of(trace(copy(0, 4), copy(5, 6), ranges=(named("r", 2, 8),)), "r")
+    assert [each.size_bytes for each in view.trace.activities] == [None, 1_000_000]
+
+
+def test_a_range_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ValueError, match=r"no range 'stp'; its ranges are: 'step'"):
+        view_of(trace(kernel(0, 1), ranges=(named("step", 0, 1),)), "stp")
+    with pytest.raises(ValueError, match=r"its ranges are: none"):
+        view_of(trace(kernel(0, 1)), "step")
+
+
+def test_nothing_is_said_of_what_is_in_doubt() -> None:
+    doubtful = trace(
+        kernel(0, 4),
+        kernel(-99, 99, gpu="GPU 1"),
+        doubts={"GPU 1": "Two of its kernels overlap on one stream."},
+    )
+    view = view_of(doubtful)
+    assert [each.name for each in view.usages] == ["GPU 0"]
+    assert length_s(view.window) == pytest.approx(4 * MS), "the other's times have no part in it"
+    host = trace(kernel(0, 1, launch(0)), ranges=(named("r", 0, 1),), doubts={"host": "Late."})
+    assert view_of(host).trace.calls == view_of(host).trace.ranges == ()
+    assert view_of(host).trace.activities[0].launch is None
+    with pytest.raises(ValueError, match=r"none\. Late\."):
+        view_of(host, "r")
+
+
+def test_lanes_of_no_gpu_come_last_and_no_work_makes_no_usage() -> None:
+    names = [e.name for e in view_of(trace(kernel(0, 1, gpu=""), kernel(0, 1), copy(0, 1))).usages]
+    assert names == ["GPU 0", OTHER_LANES]
+    ranked = trace(*(kernel(0, 1, gpu=f"GPU {i}") for i in (10, 9, 0)))
+    assert [each.name for each in view_of(ranked).usages] == ["GPU 0", "GPU 9", "GPU 10"]
+    assert view_of(trace()).usages == ()
+    assert view_of(trace(calls=(call("cudaFree", 1, 2),))).usages == ()
+
+
+@pytest.mark.parametrize("seed", every(5, range(100)))
+def test_figures_against_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    work: list[Activity] = []
+    for _ in range(rng.randint(1, 12)):
+        gpu, start = f"GPU {rng.randrange(2)}", rng.randrange(20)
+        end = start + rng.randint(1, 6)
+        stream = str(rng.randrange(3))
+        kind = rng.choice(["compute", "communication"])
+        kernel_or_copy = [
+            kernel(start, end, gpu=gpu, stream=stream, kind=kind),
+            copy(start, end, gpu=gpu, way=rng.choice(["to host", "from host"])),
+        ]
+        work.append(rng.choice(kernel_or_copy))
+    view = view_of(trace(*work))
+
+    def when(chosen: list[Activity]) -> set[int]:
+        spans = [(round(a.span.start_s / MS), round(a.span.end_s / MS)) for a in chosen]
+        return {tick for start, end in spans for tick in range(start, end)}
+
+    window = set(range(min(when(work)), max(when(work)) + 1))
+    for usage in view.usages:
+        mine = [a for a in work if a.gpu == usage.name]
+        kinds = {kind: [a for a in mine if a.span.kind == kind] for kind in usage.kinds}
+        compute = when(kinds.get("compute", []))
+        for kind, chosen in kinds.items():
+            assert usage.busy_s(kind) == pytest.approx(len(when(chosen)) * MS)
+            assert usage.hidden_s(kind) == pytest.approx(len(when(chosen) & compute) * MS)
+            assert usage.exposed_s(chosen) == pytest.approx(len(when(chosen) - compute) * MS)
+        assert length_s(usage.idle) == pytest.approx(len(window - when(mine)) * MS)
+        by_lane = [when([a for a in mine if a.span.lane == lane]) for lane in usage.lanes]
+        depth = [sum(tick in lane for lane in by_lane) for tick in sorted(window)]
+        counts = {count: depth.count(count) * MS for count in {0, *depth}}
+        assert usage.at_once == pytest.approx(counts)
+    assert length_s(view.nothing) == pytest.approx(len(window - when(work)) * MS)

@@ -1,0 +1,167 @@
+"""Layouts against brute force over the elements' places in memory."""
+
+import itertools
+import random
+
+import pytest
+import torch
+
+from autopar.device import cpu
+from autopar.transfer.layout import (
+    Layout,
+    check_no_overlap,
+    check_tensor,
+    flat,
+    is_dense,
+    is_plain,
+    resolved,
+)
+
+
+def places(tensor):
+    """Where in memory each element lies, counted in elements from the first."""
+    ranges = [range(n) for n in tensor.shape]
+    steps = tensor.stride()
+    return [
+        sum(i * step for i, step in zip(index, steps, strict=True))
+        for index in itertools.product(*ranges)
+    ]
+
+
+def strided_by(chance):
+    """A view with any shape and strides."""
+    shape = [chance.choice((0, 1, 1, 2, 3)) for _ in range(chance.randrange(5))]
+    order = list(range(len(shape)))
+    chance.shuffle(order)
+    steps, step = [0] * len(shape), chance.choice((1, 1, 1, 2))
+    for dimension in order:
+        steps[dimension] = chance.choice((step, step, step, step, 0, step + 1, 7))
+        step *= max(1, shape[dimension])
+    last = sum((n - 1) * each for n, each in zip(shape, steps, strict=True) if n)
+    offset = chance.randrange(4)
+    return torch.arange(offset + max(0, last) + 1.0).as_strided(shape, steps, offset)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_dense_tensor_fills_its_memory_without_overlap(seed):
+    chance = random.Random(seed)
+    found = set()
+    for _ in range(100):
+        view = strided_by(chance)
+        dense = sorted(places(view)) == list(range(view.numel()))
+        assert is_dense(view) == dense, (view.shape, view.stride())
+        found.add(dense)
+    assert found == {True, False}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_dense_tensor_is_its_bytes_and_its_layout(seed):
+    chance = random.Random(seed)
+    for _ in range(100):
+        view = strided_by(chance)
+        if not is_dense(view):
+            continue
+        row = flat(view)
+        assert row.shape == (view.nbytes,)
+        assert row.dtype == torch.uint8
+        layout = Layout.of(view)
+        assert layout.size_bytes == view.nbytes
+        block = torch.cat([torch.zeros(64, dtype=torch.uint8), row, torch.ones(7).byte()])
+        back = layout.within(block, 64)
+        assert torch.equal(back, view)
+        assert back.stride() == view.stride()
+        assert torch.equal(layout.within(row.clone()), view)
+        if view.numel():
+            assert row.data_ptr() == view.data_ptr()
+            assert back.data_ptr() == block.data_ptr() + 64
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: x,
+        lambda x: x.conj(),
+        lambda x: x.imag,
+        lambda x: x.conj().imag,
+        lambda x: torch._neg_view(x.real),
+    ],
+)
+def test_what_was_put_off_is_done(make):
+    view = make(torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]]))
+    done = resolved(view)
+    assert torch.equal(done, view)
+    assert not done.is_conj()
+    assert not done.is_neg()
+    if not view.is_conj() and not view.is_neg():
+        assert done is view
+
+
+@pytest.mark.parametrize(
+    ("tensor", "plain"),
+    [
+        (torch.ones(3, 4).T, True),
+        (torch.ones(3, dtype=torch.complex64), True),
+        (torch.ones(3, dtype=torch.complex64).conj(), False),  # its bytes are not what it says
+        (torch._neg_view(torch.ones(3)), False),
+        (torch.ones(6)[::2], False),
+    ],
+)
+def test_a_plain_tensor_is_its_bytes(tensor, plain):
+    assert is_plain(tensor) == plain
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 3), torch.ones(()).expand(2, 2)]
+)
+def test_elements_that_share_memory_are_refused(tensor):
+    with pytest.raises(ValueError, match="^x has elements that share memory.*Clone it"):
+        check_no_overlap(tensor, "x")
+
+
+@pytest.mark.parametrize(
+    "tensor", [torch.ones(3), torch.ones(3, 4).T, torch.ones(9)[::2], torch.ones(1, 0).expand(5, 0)]
+)
+def test_elements_that_do_not_are_not(tensor):
+    check_no_overlap(tensor, "x")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.ones(3),
+        torch.ones(()),
+        torch.ones(0, 3),
+        torch.ones(3, 4).T,
+        torch.ones(1).expand(5),
+        torch.nn.Parameter(torch.ones(3), requires_grad=False),
+        torch.ones(3, dtype=torch.complex64).conj(),
+    ],
+)
+def test_dense_tensors_pass(tensor):
+    assert check_tensor(tensor, "x", cpu()) is tensor
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error", "match"),
+    [
+        (3, TypeError, "^x is 3 of type int; expected a tensor on cpu.$"),
+        ("y" * 61, TypeError, r"^x is 'y{59}\.\.\. of type str;"),
+        ("y" * 58, TypeError, r"^x is 'y{58}' of type str;"),
+        (
+            *(torch.eye(2).to_sparse(), TypeError),
+            r"^x is a sparse tensor \(torch.sparse_coo\); expected a dense one.*x.to_dense\(\)",
+        ),
+        (
+            *(torch.ones(3, device="meta"), ValueError),
+            "^x is on meta; expected it on cpu. Move it there first.$",
+        ),
+        (
+            *(torch.ones(3, requires_grad=True), ValueError),
+            r"^x requires grad;.*Pass x.detach\(\)",
+        ),
+        (torch.ones(3, requires_grad=True) * 2, ValueError, "^x requires grad"),
+    ],
+)
+def test_other_things_do_not(tensor, error, match):
+    with pytest.raises(error, match=match):
+        check_tensor(tensor, "x", cpu())

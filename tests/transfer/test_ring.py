@@ -1,0 +1,610 @@
+"""Rings against streams that copy as late, as early or as oddly as they may, and seeded faults.
+
+Memory that nothing was copied to yet holds 0xAA, so what is read or reused too early shows.
+"""
+
+import copy
+import ctypes
+import functools
+import operator
+import queue
+import random
+import threading
+import time
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _pytree as pytree
+
+from autopar.transfer.copy_stream import CopyStream, Past
+from autopar.transfer.layout import flat
+from autopar.transfer.load import Load
+from autopar.transfer.pipeline import CopyPipeline
+from autopar.transfer.ring import Ring, move_bytes, movers_of
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+_POISON = 0xAA
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int16, torch.uint32, torch.int64, torch.bfloat16),
+    *(torch.float8_e5m2, torch.float32, torch.float64, torch.complex64, torch.complex128),
+)
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+class Mark:
+    """The end of what a queue was given; it stands for a CUDA event."""
+
+    def __init__(self, work):
+        self.work, self._place = work, work.taken
+
+    def synchronize(self):
+        self.work.run_until(self._place)
+
+    def query(self):
+        if threading.current_thread() is threading.main_thread():  # which waits by asking
+            self.synchronize()
+        return self.work.done >= self._place
+
+
+class Work:
+    """Work that is done in order, once somebody waits for the end of it."""
+
+    def __init__(self):
+        self.taken = self.done = 0
+        self._waiting = deque()
+        self._working = threading.RLock()
+
+    def __call__(self, task):
+        with self._working:
+            self._waiting.append(task)
+            self.taken += 1
+
+    def run_until(self, place):
+        with self._working, torch.inference_mode():
+            while self.done < place and self._waiting:
+                self._waiting.popleft()()
+                self.done += 1
+
+
+class LateStream(CopyStream):
+    """Does its work once somebody waits for it, and so does the caller's stream."""
+
+    pinned_memory: set = set()  # noqa: RUF012
+
+    def __init__(self, device):
+        super().__init__(device)
+        self.queue, self.compute = Work(), Work()
+        self.log = []
+
+    def pinned(self, size_bytes):
+        return poisoned(super().pinned(size_bytes))
+
+    def is_pinned(self, tensor):
+        return tensor.untyped_storage().data_ptr() in self.pinned_memory
+
+    def wait(self, end):
+        self.log.append(end)
+        if isinstance(end, Mark):
+            self.queue(end.synchronize)
+        else:
+            end.synchronize()
+
+    def copy(self, to, source):
+        self.log.append("copy")
+        with torch.inference_mode():
+            flat(to).fill_(_POISON)
+        self.queue(lambda: to.copy_(source))
+
+    def mark(self, **_):
+        return Mark(self.queue)
+
+    def caller_mark(self):
+        return Mark(self.compute)
+
+    def caller_receives(self, end, tensors):
+        end.synchronize()
+
+    def outlives(self, tensor):
+        self.log.append(tensor.data_ptr())
+
+
+class ErraticStream(LateStream):
+    """Does its work at odd moments too, in a thread of its own."""
+
+    def __init__(self, device):
+        super().__init__(device)
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def stop(self):
+        self._stopped.set()
+        self._thread.join()
+
+    def _work(self):
+        chance = random.Random(0)
+        while not self._stopped.wait(chance.choice((0, 0, 1e-4, 1e-3))):
+            self.queue.run_until(self.queue.done + 1)
+
+
+class EarlyStream(LateStream):
+    """Does its work at once."""
+
+    def copy(self, to, source):
+        super().copy(to, source)
+        self.mark().synchronize()
+
+
+class LateMoves(queue.SimpleQueue):
+    """What movers take from, who dawdle over it."""
+
+    longest_s = 3e-4
+    chance = random.Random(0)
+
+    def get(self, *args, **options):
+        item = super().get(*args, **options)
+        if isinstance(item, tuple):
+            time.sleep(self.longest_s * self.chance.random())
+        return item
+
+
+def poisoned(tensor):
+    """The tensor, with all of its memory filled."""
+    if tensor.device.type == "cpu":
+        with torch.inference_mode():
+            torch.tensor([], dtype=torch.uint8).set_(tensor.untyped_storage()).fill_(_POISON)
+    return tensor
+
+
+def poisoning(make):
+    return lambda *args, **options: poisoned(make(*args, **options))
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """Call it with a kind of stream for pipelines to use; what it returns lists those in use."""
+    made = []
+
+    def use(kind):
+        def stream(device):
+            made.append(kind(device))
+            return made[-1]
+
+        monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", stream)
+        return made
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoning(getattr(torch, name)))
+    monkeypatch.setattr(LateStream, "pinned_memory", set())
+    monkeypatch.setattr(torch.cuda, "Event", Mark)
+    yield use
+    for stream in made:
+        if isinstance(stream, ErraticStream):
+            stream.stop()
+
+
+@pytest.fixture
+def late_moves(monkeypatch):
+    """Let movers share all but the smallest chunks, and dawdle."""
+    monkeypatch.setattr("autopar.transfer.ring._TOO_SMALL_TO_SHARE_BYTES", 32)
+    names = SimpleNamespace(SimpleQueue=LateMoves, Empty=queue.Empty)
+    monkeypatch.setattr("autopar.transfer.ring.queue", names)
+
+
+# -- work -----------------------------------------------------------------------------------------
+
+
+def tensor_by(chance, largest=400):
+    """Any bits of any dtype, in any shape and layout."""
+    dtype = chance.choice(_DTYPES)
+    length = chance.randrange(largest)
+    shape = chance.choice(((), (0,), (3, 0), (1,), (2, 3), (2, 3, 4, 2), (length,), (length,)))
+    count = 2 * torch.Size(shape).numel()
+    dice = torch.Generator().manual_seed(chance.randrange(1 << 30))
+    bits = torch.randint(256, (count * dtype.itemsize,), dtype=torch.uint8, generator=dice)
+    values = (bits > 100 if dtype == torch.bool else bits.view(dtype)).reshape(2, *shape)
+    pairs = values.reshape(*shape, 2)
+    kinds = [values[0], values[1], pairs[..., 1]]
+    if len(shape) > 1:
+        kinds.append(values[1].transpose(0, -1))
+    if 0 not in shape and shape:
+        kinds.append(values[0][:1].expand(shape))
+    if dtype.is_complex:
+        kinds += [values[0].mT.conj() if len(shape) > 1 else values[0].conj()]
+        kinds += [pairs.conj()[..., 0].imag, torch._neg_view(values[1])]
+    return chance.choice(kinds)
+
+
+def batch_by(chance):
+    """Tensors in containers, and other things."""
+
+    def leaf():
+        return tensor_by(chance, 60)
+
+    kinds = (
+        leaf,
+        lambda: (leaf(), [leaf(), 3], "x"),
+        lambda: {"x": leaf(), "y": {"z": (leaf(), None)}},
+        list,
+        lambda: [leaf() for _ in range(12)],
+    )
+    return chance.choice(kinds)()
+
+
+def out_by(chance, items):
+    """Memory to copy to, in any layout, or none."""
+    if chance.random() < 0.5:
+        return None
+    out = []
+    for item in items:
+        pairs = torch.empty(*item.shape, 2, dtype=item.dtype)
+        kinds = [torch.empty_like(item), torch.empty(item.shape, dtype=item.dtype), pairs[..., 1]]
+        out.append(poisoned(chance.choice(kinds)))
+    return out
+
+
+def source_by(chance, items):
+    """The items, in memory of their own that may be pinned, from sources with all the rights."""
+    lent = copy.deepcopy(items)
+    for tensor in pytree.tree_leaves(lent):
+        if isinstance(tensor, torch.Tensor) and tensor.numel() and chance.random() < 0.3:
+            LateStream.pinned_memory.add(tensor.untyped_storage().data_ptr())
+
+    def overwriting():
+        for item in lent:
+            yield item
+            pytree.tree_map_only(torch.Tensor, poisoned, item)
+
+    def giving_away():
+        while lent:
+            yield lent.pop(0)
+
+    return chance.choice((overwriting, giving_away, lambda: lent))()
+
+
+def bits_of(tensor):
+    row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))
+    bits = bytes(row.view(torch.uint8).tolist())
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    strides = [stride for n, stride in steps if n > 1 and tensor.numel()]
+    return f"{tensor.dtype} {tuple(tensor.shape)} by {strides}", bits
+
+
+def read(batch):
+    """What has to be equal."""
+    return pytree.tree_map_only(torch.Tensor, bits_of, batch)
+
+
+def by_torch(tensor):
+    """What has to come of it, by torch's own copy."""
+    return torch.empty_like(tensor).copy_(tensor)
+
+
+def strided_as(out, tensor):
+    return torch.empty_strided(out.shape, out.stride(), dtype=out.dtype).copy_(tensor)
+
+
+def check(items, results, out=None):
+    """Hold results to torch's own copies, each as it comes, and all once more at the end."""
+    if out is None:
+        wanted = read(pytree.tree_map_only(torch.Tensor, by_torch, items))
+    else:
+        wanted = [read(strided_as(o, by_torch(item))) for item, o in zip(items, out, strict=True)]
+    taken = []
+    for want, result in zip(wanted, results, strict=True):
+        assert read(result) == want
+        taken.append(result)
+    assert [read(result) for result in taken] == wanted
+    assert out is None or all(map(operator.is_, taken, out))
+
+
+def to_host(pipeline, chance):
+    items = [tensor_by(chance) for _ in range(12)]
+    out = out_by(chance, items)
+    check(items, pipeline.to_host(source_by(chance, items), out), out)
+
+
+def prefetch(pipeline, chance):
+    batches = [batch_by(chance) for _ in range(8)]
+    check(batches, pipeline.prefetch(source_by(chance, batches)))
+
+
+def mapped(pipeline, chance):
+    items = [tensor_by(chance) for _ in range(12)]
+    out = out_by(chance, items)
+    fn = chance.choice((torch.clone, lambda x: x, lambda x: x.copy_(x.clone())))
+    check(items, pipeline.map(fn, source_by(chance, items), out), out)
+
+
+def one_by_one(pipeline, chance):
+    items = [tensor_by(chance) for _ in range(8)]
+    handles = [pipeline.to_host_async(item) for item in copy.deepcopy(items)]
+    order = list(range(8))
+    chance.shuffle(order)
+    results = {i: handles[i].result() for i in order}
+    check(items, [results[i] for i in range(8)])
+
+
+VERBS = (to_host, prefetch, mapped, one_by_one)
+
+
+# -- any work, on any stream ----------------------------------------------------------------------
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("kind", [LateStream, ErraticStream, EarlyStream, CopyStream])
+@pytest.mark.usefixtures("late_moves")
+def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, seed):
+    chance = random.Random(seed)
+    streams(kind)
+    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", chance.choice((0, 1e9)))
+    pipeline = CopyPipeline(
+        "cpu",
+        slots=chance.randint(1, 5),
+        slot_bytes=chance.choice((16, 48, 64, 200, 512, 4096)),
+        threads=chance.randint(1, 4),
+    )
+    with pipeline:
+        for _ in range(2):
+            verb(pipeline, chance)
+
+
+class SlowStream(LateStream):
+    """Queues copies late, too."""
+
+    def copy(self, to, source):
+        time.sleep(2e-3)
+        super().copy(to, source)
+
+
+@pytest.mark.parametrize("kind", [LateStream, EarlyStream, SlowStream, CopyStream])
+def test_batches_of_pinned_and_other_tensors(streams, kind):
+    """One of a batch's copies is queued at once, and others once their slots were filled."""
+    streams(kind)
+
+    def batches():
+        batch = [torch.empty(100, dtype=torch.uint8) for _ in range(5)]
+        batch += [torch.empty(1 << 21, dtype=torch.uint8), batch[0][:0], batch[1][100:]]
+        for i in (1, 2, 5, 6):
+            LateStream.pinned_memory.add(batch[i].untyped_storage().data_ptr())
+        for i in range(6):
+            for j, tensor in enumerate(batch):
+                tensor.fill_(10 * i + j)
+            yield batch
+            for tensor in batch:
+                poisoned(tensor)
+
+    with CopyPipeline("cpu", slot_bytes=1 << 18) as pipeline:
+        for i, batch in enumerate(pipeline.prefetch(batches())):
+            assert [x.unique().tolist() for x in batch[:6]] == [[10 * i + j] for j in range(6)]
+            assert [len(x) for x in batch[5:]] == [1 << 21, 0, 0]
+
+
+class LateCallers(LateStream):
+    """A stream of the caller's that comes to what it receives later."""
+
+    def caller_receives(self, end, tensors):
+        self.compute(end.synchronize)
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_batches_of_a_list_may_be_overwritten_once_the_next_one_is_there(streams, pinned):
+    made = streams(LateCallers)
+    batches = [torch.full((1 << 19,), i, dtype=torch.uint8) for i in range(8)]
+    if pinned:
+        LateStream.pinned_memory.update(x.untyped_storage().data_ptr() for x in batches)
+    taken = []
+    with CopyPipeline("cpu", slots=2, slot_bytes=1 << 18) as pipeline:
+        for i, batch in enumerate(pipeline.prefetch(batches)):
+            taken.append(batch)
+            if i:
+                poisoned(batches[i - 1])
+        made[0].compute.run_until(made[0].compute.taken)
+    assert [x.unique().tolist() for x in taken] == [[i] for i in range(8)]
+
+
+@pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0), (0, 0, 1, 1)])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+def test_every_copy_comes_after_what_the_caller_has_queued(streams, order, slots):
+    """The memory that a batch arrives in may be what the caller's queued work still reads."""
+    made = streams(LateStream)
+    batch = [torch.ones(1 << 20, dtype=torch.uint8) for _ in order]  # none goes with another
+    for pinned, tensor in zip(order, batch, strict=True):
+        if pinned:
+            LateStream.pinned_memory.add(tensor.untyped_storage().data_ptr())
+    with CopyPipeline("cpu", slots=slots, slot_bytes=1 << 18) as pipeline:
+        results = pipeline.prefetch([batch])
+        ready = made[0].compute
+        ready(list)
+        next(results)
+    waits = [isinstance(entry, Mark) and entry.work is ready for entry in made[0].log]
+    assert waits.index(True) < made[0].log.index("copy")
+
+
+class ComputedLate(LateStream):
+    """A stream beside one of the caller's that is late, too."""
+
+    def computed(self, number):
+        """A tensor of the number that nobody else knows, filled once somebody waits for it."""
+        result = torch.empty(_LARGE, dtype=torch.uint8)
+        memory = StorageWeakRef(result.untyped_storage())  # nobody is to see that it is known
+        at = result.data_ptr()
+
+        def compute():
+            if not memory.expired():  # it may have been cloned already
+                ctypes.memset(at, number, _LARGE)
+
+        self.compute(compute)
+        return result
+
+
+_LARGE = 1 << 19
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_what_nobody_else_knows_is_copied_without_a_clone_once_it_is_computed(streams, pinned):
+    made = streams(ComputedLate)
+    out = [torch.empty(_LARGE, dtype=torch.uint8) for _ in range(8)]
+    if pinned:
+        LateStream.pinned_memory.update(each.untyped_storage().data_ptr() for each in out)
+    with CopyPipeline("cpu", slot_bytes=1 << 18) as pipeline:
+        results = pipeline.to_host((made[0].computed(i) for i in range(8)), out)
+        assert [x.unique().tolist() for x in results] == [[i] for i in range(8)]
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 4])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("source", [40, 1 << 10])
+def test_leaving_waits_for_what_was_sent(streams, slots, threads, source):
+    streams(ErraticStream)
+    with CopyPipeline("cpu", slots=slots, slot_bytes=64, threads=threads) as pipeline:
+        handles = [pipeline.to_host_async(torch.full((source,), i)) for i in range(20)]
+    assert all(handle.done() for handle in handles)
+    assert [handle.result()[-1].item() for handle in handles] == list(range(20))
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+@pytest.mark.parametrize("slots", [4, 6])
+def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, slots, verb):
+    """Four movers have to meet over the slots' chunks before any of them goes on."""
+    meeting = threading.Barrier(4)
+
+    def meet_and_move(*piece):
+        meeting.wait(timeout=10)
+        move_bytes(*piece)
+
+    monkeypatch.setattr("autopar.transfer.ring.move_bytes", meet_and_move)
+    items = [torch.full((1 << 20,), i, dtype=torch.uint8) for i in range(4)]
+    with CopyPipeline("cpu", slots=slots, slot_bytes=1 << 18, threads=4) as pipeline:
+        check(items, getattr(pipeline, verb)(items))
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("slots", range(1, 9))
+@pytest.mark.parametrize("threads", range(1, 17))
+def test_movers_take_the_threads_there_are(threads, slots):
+    movers, each = movers_of(threads, slots)
+    assert movers * each <= threads
+    if threads == 1:
+        assert movers == 0
+    elif threads <= slots:
+        assert (movers, each) == (threads, 1)
+    else:
+        assert 1 <= movers <= slots
+
+
+def test_memory_of_what_is_given_up_is_kept_for_the_copies(streams):
+    made = streams(LateStream)
+    with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20) as pipeline:
+        results = pipeline.prefetch(torch.full((1 << 20,), i, dtype=torch.uint8) for i in range(9))
+        next(results)
+        before = len(made[0].log)
+        results.close()
+        kept = {entry for entry in made[0].log[before:] if isinstance(entry, int)}
+        assert kept
+        check([torch.ones(3)], pipeline.prefetch([torch.ones(3)]))
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_no_copy_is_left_that_writes_to_out_once_a_turn_is_broken_off(streams, pinned):
+    made = streams(LateStream)
+    out = [torch.zeros(_LARGE, dtype=torch.uint8) for _ in range(9)]
+    if pinned:
+        LateStream.pinned_memory.update(each.untyped_storage().data_ptr() for each in out)
+    with CopyPipeline("cpu", slots=2, slot_bytes=1 << 18) as pipeline:
+        results = pipeline.to_host([torch.ones_like(each) for each in out], out)
+        next(results)
+        results.close()
+        for each in out:
+            each.fill_(7)
+        made[0].mark().synchronize()
+    assert [each.unique().tolist() for each in out] == [[7]] * 9
+
+
+# -- seeded faults, which the tests above have to see ---------------------------------------------
+
+
+def ended_too_early(name):
+    """What waits for a kind of step does not wait."""
+
+    def break_it(patch):
+        do = Ring._do
+
+        def broken(ring, move, rule):
+            do(ring, move, rule)
+            if rule.name == name:
+                move.slot.ends[name] = Past()
+
+        patch.setattr(Ring, "_do", broken)
+
+    return break_it
+
+
+def skipped(owner, name):
+    return lambda patch: patch.setattr(owner, name, lambda *_: None)
+
+
+def in_one_place(patch):
+    """All slots lie in the same memory."""
+    patch.setattr(LateStream, "pinned", functools.cache(LateStream.pinned))
+
+
+def without_clones(patch):
+    patch.setattr("autopar.transfer.parcel.next_owned", lambda source: (next(source), True))
+
+
+FAULTS = {
+    "nothing": (lambda patch: None, LateStream, "both"),
+    "nothing, early": (lambda patch: None, EarlyStream, "both"),
+    "slots are emptied before they are copied to": (ended_too_early("copy"), LateStream, "to"),
+    "slots are copied to before they are empty": (ended_too_early("empty"), LateStream, "to"),
+    "slots are copied from before they are full": (ended_too_early("fill"), EarlyStream, "from"),
+    "slots are filled before they were copied from": (ended_too_early("copy"), LateStream, "from"),
+    "results are taken before they are there": (skipped(Load, "wait"), LateStream, "to"),
+    "results are used before their copies are queued": (
+        *(skipped(Load, "wait_until_queued"), EarlyStream, "from"),
+    ),
+    "results are used before they are there": (
+        *(skipped(LateStream, "caller_receives"), LateStream, "from"),
+    ),
+    "batches are overwritten before they are read": (
+        *(skipped(Load, "wait_until_read"), EarlyStream, "from"),
+    ),
+    "slots are mixed up": (in_one_place, EarlyStream, "both"),
+    "tensors are overwritten before they are copied": (without_clones, LateStream, "to"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.usefixtures("late_moves")
+def test_faults_are_seen(streams, monkeypatch, fault):
+    break_it, kind, way = FAULTS[fault]
+    streams(kind)
+    break_it(monkeypatch)
+    monkeypatch.setattr(LateMoves, "longest_s", 5e-3)
+    items = [torch.arange(500).add(i).to(torch.uint8) for i in range(6)]
+
+    def overwriting():
+        for item in copy.deepcopy(items):
+            yield item
+            poisoned(item)
+
+    def run(verb):
+        with CopyPipeline("cpu", slots=2, slot_bytes=64, threads=2) as pipeline:
+            check(items, getattr(pipeline, verb)(overwriting()))
+            check(items, getattr(pipeline, verb)(items))
+
+    for verb in {"to": ["to_host"], "from": ["prefetch"], "both": ["to_host", "prefetch"]}[way]:
+        if fault.startswith("nothing"):
+            run(verb)
+        else:
+            with pytest.raises(AssertionError):
+                for _ in range(5):  # where it is a matter of time, the first is not always late
+                    run(verb)

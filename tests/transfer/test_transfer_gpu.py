@@ -1,0 +1,785 @@
+"""Copy pipelines on GPUs: bits, order and memory, with each lane late on purpose in turn.
+
+CSAN can't see host memory, freed memory, or any chunk of an item but the first (see
+programs/transfer_csan.py). Those are tested here by poison: whoever reads too early finds it.
+"""
+
+import contextlib
+import ctypes
+import functools
+import gc
+import json
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from autopar import CopyPipeline, empty_pinned_pool
+from autopar.transfer import parcel, ring
+from autopar.transfer.copy_stream import CopyStream, CudaCopyStream
+from autopar.transfer.load import Load
+
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+
+_GPU = torch.device("cuda", 0)
+_N = 2**20  # numbers of four bytes: too large to travel with others
+_POISON = 0xAA
+_MIB = 2**20
+_DTYPES = [torch.uint8, torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64]
+_DTYPES.append(torch.complex64)
+_two = pytest.mark.gpu(2)
+
+LANES = ["compute before", "compute after", "copies", "leader", "movers", "caller"]
+TO_HOST = ["to_host", "to_host kept", "to_host given", "out", "out pinned", "pin", "async"]
+TO_DEVICE = ["prefetch", "prefetch pinned"]
+VERBS = [*TO_HOST, *TO_DEVICE, "map"]
+
+
+def equals(tensor, value):
+    return bool((tensor == value).all().item())
+
+
+def bits(tensor):
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def same(one, other):
+    """Whether two host tensors are equal bit for bit, and laid out alike."""
+    kinds = [(x.dtype, x.shape, x.stride() if x.numel() > 1 else None) for x in (one, other)]
+    return kinds[0] == kinds[1] and torch.equal(bits(one), bits(other))
+
+
+# -- random pipelines -----------------------------------------------------------------------------
+
+
+class Work:
+    """What a random pipeline is given to copy, and how."""
+
+    def __init__(self, seed, verbs=VERBS):
+        chance, self.verb = random.Random(seed), verbs[seed % len(verbs)]
+        self.slots, self.threads = chance.randint(1, 4), chance.choice((1, 2, 4, 8))
+        self.slot_bytes = chance.choice((2**12, 2**15, 2**18))
+        numbers = torch.Generator().manual_seed(seed)
+        alike, kind = chance.random() < 0.5, self._kind(chance)
+        self.items = []
+        for _ in range(chance.randint(2, 8)):
+            self.items.append(noise(*kind, numbers))
+            kind = kind if alike else self._kind(chance)
+        self.batches, rest = [], list(self.items)
+        while rest:
+            count = 1 if self.verb == "map" else chance.randint(1, 3)
+            self.batches.append(rest[:count])
+            del rest[:count]
+        self.name = f"{self.verb} {seed}"
+
+    def _kind(self, chance):
+        """Type, size and whether turned, of an item of up to 3.5 slots."""
+        most = chance.choice((0, 100, self.slot_bytes, int(3.5 * self.slot_bytes)))
+        return chance.choice(_DTYPES), chance.randint(0, most), chance.random() < 0.3
+
+    def pipeline(self, device):
+        return CopyPipeline(
+            device, slots=self.slots, slot_bytes=self.slot_bytes, threads=self.threads
+        )
+
+
+def noise(dtype, size_bytes, turned, numbers):
+    """A tensor of random bits; a turned one has its strides the other way round."""
+    count = size_bytes // dtype.itemsize
+    if turned:
+        count = 3 * max(2, count // 3)
+    if dtype == torch.bool:
+        flat = torch.randint(2, (count,), generator=numbers, dtype=torch.uint8).bool()
+    else:
+        size = (count * dtype.itemsize,)
+        flat = torch.randint(256, size, generator=numbers, dtype=torch.uint8).view(dtype)
+    return flat.view(3, -1).t() if turned else flat
+
+
+class Late:
+    """Makes one lane late by random times: a stream by kernels, a thread by sleep."""
+
+    def __init__(self, lane, spin, most_ms=1.5):
+        self._lane, self._spin, self._most_ms = lane, spin, most_ms
+        self._chance = random.Random(lane)
+
+    def on_stream(self, lane):
+        if lane == self._lane:
+            self._spin(self._some_ms())
+
+    def on_thread(self, lane):
+        if lane == self._lane:
+            time.sleep(self._some_ms() / 1e3)
+
+    def _some_ms(self):
+        return self._chance.choice((0, 1, 1)) * self._chance.uniform(0, self._most_ms)
+
+
+@contextlib.contextmanager
+def lateness(late):
+    """Delays inside all pipelines; the movers get even crumbs, and slots hold poison until filled.
+
+    A slot that was emptied holds nothing of use until the next copy is done.
+    """
+    slots = []
+
+    def is_slot(address):
+        return any(slot.data_ptr() <= address < slot.data_ptr() + len(slot) for slot in slots)
+
+    def late_copy(copy):
+        def delayed(stream, to, source):
+            if is_slot(to.data_ptr()):
+                to.fill_(_POISON)
+            late.on_thread("leader")
+            late.on_stream("copies")
+            copy(stream, to, source)
+
+        return delayed
+
+    def noted(pinned):
+        def slot(stream, size_bytes):
+            slots.append(pinned(stream, size_bytes))
+            return slots[-1]
+
+        return slot
+
+    move = ring.move_bytes
+
+    def late_move(to, source, size_bytes, *threads):
+        if is_slot(to):
+            ctypes.memset(to, _POISON, size_bytes)
+        late.on_thread("movers")
+        move(to, source, size_bytes, *threads)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring, "_TOO_SMALL_TO_SHARE_BYTES", 0)
+        patch.setattr(ring, "move_bytes", late_move)
+        for kind in (CopyStream, CudaCopyStream):
+            patch.setattr(kind, "copy", late_copy(kind.copy))
+            patch.setattr(kind, "pinned", noted(kind.pinned))
+        yield
+
+
+def written(x, late):
+    """A copy on the same device, written late, in memory that holds poison until then."""
+    torch.full((x.nbytes,), _POISON, dtype=torch.uint8, device=x.device)  # freed at once
+    late.on_stream("compute before")
+    y = x.clone()
+    late.on_stream("compute after")
+    return y
+
+
+def blank(item, pin):
+    return torch.empty_like(item, pin_memory=pin).zero_()
+
+
+def outcome(work, device, late):
+    """What a random pipeline gives, item by item, each as a few tensors that should be alike."""
+    with work.pipeline(device) as pipeline:
+        if work.verb == "map":
+            results = pipeline.map(lambda x: written(x[0], late), given_batches(work, late))
+            return list(arrived(results, late))
+        if work.verb in TO_DEVICE:
+            return list(used(pipeline.prefetch(given_batches(work, late)), late))
+        there = [item.to(device, copy=True) for item in work.items]
+        if work.verb == "async":
+            return [each.result() for each in list(handles(pipeline, there, late))]
+        out, cuda = None, torch.device(device).type == "cuda"
+        if work.verb.startswith("out"):
+            out = [blank(item, cuda and work.verb == "out pinned") for item in work.items]
+        source = SOURCES.get(work.verb, fresh)(there, late)
+        return list(arrived(pipeline.to_host(source, out, work.verb == "pin"), late))
+
+
+def fresh(there, late):
+    """Each one is freed as soon as it was handed over; the next one may get its memory."""
+    for x in there:
+        yield written(x, late)
+
+
+def kept(there, late):
+    """Each one is overwritten as soon as it was handed over."""
+    for x in there:
+        y = written(x, late)
+        yield y
+        y.zero_()
+
+
+SOURCES = {"to_host kept": kept, "to_host given": lambda *given: list(fresh(*given))}
+
+
+def handles(pipeline, there, late):
+    for i, x in enumerate(there):
+        y = written(x, late)
+        yield pipeline.to_host_async(y, pin=i % 2 == 0)
+        y.zero_()
+
+
+def given_batches(work, late):
+    """Each one is overwritten as soon as the next one is asked for."""
+    pin = torch.cuda.is_available() and work.verb == "prefetch pinned"
+    for batch in work.batches:
+        hosts = [blank(item, pin).copy_(item) for item in batch]
+        yield hosts
+        for host in hosts:
+            host.zero_()
+        late.on_thread("caller")
+
+
+def arrived(results, late):
+    """Each one as it was when it came, and as it is in the end."""
+    for result in results:
+        yield result.clone(), result
+        late.on_thread("caller")
+
+
+def used(batches, late):
+    """What a kernel reads of each, late; its memory is freed and overwritten at once."""
+    for batch in batches:
+        late.on_stream("compute before")
+        read = [x.clone() for x in batch]
+        late.on_stream("compute after")
+        late.on_thread("caller")
+        sizes, device = [x.nbytes for x in batch], batch[0].device
+        del batch
+        for size in sizes:
+            torch.full((size,), _POISON, dtype=torch.uint8, device=device)
+        yield from ((x,) for x in read)
+        del read
+
+
+def wrong(work, device, late):
+    """The numbers of the items that came out otherwise than they went in."""
+    results = [[*map(torch.Tensor.cpu, each)] for each in map(_tuple, outcome(work, device, late))]
+    pairs = enumerate(zip(results, work.items, strict=True))
+    return [i for i, (each, item) in pairs if not all(same(one, item) for one in each)]
+
+
+def _tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@functools.cache
+def random_works():
+    return [Work(seed) for seed in range(60)]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_every_bit_is_right_whichever_lane_is_late(spin, lane):
+    late = Late(lane, spin)
+    with lateness(late):
+        found = {work.name: wrong(work, _GPU, late) for work in random_works()}
+    assert not any(found.values()), {name: items for name, items in found.items() if items}
+
+
+@pytest.mark.parametrize("devices", ["one", pytest.param("two", marks=_two)])
+def test_pipelines_run_at_once_in_many_threads(spin, devices):
+    """The current device is the first one in each thread, whichever its pipeline's is."""
+    late = Late("copies", spin, most_ms=0.5)
+
+    def run(number):
+        device = torch.device("cuda", number % 2 if devices == "two" else 0)
+        works = random_works()[number::4]
+        return {work.name: items for work in works if (items := wrong(work, device, late))}
+
+    with lateness(late), ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(run, range(4))) == [{}] * 4
+
+
+# -- that these tests can fail --------------------------------------------------------------------
+
+
+def copies_wait_for_no_event(patch):
+    wait = CudaCopyStream.wait
+
+    def careless(stream, end):
+        if not isinstance(end, torch.cuda.Event):
+            wait(stream, end)
+
+    patch.setattr(CudaCopyStream, "wait", careless)
+
+
+def computing_does_not_wait(patch):
+    patch.setattr(CudaCopyStream, "caller_receives", lambda stream, end, tensors: None)
+
+
+def marks_come_early(patch):
+    def early(stream, **options):
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.Stream(stream.device))  # which has nothing to do
+        return event
+
+    patch.setattr(CudaCopyStream, "mark", early)
+
+
+def slots_count_as_free(patch):
+    for kind in (ring.ToHostRing, ring.ToDeviceRing):
+        first, second = kind.rules
+        patch.setattr(kind, "rules", (first._replace(slot="nothing"), second))
+
+
+def nothing_is_cloned(patch):
+    patch.setattr(parcel, "next_owned", lambda source: (next(source), True))
+
+
+def batches_count_as_read(patch):
+    patch.setattr(Load, "wait_until_read", lambda load: None)
+
+
+FAULTS = {
+    "sources read early": (copies_wait_for_no_event, "compute before", TO_HOST[:1]),
+    "results of others read early": (copies_wait_for_no_event, "compute before", ["map"]),
+    "memory written early": (copies_wait_for_no_event, "compute before", TO_DEVICE),
+    "batches used early": (computing_does_not_wait, "copies", TO_DEVICE),
+    "slots emptied early": (marks_come_early, "copies", ["to_host"]),
+    "results handed out early": (marks_come_early, "copies", ["out pinned", "pin"]),
+    "slots filled early by the device": (slots_count_as_free, "movers", ["to_host", "out"]),
+    "slots filled early by the host": (slots_count_as_free, "copies", ["prefetch"]),
+    "sources overwritten early": (nothing_is_cloned, "copies", ["to_host kept"]),
+    "batches overwritten early": (batches_count_as_read, "movers", ["prefetch"]),
+    "pinned batches overwritten early": (batches_count_as_read, "copies", ["prefetch pinned"]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_missing_wait_is_found(spin, monkeypatch, fault):
+    break_it, lane, verbs = FAULTS[fault]
+    late = Late(lane, spin, most_ms=8)
+    break_it(monkeypatch)
+    with lateness(late):
+        assert any(wrong(Work(seed, verbs), _GPU, late) for seed in range(50))
+    torch.cuda.synchronize()
+
+
+def test_csan_reports_every_seeded_race_and_nothing_else(run_program):
+    done = run_program("transfer_csan.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["trouble"] == []
+    assert [each["reports"] for each in found["pipelines"]] == [0] * 50, done.stderr
+    assert all(each["equal"] for each in found["pipelines"])
+    assert all(each["copies"] > 0 for each in found["pipelines"]), "CSAN saw no copies"
+    assert len(found["races"]) >= 7
+    for race, (without, with_it) in found["races"].items():
+        assert without == 0, f"{race}: reported although all is well\n{done.stderr}"
+        assert with_it > 0, f"{race}: not reported"
+
+
+# -- memory that is freed or overwritten ----------------------------------------------------------
+
+
+@pytest.fixture
+def late_copies(spin, monkeypatch):
+    """Make each copy of all pipelines late by some milliseconds."""
+
+    def make(ms):
+        copy = CudaCopyStream.copy
+
+        def delayed(stream, to, source):
+            spin(ms)
+            copy(stream, to, source)
+
+        monkeypatch.setattr(CudaCopyStream, "copy", delayed)
+
+    return make
+
+
+@pytest.mark.parametrize("safe", [True, False])
+def test_the_memory_of_abandoned_batches_is_not_reused_early(late_copies, monkeypatch, safe):
+    """Closing the generator drops its batches while copies to them still wait on the stream."""
+    late_copies(100)
+    if not safe:
+        monkeypatch.setattr(CudaCopyStream, "outlives", lambda stream, tensor: None)
+    batches = [torch.full((_N,), 7.0) for _ in range(3)]
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()  # so that freed memory is the first to be reused
+    with CopyPipeline(_GPU, slots=3, threads=1) as pipeline:
+        coming = pipeline.prefetch(iter(batches))
+        first = next(coming)
+        time.sleep(0.05)  # all three copies are queued, and none of the last two is done
+        coming.close()
+        mine = [torch.zeros(_N, device=_GPU) for _ in range(4)]
+        torch.cuda.synchronize()
+        intact = all(equals(x, 0) for x in mine)
+    assert intact == safe
+    assert equals(first, 7)
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("n", [1000, _N])
+def test_a_tensor_may_be_overwritten_or_freed_once_it_was_handed_over(spin, late_copies, n, pin):
+    late_copies(5)
+    with CopyPipeline(_GPU) as pipeline:
+        handles = []
+        for i in range(10):
+            spin(1)
+            x = torch.full((n,), float(i), device=_GPU)
+            handles.append(pipeline.to_host_async(x, pin=pin))
+            if i % 2:
+                x.fill_(-1.0)
+            del x
+            torch.full((n,), -1.0, device=_GPU)  # would get the memory of x
+        for i, handle in enumerate(handles):
+            result = handle.result()
+            assert equals(result, i)
+            assert result.is_pinned() == pin
+            assert handle.span.start_s <= handle.span.end_s
+
+
+@pytest.mark.parametrize("pin", [False, True])
+@pytest.mark.parametrize("n", [1003, 100_003])
+def test_out_is_written_within_its_bounds_not_too_early_and_once(spin, late_copies, n, pin):
+    late_copies(1)
+    count, margin, asked = 12, 64, 0
+    whole = torch.full((count, n + 2 * margin), -1.0, pin_memory=pin)
+    out = [row[margin:-margin] for row in whole]
+
+    def source():
+        nonlocal asked
+        for i in range(count):
+            asked += 1
+            spin(0.5)
+            yield torch.full((n,), float(i), device=_GPU)
+
+    with CopyPipeline(_GPU, slots=2, slot_bytes=2**16, threads=4) as pipeline:
+        for i, result in enumerate(pipeline.to_host(source(), out=out)):
+            assert result.data_ptr() == out[i].data_ptr()
+            assert equals(result, i)
+            assert equals(whole[asked:], -1), "written before its item was there"
+            result.fill_(-2.0)
+    assert all(equals(row, -2) for row in out), "written after its item was yielded"
+    assert equals(whole[:, :margin], -1)
+    assert equals(whole[:, -margin:], -1)
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", ["fresh", "out", "pinned"])
+def test_a_result_is_there_while_the_next_one_is_still_computed(spin, to):
+    """One stream for both can't do that: there the next item is either not begun or in the way."""
+    count = 4
+    out = [torch.zeros(_N) for _ in range(count)] if to == "out" else None
+
+    def source(ms):
+        for i in range(count):
+            spin(ms)
+            yield torch.full((_N,), float(i), device=_GPU)
+
+    with CopyPipeline(_GPU, slots=2) as pipeline:
+        for ms in (0, 100):  # the first time allocates memory and loads kernels, which may wait
+            busy = []
+            for i, result in enumerate(pipeline.to_host(source(ms), out, to == "pinned")):
+                busy.append(not torch.cuda.current_stream().query())
+                assert equals(result, i)
+    assert busy == [True] * (count - 1) + [False]
+
+
+def test_a_mapped_result_is_there_while_the_next_one_is_still_computed(spin):
+    def slowly(x, ms):
+        spin(ms)
+        return x + 1
+
+    with CopyPipeline(_GPU, slots=2) as pipeline:
+        for ms in (0, 100):
+            busy = []
+            batches = (torch.full((_N,), float(i)) for i in range(4))
+            for i, result in enumerate(pipeline.map(functools.partial(slowly, ms=ms), batches)):
+                busy.append(not torch.cuda.current_stream().query())
+                assert equals(result, i + 1)
+    assert busy == [True, True, True, False]
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_the_next_batch_is_there_while_this_one_is_still_used(spin, pin):
+    batches = [torch.full((_N,), float(i), pin_memory=pin) for i in range(2)]
+    side = torch.cuda.Stream()
+    with CopyPipeline(_GPU, slots=2) as pipeline:
+        for ms in (0, 500):
+            coming = pipeline.prefetch(iter(batches))
+            first = next(coming)
+            spin(ms)
+            with torch.cuda.stream(side):
+                there = next(coming).clone()
+            side.synchronize()
+            busy = not torch.cuda.current_stream().query()
+            assert equals(there, 1)
+            assert equals(first, 0)
+    assert busy, "the copy waited for the computing"
+
+
+def test_an_asynchronous_copy_is_not_waited_for(spin):
+    with CopyPipeline(_GPU) as pipeline:
+        for ms in (0, 300):
+            spin(ms)
+            handle = pipeline.to_host_async(torch.full((_N,), 7.0, device=_GPU))
+            busy, done = not torch.cuda.current_stream().query(), handle.done()
+            assert equals(handle.result(), 7)
+            assert handle.done()
+    assert (busy, done) == (True, False)
+
+
+# -- streams, devices and modes of the caller -----------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [1000, _N])
+@pytest.mark.parametrize("owned", [True, False])
+def test_an_item_is_copied_behind_the_stream_that_was_current_as_it_came(
+    spin, monkeypatch, owned, n
+):
+    monkeypatch.setattr(parcel, "_SOON_S", 1e9)  # small ones travel together, however long it takes
+    streams = [torch.cuda.Stream() for _ in range(2)]
+
+    def made(i):
+        if i % 2 == 0:
+            spin(4)
+        return torch.full((n,), float(i), device=_GPU)
+
+    def source():
+        for i in range(16):
+            with torch.cuda.stream(streams[i % 2]):
+                if owned:
+                    yield made(i)
+                else:
+                    x = made(i)
+                    yield x
+
+    with CopyPipeline(_GPU) as pipeline:
+        results = list(pipeline.to_host(source()))
+    assert [i for i, result in enumerate(results) if not equals(result, i)] == []
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_the_callers_stream_is_the_one_that_is_current_at_the_time(in_time):
+    copies, side, main = CudaCopyStream(_GPU), torch.cuda.Stream(), torch.cuda.current_stream()
+    for _ in range(2):
+        assert copies.caller() == copies.caller() == main
+        with torch.cuda.stream(side):
+            assert copies.caller() == side
+            assert in_time(copies.caller) == torch.cuda.default_stream()  # of another thread
+            assert copies.caller() == side
+        with copies.current():
+            assert copies.caller() not in (side, main)
+    assert copies.caller() == torch.cuda.current_stream() == main
+
+
+@_two
+def test_the_callers_stream_is_one_of_the_copies_device():
+    copies = CudaCopyStream(torch.device("cuda", 1))
+    side = torch.cuda.Stream(1)
+    with torch.cuda.device(0):
+        assert copies.caller() == torch.cuda.default_stream(1)
+        with torch.cuda.stream(side), torch.cuda.device(0):
+            assert copies.caller() == side
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_a_source_of_batches_may_change_the_stream(late_copies, pin):
+    late_copies(2)
+    streams = [torch.cuda.Stream() for _ in range(2)]
+
+    def source():
+        for i in range(10):
+            with torch.cuda.stream(streams[i % 2]):
+                yield torch.full((_N,), float(i), pin_memory=pin)
+
+    read = []
+    with CopyPipeline(_GPU) as pipeline:
+        for batch in pipeline.prefetch(source()):
+            read.append(batch + 1)
+            del batch
+    torch.cuda.synchronize()
+    assert [i for i, x in enumerate(read) if not equals(x, i + 1)] == []
+
+
+@pytest.mark.parametrize("received", ["there", "elsewhere"])
+@pytest.mark.parametrize("pin", [False, True])
+def test_batches_may_be_used_on_a_side_stream(spin, late_copies, received, pin):
+    late_copies(2)
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    batches = (torch.full((_N,), float(i), pin_memory=pin) for i in range(10))
+    read = []
+    receiving = torch.cuda.stream(side if received == "there" else main)
+    with CopyPipeline(_GPU, slots=2) as pipeline, receiving:
+        for batch in pipeline.prefetch(batches):
+            if received == "elsewhere":
+                side.wait_stream(main)
+                batch.record_stream(side)
+            with torch.cuda.stream(side):
+                spin(3)
+                read.append(batch + 1)
+            del batch
+    torch.cuda.synchronize()
+    assert [i for i, x in enumerate(read) if not equals(x, i + 1)] == []
+
+
+@_two
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_busy_current_device_is_not_waited_for_if_the_pipeline_is_on_another(spin, index):
+    device, other = torch.device("cuda", index), torch.device("cuda", 1 - index)
+
+    def there_and_back(pipeline):
+        hosts = list(pipeline.to_host(torch.full((_N,), i / 4, device=device) for i in range(4)))
+        pinned = list(pipeline.to_host(pipeline.prefetch(iter(hosts)), pin=True))
+        handles = [pipeline.to_host_async(batch) for batch in pipeline.prefetch(iter(pinned))]
+        return [handle.result() for handle in handles]
+
+    with CopyPipeline(device, slot_bytes=2**20) as pipeline, torch.cuda.device(other):
+        there_and_back(pipeline)  # all memory is allocated, and all kernels are loaded
+        torch.cuda.synchronize(0)
+        torch.cuda.synchronize(1)
+        spin(1000)
+        results = there_and_back(pipeline)
+        assert not torch.cuda.current_stream(other).query(), "it waited for the other GPU"
+        assert torch.cuda.current_device() == other.index
+        torch.cuda.synchronize(other)
+    assert all(equals(result, i / 4) for i, result in enumerate(results))
+
+
+@pytest.mark.parametrize("n", [1000, _N])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_results_are_of_the_callers_mode(mode, n):
+    with CopyPipeline(_GPU) as pipeline, mode():
+        source = (torch.full((n,), float(i), device=_GPU) for i in range(12))
+        hosts = list(pipeline.to_host(source))
+        batches = list(pipeline.prefetch(iter(hosts)))
+        for i, (host, batch) in enumerate(zip(hosts, batches, strict=True)):
+            for x in (host, batch):
+                x += 1
+                assert equals(x, i + 1)
+                assert x.is_inference() == torch.is_inference_mode_enabled()
+                assert not x.requires_grad
+
+
+@pytest.mark.parametrize("pin", [False, True])
+def test_training_fed_by_prefetch_has_the_same_losses_bit_for_bit(late_copies, pin):
+    late_copies(0.5)
+    numbers = torch.Generator().manual_seed(0)
+    batches = [
+        tuple(blank(x, pin).copy_(x) for x in torch.randn(2, 256, 64, generator=numbers))
+        for _ in range(50)
+    ]
+
+    def losses(batches):
+        weights = torch.full((64, 64), 0.01, device=_GPU, requires_grad=True)
+        found = []
+        for x, y in batches:
+            loss = ((x @ weights).tanh() - y).square().mean()
+            (gradient,) = torch.autograd.grad(loss, weights)
+            with torch.no_grad():
+                weights -= 0.1 * gradient
+            found.append(loss.detach())
+        return torch.stack(found).cpu()
+
+    expected = losses([tuple(x.to(_GPU) for x in batch) for batch in batches])
+    assert torch.equal(losses([tuple(x.to(_GPU) for x in batch) for batch in batches]), expected)
+    with CopyPipeline(_GPU) as pipeline:
+        assert torch.equal(losses(pipeline.prefetch(iter(batches))), expected)
+    assert len(set(expected.tolist())) > 40, "the losses say nothing"
+
+
+# -- how much memory ------------------------------------------------------------------------------
+
+
+def pinned_memory():
+    """How often pinned memory was allocated, how much torch's pool owns, and all it says."""
+    stats = torch.cuda.host_memory_stats()
+    owned = [stats.get(f"{kind}_bytes.current", 0) for kind in ("allocated", "reserved")]
+    return stats["num_host_alloc"], max(owned), dict(stats)
+
+
+@pytest.fixture
+def _no_garbage():
+    torch.zeros(1, device=_GPU)
+    gc.collect()
+    torch.cuda.synchronize()
+    empty_pinned_pool()
+
+
+@pytest.mark.usefixtures("_no_garbage")
+@pytest.mark.parametrize("threads", [1, 4])
+def test_pinned_memory_is_a_ring_for_each_direction_and_allocated_once(threads):
+    slots, slot_bytes = 3, 4 * _MIB
+    sizes = (1000, 1000, 3 * _N, 1, 0, _N, 5000)
+    items = [torch.full((n,), float(i), device=_GPU) for i, n in enumerate(sizes)]
+
+    def everything(pipeline):
+        hosts = list(pipeline.to_host(iter(items)))
+        out = [torch.empty_like(host) for host in hosts]
+        for _ in pipeline.to_host(items, out=out):
+            pass
+        for _ in pipeline.prefetch(iter(hosts)):
+            pass
+        for _ in pipeline.map(lambda x: x + 1, iter(hosts)):
+            pass
+        handles = [pipeline.to_host_async(x) for x in items]
+        assert all(torch.equal(each.result(), x) for each, x in zip(handles, out, strict=True))
+
+    _, before, _ = pinned_memory()
+    options = {"slots": slots, "slot_bytes": slot_bytes, "threads": threads}
+    with CopyPipeline(_GPU, **options) as pipeline:
+        everything(pipeline)
+        count, owned, stats = pinned_memory()
+        assert 0 < owned - before <= 2 * slots * slot_bytes + 2 * _MIB, stats
+        for _ in range(5):
+            everything(pipeline)
+        again, still_owned, stats = pinned_memory()
+    assert (again, still_owned) == (count, owned), stats
+
+
+@pytest.mark.usefixtures("_no_garbage")
+def test_pinned_results_take_their_own_size_and_are_reused():
+    slots, slot_bytes, count = 2, _MIB, 6
+
+    def results(pipeline):
+        source = (torch.full((_N,), float(i), device=_GPU) for i in range(count))
+        found = list(pipeline.to_host(source, pin=True))
+        assert all(each.is_pinned() and equals(each, i) for i, each in enumerate(found))
+
+    _, before, _ = pinned_memory()
+    with CopyPipeline(_GPU, slots=slots, slot_bytes=slot_bytes) as pipeline:
+        results(pipeline)
+        allocations, owned, stats = pinned_memory()
+        assert owned - before <= slots * slot_bytes + count * 4 * _N + 2 * _MIB, stats
+        for _ in range(3):
+            results(pipeline)
+        again, _, stats = pinned_memory()
+    assert again == allocations, stats
+
+
+@pytest.mark.usefixtures("_no_garbage")
+@pytest.mark.parametrize("slots", [1, 3])
+@pytest.mark.parametrize("verb", ["prefetch", "to_host", "to_host kept", "map"])
+def test_device_memory_is_bounded_by_the_slots(late_copies, verb, slots):
+    late_copies(1)
+    count, item_bytes = 20, 4 * _N
+    hosts = (torch.full((_N,), float(i)) for i in range(count))
+
+    def kept():
+        for i in range(count):
+            x = torch.full((_N,), float(i), device=_GPU)
+            yield x
+
+    before = torch.cuda.memory_allocated(_GPU)
+    torch.cuda.reset_peak_memory_stats(_GPU)
+    with CopyPipeline(_GPU, slots=slots) as pipeline:
+        if verb == "prefetch":
+            results = pipeline.prefetch(hosts)
+        elif verb == "map":
+            results = pipeline.map(lambda x: x + 1, hosts)
+        elif verb == "to_host":
+            results = pipeline.to_host(
+                torch.full((_N,), float(i), device=_GPU) for i in range(count)
+            )
+        else:
+            results = pipeline.to_host(kept())
+        assert sum(1 for _ in results) == count
+        del results
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated(_GPU) - before
+    most = slots + max(slots, 2) + 2  # one is used by the caller, and one is being made
+    rings = 2 if verb == "map" else 1
+    assert slots * item_bytes <= peak <= rings * most * item_bytes + _MIB
+    assert torch.cuda.memory_allocated(_GPU) == before
