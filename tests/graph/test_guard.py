@@ -1,6 +1,7 @@
 """What the guard of a task graph sees, what it costs, and that it never cries wolf."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import operator
@@ -972,6 +973,91 @@ def test_a_container_that_is_made_anew_is_not_to_be_changed(give):
     graph.add(changes, *give(torch.zeros(3)))
     with pytest.raises(RuntimeError, match="task 'changes' changes a list or a dict"):
         graph.check()
+
+
+@pytest.mark.parametrize(
+    ("change", "given"),
+    [
+        (lambda held, i: held.append(i), [2]),
+        (lambda held, i: held.append(i), collections.deque([2])),
+        (lambda held, i: held.update({i: i}), {2: 3}),
+        (lambda held, i: held["k"].append(i), {"k": [2]}),
+        (lambda held, i: held.reverse(), [2, 3]),
+        (lambda held, i: held[1].append(held[0].pop()), [[2, 3], [4]]),
+    ],
+)
+def test_what_is_put_there_may_be_an_argument_and_order_counts(change, given):
+    graph = TaskGraph()
+    graph.add(change, given, 1)
+    with pytest.raises(RuntimeError, match="changes a list or a dict"):
+        graph.check()
+
+
+class _Switch:
+    on = True
+
+
+class _Slotted:
+    __slots__ = ("on",)
+
+    def __init__(self):
+        self.on = True
+
+
+@pytest.mark.parametrize("read", [lambda: _Switch, _Switch], ids=["by its class", "by an object"])
+@pytest.mark.parametrize("kind", ["class", "slots"])
+def test_an_attribute_that_is_set_and_put_back_keeps_the_order(kind, read):
+    switch = _Switch if kind == "class" else _Slotted()
+    reader = read() if kind == "class" else switch
+
+    def switched_off():
+        switch.on = False
+        switch.on = True
+
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(switched_off)
+    graph.add(lambda: reader.on)
+    assert graph.check() == [
+        f"{graph.plan().nodes[1].name!r} comes after 'switched_off', as one changes what the other "
+        f"uses"
+    ]
+
+
+def test_objects_of_a_class_with_a_default_are_their_own():
+    class Counter:
+        count = None
+
+        def __call__(self):
+            self.count = 1
+            return self.count
+
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(Counter())
+    graph.add(lambda: 1)
+    assert graph.check() == []
+
+
+def test_asynchronous_generators_and_coroutines_stay_in_order():
+    async def numbers():
+        for number in range(3):
+            yield number
+
+    async def coroutine():
+        pass
+
+    def step(awaited):
+        with contextlib.suppress(StopIteration):
+            awaited.send(None)
+
+    held, waiting = numbers(), coroutine()
+    graph = TaskGraph(cpu_lanes=2)
+    for _ in range(2):
+        graph.add(lambda: step(held.__anext__()))
+        graph.add(lambda: step(waiting) if waiting.cr_frame else None)
+    graph.check()
+    assert {(2, 0), (3, 1)} <= {
+        (node.number, before) for node in graph.plan().nodes for before in node.before
+    }
 
 
 def test_numbers_that_would_be_lost_are_refused_and_an_option_may_be_taken_out():

@@ -360,6 +360,7 @@ _BY_TYPE: dict[Any, _Look] = {
     **dict.fromkeys((operator.attrgetter, operator.methodcaller), _getter),
     types.FunctionType: _function,
     types.MethodType: _method,
+    types.CoroutineType: _state,
     bytearray: _unknown,
     contextvars.ContextVar: _variable,
 }
@@ -396,7 +397,7 @@ def _look_at(kind: Any) -> _Look:
         name = str(_home(base)), base.__name__
         if base in _BY_BASE or name in _BY_NAME:
             return _BY_BASE.get(base) or _BY_NAME[name]
-    if any("__next__" in _vars(base) for base in _mro(kind)):
+    if any({"__next__", "__anext__"} & _vars(base).keys() for base in _mro(kind)):
         return _state
     if is_own(kind):
         return _object

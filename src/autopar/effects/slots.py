@@ -117,17 +117,25 @@ def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
 
 def _stored(each: Any, reach: Reach) -> Iterator[Slot]:
     """The slots of an object that code binds anew, as far as its names tell."""
-    kind = type(each)
-    stores = reach.stores
+    kind: Any = type(each)
+    stores: dict[str, set[str]] = {"attribute": set(), "global": set(), "variable": set()}
+    for of, name in reach.stores:
+        stores[of].add(name)
+    attributes = stores["attribute"]
     if kind is FunctionType:
         cells = zip(each.__code__.co_freevars, each.__closure__ or (), strict=True)
-        yield from ((id(cell), _WHOLE) for name, cell in cells if ("variable", name) in stores)
-        yield from ((id(each.__globals__), name) for of, name in stores if of == "global")
-    elif not issubclass(kind, type) and type(own := _attribute(each, "__dict__")) is dict:
-        yield from ((id(own), name) for of, name in stores if of == "attribute")
-        if reach.stands_in and issubclass(kind, torch.nn.Module):
-            for held in (own.get("_parameters"), own.get("_buffers")):
-                yield from ((id(held), name) for name in held or ())
+        yield from ((id(cell), _WHOLE) for name, cell in cells if name in stores["variable"])
+        yield from ((id(each.__globals__), name) for name in stores["global"])
+        yield from ((id(each.__dict__), name) for name in attributes & each.__dict__.keys())
+    elif issubclass(kind, type):  # others are set on its objects
+        yield from ((id(each), name) for name in attributes & vars(each).keys())
+    else:
+        yield from ((id(each), name) for name in attributes & _slots_of(kind))
+        if type(own := _attribute(each, "__dict__")) is dict:
+            yield from ((id(own), name) for name in attributes)
+            if reach.stands_in and issubclass(kind, torch.nn.Module):
+                for held in (own.get("_parameters"), own.get("_buffers")):
+                    yield from ((id(held), name) for name in held or ())
 
 
 @functools.cache

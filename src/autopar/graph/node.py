@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -94,11 +95,7 @@ class Node:
         return functools.partial(self.fn, *args, **kwargs)
 
     def _require_as_before(self, leaves: Sequence[Any], given: Any) -> None:
-        numbers = {*map(id, leaves)}
-        now = pytree.tree_leaves(given, is_leaf=lambda each: id(each) in numbers)
-        old = [id(each) for each in leaves if isinstance(each, MEMORY)]
-        moved = old != [id(each) for each in now if isinstance(each, MEMORY)]
-        if moved or not numbers.issuperset(map(id, now)):
+        if not _is_left_of(given, pytree.tree_unflatten(leaves, self.spec)):
             msg = (
                 f"task {self.name!r} changes a list or a dict that it is given, and each run makes "
                 f"new ones; expected containers that stay as they are. Use copy_ into a tensor "
@@ -132,6 +129,39 @@ class Node:
         if tensor.device.type == "cpu" and not tensor.is_pinned():
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
+
+
+def _is_left_of(now: Any, before: Any) -> bool:
+    """Whether containers hold nothing but what others held, in its order, and all its memory."""
+    if now is before:
+        return True
+    if type(now) is not type(before) or pytree.tree_is_leaf(now):
+        return False
+    if isinstance(now, dict):
+        lost = [before[key] for key in before.keys() - now.keys()]
+        same = all(key in before and _is_left_of(now[key], before[key]) for key in now)
+    elif isinstance(now, (list, deque)):
+        rest, lost = iter(before), list[Any]()
+        same = all(_goes_on(rest, item, lost) for item in now)
+        lost += rest
+    else:
+        items, others = _items(now), _items(before)
+        lost, same = [], len(items) == len(others) and all(map(_is_left_of, items, others))
+    return same and not any(isinstance(leaf, MEMORY) for leaf in pytree.tree_leaves(lost))
+
+
+def _items(container: Any) -> list[Any]:
+    """What a container of any registered kind holds, one level deep."""
+    return pytree.tree_leaves(container, is_leaf=lambda item: item is not container)
+
+
+def _goes_on(rest: Iterator[Any], item: Any, lost: list[Any]) -> bool:
+    """Go on to an item of what is left of a list, and note what is lost before it."""
+    for other in rest:
+        if _is_left_of(item, other):
+            return True
+        lost.append(other)
+    return False
 
 
 def ancestors(nodes: Sequence[Node], number: int) -> set[int]:
