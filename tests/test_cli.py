@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +21,12 @@ from autopar.timing.measurement import Measurement
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    monkeypatch.setattr("autopar.__main__.num_gpus", lambda: 1)
+    monkeypatch.setattr("autopar.device.num_gpus", lambda: 1)
 
 
 @pytest.fixture
 def no_gpu(monkeypatch):
-    monkeypatch.setattr("autopar.__main__.num_gpus", lambda: 0)
+    monkeypatch.setattr("autopar.device.num_gpus", lambda: 0)
 
 
 def script(path, code=""):
@@ -47,9 +48,22 @@ def test_devices_by_the_command_itself():
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hardware\n  cpu: ")
+    assert f"software\n  autopar: {autopar.__version__}\n" in done.stdout
     assert f"torch: {torch.__version__}" in done.stdout
     assert "capacity\n  " in done.stdout
     assert done.stderr == ""
+
+
+def test_its_version_is_told(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"autopar {autopar.__version__}\n"
+
+
+def test_the_command_that_an_installation_makes_is_this_one():
+    declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+    assert declared["project"]["scripts"] == {"autopar": f"{main.__module__}:{main.__name__}"}
 
 
 def test_recording_without_a_gpu_is_declined(no_gpu, tmp_path, capsys):

@@ -12,18 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from autopar.device import num_gpus
-from autopar.files import write_atomically
-from autopar.machine import capacity, describe
-from autopar.records.experiment import RECORD_TO
-from autopar.records.record import FOLDER
+from autopar.records.provenance import __version__
 
+# Each verb imports what it needs, as torch takes seconds and `timeline` does without.
 _PACKAGE = Path(__file__).parent
 _TIMEOUT_S = 900.0  # no script takes a third of it
 _OUTPUTS = {
     "html": "all of it as one HTML page",
-    "png": "the picture as PNG",
-    "svg": "the picture as SVG",
     "json": "the figures as JSON",
     "trace": "the timeline for ui.perfetto.dev",
 }
@@ -32,6 +27,7 @@ _OUTPUTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status: 0, 1 if it failed, 2 if it can't be done here."""
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("devices", help="describe this machine, and how much it really gives")
     timeline = verbs.add_parser(
@@ -41,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timeline.add_argument("--range", metavar="NAME", help="only this NVTX or record_function range")
     for ending, what in _OUTPUTS.items():
         timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
+    timeline.add_argument("--png", "--svg", nargs="?", const="", type=_gone, help=argparse.SUPPRESS)
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument(
         "scripts", nargs="*", metavar="SCRIPT", help="file, or start of its name; all if not given"
     )
-    record.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help="of records")
+    record.add_argument("--to", type=Path, metavar="FOLDER", help="of records")
     record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
     record.add_argument(
         "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help="seconds for each script"
@@ -59,14 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _record(options.scripts, options.to, check=options.check, timeout_s=options.timeout)
 
 
+def _gone(_path: str) -> None:
+    msg = (
+        "pictures are saved from Python: "
+        "autopar.draw(autopar.read_trace('trace.json'), title='My program').save('picture.svg')"
+    )
+    raise argparse.ArgumentTypeError(msg)
+
+
 def _devices() -> int:
-    print(describe())
+    from autopar.machine import capacity, describe
+
+    here = describe()
+    here["software"] = {"autopar": __version__, **here["software"]}
+    print(here)
     print(f"capacity\n  {capacity()}")
     return 0
 
 
 def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, Path]) -> int:
-    from autopar.traces.command import inspect  # much that only this verb needs
+    from autopar.traces.command import inspect
 
     try:
         print(inspect(files, range_name, outputs), end="")
@@ -78,10 +87,13 @@ def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, 
     return 0
 
 
-def _record(names: Sequence[str], folder: Path, *, check: bool, timeout_s: float) -> int:
+def _record(names: Sequence[str], to: Path | None, *, check: bool, timeout_s: float) -> int:
     """Run each script in a process of its own, so that none warms a pool for another."""
+    from autopar.device import num_gpus
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
+    from autopar.records.record import FOLDER
 
+    folder = to or FOLDER
     gallery = scripts_of(Path("gallery"))
     chosen = {name: _named(name, gallery) for name in names}
     missing = [name for name, scripts in chosen.items() if not scripts]
@@ -128,6 +140,9 @@ def _run(script: Path, folder: Path, timeout_s: float) -> int | None:
     Its records come to the folder when it has run to its end: till then a check of it may fail.
     Returns how many there are, or None if it failed.
     """
+    from autopar.files import write_atomically
+    from autopar.records.experiment import RECORD_TO
+
     path = os.pathsep.join([str(_PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     print(f"recording {script.name} ...", flush=True)
     start_s, why, count = time.perf_counter(), "", 0

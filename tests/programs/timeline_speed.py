@@ -33,10 +33,10 @@ def overlap(count):
 
 
 def report(count, folder):
-    """Read and report as text, then draw as well."""
+    """Read and report as text, then as files as well."""
     path, found = folder / "large.json", {}
     write_chrome(path, count)
-    for name, endings in (("text", ()), ("text and pictures", ("html", "svg", "png", "json"))):
+    for name, endings in (("text", ()), ("text and files", ("html", "json"))):
         outputs = {ending: folder / f"out.{ending}" for ending in endings}
         start_s = time.perf_counter()
         text = inspect([path], None, outputs)

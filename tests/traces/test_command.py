@@ -9,7 +9,6 @@ import random
 import re
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -66,18 +65,39 @@ def test_every_format_is_read_and_every_output_written(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, path in files.items():
-        wanted = {each: tmp_path / f"{name}.{each}" for each in ("html", "png", "svg", "json")}
+        wanted = {each: tmp_path / f"{name}.{each}" for each in ("html", "json")}
         wanted["trace"] = tmp_path / f"{name}.trace.json"
         options = [part for each, out in wanted.items() for part in (f"--{each}", str(out))]
         assert main(["timeline", str(path), *options]) == 0, name
         said = capsys.readouterr()
         assert said.err == ""
         assert all(f"wrote {out}\n" in said.out for out in wanted.values())
-        ET.parse(wanted["svg"])
-        assert wanted["png"].read_bytes().startswith(b"\x89PNG")
         assert json.loads(wanted["json"].read_text())[0]["name"] == name
         assert main(["timeline", str(wanted["trace"])]) == 0
         capsys.readouterr()
+
+
+def test_reading_and_reporting_do_without_torch(files: dict[str, Path]) -> None:
+    program = (
+        "import sys\nimport autopar\nfrom autopar.__main__ import main\n"
+        "for path in sys.argv[1:]:\n"
+        "    autopar.read_trace(path)\n"
+        "    assert main(['timeline', path]) == 0\n"
+        "sys.exit(', '.join({'torch', 'matplotlib'} & set(sys.modules)) or 0)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(Path(autopar.__file__).parents[1])}
+    command = [sys.executable, "-c", program, *map(str, files.values())]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("option", ["--png", "--svg"])
+def test_pictures_are_saved_from_python(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for value in ([], ["out"]):
+        with pytest.raises(SystemExit) as caught:
+            main(["timeline", "t.json", option, *value])
+        assert caught.value.code == 2
+        assert "autopar.draw(autopar.read_trace(" in capsys.readouterr().err
 
 
 def test_figures_and_findings_in_words() -> None:
@@ -189,7 +209,7 @@ def test_one_line_says_why_not(
         "other.json": ["timeline", str(other)],
         "missing.json: No such file": ["timeline", str(tmp_path / "missing.json")],
         "no range 'nope'; its ranges are: 'forward'": ["timeline", trace_file, "--range", "nope"],
-        "there is no folder": ["timeline", trace_file, "--svg", str(tmp_path / "no" / "a.svg")],
+        "there is no folder": ["timeline", trace_file, "--html", str(tmp_path / "no" / "a.html")],
     }
     for words, arguments in refused.items():
         assert main(arguments) == 2
@@ -227,13 +247,12 @@ def test_names_from_a_file_are_shown_as_text(tmp_path: Path) -> None:
     bad = "<script>$x^$ \x1b[31m\x00\ud800\ufffe & 'é'"
     file = tmp_path / "$x^$.json"
     write_trace(Timeline((Span(bad, "GPU 0 " + bad, 0, 1), Span("a", "GPU 1 x", 2, 3))), file)
-    outputs = {each: tmp_path / f"out.{each}" for each in ("html", "svg", "json", "png")}
+    outputs = {each: tmp_path / f"out.{each}" for each in ("html", "json")}
     said = inspect([file], outputs=outputs)
     assert "\x1b" not in said
     assert "<script>" in said
     html5lib.HTMLParser(strict=True).parse(outputs["html"].read_text())
     assert "<script" not in outputs["html"].read_text()
-    ET.parse(outputs["svg"])
 
 
 def test_many_spans_make_small_outputs() -> None:
@@ -255,15 +274,15 @@ def test_a_large_trace_takes_little_memory_and_makes_small_outputs() -> None:
         timeout=300,
         check=True,
     )
-    found = json.loads(done.stdout)["report"]["text and pictures"]
-    assert found["peak_bytes"] < 700e6, "of which importing torch takes a good part"
+    found = json.loads(done.stdout)["report"]["text and files"]
+    assert found["peak_bytes"] < 400e6
     assert max(found["output_bytes"].values()) < 200_000
 
 
 def test_damaged_files_make_a_report_or_one_clear_error(tmp_path: Path) -> None:
     chance = random.Random(5)
     whole = {name: path.read_bytes() for name, path in trace_files.write_all(tmp_path).items()}
-    outputs = {each: tmp_path / f"out.{each}" for each in ("html", "svg", "json")}
+    outputs = {each: tmp_path / f"out.{each}" for each in ("html", "json")}
     reported, refused = 0, {True}
     for _ in range(200):
         name = chance.choice([*whole])
@@ -274,9 +293,8 @@ def test_damaged_files_make_a_report_or_one_clear_error(tmp_path: Path) -> None:
         try:
             inspect([tmp_path / name], outputs=outputs)
         except ValueError as error:
-            refused.add(name in str(error) or "nothing to draw" in str(error))
+            refused.add(name in str(error))
         else:
-            ET.parse(outputs["svg"])
             json.loads(outputs["json"].read_text())
             reported += 1
     assert reported > 20

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autopar.display import plot
 from autopar.display.format import printable
-from autopar.display.svg import as_svg, draw
 from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import Timeline
@@ -31,11 +28,10 @@ def inspect(
     Args:
         files: Traces, or folders of them.
         range_name: An NVTX or `record_function` range to limit the reports to.
-        outputs: `html`, `png`, `svg`, `json` or `trace` -> the file to write.
+        outputs: `html`, `json` or `trace` -> the file to write.
 
     Raises:
-        ValueError: A file can't be read as a trace, none has such a range, or there is nothing to
-            draw.
+        ValueError: A file can't be read as a trace, or none has such a range.
         OSError: A file can't be opened or written.
     """
     outputs = outputs or {}
@@ -63,13 +59,8 @@ def _inspected(files: Sequence[Path], range_name: str | None, outputs: Mapping[s
         elif ending == "json":
             data = [as_data(report) for report in reports]
             write_atomically(path, json.dumps(data, indent=1) + "\n")
-        elif ending == "trace":
-            write_atomically(path, trace_bytes(_merged(reports, title)))
-        elif ending == "svg":
-            picture = as_svg(draw(_drawn(reports), title=title))
-            write_atomically(path, printable(picture) + "\n")
         else:
-            _write_png(_drawn(reports), title, path)
+            write_atomically(path, trace_bytes(_merged(reports, title)))
         text += f"\nwrote {path}\n"
     return text
 
@@ -106,36 +97,6 @@ def _reports(
         msg = f"no file in the folder can be read as a trace; of the first: {left_out[0]}"
         raise TraceError(msg)
     return reports, left_out
-
-
-def _drawn(reports: Iterable[Report]) -> dict[str, Timeline]:
-    named = {report.name: report.timeline for report in reports if report.timeline.spans}
-    if not named:
-        msg = "there is nothing to draw: no span is left whose times can be given."
-        raise ValueError(msg)
-    return named if len(named) > 1 else {"": next(iter(named.values()))}
-
-
-def _write_png(drawn: Mapping[str, Timeline], title: str, path: Path) -> None:
-    # Else a dollar would begin a formula.
-    heading, *labels = (printable(each).replace("$", r"\$") for each in (title, *drawn))
-    named = dict(zip(labels, map(_lettered, drawn.values()), strict=True))
-    with warnings.catch_warnings():
-        # That a font lacks a letter of some lane's name is shown by a box in its place.
-        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        if len(named) > 1:
-            axes = plot.timelines(named, title=heading)[0]
-        else:
-            axes = plot.timeline(named[""], title=heading)
-        plot.save(axes, path)
-
-
-def _lettered(timeline: Timeline) -> Timeline:
-    """The timeline with lanes called as a figure can write them; matplotlib fails on others."""
-    if all(lane == printable(lane) for lane in timeline.lanes):
-        return timeline
-    spans = (replace(span, lane=printable(span.lane)) for span in timeline.spans)
-    return replace(timeline, spans=tuple(spans))
 
 
 def _merged(reports: Sequence[Report], title: str) -> Timeline:
