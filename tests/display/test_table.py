@@ -167,6 +167,14 @@ def test_unusable_measurements_are_refused() -> None:
         compare([0.1])  # type: ignore[list-item]
 
 
+def test_parts_of_the_work_have_no_speed_up() -> None:
+    both, part = Measurement("both", (2.0, 2.0, 2.0)), Measurement("part", (1.0, 1.0, 1.0))
+    table = compare([both, part], baseline="both", parts=["part"])
+    assert column(table, "speed-up") == ["1.00 x", "-"]
+    with pytest.raises(ValueError, match="parts names 'copy'"):
+        compare([both], baseline="both", parts=["copy"])
+
+
 def test_rows_that_do_not_fit_the_headers_are_refused() -> None:
     with pytest.raises(ValueError, match=r"rows\[1\] has 1 cells"):
         tabulate(["a", "b"], [["1", "2"], ["3"]])
@@ -185,7 +193,7 @@ def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None
         ("unknown", math.nan, "at most", 20.0, str),
     ]
     table = against_goals(rows, caption="a", origin=LIVE)
-    assert column(table, "reached")[2] == "97%"
+    assert column(table, "reached")[:3] == ["98%", "97%", "under 97%"]
     assert column(table, "goal")[2:4] == ["at least 97%", "at most 20.0"]
     assert column(table, "verdict") == ["met", "met", "missed", "met", "missed", "missed"]
     assert (table.caption, table.origins) == ("a", (LIVE,))

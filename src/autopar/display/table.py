@@ -25,7 +25,7 @@ _STAYS = (
 )
 _SMALL = "margin:0.25em 0;font-size:0.875em"
 # A number, then at most one word for its unit. "2 x NVIDIA H200" is words, "1.2 ms *" a number.
-_NUMBER = re.compile(r"[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
+_NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
 
 
 @dataclass(frozen=True, repr=False)
@@ -174,8 +174,11 @@ def against_goals(
         if bound not in _MEETS:
             msg = f"the goal of {name!r} is {bound!r} a number; expected 'at least' or 'at most'."
             raise ValueError(msg)
-        verdict = "met" if _MEETS[bound](reached, goal) else "missed"
-        cells.append((name, text(reached), f"{bound} {text(goal)}", verdict))
+        met = _MEETS[bound](reached, goal)
+        shown = text(reached)
+        if not met and shown == text(goal):  # rounded to a goal that was missed
+            shown = f"{'under' if bound == 'at least' else 'over'} {shown}"
+        cells.append((name, shown, f"{bound} {text(goal)}", "met" if met else "missed"))
     headers = ["benchmark", "reached", "goal", "verdict"]
     return tabulate(headers, cells, caption=caption, origin=origin)
 
@@ -186,6 +189,7 @@ def compare(
     limit_s: Limit = None,
     limit_name: str = "limit",
     baseline: str | None = None,
+    parts: Sequence[str] = (),
     caption: str = "",
 ) -> Table:
     """Put measurements beside each other, and beside the limit.
@@ -195,11 +199,12 @@ def compare(
         limit_s: The least time possible in seconds: one for every row, or label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
+        parts: Labels of parts of the work; doing less, they have no speed-up.
         caption: What the table shows, in words.
 
     Raises:
         ValueError: There is nothing to compare, a label comes twice from one place, or a limit
-            or the baseline names a label that is not there.
+            or the baseline or a part names a label that is not there.
 
     >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
     >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
@@ -224,7 +229,7 @@ def compare(
             percent(limit, one.median_s) if limit else NOTHING
             for limit, one in zip(limits, chosen, strict=True)
         ],
-        "speed-up": _speedups(chosen, baseline),
+        "speed-up": _speedups(chosen, baseline, parts),
     }
     known = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
@@ -279,7 +284,11 @@ def _where(measurements: Sequence[Measurement]) -> list[str]:
     return short_names(origins, NOTHING)
 
 
-def _speedups(measurements: Sequence[Measurement], baseline: str | None) -> list[str]:
+def _speedups(
+    measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
+) -> list[str]:
+    for part in parts:
+        require_label("parts", part, [one.label for one in measurements])
     if baseline is None:
         return [NOTHING] * len(measurements)
     require_label("baseline", baseline, [one.label for one in measurements])
@@ -287,7 +296,10 @@ def _speedups(measurements: Sequence[Measurement], baseline: str | None) -> list
     # Compare on one machine where the baseline was measured there, else with the only one.
     only = next(iter(bases.values())) if len(bases) == 1 else None
     pairs = ((one, bases.get(one.origin, only)) for one in measurements)
-    return [f"{one.speedup_over(base):.2f} x" if base else NOTHING for one, base in pairs]
+    return [
+        f"{one.speedup_over(base):.2f} x" if base and one.label not in parts else NOTHING
+        for one, base in pairs
+    ]
 
 
 def _is_numeric(cells: Iterable[str]) -> bool:

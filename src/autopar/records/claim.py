@@ -14,9 +14,8 @@ import math
 import os
 import random
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -27,11 +26,11 @@ from autopar.timing.measurement import Measurement, check_label
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
 HOLDS, FAILS, UNSURE = "holds", "does not hold here", "too noisy to tell"
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNSURE: "unsure"}  # of the box on a page
-_BUDGET_S = 20.0  # longer than this nobody waits for one sentence of a page
 _RESAMPLES = 1000  # a twentieth of them lies outside of the interval: enough to tell where it ends
 _ENOUGH = (
     6  # samples: a bootstrap of fewer gives their range, which misses more than 5 % of medians
 )
+_DIGITS = 12  # more than the four that are shown by rule; what differs beyond is rounding
 _OUTSIDE = 0.05  # share of the resamples beyond either end of the interval, together
 
 Figure = Callable[[Mapping[str, float]], float]
@@ -50,9 +49,6 @@ class Estimate:
         samples: How many samples each of the timings has, at least; none for an exact number.
         origin: Where and when it was measured, in words.
         machine: What it was measured on, in words.
-        again: Measures once more and returns the figure of all samples; nothing where that can't
-            be done, as for a record of another machine.
-        again_s: Seconds that this takes.
     """
 
     value: float
@@ -61,8 +57,6 @@ class Estimate:
     samples: int = 0
     origin: str = ""
     machine: str = ""
-    again: Callable[[], Estimate] | None = field(default=None, repr=False, compare=False)
-    again_s: float = 0.0
 
 
 def interval(
@@ -179,10 +173,19 @@ class Claim:
         return f"{self._shown(estimate.value)} ({ends}: {kind}, {estimate.samples} samples)"
 
     def _shown(self, value: float | None) -> str:
+        """A figure or a bound as text, with as many digits as tell the one from the other."""
         assert value is not None
-        if self.unit == "%":
-            return f"{value:.1%}".replace("%", " %")
-        return f"{value:.4g} {self.unit}".rstrip()
+
+        def text(number: float, more: int) -> str:
+            if self.unit == "%":
+                return f"{number:.{1 + more}%}".replace("%", " %")
+            return f"{number:.{4 + more}g} {self.unit}".rstrip()
+
+        others = {bound for bound in (self.low, self.high) if bound is not None} - {value}
+        more = 0
+        while more < _DIGITS and text(value, more) in {text(bound, more) for bound in others}:
+            more += 1
+        return text(value, more)
 
     def __str__(self) -> str:
         where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
@@ -211,8 +214,9 @@ def claim(
 ) -> Claim:
     """Hold a sentence against a figure; the verdict says whether it is true on this machine.
 
-    Where the bound lies within the figure's interval and the figure can be measured again, that is
-    done, for 20 s at most.
+    Where the bound lies within the figure's interval, it is too noisy to tell. Nothing is measured
+    on until it can be told: what a page shows is all of one run, and a run that ends when its
+    figure pleases is no evidence.
 
     Args:
         sentence: What is claimed, in words; a whole sentence.
@@ -252,14 +256,7 @@ def claim(
     low, high = (at_least, at_most) if between is None else between
     if not isinstance(value, Estimate):
         value = Estimate(*3 * (float(value),))
-    estimate = value
-    made = Claim(sentence, estimate, low, high, unit)
-    left_s = _BUDGET_S
-    while made.verdict == UNSURE and estimate.again and estimate.again_s <= left_s:
-        start_s = time.perf_counter()
-        estimate = estimate.again()
-        made = Claim(sentence, estimate, low, high, unit)
-        left_s -= time.perf_counter() - start_s
+    made = Claim(sentence, value, low, high, unit)
     _note(made)
     return made
 

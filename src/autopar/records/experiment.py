@@ -6,12 +6,9 @@ import importlib.util
 import inspect
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from autopar.device import cpu, num_gpus
@@ -37,7 +34,7 @@ Experiment = Callable[..., Findings]
 def observed(
     experiment: Experiment, *, name: str, parameters: Mapping[str, Any], gpus: int = 0
 ) -> Record:
-    """Run an experiment here and now.
+    """Run an experiment here and now, once: what was found is final.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -48,21 +45,12 @@ def observed(
     Raises:
         RuntimeError: A check of the experiment failed, so its timings would mean nothing.
     """
-    return _live(experiment, name, parameters, gpus, None)
-
-
-def _live(
-    experiment: Experiment,
-    name: str,
-    parameters: Mapping[str, Any],
-    gpus: int,
-    write_to: str | None,
-) -> Record:
-    """Run an experiment; write its record, if wanted, now and whenever it has more samples."""
     check_label(name)
-    start_s = time.perf_counter()
-    findings = _checked(experiment(**parameters), name)
-    again_s = time.perf_counter() - start_s
+    findings = experiment(**parameters)
+    failed = [check for check, held in findings.checks.items() if not held]
+    if failed:
+        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
+        raise RuntimeError(msg)
     processors = processor_names(None if gpus else [cpu()])
     description = describe()
     record = Record(
@@ -80,30 +68,7 @@ def _live(
         command=_command(experiment),
         live=True,
     )
-    record = with_origin(record)
-    measurements = dict(record.measurements)
-
-    def again() -> None:
-        for more in _checked(experiment(**parameters), name).measurements:
-            values_s = (*measurements[more.label].values_s, *more.values_s)
-            measurements[more.label] = replace(more, values_s=values_s, origin=record.origin)
-        if write_to:
-            write_record(record, write_to)
-
-    record = replace(
-        record, measurements=MappingProxyType(measurements), again=again, again_s=again_s
-    )
-    if write_to:
-        write_record(record, write_to)
-    return record
-
-
-def _checked(findings: Findings, name: str) -> Findings:
-    failed = [check for check, held in findings.checks.items() if not held]
-    if failed:
-        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
-        raise RuntimeError(msg)
-    return findings
+    return with_origin(record)
 
 
 def recorded(
@@ -141,7 +106,10 @@ def recorded(
     record_to = os.environ.get(RECORD_TO)
     lacking = _lacking(gpus, programs, modules, variables)
     if not lacking:
-        return _live(experiment, name, parameters, gpus, record_to)
+        record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
+        if record_to:
+            write_record(record, record_to)
+        return record
     needs = [*([f"{gpus} GPUs"] if gpus else []), *programs, *modules, *variables]
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
     try:

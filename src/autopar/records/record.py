@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -88,9 +87,9 @@ class Findings:
             raise ValueError(msg)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Record:
-    """An experiment's findings with all that is needed to believe them.
+    """An experiment's findings with all that is needed to believe them; they never change.
 
     Attributes:
         experiment: Its name.
@@ -106,8 +105,6 @@ class Record:
         recorded_at: UTC, ISO 8601.
         command: What measured it.
         live: Whether this process measured it.
-        again: Measures once more and adds the samples, where this process measured it.
-        again_s: Seconds that this takes.
     """
 
     experiment: str
@@ -123,8 +120,6 @@ class Record:
     recorded_at: str
     command: str
     live: bool
-    again: Callable[[], None] | None = field(default=None, repr=False, compare=False)
-    again_s: float = 0.0
 
     @property
     def processors(self) -> str:
@@ -146,19 +141,14 @@ class Record:
         Raises:
             KeyError: It asks for a label under which nothing was measured.
         """
-        value, low, high, samples = interval(figure, self.measurements)
-        again = functools.partial(self._again, figure) if self.again else None
-        return Estimate(
-            value, low, high, samples, self.origin, self.processors, again, self.again_s
-        )
-
-    def _again(self, figure: Figure) -> Estimate:
-        assert self.again is not None
-        self.again()
-        return self.estimate(figure)
+        return Estimate(*interval(figure, self.measurements), self.origin, self.processors)
 
     def __str__(self) -> str:
         return f"{self.experiment}: {self.origin}"
+
+    def __repr__(self) -> str:
+        """Short: the fields, with all samples and spans, would be tens of pages."""
+        return f"<Record of {self}>"
 
 
 def newest_of(
