@@ -15,6 +15,8 @@ import hashlib
 import inspect
 import itertools
 import json
+import linecache
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from pathlib import Path
@@ -25,6 +27,7 @@ from autopar.effects.loads import Chain, chains
 _HOUSE = __name__.partition(".")[0]  # autopar
 _ROOT = next(each for each in Path(__file__).parents if each.name == _HOUSE)
 _SHOWS = {"__repr__", "__str__", "__format__"}  # and `_repr_html_` and its like
+_CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
 _NO_PART = {"ctx", "kind", "returns", "type_comment"}  # fields of a node that change nothing
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SCOPES = _DEFINES | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -45,15 +48,27 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
     """
     experiment = inspect.unwrap(experiment)
     lines, _ = inspect.findsource(experiment)
-    namespace = getattr(experiment, "__globals__", {})
-    cells = namespace.get("In") if "get_ipython" in namespace else None
-    texts = [*cells, "".join(lines)] if isinstance(cells, list) else ["".join(lines)]
+    texts = [*_cells(experiment, "".join(lines)), "".join(lines)]
     try:
         own = ast.parse(textwrap.dedent(inspect.getsource(experiment))).body[:1]
     except SyntaxError as error:  # a lambda in the middle of a statement
         msg = f"{experiment!r} has no source of its own; expected a function made with def."
         raise OSError(msg) from error
     return _digest(own, _module_of(*reversed(dict.fromkeys(reversed(texts)))), parameters)
+
+
+def _cells(experiment: Callable[..., object], own: str) -> list[str]:
+    """What a notebook has run, if the experiment is of one; its own cell has a given text."""
+    namespace = getattr(experiment, "__globals__", {})
+    if "get_ipython" not in namespace:
+        return []
+    history: list[str] = namespace.get("In", [])
+    place = _CELLS.match(inspect.getsourcefile(experiment) or "")
+    if place is None or own.strip() in map(str.strip, history):
+        return history
+    # Run without a history, as by `ipython page.ipynb`. What was compiled is there all the same.
+    names = [name for name in linecache.cache if name.startswith(place[0])]
+    return ["".join(linecache.getlines(name)) for name in names]
 
 
 def script_digest(script: str, experiment: str, parameters: Mapping[str, Any]) -> str:
