@@ -1,10 +1,9 @@
-"""Intervals in numpy: by hand, against brute force, and against the pure rules of `span`."""
+"""Intervals in numpy: by hand, and against brute force."""
 
 from __future__ import annotations
 
 import random
 
-import numpy as np
 import pytest
 from sampling import every
 
@@ -19,7 +18,7 @@ from autopar.timeline.intervals import (
     overlapping,
     without,
 )
-from autopar.timeline.span import Span, intersection, length, union
+from autopar.timeline.span import Span
 
 TICKS = 24
 Pairs = list[tuple[float, float]]
@@ -56,20 +55,6 @@ def test_against_a_set_of_ticks(seed: int) -> None:
     for start, end in first:
         inside = clipped(Span("s", "lane", start, end), other)
         assert ticks(inside) == ticks([(start, end)]) & ticks(second)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_same_as_the_pure_rules_of_span(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    starts = rng.uniform(0, 1, (2, 200))
-    pairs = [np.column_stack((s, s + rng.exponential(3e-3, 200))) for s in starts]
-    pure = [union([(a, b) for a, b in each.tolist()]) for each in pairs]
-    fast = [covered(each) for each in pairs]
-    for slow, quick in zip(pure, fast, strict=True):
-        assert quick.tolist() == [list(pair) for pair in slow]
-    both = intersection(pure[0], pure[1])
-    assert common(fast[0], fast[1]).tolist() == [list(pair) for pair in both]
-    assert length_s(common(fast[0], fast[1])) == pytest.approx(length(both), rel=1e-12)
 
 
 def test_nothing_is_nothing() -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from autopar.display import shapes
 from autopar.display.origin import badge, origins_of
@@ -195,8 +195,13 @@ def _key(drawing: Drawing) -> str:
     # From the content, so that one page can hold many drawings and a rebuilt page is the same.
     # Of very many spans some are enough to tell it from another.
     panels = [
-        (name, replace(one, spans=one.spans[:: 1 + len(one.spans) // _MOST_EMBEDDED]))
+        (
+            name,
+            one.origin,
+            one.alignment_error_s,
+            one.spans[:: 1 + len(one.spans) // _MOST_EMBEDDED],
+        )
         for name, one in drawing.panels
     ]
-    content = (drawing.title, drawing.caption, drawing.limit_s, tuple(panels))
+    content = (drawing.title, drawing.caption, drawing.limit_s, panels)
     return f"autopar-{hashlib.sha256(repr(content).encode()).hexdigest()[:10]}"

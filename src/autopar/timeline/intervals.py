@@ -1,7 +1,7 @@
 """Intervals: sets of times as arrays, fast enough for a million of them.
 
 An array of shape (n, 2) holds starts and ends. A *set* is disjoint, in order, and has no interval
-of zero length: what `covered` returns. The rules are those of `span.union`, in numpy.
+of zero length: what `covered` returns.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from autopar.timeline.span import Span
 
 Intervals = npt.NDArray[np.float64]
 
@@ -107,8 +105,8 @@ def overlapping(intervals: Intervals, windows: Intervals) -> npt.NDArray[np.bool
     return inside
 
 
-def clipped(span: Span, windows: Intervals) -> list[tuple[float, float]]:
-    """The parts of one span that lie within a set."""
+def clipped(span: Any, windows: Intervals) -> list[tuple[float, float]]:
+    """The parts of one span, or of whatever has a start and an end, that lie within a set."""
     first = int(np.searchsorted(windows[:, 1], span.start_s, side="right"))
     last = int(np.searchsorted(windows[:, 0], span.end_s, side="left"))
     return [

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-KINDS = ("compute", "copy", "communication", "host")
+from autopar.timeline.intervals import Intervals, common, covered, intervals_of, length_s
 
-Interval = tuple[float, float]
+KINDS = ("compute", "copy", "communication", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Span:
         return self.end_s - self.start_s
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline:
     """Spans of one run, on one clock.
 
@@ -65,7 +64,9 @@ class Timeline:
 
     >>> run = Timeline((Span("mm", "stream", 0, 4), Span("D2H", "bus", 3, 5, "copy")))
     >>> run.makespan_s, run.busy_s("copy"), run.hidden(), run.exposed_s()
-    (5, 2, 0.5, 1)
+    (5, 2.0, 0.5, 1.0)
+    >>> run
+    <Timeline: lanes 2, spans 2, 5 s>
     """
 
     spans: tuple[Span, ...]
@@ -76,6 +77,11 @@ class Timeline:
         object.__setattr__(
             self, "spans", tuple(sorted(self.spans, key=lambda span: (span.start_s, span.end_s)))
         )
+
+    def __repr__(self) -> str:
+        length = f", {self.makespan_s:.4g} s" if self.spans else ""
+        where = f", {self.origin}" if self.origin else ""
+        return f"<Timeline: lanes {len(self.lanes)}, spans {len(self.spans):,}{length}{where}>"
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -117,13 +123,11 @@ class Timeline:
 
     def busy_s(self, which: str | None = None) -> float:
         """Seconds in which at least one span (of a lane or kind, if named) was running."""
-        return length(union(_intervals(self.select(which) if which else self.spans)))
+        return length_s(self._covered(which))
 
     def overlap_s(self, of: str, behind: str) -> float:
         """Seconds in which `of` and `behind` were both running."""
-        first = union(_intervals(self.select(of)))
-        second = union(_intervals(self.select(behind)))
-        return length(intersection(first, second))
+        return length_s(common(self._covered(of), self._covered(behind)))
 
     def hidden(self, of: str = "copy", behind: str = "compute") -> float:
         """Share of the busy time of `of` during which `behind` ran too, from 0 to 1."""
@@ -169,50 +173,10 @@ class Timeline:
         )
         return replace(self, spans=spans)
 
+    def _covered(self, which: str | None) -> Intervals:
+        return covered(intervals_of(self.spans if which is None else self.select(which)))
+
     def _require_spans(self) -> None:
         if not self.spans:
             msg = "this timeline has no spans; record some work first"
             raise ValueError(msg)
-
-
-def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """Disjoint intervals, in order, that cover what `intervals` cover.
-
-    >>> union([(3, 5), (0, 1), (4, 6)])
-    [(0, 1), (3, 6)]
-    """
-    merged: list[Interval] = []
-    for start, end in sorted(intervals):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def intersection(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """Where two unions, each disjoint and in order, both cover.
-
-    >>> intersection([(0, 2), (4, 9)], [(1, 5)])
-    [(1, 2), (4, 5)]
-    """
-    common: list[Interval] = []
-    i = j = 0
-    while i < len(first) and j < len(second):
-        start, end = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])
-        if start < end:
-            common.append((start, end))
-        if first[i][1] < second[j][1]:
-            i += 1
-        else:
-            j += 1
-    return common
-
-
-def length(intervals: Iterable[Interval]) -> float:
-    """Total length of disjoint intervals."""
-    return sum(end - start for start, end in intervals)
-
-
-def _intervals(spans: Iterable[Span]) -> list[Interval]:
-    return [(span.start_s, span.end_s) for span in spans]
