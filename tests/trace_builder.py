@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from autopar.timeline.span import Span
-from autopar.traces.trace import Activity, Call, Trace
+from autopar.traces.trace import Activity, ApiCall, Trace
 
 MS = 1e-3
 
 
-def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") -> Call:
-    return Call(name, thread, start_ms * MS, end_ms * MS)
+def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") -> ApiCall:
+    return ApiCall(name, thread, start_ms * MS, end_ms * MS)
 
 
-def launch(at_ms: float, thread: str = "thread 1", name: str = "cudaLaunchKernel") -> Call:
+def launch(at_ms: float, thread: str = "thread 1", name: str = "cudaLaunchKernel") -> ApiCall:
     return call(name, at_ms, at_ms + 0.005, thread)
 
 
 def kernel(
     start_ms: float,
     end_ms: float,
-    by: Call | None = None,
+    by: ApiCall | None = None,
     *,
     gpu: str = "GPU 0",
     stream: str = "7",
@@ -33,7 +33,7 @@ def kernel(
 def copy(
     start_ms: float,
     end_ms: float,
-    by: Call | None = None,
+    by: ApiCall | None = None,
     *,
     way: str = "to host",
     memory: str | None = "pinned",
@@ -51,7 +51,7 @@ def named(name: str, start_ms: float, end_ms: float) -> Span:
 
 def trace(
     *activities: Activity,
-    calls: tuple[Call, ...] = (),
+    calls: tuple[ApiCall, ...] = (),
     ranges: tuple[Span, ...] = (),
     doubts: dict[str, str] | None = None,
     warnings: tuple[str, ...] = (),

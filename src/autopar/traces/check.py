@@ -1,14 +1,15 @@
-"""Jobs: work of GPUs as a profiler recorded it, checked for what can't be right."""
+"""Check: what a profiler recorded, entry by entry, looked through for what can't be right."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Hashable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from autopar.timeline.span import Span
-from autopar.traces.trace import Activity, Call, Trace
+from autopar.traces.trace import Activity, ApiCall, Trace
 
 _TOLERANCE_US = 1.0  # profilers' own clocks agree no better than this
 LATEST_US = 1e17  # the year 5138; some profilers count from 1970
@@ -18,83 +19,76 @@ _LONGEST_NAME = 80
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 HOST = "host"
 _COMMUNICATION = re.compile(r"\bnccl\w*Kernel")  # ncclDevKernel_..., before 2.19 ncclKernel_...
+_START = attrgetter("start_us")
 
 
-class Job(NamedTuple):
-    """A kernel, copy or fill; times are as the profiler wrote them, or NaN.
+class Entry(NamedTuple):
+    """Work of a GPU, a call of the host or a range that it named, as a profiler wrote it.
 
     Args:
-        name: What ran.
+        name: What ran, was called, or what the range is called.
+        where: Which GPU, in words, or the host; empty if the record does not say.
+        lane: Where to show it; for calls and ranges the thread, in words.
+        start_us: Start in microseconds, or NaN.
+        duration_us: Duration in microseconds, or NaN.
+        launch: By what a call and the work that it asked for know each other.
         kind: As of a span.
-        gpu: Which GPU, in words; empty if the record does not say.
-        stream: Which queue of that GPU, in words; empty if the record does not say.
-        lane: Where to show it.
-        start_us: Start in microseconds.
-        duration_us: Duration in microseconds.
-        launch: By what the call that asked for it is known.
+        stream: Which queue of the GPU, in words; empty if the record does not say.
         size_bytes: What a copy moved.
         memory: As of an activity.
     """
 
     name: str
-    kind: str
-    gpu: str
-    stream: str
+    where: str
     lane: str
     start_us: float
     duration_us: float
     launch: Hashable = None
+    kind: str = HOST
+    stream: str = ""
     size_bytes: int | None = None
     memory: str | None = None
+
+    @property
+    def end_us(self) -> float:
+        """End in microseconds."""
+        return self.start_us + self.duration_us
+
+    @property
+    def times(self) -> str:
+        """When it was, in words."""
+        return f"it starts at {self.start_us} us and takes {self.duration_us} us"
 
 
 class Complaints:
     """What is wrong with a record: of each sort the first, and how many there are."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str], list[Any]] = {}
+        self._first: dict[tuple[str, str], list[Any]] = {}
 
     def add(self, sort: str, name: str, where: str, why: str) -> None:
         """Note that the record of `name` can't be right."""
         first = f"the record of {_short(name)} on {where or 'a GPU'} can't be right: {why}"
-        self._found.setdefault((where, sort), [first, 0])[1] += 1
+        self._first.setdefault((where, sort), [first, 0])[1] += 1
 
     def sentences(self) -> tuple[str, ...]:
         """All of them, in the order in which they were first met."""
-        return tuple(_sentence(first, count) for first, count in self._found.values())
+        return tuple(_sentence(first, count) for first, count in self._first.values())
 
     def doubts(self, gpus: Iterable[str]) -> dict[str, str]:
         """For each GPU of which something is wrong, the first of it."""
         doubts: dict[str, str] = {}
-        for (where, _), (first, count) in self._found.items():
+        for (where, _), (first, count) in self._first.items():
             # It may have been on any of them.
-            for each in [where] if where else gpus:
-                doubts.setdefault(each, _sentence(first, count))
+            for gpu in [where] if where else gpus:
+                doubts.setdefault(gpu, _sentence(first, count))
         return doubts
 
 
-class Row(NamedTuple):
-    """A call of the host, or a range that it named; times as of a job.
-
-    Args:
-        name: What was called, or what the range is called.
-        thread: Which thread, in words.
-        start_us: Start in microseconds.
-        duration_us: Duration in microseconds.
-        launch: By what the jobs that it asked for know it.
-    """
-
-    name: str
-    thread: str
-    start_us: float
-    duration_us: float
-    launch: Hashable = None
-
-
 def evidence_of(
-    jobs: Iterable[Job],
-    calls: Iterable[Row],
-    ranges: Iterable[Row],
+    work: Iterable[Entry],
+    calls: Iterable[Entry],
+    ranges: Iterable[Entry],
     complaints: Complaints,
     zero_us: float | None = None,
 ) -> Trace:
@@ -104,41 +98,39 @@ def evidence_of(
     another of their stream stay, since nobody can tell which of the two is wrong.
 
     Args:
-        jobs: Work of GPUs.
+        work: Work of GPUs.
         calls: Calls of the runtime or driver.
         ranges: Named ranges of host threads.
         complaints: What is known to be wrong already; more is added.
         zero_us: What time is to be zero; if not given, a round one near the others.
     """
-    placed = [job for job in jobs if _is_placed(job, complaints)]
-    called = sorted((row for row in calls if _is_timed(row, complaints)), key=_start_us)
-    named = sorted((row for row in ranges if _is_timed(row, complaints)), key=_start_us)
+    work, calls, ranges = (
+        sorted((entry for entry in entries if _is_usable(entry, complaints)), key=_START)
+        for entries in (work, calls, ranges)
+    )
     if zero_us is None:
-        zero_us = _near([*placed, *called, *named])
-    made: list[Call] = []
-    launches: dict[Hashable, tuple[Row, Call]] = {}
-    for row in called:
-        call = Call(row.name, row.thread, *_seconds(row, zero_us))
-        made.append(call)
-        if row.launch is not None:
-            # A call of the runtime makes one of the driver, known by the same number.
-            launches.setdefault(row.launch, (row, call))
+        zero_us = _near([*work, *calls, *ranges])
+    api_calls = [ApiCall(call.name, call.lane, *_seconds(call, zero_us)) for call in calls]
+    launches: dict[Hashable, tuple[Entry, ApiCall]] = {}
+    for call, api_call in zip(calls, api_calls, strict=True):
+        # A call of the runtime makes one of the driver, known by the same number.
+        launches.setdefault(call.launch, (call, api_call))
+    launches.pop(None, None)
     activities = []
-    for job in placed:
-        row_and_call = launches.get(job.launch) if job.launch is not None else None
-        if row_and_call:
-            _check_launch(job, row_and_call[0], complaints)
-        span = Span(job.name, job.lane, *_seconds(job, zero_us), job.kind)
-        launch = row_and_call[1] if row_and_call else None
-        activities.append(Activity(span, launch, job.size_bytes, job.memory, job.gpu, job.stream))
-    _check_order(placed, complaints)
-    activities.sort(key=lambda activity: activity.span.start_s)
+    for entry in work:
+        asked, launch = launches.get(entry.launch, (None, None))
+        if asked:
+            _check_launch(entry, asked, complaints)
+        span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
+        where = (entry.where, entry.stream)
+        activities.append(Activity(span, launch, entry.size_bytes, entry.memory, *where))
+    _check_order(work, complaints)
     return Trace(
         tuple(activities),
-        tuple(made),
-        _host_spans(named, zero_us),
+        tuple(api_calls),
+        _host_spans(ranges, zero_us),
         complaints.sentences(),
-        complaints.doubts(dict.fromkeys(job.gpu for job in placed)),
+        complaints.doubts(sorted({entry.where for entry in work})),
     )
 
 
@@ -163,11 +155,6 @@ def number(value: object) -> float:
         return math.nan
 
 
-def times(row: Job | Row) -> str:
-    """When it was, in words."""
-    return f"it starts at {row.start_us} us and takes {row.duration_us} us"
-
-
 def clean(text: str) -> str:
     """Text that can be printed and drawn: what no file of text may hold is replaced."""
     return _UNWRITABLE.sub("\ufffd", text)
@@ -183,79 +170,64 @@ def _sentence(first: str, count: int) -> str:
     return f"{first}{more}."
 
 
-def _start_us(row: Job | Row) -> float:
-    return row.start_us
+def _seconds(entry: Entry, zero_us: float) -> tuple[float, float]:
+    start_us = entry.start_us - zero_us
+    return start_us / 1e6, (start_us + entry.duration_us) / 1e6
 
 
-def _seconds(row: Job | Row, zero_us: float) -> tuple[float, float]:
-    start_us = row.start_us - zero_us
-    return start_us / 1e6, (start_us + row.duration_us) / 1e6
-
-
-def _near(rows: Sequence[Job | Row]) -> float:
+def _near(entries: Sequence[Entry]) -> float:
     """A time in whole thousands of seconds, near most of the others.
 
     Seconds since 1970 would have steps of a quarter of a microsecond. Of all times the first is
     the likeliest to be wrong.
     """
-    middle = sorted(map(_start_us, rows))[len(rows) // 2] if rows else 0.0
+    middle = sorted(map(_START, entries))[len(entries) // 2] if entries else 0.0
     return middle // 1e9 * 1e9
 
 
-def _is_placed(job: Job, complaints: Complaints) -> bool:
-    # So written that NaN is refused.
-    if not (0 < job.start_us < LATEST_US and 0 < job.duration_us < LONGEST_US):
-        complaints.add("time", job.name, job.gpu, times(job))
+def _is_usable(entry: Entry, complaints: Complaints) -> bool:
+    on_host = entry.where == HOST
+    # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
+    lasts = 0 < entry.duration_us < LONGEST_US or (on_host and entry.duration_us == 0)
+    if not (lasts and 0 < entry.start_us < LATEST_US):
+        complaints.add("time", entry.name, entry.where, entry.times)
         return False
-    if not (job.gpu and job.stream):
-        why = f"at {job.start_us} us it does not say of which GPU and stream it is"
-        complaints.add("place", job.name, job.gpu, why)
+    if not (on_host or (entry.where and entry.stream)):
+        why = f"at {entry.start_us} us it does not say of which GPU and stream it is"
+        complaints.add("place", entry.name, entry.where, why)
         return False
     return True
 
 
-def _is_timed(row: Row, complaints: Complaints) -> bool:
-    # A call may be too short for its clock; a kernel is not.
-    if 0 < row.start_us < LATEST_US and 0 <= row.duration_us < LONGEST_US:
-        return True
-    complaints.add("time", row.name, HOST, times(row))
-    return False
-
-
-def _check_launch(job: Job, launch: Row, complaints: Complaints) -> None:
-    after_us = job.start_us - launch.start_us
+def _check_launch(work: Entry, call: Entry, complaints: Complaints) -> None:
+    after_us = work.start_us - call.start_us
     if after_us < -_TOLERANCE_US:
-        why = f"at {job.start_us} us it starts {-after_us:.3f} us before its launch"
-        complaints.add("launch", job.name, job.gpu, why)
+        why = f"at {work.start_us} us it starts {-after_us:.3f} us before its launch"
+        complaints.add("launch", work.name, work.where, why)
     elif after_us > _LONGEST_WAIT_US:
-        why = f"at {job.start_us} us it starts {after_us / 1e6:.0f} s after its launch"
-        complaints.add("wait", job.name, job.gpu, why)
+        why = f"at {work.start_us} us it starts {after_us / 1e6:.0f} s after its launch"
+        complaints.add("wait", work.name, work.where, why)
 
 
-def _check_order(jobs: Iterable[Job], complaints: Complaints) -> None:
-    last: dict[tuple[str, str], Job] = {}
-    for job in sorted(jobs, key=_start_us):
-        before = last.get((job.gpu, job.stream))
-        end_us = before.start_us + before.duration_us if before else 0.0
-        if before and end_us - job.start_us > _TOLERANCE_US:
+def _check_order(work: Iterable[Entry], complaints: Complaints) -> None:
+    """Look for overlaps within a stream, in work by its start."""
+    last: dict[tuple[str, str], Entry] = {}
+    for entry in work:
+        before = last.get((entry.where, entry.stream))
+        if before and before.end_us - entry.start_us > _TOLERANCE_US:
             why = (
-                f"at {job.start_us} us it overlaps {_short(before.name)} of its stream "
-                f"by {end_us - job.start_us:.3f} us"
+                f"at {entry.start_us} us it overlaps {_short(before.name)} of its stream "
+                f"by {before.end_us - entry.start_us:.3f} us"
             )
-            complaints.add("order", job.name, job.gpu, why)
-        if job.start_us + job.duration_us > end_us:
-            last[job.gpu, job.stream] = job
+            complaints.add("order", entry.name, entry.where, why)
+        if not before or entry.end_us > before.end_us:
+            last[entry.where, entry.stream] = entry
 
 
-def _host_spans(rows: Sequence[Row], zero_us: float) -> tuple[Span, ...]:
+def _host_spans(ranges: Sequence[Entry], zero_us: float) -> tuple[Span, ...]:
     """Ranges as spans; the first thread to open one is the host, others go by their name."""
-    main = rows[0].thread if rows else None
+    main = ranges[0].lane if ranges else ""
+    lanes = {entry.lane: f"{HOST} {entry.lane}" for entry in ranges} | {main: HOST}
     return tuple(
-        Span(
-            row.name,
-            HOST if row.thread == main else f"{HOST} {row.thread}",
-            *_seconds(row, zero_us),
-            HOST,
-        )
-        for row in rows
+        Span(entry.name, lanes[entry.lane], *_seconds(entry, zero_us), HOST) for entry in ranges
     )

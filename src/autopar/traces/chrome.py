@@ -1,4 +1,4 @@
-"""Kineto: evidence from the Chrome traces that torch.profiler writes, and from our own."""
+"""Chrome: evidence from the Chrome traces that torch.profiler writes, and from our own."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from dataclasses import replace
 from typing import Any
 
 from autopar.timeline.chrome_trace import PROGRAM
-from autopar.timeline.span import KINDS
-from autopar.traces.check import HOST, Complaints, Job, Row, clean, evidence_of, kernel_kind, number
-from autopar.traces.own import own_trace
-from autopar.traces.trace import Trace, TraceError
+from autopar.timeline.span import KINDS, Span
+from autopar.traces.check import (
+    HOST,
+    LATEST_US,
+    LONGEST_US,
+    Complaints,
+    Entry,
+    clean,
+    evidence_of,
+    kernel_kind,
+    number,
+)
+from autopar.traces.trace import Activity, Trace, TraceError
 
 _WORK = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "compute"}
 _CALLS = ("cuda_runtime", "cuda_driver")
@@ -24,34 +33,15 @@ _LEFT_OUT = {
     *("collective_comm", "cuda_profiler_range"),
 }
 _DIRECTIONS = {"DtoH": "to host", "HtoD": "from host", "PtoP": "to a peer", "DtoD": "within"}
+_DIRECTION = re.compile("|".join(_DIRECTIONS))
 _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 _MARKS = tuple("MsftiICbenBE")  # phases of metadata, arrows, instants, counters
 _MOST_CATEGORIES = 5
+# How lanes of our own traces name a GPU and its stream.
+_GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")
+_STREAM = re.compile(r"stream \S+$")
 
 Event = Mapping[str, Any]
-
-
-class _Sorted:
-    """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self.calls: list[Row] = []
-        self.ranges: list[Row] = []
-        self.spans: list[tuple[str, str, Row]] = []  # ours: kind, thread
-        self.names: dict[Any, str] = {}
-        self.others: Counter[str] = Counter()
-        self.ours = False
-        self.complaints = Complaints()
-        self._texts: dict[str, str] = {}
-
-    def text(self, value: object) -> str:
-        """A name, kept once however often it comes."""
-        text = value if type(value) is str else f"unnamed ({value!r:.40})"
-        known = self._texts.get(text)
-        if known is None:
-            known = self._texts[text] = clean(text)
-        return known
 
 
 def trace_of(
@@ -63,160 +53,203 @@ def trace_of(
 
     Args:
         events: In any order; those that can't be understood are left out and counted.
-        header: What stands beside them in the file; looked at after the events.
+        header: What stands beside them in the file.
         zero_us: What time of the file is to be zero; if not given, a round one near the others.
 
     Raises:
         TraceError: None of them is of either.
     """
-    found = _Sorted()
+    taken = Events()
     for event in events:
-        _sort_in(event, found)
-    trace = _evidence(found, header or {}, zero_us)
-    if not (trace.activities or trace.calls or trace.ranges):
-        _refuse(found)
-    return replace(trace, warnings=(*trace.warnings, *_remarks(found, trace)))
+        taken.take(event)
+    return taken.trace(header or {}, zero_us)
 
 
-def _evidence(found: _Sorted, header: Mapping[str, Any], zero_us: float | None) -> Trace:
-    if found.spans:
-        return own_trace(found.spans, found.names, header, found.complaints)
-    jobs = _of_rank(found.jobs, _rank(header))
-    trace = evidence_of(jobs, found.calls, found.ranges, found.complaints, zero_us)
-    return replace(trace, origin="a trace of torch.profiler")
+class Events:
+    """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
+
+    def __init__(self) -> None:
+        self._work: list[Entry] = []
+        self._calls: list[Entry] = []
+        self._ranges: list[Entry] = []
+        self._is_own = False  # whether `write_trace` wrote them
+        self._own: list[Entry] = []
+        self._lanes: dict[str, str] = {}  # thread -> what it is called
+        self._others: Counter[str] = Counter()
+        self._complaints = Complaints()
+        self._texts: dict[str, str] = {}
+
+    def take(self, event: Any) -> None:
+        """Add an event, or count it if it can't be understood."""
+        if type(event) is not dict:
+            self._others["no event at all"] += 1
+            return
+        category, phase = event.get("cat"), event.get("ph")
+        if type(category) is not str:
+            category = ""
+        if category in _LEFT_OUT:
+            self._others[category] += 1
+        elif phase != "X":
+            self._take_mark(event, category, phase)
+        elif category in _WORK:
+            self._work.append(self._work_entry(event, _WORK[category]))
+        elif category in _CALLS:
+            call = self._entry(event)
+            self._calls.append(call)
+            if call.launch is None:
+                why = f"at {call.start_us} us it has no number by which its work knows it"
+                self._complaints.add("number", call.name, HOST, why)
+        elif category == _RANGE:
+            self._ranges.append(self._entry(event))
+        elif self._is_own and category in KINDS:
+            self._own.append(self._entry(event)._replace(kind=category, lane=str(event.get("tid"))))
+        else:
+            self._others[category] += 1
+
+    def trace(self, header: Mapping[str, Any], zero_us: float | None = None) -> Trace:
+        """What they say, as `trace_of` gives it."""
+        if self._own:
+            trace = self._own_trace(header)
+        else:
+            work = _of_rank(self._work, header)
+            trace = evidence_of(work, self._calls, self._ranges, self._complaints, zero_us)
+            trace = replace(trace, origin="a trace of torch.profiler")
+        if not (trace.activities or trace.calls or trace.ranges):
+            raise self._refusal()
+        return replace(trace, warnings=(*trace.warnings, *self._remarks(trace)))
+
+    def _take_mark(self, event: Event, category: str, phase: Any) -> None:
+        """Take in an event that says something other than that something took time."""
+        arguments = event.get("args")
+        name = arguments.get("name") if isinstance(arguments, dict) else None
+        if category in _WORK or category in _CALLS:
+            where = "" if category in _WORK else HOST
+            why = f"it is not an event with a duration, its phase is {phase!r:.40}"
+            self._complaints.add("phase", self._text(event.get("name")), where, why)
+        elif phase == "M" and event.get("name") == "thread_name" and isinstance(name, str):
+            self._lanes[str(event.get("tid"))] = clean(name)
+        elif phase == "M" and event.get("name") == "process_name":
+            self._is_own = self._is_own or name == PROGRAM
+        elif category == _RANGE or phase not in _MARKS:
+            self._others[f"{category} without a duration"] += 1
+
+    def _entry(self, event: Event) -> Entry:
+        """A call or a range."""
+        arguments = event.get("args")
+        launch = arguments.get("correlation") if type(arguments) is dict else None
+        return Entry(
+            self._text(event.get("name")),
+            HOST,
+            self._text(f"thread {event.get('tid')!s:.40}"),
+            number(event.get("ts")),
+            number(event.get("dur")),
+            launch if type(launch) is int and launch > 0 else None,
+        )
+
+    def _work_entry(self, event: Event, kind: str) -> Entry:
+        entry, arguments = self._entry(event), event.get("args")
+        if type(arguments) is not dict:
+            arguments = {}
+        # Copies between two GPUs name three, of which one does the work.
+        device = arguments.get("device", arguments.get("inDevice"))
+        stream, size = arguments.get("stream"), arguments.get("bytes")
+        gpu = f"GPU {device}" if type(device) is int and device >= 0 else ""
+        queue = f"stream {stream}" if type(stream) is int else ""
+        memory = None
+        if kind == "copy":
+            way, memory = _DIRECTION.search(entry.name), _MEMORY.search(entry.name)
+            lane = f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}"
+        else:
+            kind = kernel_kind(entry.name)
+            lane = f"{gpu} {queue}"
+        return entry._replace(
+            where=self._text(gpu),
+            lane=self._text(lane),
+            kind=kind,
+            stream=self._text(queue),
+            size_bytes=size if type(size) is int and size >= 0 else None,
+            memory=self._text(memory[0].lower()) if memory else None,
+        )
+
+    def _text(self, value: object) -> str:
+        """A name, kept once however often it comes."""
+        text = value if type(value) is str else f"unnamed ({value!r:.40})"
+        kept = self._texts.get(text)
+        if kept is None:
+            kept = self._texts[text] = clean(text)
+        return kept
+
+    def _own_trace(self, header: Mapping[str, Any]) -> Trace:
+        """What `write_trace` wrote: times count from zero, and nothing has a launch."""
+        activities, ranges, complaints = [], [], self._complaints
+        for entry in self._own:
+            lane = self._lanes.get(entry.lane) or f"thread {entry.lane}"
+            gpu, stream = _GPU.match(lane), _STREAM.search(lane)
+            where = gpu[0] if gpu else ""
+            if not (0 <= entry.start_us < LATEST_US and 0 <= entry.duration_us < LONGEST_US):
+                complaints.add("time", entry.name, where or lane, entry.times)
+                continue
+            if entry.lane not in self._lanes:
+                complaints.add("lane", entry.name, lane, "its lane has no name")
+            span = Span(entry.name, lane, entry.start_us / 1e6, entry.end_us / 1e6, entry.kind)
+            if entry.kind == HOST:
+                ranges.append(span)
+            else:
+                activities.append(Activity(span, gpu=where, stream=stream[0] if stream else ""))
+        about = header.get("otherData")
+        about = about if isinstance(about, dict) else {}
+        error_s = number(about.get("alignment_error_s"))
+        return Trace(
+            tuple(activities),
+            ranges=tuple(ranges),
+            warnings=complaints.sentences(),
+            doubts=complaints.doubts(()),
+            origin=clean(str(about.get("origin") or f"a trace of {PROGRAM}")),
+            alignment_error_s=error_s if 0 <= error_s < LONGEST_US else 0.0,
+        )
+
+    def _remarks(self, trace: Trace) -> list[str]:
+        remarks = []
+        strange = {name: count for name, count in self._others.items() if name not in _LEFT_OUT}
+        if strange:
+            remarks.append(f"Events of other categories were left out: {_listed(strange)}.")
+        if not trace.activities and not self._is_own:
+            remarks.append(
+                "There is no work of a GPU in it: profile with activities=[ProfilerActivity.CPU, "
+                "ProfilerActivity.CUDA] on a machine that has one."
+            )
+        return remarks
+
+    def _refusal(self) -> TraceError:
+        if self._work or self._ranges or self._own:
+            complaints = " ".join(self._complaints.sentences())
+            return TraceError(f"none of its records can be right: {complaints}")
+        if self._is_own or any(name in _LEFT_OUT for name in self._others):
+            why = "no work of a GPU and no named range is in it"
+        elif self._others:
+            return TraceError(
+                "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
+                f"the categories {_listed(self._others)}. Expected kernel, gpu_memcpy, "
+                "cuda_runtime or user_annotation."
+            )
+        else:
+            why = "there is no event with a duration in it"
+        return TraceError(f"{why}. Profile with ProfilerActivity.CUDA.")
 
 
-def _sort_in(event: Any, found: _Sorted) -> None:
-    if type(event) is not dict:
-        found.others["no event at all"] += 1
-        return
-    category, phase = event.get("cat"), event.get("ph")
-    if type(category) is not str:
-        category = ""
-    if category in _LEFT_OUT:
-        found.others[category] += 1
-    elif phase != "X":
-        _sort_in_mark(event, category, phase, found)
-    elif category in _WORK:
-        found.jobs.append(_job(event, _WORK[category], found))
-    elif category in _CALLS:
-        row = _row(event, found)
-        found.calls.append(row)
-        if row.launch is None:
-            why = f"at {row.start_us} us it has no number by which its work knows it"
-            found.complaints.add("number", row.name, HOST, why)
-    elif category == _RANGE:
-        found.ranges.append(_row(event, found))
-    elif found.ours and category in KINDS:
-        found.spans.append((category, str(event.get("tid")), _row(event, found)))
-    else:
-        found.others[category] += 1
-
-
-def _sort_in_mark(event: Event, category: str, phase: Any, found: _Sorted) -> None:
-    """Take in an event that says something other than that something took time."""
-    arguments = event.get("args")
-    name = arguments.get("name") if isinstance(arguments, dict) else None
-    if category in _WORK or category in _CALLS:
-        where = "" if category in _WORK else HOST
-        why = f"it is not an event with a duration, its phase is {phase!r:.40}"
-        found.complaints.add("phase", found.text(event.get("name")), where, why)
-    elif phase == "M" and event.get("name") == "thread_name" and isinstance(name, str):
-        found.names[str(event.get("tid"))] = clean(name)
-    elif phase == "M" and event.get("name") == "process_name":
-        found.ours = found.ours or name == PROGRAM
-    elif category == _RANGE or phase not in _MARKS:
-        found.others[f"{category} without a duration"] += 1
-
-
-def _row(event: Event, found: _Sorted) -> Row:
-    arguments = event.get("args")
-    launch = arguments.get("correlation") if type(arguments) is dict else None
-    return Row(
-        found.text(event.get("name")),
-        found.text(f"thread {event.get('tid')!s:.40}"),
-        number(event.get("ts")),
-        number(event.get("dur")),
-        launch if type(launch) is int and launch > 0 else None,
-    )
-
-
-def _job(event: Event, kind: str, found: _Sorted) -> Job:
-    arguments = event.get("args")
-    if type(arguments) is not dict:
-        arguments = {}
-    # Copies between two GPUs name three, of which one does the work.
-    device = arguments.get("device", arguments.get("inDevice"))
-    stream, size = arguments.get("stream"), arguments.get("bytes")
-    name, launch = found.text(event.get("name")), arguments.get("correlation")
-    gpu = found.text(f"GPU {device}") if type(device) is int and device >= 0 else ""
-    queue = found.text(f"stream {stream}") if type(stream) is int else ""
-    if kind == "copy":
-        words = next((words for code, words in _DIRECTIONS.items() if code in name), None)
-        lane = f"{gpu} copies {words or 'of another kind'}"
-    else:
-        kind = kernel_kind(name)
-        lane = f"{gpu} {queue}"
-    memory = _MEMORY.search(name) if kind == "copy" else None
-    return Job(
-        name,
-        kind,
-        gpu,
-        queue,
-        found.text(lane),
-        number(event.get("ts")),
-        number(event.get("dur")),
-        launch if type(launch) is int and launch > 0 else None,
-        size if type(size) is int and size >= 0 else None,
-        found.text(memory[0].lower()) if memory else None,
-    )
-
-
-def _rank(header: Mapping[str, Any]) -> str:
-    """What lanes begin with if the trace is of one process among several."""
+def _of_rank(work: Iterable[Entry], header: Mapping[str, Any]) -> Iterable[Entry]:
+    """The work, its GPUs and lanes named with the rank if there are several processes."""
     about = header.get("distributedInfo")
-    if not isinstance(about, dict):
-        return ""
-    rank, size = about.get("rank"), about.get("world_size")
-    several = type(rank) is int and type(size) is int and size > 1 and rank >= 0
-    return f"rank {rank} " if several else ""
-
-
-def _of_rank(jobs: Iterable[Job], prefix: str) -> Iterable[Job]:
-    if not prefix:
-        return jobs
-    return (job._replace(gpu=job.gpu and prefix + job.gpu, lane=prefix + job.lane) for job in jobs)
-
-
-def _remarks(found: _Sorted, trace: Trace) -> list[str]:
-    remarks = []
-    strange = {name: count for name, count in found.others.items() if name not in _LEFT_OUT}
-    if strange:
-        remarks.append(f"Events of other categories were left out: {_listed(strange)}.")
-    if not trace.activities and not found.ours:
-        remarks.append(
-            "There is no work of a GPU in it: profile with activities=[ProfilerActivity.CPU, "
-            "ProfilerActivity.CUDA] on a machine that has one."
-        )
-    return remarks
-
-
-def _refuse(found: _Sorted) -> None:
-    torch_wrote = any(name in _LEFT_OUT for name in found.others)
-    if found.jobs or found.ranges or found.spans:
-        why = "none of its records can be right: " + " ".join(found.complaints.sentences())
-    elif found.ours or torch_wrote:
-        why = "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA"
-    elif found.others:
-        why = (
-            "it is a Chrome trace, but of another tool than torch.profiler: its events are of the "
-            f"categories {_listed(found.others)}. Expected kernel, gpu_memcpy, "
-            "cuda_runtime or user_annotation"
-        )
-    else:
-        why = "there is no event with a duration in it. Profile with ProfilerActivity.CUDA"
-    msg = f"{why.rstrip('.')}."
-    raise TraceError(msg)
+    rank, size = (
+        (about.get("rank"), about.get("world_size")) if isinstance(about, dict) else (None, None)
+    )
+    if not (type(rank) is int and type(size) is int and size > 1 and rank >= 0):
+        return work
+    prefix = f"rank {rank} "
+    return (
+        entry._replace(where=entry.where and prefix + entry.where, lane=prefix + entry.lane)
+        for entry in work
+    )
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from autopar.timeline.groups import grouped
-from autopar.traces.trace import Activity, Call
+from autopar.traces.trace import Activity, ApiCall
 from autopar.traces.utilization import Usage
 
 SMALL_S = 10e-6  # about what one launch costs the host; a shorter kernel can't keep a GPU busy
@@ -34,7 +34,7 @@ class Gap(NamedTuple):
     end_s: float  # when its next work began
     cause: str  # a key of `diagnosis.CAUSES`
     next: Activity | None = None  # that next work, if any came
-    call: Call | None = None  # of the host that it is due to, if it is due to one
+    call: ApiCall | None = None  # of the host that it is due to, if it is due to one
 
     @property
     def duration_s(self) -> float:
@@ -42,7 +42,7 @@ class Gap(NamedTuple):
         return self.end_s - self.start_s
 
 
-def gaps_of(usage: Usage, calls: Iterable[Call]) -> list[Gap]:
+def gaps_of(usage: Usage, calls: Iterable[ApiCall]) -> list[Gap]:
     """Each gap of a GPU with its cause, by start; those within the profiler's error are left out.
 
     A gap has one cause. A call that waits is one if the work ran out within it, and what ran next
@@ -90,14 +90,14 @@ def _explained(start_s: float, end_s: float, after: Activity | None, host: _Host
 class _Host:
     """Calls that hold back their thread, to be found by time."""
 
-    def __init__(self, calls: Iterable[Call], activities: Iterable[Activity]) -> None:
+    def __init__(self, calls: Iterable[ApiCall], activities: Iterable[Activity]) -> None:
         named = grouped(calls, lambda call: held_back(call.name))
         # A copy from or to pageable memory holds back its caller, whatever the call's name says.
         pageable = [a.launch for a in activities if a.launch and a.memory == "pageable"]
         named["synchronised"] = [*pageable, *named.get("synchronised", ())]
         self._calls = {cause: _by_thread(of_cause) for cause, of_cause in named.items() if cause}
 
-    def inside(self, at_s: float, cause: str, launch: Call | None) -> Call | None:
+    def inside(self, at_s: float, cause: str, launch: ApiCall | None) -> ApiCall | None:
         """A call of a cause that is under way at a moment, and ends before a later launch."""
         for calls in self._of(cause, launch):
             place = bisect_right(calls, at_s, key=_START) - 1
@@ -105,7 +105,7 @@ class _Host:
                 return calls[place]
         return None
 
-    def most_of(self, start_s: float, end_s: float, launch: Call | None) -> Call | None:
+    def most_of(self, start_s: float, end_s: float, launch: ApiCall | None) -> ApiCall | None:
         """The longest allocation in a gap, if allocations before the launch fill half of it."""
         for calls in self._of("allocated", launch):
             first, last = (bisect_right(calls, each, key=_START) for each in (start_s, end_s))
@@ -115,7 +115,7 @@ class _Host:
                 return max(within, key=lambda call: call.end_s - call.start_s)
         return None
 
-    def _of(self, cause: str, launch: Call | None) -> Iterable[list[Call]]:
+    def _of(self, cause: str, launch: ApiCall | None) -> Iterable[list[ApiCall]]:
         threads = self._calls.get(cause, {})
         return threads.values() if launch is None else [threads.get(launch.thread, [])]
 
@@ -123,9 +123,9 @@ class _Host:
 _START = attrgetter("start_s")
 
 
-def _by_thread(calls: Iterable[Call]) -> dict[str, list[Call]]:
+def _by_thread(calls: Iterable[ApiCall]) -> dict[str, list[ApiCall]]:
     """Thread -> its calls in order; one within another is left out."""
-    threads: dict[str, list[Call]] = {}
+    threads: dict[str, list[ApiCall]] = {}
     for call in sorted(calls, key=lambda call: (call.start_s, -call.end_s)):
         of_thread = threads.setdefault(call.thread, [])
         if not of_thread or call.end_s > of_thread[-1].end_s:
@@ -133,5 +133,5 @@ def _by_thread(calls: Iterable[Call]) -> dict[str, list[Call]]:
     return threads
 
 
-def _before(call: Call, launch: Call | None) -> bool:
+def _before(call: ApiCall, launch: ApiCall | None) -> bool:
     return launch is None or call.end_s <= launch.start_s + NOISE_S

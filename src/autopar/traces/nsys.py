@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import Complaints, Job, Row, clean, evidence_of, kernel_kind, number
+from autopar.traces.check import HOST, Complaints, Entry, clean, evidence_of, kernel_kind, number
 from autopar.traces.trace import Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -119,8 +119,8 @@ class _Export:
 
 def _trace(export: _Export) -> Trace:
     export.whole()
-    jobs = [*_kernels(export), *_fills(export), *_copies(export), *_graphs(export)]
-    trace = evidence_of(jobs, _calls(export), _ranges(export), export.complaints, zero_us=0.0)
+    work = [*_kernels(export), *_fills(export), *_copies(export), *_graphs(export)]
+    trace = evidence_of(work, _calls(export), _ranges(export), export.complaints, zero_us=0.0)
     if not (trace.activities or trace.ranges):
         _refuse(export, trace)
     whole = sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities)
@@ -134,7 +134,7 @@ def _trace(export: _Export) -> Trace:
     return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
 
-def _calls(export: _Export) -> Iterator[Row]:
+def _calls(export: _Export) -> Iterator[Entry]:
     columns = ("nameId", "globalTid", "start", "end", "correlationId")
     names: dict[Any, str] = {}
     for table in _CALLS:
@@ -142,52 +142,52 @@ def _calls(export: _Export) -> Iterator[Row]:
             if key not in names:
                 names[key] = _VERSION.sub("", export.name(key))
             launch = export.launch(serial, correlation)
-            yield Row(names[key], export.thread(serial), *_times(start, end), launch)
+            yield Entry(names[key], HOST, export.thread(serial), *_times(start, end), launch)
 
 
 _COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "globalPid", "correlationId")
 _GRAPH = "CUDA graph "
 
 
-def _kernels(export: _Export) -> Iterator[Job]:
+def _kernels(export: _Export) -> Iterator[Entry]:
     for *row, whole, short in export.rows(_KERNELS, *_COLUMNS, "demangledName", "shortName"):
         name = export.name(whole, short)
-        yield _job(export, name, kernel_kind(name), row)
+        yield _work(export, name, kernel_kind(name), row)
 
 
-def _fills(export: _Export) -> Iterator[Job]:
+def _fills(export: _Export) -> Iterator[Entry]:
     for row in export.rows(_FILLS, *_COLUMNS):
-        yield _job(export, "Memset", "compute", row)
+        yield _work(export, "Memset", "compute", row)
 
 
-def _graphs(export: _Export) -> Iterator[Job]:
+def _graphs(export: _Export) -> Iterator[Entry]:
     for *row, number_ in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
-        yield _job(export, f"{_GRAPH}{number_}", "compute", row)
+        yield _work(export, f"{_GRAPH}{number_}", "compute", row)
 
 
-def _copies(export: _Export) -> Iterator[Job]:
+def _copies(export: _Export) -> Iterator[Entry]:
     labels = _MEMORY_KINDS | dict(export.rows("ENUM_CUDA_MEM_KIND", "id", "label"))
     columns = ("bytes", "copyKind", "srcKind", "dstKind")
     for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
         ends = [clean(str(labels.get(end, "unknown"))) for end in (source, target)]
         code = _COPY_KINDS.get(kind, "of another kind")
-        job = _job(export, f"Memcpy {code} ({' -> '.join(ends)})", "copy", row)
+        work = _work(export, f"Memcpy {code} ({' -> '.join(ends)})", "copy", row)
         memory = [end.lower() for end in ends if end in ("Pageable", "Pinned")]
-        yield job._replace(
-            lane=f"{job.gpu} copies {_DIRECTIONS.get(code, 'of another kind')}",
+        yield work._replace(
+            lane=f"{work.where} copies {_DIRECTIONS.get(code, 'of another kind')}",
             size_bytes=size if isinstance(size, int) and size >= 0 else None,
             memory=memory[0] if memory else None,
         )
 
 
-def _job(export: _Export, name: str, kind: str, row: list[Any] | tuple[Any, ...]) -> Job:
+def _work(export: _Export, name: str, kind: str, row: list[Any] | tuple[Any, ...]) -> Entry:
     start, end, device, context, stream, pid, correlation = row
     gpu, queue = export.place(device, context, stream, pid)
     launch = export.launch(pid, correlation)
-    return Job(name, kind, gpu, queue, f"{gpu} {queue}", *_times(start, end), launch)
+    return Entry(name, gpu, f"{gpu} {queue}", *_times(start, end), launch, kind, queue)
 
 
-def _ranges(export: _Export) -> Iterator[Row]:
+def _ranges(export: _Export) -> Iterator[Entry]:
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     unended = 0
     for start, end, kind, text, key, serial in export.rows(_RANGES, *columns):
@@ -197,7 +197,7 @@ def _ranges(export: _Export) -> Iterator[Row]:
             unended += 1
             continue
         name = clean(text) if isinstance(text, str) else export.name(key)
-        yield Row(name, export.thread(serial), *_times(start, end))
+        yield Entry(name, HOST, export.thread(serial), *_times(start, end))
     if unended:
         export.damage.append(f"{unended:,} NVTX ranges have no end, and were left out.")
 

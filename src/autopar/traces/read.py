@@ -5,21 +5,21 @@ from __future__ import annotations
 import contextlib
 import gc
 import gzip
-import io
 import os
 import warnings
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, cast
 
 from autopar.timeline.span import Timeline
-from autopar.traces.chrome import trace_of
-from autopar.traces.events import Events
+from autopar.traces.chrome import Events
+from autopar.traces.events import Document, decode
 from autopar.traces.trace import Trace, TraceError
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
+_PIECE = 1 << 13  # bytes
 _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
     "Systems, or a file of autopar.write_trace"
@@ -62,7 +62,7 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     trace = read_evidence(path)
     for words in trace.warnings:
         warnings.warn(f"{os.fspath(path)}: {words}", stacklevel=2)
-    kept = tuple(each for each in trace.activities if each.gpu not in trace.doubts)
+    kept = tuple(work for work in trace.activities if work.gpu not in trace.doubts)
     if trace.activities and not kept:
         why = " ".join(dict.fromkeys(trace.doubts.values()))
         msg = f"{os.fspath(path)!r} has nothing that can be trusted: {why} Profile again."
@@ -113,45 +113,53 @@ def _read(path: Path) -> Trace:
         )
 
         return read_export(path)
-    if start.startswith(_GZIP):
-        with gzip.open(path) as unpacked:
-            return _read_json(cast(IO[bytes], unpacked), path)
-    with path.open("rb") as file:
-        return _read_json(file, path)
-
-
-def _read_json(file: IO[bytes], path: Path) -> Trace:
-    with io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace") as text:
-        events = Events(text)
-        try:
-            trace = trace_of(events, events.header)
-        except TraceError as error:
-            raise _clearer(error, events, path) from None
-    if events.damage:
-        cut = f"The file is damaged: {events.damage}. All figures are of what comes before."
+    content, cut = _unpacked(path) if start.startswith(_GZIP) else (path.read_bytes(), "")
+    text = content.decode("utf-8-sig", "replace")
+    del content
+    events = Events()
+    document = decode(text, events.take)
+    document = document._replace(damage=cut or document.damage)
+    if not document.has_list:
+        raise _refusal(document, start, path)
+    try:
+        trace = events.trace(document.header)
+    except TraceError as error:
+        if not document.damage:
+            raise
+        msg = (
+            f"it is damaged: {document.damage}. Nothing before that can be used: {error} Export "
+            f"it again."
+        )
+        raise TraceError(msg) from None
+    if document.damage:
+        cut = f"The file is damaged: {document.damage}. All figures are of what comes before."
         return replace(trace, warnings=(cut, *trace.warnings))
     return trace
 
 
-def _clearer(error: TraceError, events: Events, path: Path) -> TraceError:
-    """What is wrong with a file of which no event could be used."""
-    if events.found and events.damage:
-        return TraceError(
-            f"it is damaged: {events.damage}. Nothing before that can be used: {error} Export it "
-            f"again."
-        )
-    if events.found:
-        return error
+def _unpacked(path: Path) -> tuple[bytes, str]:
+    """What a gzipped file holds up to its first damage, and what that is."""
+    pieces: list[bytes] = []
+    try:
+        with gzip.open(path) as file:
+            # In small pieces, since what can't be unpacked takes the piece with it.
+            while piece := file.read(_PIECE):
+                pieces.append(piece)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        return b"".join(pieces), f"it can't be unpacked to its end ({error})"
+    return b"".join(pieces), ""
+
+
+def _refusal(document: Document, start: bytes, path: Path) -> TraceError:
+    """What is wrong with a file in which there is no list of events."""
     if path.name.endswith(_REPORTS):
         return TraceError(
             f"it is a report of Nsight Systems in its own format; run `nsys export --type sqlite "
             f"{path.name}` and read what that writes."
         )
-    with path.open("rb") as file:
-        start = file.read(64)
     why = next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")
-    if not why and events.header:
-        keys = ", ".join(f"{key!r:.40}" for key in list(events.header)[:5])
+    if not why and document.header:
+        keys = ", ".join(f"{key!r:.40}" for key in list(document.header)[:5])
         why = f"it is JSON, but no trace: it has {keys}, and no list of traceEvents"
-    damage = f" ({events.damage})" if events.damage else ""
+    damage = f" ({document.damage})" if document.damage else ""
     return TraceError(f"{why or f'it is of no format known here{damage}'}. {_EXPECTED}.")

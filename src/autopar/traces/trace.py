@@ -12,7 +12,7 @@ class TraceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """A call of the CUDA runtime or driver, by a host thread.
 
     Args:
@@ -44,7 +44,7 @@ class Activity:
     """
 
     span: Span
-    launch: Call | None = None
+    launch: ApiCall | None = None
     size_bytes: int | None = None
     memory: str | None = None
     gpu: str = ""
@@ -67,7 +67,7 @@ class Trace:
     """
 
     activities: tuple[Activity, ...]
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ApiCall, ...] = ()
     ranges: tuple[Span, ...] = ()
     warnings: tuple[str, ...] = ()
     doubts: dict[str, str] = field(default_factory=dict)
