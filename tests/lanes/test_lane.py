@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from autopar import cpu_lane, cuda_lane, timeline_of_handles
 from autopar.lanes.lane import Lane
@@ -58,14 +59,14 @@ def test_submitting_does_not_wait_and_no_result_comes_before_it_is_there(gate):
         assert handle.result() == 7
 
 
-@pytest.mark.parametrize("how", ["argument", "keyword", "after"])
+@pytest.mark.parametrize("how", ["argument", "keyword", "in a list", "in a dict", "after"])
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_task_waits_for_handles_however_they_are_given(gate, how, lanes):
     began = threading.Event()
 
     def dependent(x=1):
         began.set()
-        return x + 1
+        return pytree.tree_leaves(x)[-1] + 1
 
     with cpu_lane() as first, cpu_lane() as second:
         one = first.submit(gate, 1)
@@ -74,6 +75,10 @@ def test_a_task_waits_for_handles_however_they_are_given(gate, how, lanes):
             two = other.submit(dependent, one)
         elif how == "keyword":
             two = other.submit(dependent, x=one)
+        elif how == "in a list":
+            two = other.submit(dependent, [0, (one,)])
+        elif how == "in a dict":
+            two = other.submit(dependent, x={"zero": 0, "one": [one]})
         else:
             two = other.submit(dependent, after=iter([one]))
         assert gate.begun.wait(_WAIT_S)
@@ -82,6 +87,19 @@ def test_a_task_waits_for_handles_however_they_are_given(gate, how, lanes):
         gate.open()
         assert two.result() == 2
         assert one.span.start_s <= one.span.end_s <= two.span.start_s <= two.span.end_s
+
+
+def test_containers_without_handles_are_the_callers_own_and_others_as_they_were_given(gate):
+    out = []
+    with cpu_lane() as lane:
+        numbers = [lane.submit(gate, 1), 2]
+        filled = lane.submit(lambda out, numbers: out.extend(numbers), out, numbers)
+        numbers.append(lane.submit(fail))
+        gate.open()
+        filled.wait()
+        with pytest.raises(ValueError, match="on purpose"):
+            numbers[-1].result()
+    assert out == [1, 2]
 
 
 def test_waiting_for_a_lane_covers_what_was_submitted(gate):

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar import cpu_lane
-from autopar.lanes.modes import Modes, caller_modes
+from autopar.lanes.modes import caller_modes
 
 
 class Functions(TorchFunctionMode):
@@ -108,13 +108,11 @@ def in_thread(fn):
     return found[0]
 
 
-def test_a_thread_that_enters_them_sees_what_the_caller_sees_and_then_what_it_saw(context, other):
+def test_a_call_in_another_thread_sees_what_the_caller_sees_and_then_what_it_saw(context, other):
     def run():
         with other():
             own = probe()
-            with modes:
-                inside = probe()
-            return own, inside, probe()
+            return own, modes.call(probe), probe()
 
     with context():
         modes, expected = caller_modes(), probe()
@@ -138,26 +136,23 @@ def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(conte
     assert probe() == plain
 
 
-def test_they_are_entered_again_and_by_several_at_once(context):
+def test_several_call_under_them_at_once_and_again_inside(context):
     with context():
         modes, expected = caller_modes(), probe()
     plain, barrier = probe(), threading.Barrier(2)
 
+    def inside():
+        barrier.wait(10)
+        return [probe(), modes.call(probe), probe()]
+
     def run():
         barrier.wait(10)
-        found = []
         for _ in range(2):
-            with modes:
-                barrier.wait(10)
-                found.append(probe())
-                with modes:
-                    found.append(probe())
-                found.append(probe())
+            found.extend(modes.call(inside))
             assert probe() == plain
-        return found
 
     found = []
-    threads = [threading.Thread(target=lambda: found.extend(run())) for _ in range(2)]
+    threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -168,8 +163,7 @@ def test_they_are_entered_again_and_by_several_at_once(context):
 def test_hooks_within_hooks_are_given_back():
     def run():
         with hooks("one"), hooks("two"):
-            with modes:
-                assert saved_by() is None
+            assert modes.call(saved_by) is None
             assert saved_by() == "two"
 
     modes = caller_modes()
@@ -198,16 +192,16 @@ def test_an_error_inside_gives_back_what_held(context):
     with context():
         modes = caller_modes()
     plain = probe()
-    with pytest.raises(ZeroDivisionError), modes:
-        _ = 1 / 0
+    with pytest.raises(ZeroDivisionError):
+        modes.call(lambda: 1 / 0)
     assert probe() == plain
 
 
-def test_what_fails_when_entered_leaves_what_held():
+def test_what_fails_when_switched_to_leaves_what_held():
     plain = probe()
     modes = caller_modes()._replace(functions=(Functions(),), hooks=(("no", "hooks", "these"),))
-    with pytest.raises(TypeError), modes:
-        pass
+    with pytest.raises(TypeError):
+        modes.call(int)
     assert probe() == plain
 
 
@@ -244,10 +238,3 @@ def test_the_cache_of_casts_holds_no_weights_of_before():
         with torch.autocast("cpu"):
             second = lane.submit(product)
         assert (first.result(), second.result()) == (64, 128)
-
-
-def test_ordinary_modes_are_one_object():
-    assert caller_modes() is caller_modes()
-    with torch.no_grad():
-        assert caller_modes() is caller_modes()
-        assert caller_modes() == Modes(False, False, caller_modes().gpu)

@@ -17,7 +17,8 @@ import torch
 
 from autopar.device import cpu, new_stream, used_gpus
 from autopar.lanes.lane import LEFT, Lane
-from autopar.lanes.submission import Task
+from autopar.lanes.outcome import Outcome
+from autopar.lanes.submission import Submission
 from autopar.machine import settle_threads
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
     ):
         msg = (
             f"threads is {threads!r}; expected a whole number of threads for the lane's operators, "
-            f"from 1 to {_MOST_THREADS}. Leave it out for 1."
+            f"from 1 to {_MOST_THREADS}. Leave it out for 1; a lane's name is given as name=."
         )
         raise ValueError(msg)
     return CpuLane(threads, f"CPU lane {next(_numbers)}" if name is None else name, kind)
@@ -68,8 +69,8 @@ class CpuLane(Lane):
         super().__init__(name, cpu(), kind)
         self.threads = threads
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._tasks: queue.SimpleQueue[Task[Any] | None] = queue.SimpleQueue()
-        self._settled: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._queued: queue.SimpleQueue[Submission[Any] | None] = queue.SimpleQueue()
+        self._settled: Outcome[None] = Outcome()  # the number of the worker's threads
         # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
         self._worker = threading.Thread(target=self._work, name=name, daemon=True)
 
@@ -79,16 +80,15 @@ class CpuLane(Lane):
             _watch_process()
             self._worker.start()
             _open_lanes.add(self)
-            error = self._settled.get()
-            if error is not None:
-                raise error
+            self._settled.wait()
+            self._settled.raise_error()
         except BaseException:
             self._close()
             raise
         return self
 
-    def _queue(self, task: Task[Any]) -> None:
-        self._tasks.put(task)
+    def _queue(self, submission: Submission[Any]) -> None:
+        self._queued.put(submission)
 
     def _waits_for(self) -> int | None:
         return self._worker.ident
@@ -101,31 +101,25 @@ class CpuLane(Lane):
         try:
             settle_threads(self.threads)
         except BaseException as error:
-            self._settled.put(error)
+            self._settled.set_exception(error)
             return
-        self._settled.put(None)
+        self._settled.set_result(None)
         try:
-            while (task := self._tasks.get()) is not None:
-                self._run(task, self._do)
-                del task  # while it waits for the next
+            while (submission := self._queued.get()) is not None:
+                self._run(submission)
+                del submission  # while it waits for the next
         finally:
             self._state = LEFT
             self._drop()
             _open_lanes.discard(self)
 
-    def _come_to(self, task: Task[Any]) -> None:
-        for before in task.after:
-            if not task.handle.issued.dropped():
-                before.wait_until_issued()
-
-    def _do(self, task: Task[T]) -> T:
-        handle = task.handle
-        for before in task.after:
+    def _issue(self, submission: Submission[T]) -> T:
+        handle = submission.handle
+        for before in submission.after:
             before.wait_until_done()
         handle.start = time.perf_counter()
-        arguments = task.arguments()
-        self._use_own_streams(task.ready)
-        value = task.call(arguments)
+        self._use_own_streams(submission.ready)
+        value = submission.call()
         for device in used_gpus():  # what the task has queued there is part of it
             torch.cuda.current_stream(device).synchronize()
         handle.end = time.perf_counter()
@@ -148,7 +142,7 @@ class CpuLane(Lane):
         try:
             super()._close()
         finally:
-            self._tasks.put(None)  # the worker ends after what it is doing
+            self._queued.put(None)  # the worker ends after what it is doing
         if self._worker.ident is not None and not sys.is_finalizing():
             self._worker.join()
 
@@ -169,7 +163,7 @@ def _leave_all() -> None:
     for lane in lanes:
         lane._state = LEFT
         lane._drop()
-        lane._tasks.put(None)
+        lane._queued.put(None)
     for lane in lanes:
         lane._worker.join(max(0.0, give_up_s - time.monotonic()))
     _abandon(lanes, "still running as the process ended")

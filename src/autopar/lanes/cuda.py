@@ -16,7 +16,7 @@ from autopar.device import gpu, new_stream, present
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle, wait_for_event
 from autopar.lanes.lane import Lane
-from autopar.lanes.submission import Task
+from autopar.lanes.submission import Submission
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class CudaLane(Lane):
     def __init__(self, device: torch.device, name: str, kind: str, priority: int) -> None:
         super().__init__(name, device, kind)
         self.stream = new_stream(device, priority=priority)
-        self._pending: deque[Task[Any]] = deque()
+        self._pending: deque[Submission[Any]] = deque()
         self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
         self._awaited: Handle[Any] | None = None  # what the head of the queue waits for
 
@@ -74,8 +74,8 @@ class CudaLane(Lane):
         device_clock(self.device, max_age_s=1.0)  # while there is no work to disturb
         return super().__enter__()
 
-    def _queue(self, task: Task[Any]) -> None:
-        self._pending.append(task)
+    def _queue(self, submission: Submission[Any]) -> None:
+        self._pending.append(submission)
 
     def _waits_for(self) -> int | Handle[Any] | None:
         launcher = self._launcher.get("ident")
@@ -114,35 +114,32 @@ class CudaLane(Lane):
             frame = frame.f_back
         return False
 
-    def _come_to(self, task: Task[Any]) -> None:
-        pass  # it is launched once its turn has come
-
     def _launch_until_blocked(self) -> None:
         while self._pending and self._blocker() is None:
-            self._run(self._pending[0], self._launch)
+            self._run(self._pending[0])
             self._pending.popleft()  # not before: then what is cut off would be lost
             self._awaited = None
 
     def _blocker(self) -> Handle[Any] | None:
         """What the head of the queue waits for, unless it was dropped."""
         with contextlib.suppress(IndexError):  # launched meanwhile
-            task = self._pending[0]
-            if not task.handle.issued.done():
-                return next((each for each in task.after if not each.issued.done()), None)
+            head = self._pending[0]
+            if not head.handle.issued.done():
+                return next((before for before in head.after if not before.issued.done()), None)
         return None
 
-    def _launch(self, task: Task[T]) -> T:
-        handle = task.handle
+    def _issue(self, submission: Submission[T]) -> T:
+        handle = submission.handle
         handle.clock = device_clock(self.device)
         with torch.cuda.stream(self.stream):
-            for event in task.ready.values():
+            for event in submission.ready.values():
                 self.stream.wait_event(event)
-            for before in task.after:
+            for before in submission.after:
                 if isinstance(before.end, torch.cuda.Event):
                     self.stream.wait_event(before.end)
             handle.start = self.stream.record_event(torch.cuda.Event(enable_timing=True))
             try:
-                return task.call(task.arguments())
+                return submission.call()
             finally:
                 handle.end = self.stream.record_event(torch.cuda.Event(enable_timing=True))
 

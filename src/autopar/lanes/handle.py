@@ -47,15 +47,24 @@ class Handle(Generic[T]):
         kind: What its span is: `compute`, `copy` or `host`.
     """
 
-    def __init__(self, name: str, lane: str, device: torch.device, kind: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        lane: str,
+        device: torch.device,
+        kind: str,
+        *,
+        waits_for: Callable[[], int | Awaited | None] = lambda: None,  # see `Awaited`
+        urge: Callable[[], None] = lambda: None,  # do what the waiting thread can do for it
+    ) -> None:
         self.name = name
         self.lane = lane
         self.device = device
         self.kind = kind
+        self.waits_for = waits_for
+        self._urge = urge
         self.blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
         self.unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
-        self.waits_for: Callable[[], int | Awaited | None] = lambda: None  # see `Awaited`
-        self.urge: Callable[[], None] = lambda: None  # do what the waiting thread can do for it
         # Settled once `fn` has returned: on a CPU lane all is done then, on a stream all queued.
         self.issued: Outcome[T] = Outcome()
         self.start: float | torch.cuda.Event | None = None
@@ -111,7 +120,7 @@ class Handle(Generic[T]):
             RuntimeError: The wait could never end.
         """
         if not self.issued.done():
-            wait_for(self, self.issued.wait, self.urge)
+            wait_for(self, self.issued.wait, self._urge)
 
     def result(self) -> T:
         """Wait for the work and return what the task returned.
@@ -148,10 +157,12 @@ class Handle(Generic[T]):
         """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
         try:
             self.wait()
-            ends = [each for each in (self.start, self.end) if isinstance(each, torch.cuda.Event)]
-            if self.clock is None or not ends:
-                return 0.0
-            return max([self.clock.error_at(event) for event in ends])
+            errors_s = [
+                self.clock.error_at(moment)
+                for moment in (self.start, self.end)
+                if self.clock is not None and isinstance(moment, torch.cuda.Event)
+            ]
+            return max(errors_s, default=0.0)
         finally:
             del self
 
@@ -211,16 +222,17 @@ def _refuse_circle(what: Awaited, me: int) -> None:
     """Refuse to wait for what can only go on once this thread does."""
     passed = [what]
     while not passed[-1].is_issued():
-        found = passed[-1].waits_for()
-        if found == me:
+        following = passed[-1].waits_for()
+        if following == me:
             if len(passed) == 1:
                 msg = f"{what} is awaited by a task of its own lane, which it is queued behind"
             else:
-                way = ", which waits for ".join(str(each) for each in passed)
+                way = ", which waits for ".join(map(str, passed))
                 msg = f"a task waits for {way}, and that for the waiting task itself"
             msg += ". No such wait can end: pass the handle as an argument instead, or in after=."
             raise RuntimeError(msg)
-        following = awaited.get(found) if isinstance(found, int) else found
+        if isinstance(following, int):  # another thread, and what that one waits for
+            following = awaited.get(following)
         if following is None or following in passed:
             return
         passed.append(following)

@@ -11,8 +11,6 @@ A task waits for the handles among its arguments and in `after=`:
 
 from __future__ import annotations
 
-import contextvars
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -22,10 +20,9 @@ from typing import Any, Self, TypeVar
 import torch
 
 from autopar.effects.calls import name_of
-from autopar.lanes.handle import Handle, cuda_tensors
-from autopar.lanes.modes import caller_modes
-from autopar.lanes.outcome import forget_own_locals, note
-from autopar.lanes.submission import Task, reached_by
+from autopar.lanes.handle import Handle
+from autopar.lanes.outcome import forget_own_locals, is_ctrl_c, note
+from autopar.lanes.submission import Submission
 from autopar.timeline.span import KINDS
 
 T = TypeVar("T")
@@ -72,10 +69,11 @@ class Lane(ABC):
     ) -> Handle[T]:
         """Queue `fn(*args, **kwargs)` behind what this lane was given before.
 
-        A handle among the arguments stands for its result. CUDA tensors that the task reaches may
-        still be under way on the caller's current streams: the task waits for those. It reaches
-        its arguments, what `fn` is bound to, its closure and defaults, and the global tensors it
-        names; what it finds in other ways, such as a module's parameters, must be an argument.
+        A handle among the arguments, also in lists, tuples and dicts, stands for its result. CUDA
+        tensors that the task reaches may still be under way on the caller's current streams: the
+        task waits for those. It reaches its arguments, what `fn` is bound to, its closure and
+        defaults, and the global tensors it names; what it finds in other ways, such as a module's
+        parameters, must be an argument.
 
         What holds in the calling thread holds in the task: grad and inference mode, autocast, the
         default device, other modes of PyTorch, hooks for saved tensors, the values of context
@@ -95,9 +93,6 @@ class Lane(ABC):
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
         self._require_open()
-        modes, context = caller_modes(), contextvars.copy_context()
-        if self.device.type == "cuda":
-            modes = modes._replace(gpu=self.device.index)
         if not callable(fn):
             msg = f"fn is {fn!r}; expected a function. Write submit(fn, x), not submit(fn(x))."
             raise TypeError(msg)
@@ -111,20 +106,16 @@ class Lane(ABC):
             if not isinstance(before, Handle):
                 msg = f"after holds {before!r}; expected handles, as Lane.submit returns them"
                 raise TypeError(msg)
-        given = tuple(arg for arg in (*args, *kwargs.values()) if isinstance(arg, Handle))
-        task_name = name or name_of(fn)
-        handle: Handle[T] = Handle(task_name, self.name, self.device, self.kind)
-        handle.waits_for, handle.urge = self._waits_for, self._go_on
-        captured = tuple(cuda_tensors(reached_by(fn)))
-        devices = {tensor.device for tensor in (*captured, *cuda_tensors((args, kwargs)))}
-        if self.device.type == "cuda":
-            devices.add(self.device)
-        ready = _queued_work(devices)
-        task = Task(handle, fn, args, kwargs, captured, (*after, *given), ready, modes, context)
+        handle: Handle[T] = Handle(
+            *(name or name_of(fn), self.name, self.device, self.kind),
+            waits_for=self._waits_for,
+            urge=self._go_on,
+        )
+        submission = Submission(handle, fn, args, kwargs, after)
         try:
             self._waiting[handle] = None  # before the look: who closes the lane looks here after it
             self._require_open()
-            self._queue(task)
+            self._queue(submission)
             self._go_on()
             return handle
         except BaseException:
@@ -133,31 +124,31 @@ class Lane(ABC):
                 self._waiting.pop(handle, None)
             raise
         finally:  # if the task has failed by now, its traceback keeps this frame
-            del fn, args, kwargs, after, given, captured, task, handle
+            del fn, args, kwargs, after, submission, handle
 
     def wait(self) -> None:
         """Wait for everything submitted so far; raise the first error that nobody has seen."""
         self._drain()
         self._raise_first()
 
-    def _run(self, task: Task[T], run: Callable[[Task[T]], T]) -> None:
+    def _run(self, submission: Submission[Any]) -> None:
         """Issue a task and settle its handle, unless it was dropped."""
-        handle = task.handle
+        handle = submission.handle
         try:
-            self._come_to(task)
+            submission.wait_for_dependencies()
             if handle.issued.begin():
-                task.require_dependencies()
-                handle.issued.set_result(run(task))
+                submission.require_dependencies()
+                handle.issued.set_result(self._issue(submission))
         except BaseException as error:
             late = handle.issued.done()  # what its settling has set off was cut off
             if not late:
                 self._fail(handle, error)
-            if late or _is_ctrl_c(error):
+            if late or is_ctrl_c(error):
                 handle.mark_seen()
                 raise
         finally:
             self._waiting.pop(handle, None)
-            del task, handle, run  # an error's traceback has this frame
+            del submission, handle  # an error's traceback has this frame
 
     def _fail(self, handle: Handle[Any], error: BaseException) -> None:
         """Settle a handle with its task's error, and keep it until somebody has seen that."""
@@ -224,7 +215,7 @@ class Lane(ABC):
         self._close()
         if error is not None and not isinstance(error, GeneratorExit):  # which nobody sees
             self._tell(error)
-        elif self._unseen:
+        else:
             self._raise_first(last=True)
 
     def _run_out(self) -> None:
@@ -255,7 +246,7 @@ class Lane(ABC):
     _maker: str
 
     @abstractmethod
-    def _queue(self, task: Task[Any]) -> None:
+    def _queue(self, submission: Submission[Any]) -> None:
         """Put a task behind the others, in one step."""
 
     @abstractmethod
@@ -263,12 +254,12 @@ class Lane(ABC):
         """The thread that has to come to what is queued, or what must be issued before."""
 
     @abstractmethod
-    def _go_on(self) -> None:
-        """Do what the calling thread can do for what is queued."""
+    def _issue(self, submission: Submission[T]) -> T:
+        """Do a task, or launch it, behind what it waits for, which is issued."""
 
     @abstractmethod
-    def _come_to(self, task: Task[Any]) -> None:
-        """Wait until a task's turn has come."""
+    def _go_on(self) -> None:
+        """Do what the calling thread can do for what is queued."""
 
 
 def require_text(argument: str, value: object) -> None:
@@ -280,17 +271,3 @@ def require_text(argument: str, value: object) -> None:
     if not isinstance(value, str):
         msg = f"{argument} is {value!r}; expected text. Leave it out for a name by itself."
         raise TypeError(msg)
-
-
-def _is_ctrl_c(error: BaseException) -> bool:
-    """Whether it may be a signal's: those come in the main thread, whatever it is doing there."""
-    in_main = threading.current_thread() is threading.main_thread()
-    return in_main and isinstance(error, KeyboardInterrupt)
-
-
-def _queued_work(gpus: Iterable[torch.device]) -> dict[torch.device, torch.cuda.Event]:
-    """An event after what the calling thread has queued on each GPU, where that is not done."""
-    streams = {device: torch.cuda.current_stream(device) for device in gpus}
-    return {
-        device: stream.record_event() for device, stream in streams.items() if not stream.query()
-    }

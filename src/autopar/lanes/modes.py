@@ -11,12 +11,15 @@ The default dtype, deterministic algorithms and the choice of kernels hold for a
 
 from __future__ import annotations
 
-import threading
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import overrides
 from torch.utils import _python_dispatch
+
+T = TypeVar("T")
+Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 
 # Much of this has no public name. Each is looked up once, as all are asked for with every task.
 _C: Any = torch._C
@@ -41,11 +44,7 @@ _AUTOCAST_OFF = Autocast((False, False), (torch.bfloat16, torch.float16), True)
 
 
 class Modes(NamedTuple):
-    """What holds in a thread; a context manager that lets it hold in the thread that enters it.
-
-    Many threads can enter it at once, and one of them again inside. Leaving it gives back what held
-    before.
-    """
+    """What holds in a thread."""
 
     grad: bool
     inference: bool
@@ -53,35 +52,30 @@ class Modes(NamedTuple):
     autocast: Autocast | None = None  # None if it is off
     functions: tuple[Any, ...] = ()
     dispatches: tuple[Any, ...] = ()
-    hooks: tuple[tuple[Any, Any], ...] = ()
+    hooks: Hooks = ()
 
-    def __enter__(self) -> None:
-        before, guard = _modes(), None
-        if before is not self and before != self:
-            if self.autocast and not before.autocast:
-                before = before._replace(autocast=_autocast())  # its dtypes are given back, too
-            guard = _C._InferenceMode(self.inference)
-            guard.__enter__()
-            try:
-                self._switch_from(before)
-            except BaseException:
-                before._switch_back(guard)
-                raise
-        _entered.stack.append((before, guard))
-
-    def __exit__(self, *_: object) -> None:
-        before, guard = _entered.stack.pop()
-        if guard is not None:
-            before._switch_back(guard)
-        elif _grad_on() != before.grad:
-            _C._set_grad_enabled(before.grad)
-
-    def _switch_back(self, guard: Any) -> None:
-        guard.__exit__(None, None, None)
-        self._switch_from(_modes())
+    def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
+        """Call a function under them, in any thread, and give back what held there before."""
+        before = now = _modes()
+        if self.autocast and not before.autocast:
+            before = before._replace(autocast=_autocast())  # its dtypes are given back, too
+        guard = None
+        try:
+            if self.inference != now.inference:
+                guard = _C._InferenceMode(self.inference)
+                guard.__enter__()
+                now = _modes()  # it switches grad mode, too
+            self._switch_from(now)
+            return fn(*args, **kwargs)
+        finally:
+            if guard is not None:
+                guard.__exit__(None, None, None)
+            before._switch_from(_modes())
 
     def _switch_from(self, now: Modes) -> None:
         """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
+        if self == now:
+            return
         if self.functions != now.functions:  # first and last: they would see what is done between
             while _function_modes():
                 overrides._pop_mode()
@@ -92,13 +86,13 @@ class Modes(NamedTuple):
                 _python_dispatch._push_mode(mode)
         if self.hooks != now.hooks:
             _pop_hooks()
-            for hooks in self.hooks:
-                _C._autograd._push_saved_tensors_default_hooks(*hooks)
+            _push_hooks(self.hooks)
         if self.autocast != now.autocast:
             _switch_autocast(self.autocast or _AUTOCAST_OFF)
         if self.gpu is not None and self.gpu != now.gpu:
             _C._cuda_maybeExchangeDevice(self.gpu)
-        _C._set_grad_enabled(self.grad)  # always, as a guard switches it, too
+        if self.grad != now.grad:
+            _C._set_grad_enabled(self.grad)
         if self.functions != now.functions:
             for mode in self.functions:
                 overrides._push_mode(mode)
@@ -128,17 +122,15 @@ def caller_modes() -> Modes:
 def _modes() -> Modes:
     """What holds in the calling thread."""
     gpu = _C._cuda_getDevice() if _cuda_is_used() else None
+    modes = Modes(_grad_on(), _inference_on(), gpu)
     if not (_autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)):
-        key = _grad_on(), _inference_on(), gpu
-        return _few.get(key) or _few.setdefault(key, Modes(*key))
-    return Modes(
-        _grad_on(),
-        _inference_on(),
-        gpu,
-        _autocast() if _autocast_on() else None,
-        tuple(overrides._get_current_function_mode_stack()),
-        tuple(_python_dispatch._get_current_dispatch_mode_stack()),
-        _all_hooks(),
+        return modes
+    _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
+    return modes._replace(
+        autocast=_autocast() if _autocast_on() else None,
+        functions=tuple(overrides._get_current_function_mode_stack()),
+        dispatches=tuple(_python_dispatch._get_current_dispatch_mode_stack()),
+        hooks=hooks,
     )
 
 
@@ -156,14 +148,7 @@ def _switch_autocast(wanted: Autocast) -> None:
     _C.clear_autocast_cache()  # as at the end of every `with torch.autocast`: weights change
 
 
-def _all_hooks() -> tuple[tuple[Any, Any], ...]:
-    hooks = _pop_hooks()  # only the last can be looked at
-    for each in hooks:
-        _C._autograd._push_saved_tensors_default_hooks(*each)
-    return hooks
-
-
-def _pop_hooks() -> tuple[tuple[Any, Any], ...]:
+def _pop_hooks() -> Hooks:
     hooks = []
     while last := _last_hooks(True):
         hooks.append(last)
@@ -171,12 +156,6 @@ def _pop_hooks() -> tuple[tuple[Any, Any], ...]:
     return tuple(reversed(hooks))
 
 
-class _Entered(threading.local):
-    """What a thread is given back when it leaves modes, last entered last."""
-
-    def __init__(self) -> None:
-        self.stack: list[tuple[Modes, Any]] = []
-
-
-_entered = _Entered()
-_few: dict[tuple[bool, bool, int | None], Modes] = {}  # one object each: equal at a glance
+def _push_hooks(hooks: Hooks) -> None:
+    for pair in hooks:
+        _C._autograd._push_saved_tensors_default_hooks(*pair)

@@ -136,3 +136,9 @@ def forget_own_locals(error: BaseException) -> None:
             with contextlib.suppress(RuntimeError):  # it is running still
                 frame.clear()
         traceback = traceback.tb_next
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether it may be a signal's: those come in the main thread, whatever it is doing there."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return in_main and isinstance(error, KeyboardInterrupt)

@@ -1,4 +1,4 @@
-"""Task: a function given to a lane, with its arguments and all that it has to wait for."""
+"""Submission: a function given to a lane, with its arguments and all that it has to wait for."""
 
 from __future__ import annotations
 
@@ -6,45 +6,79 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
+from torch.utils import _pytree as pytree
 
-from autopar.lanes.handle import Handle, use_on_current_streams
-from autopar.lanes.modes import Modes
+from autopar.lanes.handle import Handle, cuda_tensors, use_on_current_streams
+from autopar.lanes.modes import caller_modes
 from autopar.ranges import annotate
 
 T = TypeVar("T")
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Task(Generic[T]):
-    """What was submitted, and what it has to wait for."""
+class Awaiting(NamedTuple):
+    """Stands for an argument that is a handle, or a container with handles in it."""
 
-    handle: Handle[T]
-    fn: Callable[..., T]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    captured: tuple[torch.Tensor, ...]  # CUDA tensors that `fn` reaches without an argument
-    after: tuple[Handle[Any], ...]
-    ready: Mapping[torch.device, torch.cuda.Event]  # after what its submitter had queued there
-    modes: Modes  # its submitter's
-    context: contextvars.Context  # a copy of its submitter's
+    leaves: list[Any]
+    containers: pytree.TreeSpec
 
-    def arguments(self) -> Arguments:
-        """Its arguments, with values in place of handles, whose tasks must be issued."""
-        kwargs = {name: _value(arg) for name, arg in self.kwargs.items()}
-        return tuple(_value(arg) for arg in self.args), kwargs
+    def value(self) -> Any:
+        """The argument with values in place of handles, whose tasks must be issued."""
+        values = [each.issued.value() if isinstance(each, Handle) else each for each in self.leaves]
+        return pytree.tree_unflatten(values, self.containers)
 
-    def call(self, arguments: Arguments) -> T:
-        """Run it in the calling thread, on its current streams."""
-        args, kwargs = arguments
-        use_on_current_streams((arguments, self.captured))
-        with self.modes, annotate(self.handle.name):
-            return self.context.run(self.fn, *args, **kwargs)
+
+class Submission(Generic[T]):
+    """A task, what it has to wait for, and what holds where it was submitted.
+
+    Attributes:
+        handle: Its handle.
+        after: The tasks that it waits for, on any lane.
+        ready: Events after what its submitter had queued on GPUs that it uses.
+    """
+
+    def __init__(
+        self,
+        handle: Handle[T],
+        fn: Callable[..., T],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        after: tuple[Handle[Any], ...],
+    ) -> None:
+        self.handle = handle
+        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._modes, self._context = caller_modes(), contextvars.copy_context()
+        self._captured = tuple(cuda_tensors(reached_by(fn)))  # without being given them
+        leaves = pytree.tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        gpus = {tensor.device for tensor in (*self._captured, *tensors) if tensor.is_cuda}
+        if handle.device.type == "cuda":
+            self._modes = self._modes._replace(gpu=handle.device.index)
+            gpus.add(handle.device)
+        self.ready = _queued_work(gpus)
+        given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
+        self.after = (*after, *given)
+        if given:
+            self._args = tuple(map(_awaiting, args))
+            self._kwargs = {name: _awaiting(arg) for name, arg in kwargs.items()}
+
+    def call(self) -> T:
+        """Run it in the calling thread, on its current streams; what it waits for is issued."""
+        args = [_value(arg) for arg in self._args]
+        kwargs = {name: _value(arg) for name, arg in self._kwargs.items()}
+        use_on_current_streams((args, kwargs, self._captured))
+        with annotate(self.handle.name):
+            value: T = self._modes.call(self._context.run, self._fn, *args, **kwargs)
+        return value
+
+    def wait_for_dependencies(self) -> None:
+        """Wait until what the task waits for is issued; no longer than until it is dropped."""
+        for before in self.after:
+            if not self.handle.issued.dropped():
+                before.wait_until_issued()
 
     def require_dependencies(self) -> None:
         """Refuse to run without what the task waits for."""
@@ -63,23 +97,37 @@ def reached_by(fn: Callable[..., Any]) -> list[object]:
     >>> reached_by(lambda y=[3]: x + y[0])
     [([3],), tensor(5)]
     """
-    found: list[object] = []
+    reached: list[object] = []
     if isinstance(fn, functools.partial):
-        found += [fn.args, fn.keywords, *reached_by(fn.func)]
+        reached += [fn.args, fn.keywords, *reached_by(fn.func)]
     bound_to = getattr(fn, "__self__", None)
     if isinstance(bound_to, torch.Tensor):
-        found.append(bound_to)
+        reached.append(bound_to)
     fn = inspect.unwrap(getattr(fn, "__func__", fn))
     if inspect.isfunction(fn):
-        found += [each for each in (fn.__defaults__, fn.__kwdefaults__) if each]
+        reached += [defaults for defaults in (fn.__defaults__, fn.__kwdefaults__) if defaults]
         for cell in fn.__closure__ or ():
             with contextlib.suppress(ValueError):  # a cell may be empty still
-                found.append(cell.cell_contents)
+                reached.append(cell.cell_contents)
         named = (fn.__globals__.get(name) for name in fn.__code__.co_names)
-        found += [each for each in named if isinstance(each, torch.Tensor)]
-    return found
+        reached += [value for value in named if isinstance(value, torch.Tensor)]
+    return reached
 
 
 def _value(argument: Any) -> Any:
-    """The value of a handle whose task is issued; anything else as it is."""
-    return argument.issued.value() if isinstance(argument, Handle) else argument
+    return argument.value() if isinstance(argument, Awaiting) else argument
+
+
+def _awaiting(argument: Any) -> Any:
+    """An argument as a task keeps it; it holds no handle outside of an `Awaiting`."""
+    leaves, containers = pytree.tree_flatten(argument)
+    holds_handle = any(isinstance(leaf, Handle) for leaf in leaves)
+    return Awaiting(leaves, containers) if holds_handle else argument
+
+
+def _queued_work(gpus: Iterable[torch.device]) -> dict[torch.device, torch.cuda.Event]:
+    """An event after what the calling thread has queued on each GPU, where that is not done."""
+    streams = {device: torch.cuda.current_stream(device) for device in gpus}
+    return {
+        device: stream.record_event() for device, stream in streams.items() if not stream.query()
+    }
