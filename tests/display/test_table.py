@@ -10,8 +10,7 @@ import pytest
 from autopar.display.format import figures, like, unit_of
 from autopar.display.origin import badge, short_names
 from autopar.display.table import Table, against_goals, compare, tabulate
-from autopar.timing.limit import limits_of
-from autopar.timing.measurement import Measurement
+from autopar.timing.measurement import Measurement, limits_of
 
 LIVE = "this machine: CPU, 2 threads, torch 2.13.0"
 RECORDED = "recorded on 2 x NVIDIA H200, 2026-11-21, torch 2.11.0"

@@ -129,3 +129,18 @@ def test_a_command_that_does_not_run_it_is_told():
     under = [sys.executable, "-c", "print('no device')"]
     with pytest.raises(RuntimeError, match=r"(?s)noisy failed .*exit 0.*no device"):
         in_fresh_process(noisy, under=under)
+
+
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda: 1, "fn is a lambda"),
+        (len, "fn is of type builtin_function"),
+        (3, "fn is of type int"),
+    ],
+)
+def test_a_function_without_a_source_of_its_own_is_refused(fn, what):
+    with pytest.raises(TypeError, match=f"{what}.*; expected a function that is written with def"):
+        in_fresh_process(fn)
+    with pytest.raises(TypeError, match=what.replace("fn", "uses")):
+        in_fresh_process(noisy, uses=(fn,))

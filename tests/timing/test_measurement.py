@@ -56,7 +56,13 @@ def test_refuses_a_label_that_names_nothing(label):
 
 @pytest.mark.parametrize(
     ("parts_s", "together_s", "share"),
-    [([4, 1], 5, 0.0), ([4, 1], 4, 1.0), ([2, 2, 2], 4, 0.5), ([4, 1], 3, 2.0), ([4, 1], 6, -1.0)],
+    [
+        ([4, 1], 5, 0.0),
+        ([4, 1], 4, 1.0),
+        ([2, 2, 2], 4, 0.5),
+        ([4, 1], 3.75, 1.25),
+        ([4, 1], 6, -1.0),
+    ],
 )
 def test_hidden_share(parts_s, together_s, share):
     assert hidden_share(iter(parts_s), together_s) == share
@@ -66,6 +72,24 @@ def test_hidden_share(parts_s, together_s, share):
 def test_one_part_can_hide_behind_nothing(parts_s):
     with pytest.raises(ValueError, match=re.escape(f"parts_s is {parts_s}; expected")):
         hidden_share(parts_s, 1.0)
+
+
+@pytest.mark.parametrize("together_s", [3.5, 0.0, -1.0, math.nan])
+def test_together_takes_no_less_than_the_longest_part_but_for_noise(together_s):
+    with pytest.raises(ValueError, match=f"together_s is {together_s}, .* alone 4.*same work"):
+        hidden_share([4, 1], together_s)
+
+
+@pytest.mark.parametrize("argument", ["flops", "size_bytes"])
+@pytest.mark.parametrize("amount", [-1, math.nan, math.inf, "1e9"])
+def test_refuses_amounts_of_work_that_cannot_be(argument, amount):
+    with pytest.raises(ValueError, match=f"{argument} is {amount!r}; expected .*not negative"):
+        Measurement("work", (1, 1, 1), **{argument: amount})
+
+
+def test_it_says_itself_in_one_line():
+    many = Measurement("products", [0.001] * 500, origin="here")
+    assert repr(many) == "<Measurement: products, median 1.000 ms, samples 500, here>"
 
 
 @pytest.mark.parametrize(

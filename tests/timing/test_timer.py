@@ -42,6 +42,7 @@ NAMED = [
     (None, ["all"]),
     ([GPU], [(GPU,)]),
     (("cuda:1", "cpu"), [(GPU, cpu())]),
+    ("cuda:1", [(GPU,)]),
     ((), []),
 ]
 
@@ -125,11 +126,40 @@ def test_the_garbage_collector_rests_inside_the_clock_only(monkeypatch, collecti
         ({"repeats": 2}, "at least 3 repeats"),
         ({"warmup": -1}, "no negative warm-up"),
         ({"devices": ["cuda:99"]}, "cuda:99"),
+        ({"devices": "cuda:99"}, "cuda:99"),
+        ({"repeats": 5.5}, "repeats is 5.5; expected a whole number"),
+        ({"warmup": True}, "warmup is True; expected a whole number"),
+        ({"calls": 0}, "calls is 0; expected a whole number, at least 1"),
+        ({"flops": -1.0}, "flops is -1.0; expected .*not negative"),
+        ({"size_bytes": -1}, "size_bytes is -1; expected .*not negative"),
     ],
 )
 def test_refuses_before_running_anything(changes, match):
     with pytest.raises(ValueError, match=match):
         measure(lambda: pytest.fail("it ran"), **{"label": "work", **changes})
+
+
+@pytest.mark.parametrize("argument", ["fn", "setup"])
+def test_what_cannot_be_called_is_named(argument):
+    given = {"fn": lambda: pytest.fail("it ran"), argument: torch.ones(2)}
+    with pytest.raises(TypeError, match=rf"{argument} is of type Tensor.*measure\(lambda: x @ x"):
+        measure(given.pop("fn"), label="work", **given)
+
+
+def test_several_calls_are_one_sample_of_the_time_of_one(log):
+    measured = measure(
+        lambda: log.append("fn"),
+        label="work",
+        devices=(),
+        warmup=1,
+        repeats=3,
+        calls=4,
+        setup=lambda: log.append("setup"),
+        flops=2e12,
+    )
+    assert log == ["setup", "all", "clock", *["fn"] * 4, "clock", "all"] * 4
+    assert measured.values_s == (0.25,) * 3
+    assert measured.tflops_per_s == 8.0
 
 
 def test_origin_names_the_processors_waited_for(monkeypatch):
@@ -178,9 +208,23 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
         ({"repeats": 2}, "at least 3 repeats"),
         ({"flops": {"else": 1.0}}, r"flops has \['else'\]; expected labels of the ways: work"),
         ({"devices": ["cuda:99"]}, "cuda:99"),
+        ({"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*not negative"),
+        ({"ways": {}}, "ways is empty; expected at least one label -> work"),
     ],
 )
 def test_in_turn_refuses_before_running_anything(changes, match):
     ways = {"work": lambda: pytest.fail("it ran")}
     with pytest.raises(ValueError, match=match):
         measure_in_turn(**{"ways": ways, **changes})
+
+
+@pytest.mark.parametrize(
+    ("ways", "match"),
+    [
+        ([int], "ways is of type list; expected label -> work.*measure_in_turn"),
+        ({"one": int, "other": torch.ones(2)}, r"ways\['other'\] is of type Tensor"),
+    ],
+)
+def test_in_turn_names_what_is_no_work(ways, match):
+    with pytest.raises(TypeError, match=match):
+        measure_in_turn(ways)

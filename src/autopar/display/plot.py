@@ -17,8 +17,7 @@ from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import by_kind, by_lane
 from autopar.timeline.span import Timeline
-from autopar.timing.limit import Limit, check_limit, limits_of
-from autopar.timing.measurement import Measurement, format_seconds
+from autopar.timing.measurement import Limit, Measurement, check_limit, format_seconds, limits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from autopar.display.format import NOTHING, figures, like, percent
 from autopar.display.origin import badge, origins_of, short_names
-from autopar.timing.limit import Limit, limits_of, require_label
-from autopar.timing.measurement import Measurement, format_seconds
+from autopar.timing.measurement import Limit, Measurement, format_seconds, limits_of, require_label
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 

@@ -54,6 +54,7 @@ def in_fresh_process(
         under: A command that runs the interpreter, such as `nsys profile` with its options.
 
     Raises:
+        TypeError: `fn`, or one of `uses`, is not a function with a name and a source.
         RuntimeError: The process failed; the message has the end of what it printed.
 
     >>> def doubled(x):
@@ -61,6 +62,9 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
+    _check_source("fn", fn)
+    for used in uses:
+        _check_source("uses", used)
     sources = {name: text for each in (*uses, fn) for name, text in _sources(each).items()}
     program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
     path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
@@ -80,6 +84,17 @@ def in_fresh_process(
             msg = f"{fn.__name__} failed in a process of its own (exit {done.returncode}):\n{said}"
             raise RuntimeError(msg)
         return json.loads(returned.read_text(encoding="utf-8"))
+
+
+def _check_source(argument: str, fn: Callable[..., Any]) -> None:
+    own = inspect.unwrap(fn) if callable(fn) else fn
+    if not isinstance(own, FunctionType) or own.__name__ == "<lambda>":
+        what = "a lambda" if isinstance(own, FunctionType) else f"of type {type(fn).__name__}"
+        msg = (
+            f"{argument} is {what}; expected a function that is written with def, so that the new "
+            f"process can be given its source. Define it, and pass its name."
+        )
+        raise TypeError(msg)
 
 
 def _sources(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:

@@ -1,17 +1,20 @@
-"""Measurement: raw seconds under a label, and the statistics derived from them."""
+"""Measurement: raw seconds under a label, the statistics derived from them, and their limits."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
+
+Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label, or none
 
 MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
 _NOISY_SPREAD = 0.10  # IQR over median; torch.utils.benchmark warns from the same 10 % on
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Measurement:
     """Raw samples of one piece of work; every statistic is derived from them.
 
@@ -23,12 +26,14 @@ class Measurement:
         origin: Where and when this was measured, in words.
 
     Raises:
-        ValueError: An empty label, fewer than three samples, or a sample that is not a
-            positive finite number.
+        ValueError: An empty label, fewer than three samples, a sample that is not a positive
+            finite number, or a negative amount.
 
     >>> products = Measurement("10 products", (2.0, 1.0, 3.0), flops=4e12)
-    >>> products.median_s, products.iqr_s, products.tflops_per_s
-    (2.0, 1.0, 2.0)
+    >>> products.iqr_s, products.tflops_per_s
+    (1.0, 2.0)
+    >>> products
+    <Measurement: 10 products, median 2.000 s, samples 3>
     """
 
     label: str
@@ -39,6 +44,8 @@ class Measurement:
 
     def __post_init__(self) -> None:
         check_label(self.label)
+        check_amount("flops", self.flops)
+        check_amount("size_bytes", self.size_bytes)
         object.__setattr__(self, "values_s", tuple(float(value) for value in self.values_s))
         if len(self.values_s) < MIN_SAMPLES:
             msg = (
@@ -102,6 +109,10 @@ class Measurement:
         """How many times faster this is than `other`, by medians."""
         return other.median_s / self.median_s
 
+    def __repr__(self) -> str:
+        median, where = format_seconds(self.median_s), f", {self.origin}" if self.origin else ""
+        return f"<Measurement: {self.label}, median {median}, samples {len(self.values_s)}{where}>"
+
     def __str__(self) -> str:
         warning = f" ({self.warning})" if self.warning else ""
         return f"{self.label}: {format_seconds(self.median_s)}{warning}"
@@ -110,15 +121,16 @@ class Measurement:
 def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     """Share of what overlap could save that was saved, from wall-clock times.
 
-    0 is serial, 1 is the best possible: all but the longest part cost nothing. Outside of that,
-    the runs did not do the same work.
+    0 is serial, 1 is the best possible: all but the longest part cost nothing. Noise may carry it
+    a little beyond; below 0 is slower than serial.
 
     Args:
         parts_s: Times of the parts alone, in seconds; at least two.
         together_s: Time of all of them run together, in seconds.
 
     Raises:
-        ValueError: Fewer than two parts, or one that takes no time.
+        ValueError: Fewer than two parts, one that takes no time, or a time together that is less
+            than the longest part takes alone, by more than noise.
 
     >>> hidden_share([4.0, 1.0], 4.25)
     0.75
@@ -126,6 +138,13 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     parts = list(parts_s)
     if len(parts) < 2 or min(parts) <= 0:
         msg = f"parts_s is {parts}; expected the times of two or more parts, all above zero"
+        raise ValueError(msg)
+    if not together_s >= (1 - _NOISY_SPREAD) * max(parts):  # also catches NaN
+        msg = (
+            f"together_s is {together_s!r}, and the longest of parts_s alone {max(parts)!r}; "
+            f"expected no less together than alone. The runs did not do the same work, or the "
+            f"clock did not wait for all of it: name every device in measure(..., devices=)."
+        )
         raise ValueError(msg)
     return (sum(parts) - together_s) / (sum(parts) - max(parts))
 
@@ -138,6 +157,65 @@ def check_label(label: str) -> None:
     """
     if not isinstance(label, str) or not label.strip():
         msg = f"label is {label!r}; expected a few words. Say what is measured, as in 'GPU1 alone'."
+        raise ValueError(msg)
+
+
+def check_amount(argument: str, amount: float | None) -> None:
+    """Refuse an amount of work from which no rate can be computed.
+
+    Raises:
+        ValueError: It is neither None nor a finite number of zero or more.
+    """
+    if amount is not None and not (isinstance(amount, Real) and 0 <= amount < math.inf):
+        msg = (
+            f"{argument} is {amount!r}; expected what one call does, finite and not negative. "
+            f"Leave it out if no rate is wanted."
+        )
+        raise ValueError(msg)
+
+
+def check_limit(limit_s: float, argument: str = "limit_s") -> float:
+    """Refuse a limit that no time can be held against.
+
+    Raises:
+        ValueError: It is not a finite number above zero.
+    """
+    if not isinstance(limit_s, Real) or not 0 < limit_s < math.inf:
+        msg = (
+            f"{argument} is {limit_s!r}; expected seconds, finite and above zero. Compute it from "
+            f"the work and a known peak rate, or leave it out."
+        )
+        raise ValueError(msg)
+    return float(limit_s)
+
+
+def limits_of(labels: Sequence[str], limit_s: Limit) -> tuple[float | None, ...]:
+    """The limit for each label in seconds, None where it has none.
+
+    Raises:
+        ValueError: A limit is not a finite number above zero, or is for a label not there.
+
+    >>> limits_of(["serial", "overlapped"], {"overlapped": 0.131})
+    (None, 0.131)
+    """
+    if not isinstance(limit_s, Mapping):
+        return (None if limit_s is None else check_limit(limit_s),) * len(labels)
+    checked = {}
+    for label, limit in limit_s.items():
+        require_label("limit_s", label, labels)
+        checked[label] = check_limit(limit, f"limit_s[{label!r}]")
+    return tuple(checked.get(label) for label in labels)
+
+
+def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
+    """Refuse a label under which nothing was measured.
+
+    Raises:
+        ValueError: It is none of `labels`; the message lists them.
+    """
+    if label not in labels:
+        known = ", ".join(repr(one) for one in dict.fromkeys(labels))
+        msg = f"{argument} names {label!r}, under which nothing was measured; expected {known}."
         raise ValueError(msg)
 
 

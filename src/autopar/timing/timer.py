@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from numbers import Integral
 from types import TracebackType
 
 import torch
 
 from autopar.device import present, synchronize
 from autopar.machine import processor_names
-from autopar.timing.measurement import MIN_SAMPLES, Measurement, check_label
+from autopar.timing.measurement import MIN_SAMPLES, Measurement, check_amount, check_label
 from autopar.timing.progress import progress
 
-Devices = Iterable[torch.device | str | int]
+Device = torch.device | str | int
+Devices = Device | Iterable[Device]
 
 
 class Timer:
@@ -64,7 +67,8 @@ class Benchmark:
 
     Args:
         description: Printed before the time.
-        devices: Devices to wait for; all if not given; with `()` none, which times the issuing.
+        devices: A device or several to wait for; all if not given; with `()` none, which times the
+            issuing.
 
     Raises:
         ValueError: A device that is not on this machine.
@@ -100,6 +104,7 @@ def measure(
     devices: Devices | None = None,
     warmup: int = 3,
     repeats: int = 20,
+    calls: int = 1,
     setup: Callable[[], object] | None = None,
     flops: float | None = None,
     size_bytes: float | None = None,
@@ -113,28 +118,32 @@ def measure(
     Args:
         fn: The work; called without arguments.
         label: Its name in tables and figures.
-        devices: Devices to wait for before the last reading; all if not given; with `()` none,
-            which times the issuing.
-        warmup: Calls before the first sample.
+        devices: A device or several to wait for before the last reading; all if not given; with
+            `()` none, which times the issuing.
+        warmup: Samples to take and drop first.
         repeats: Samples, at least three.
-        setup: Called before each call of `fn`, outside the clock.
+        calls: Calls of `fn` in each sample, for work of microseconds. The sample is the time of
+            one call, their mean; what the calls return is freed inside the clock.
+        setup: Called before each sample, outside the clock.
         flops: Floating-point operations of one call, for a rate.
         size_bytes: Bytes that one call moves, for a bandwidth.
 
     Raises:
-        ValueError: An empty label, too few repeats, a negative warm-up, a device not here.
+        TypeError: `fn` or `setup` can't be called.
+        ValueError: An empty label, too few repeats or calls, a negative warm-up or amount, a
+            device not here.
     """
     check_label(label)
-    _check_counts(repeats, warmup)
-    waited = _present(devices)
-    values_s = []
-    for i in progress(range(-warmup, repeats), label):
-        if setup is not None:
-            setup()
-        sample_s = _sample(fn, waited)
-        if i >= 0:
-            values_s.append(sample_s)
-    return Measurement(label, tuple(values_s), flops, size_bytes, _origin(waited))
+    _check_work("fn", fn)
+    if setup is not None:
+        _check_work("setup", setup)
+    _check_count("calls", calls, 1, "at least 1 in each sample")
+    check_amount("flops", flops)
+    check_amount("size_bytes", size_bytes)
+    work = fn if calls == 1 else functools.partial(_call, fn, calls)
+    samples_s, origin = _in_rounds({label: work}, label, devices, warmup, repeats, setup)
+    values_s = tuple(sample_s / calls for sample_s in samples_s[label])
+    return Measurement(label, values_s, flops, size_bytes, origin)
 
 
 def measure_in_turn(
@@ -161,26 +170,56 @@ def measure_in_turn(
         A measurement for each way, in order.
 
     Raises:
-        ValueError: As `measure` does, or `flops` for a way that is not there.
+        TypeError: `ways` is no mapping, or has something that can't be called.
+        ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
     """
-    for label in ways:
+    if not isinstance(ways, Mapping):
+        msg = (
+            f"ways is of type {type(ways).__name__}; expected label -> work. Give each way a "
+            f"label, as in measure_in_turn({{'serial': serial, 'overlapped': overlapped}})."
+        )
+        raise TypeError(msg)
+    if not ways:
+        msg = "ways is empty; expected at least one label -> work, to be measured in turn."
+        raise ValueError(msg)
+    for label, way in ways.items():
         check_label(label)
-    _check_counts(repeats, warmup)
+        _check_work(f"ways[{label!r}]", way)
     flops = flops or {}
     if unknown := set(flops) - set(ways):
         msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
         raise ValueError(msg)
+    for label, amount in flops.items():
+        check_amount(f"flops[{label!r}]", amount)
+    samples_s, origin = _in_rounds(ways, "rounds", devices, warmup, repeats)
+    return tuple(
+        Measurement(label, tuple(values_s), flops.get(label), origin=origin)
+        for label, values_s in samples_s.items()
+    )
+
+
+def _in_rounds(
+    ways: Mapping[str, Callable[[], object]],
+    title: str,
+    devices: Devices | None,
+    warmup: int,
+    repeats: int,
+    setup: Callable[[], object] | None = None,
+) -> tuple[dict[str, list[float]], str]:
+    """Samples of each way, one in every round after the warm-up, and where they were taken."""
+    least = f"at least {MIN_SAMPLES} repeats, so that there is a spread"
+    _check_count("repeats", repeats, MIN_SAMPLES, least)
+    _check_count("warmup", warmup, 0, "no negative warm-up")
     waited = _present(devices)
-    values_s: dict[str, list[float]] = {label: [] for label in ways}
-    for i in progress(range(-warmup, repeats), "rounds"):
+    samples_s: dict[str, list[float]] = {label: [] for label in ways}
+    for i in progress(range(-warmup, repeats), title):
         for label, way in ways.items():
+            if setup is not None:
+                setup()
             sample_s = _sample(way, waited)
             if i >= 0:
-                values_s[label].append(sample_s)
-    return tuple(
-        Measurement(label, tuple(taken_s), flops.get(label), origin=_origin(waited))
-        for label, taken_s in values_s.items()
-    )
+                samples_s[label].append(sample_s)
+    return samples_s, f"measured live on {processor_names(waited)}"
 
 
 def _sample(fn: Callable[[], object], devices: list[torch.device] | None) -> float:
@@ -201,21 +240,31 @@ def _sample(fn: Callable[[], object], devices: list[torch.device] | None) -> flo
     return elapsed_s
 
 
-def _check_counts(repeats: int, warmup: int) -> None:
-    if repeats < MIN_SAMPLES or warmup < 0:
+def _call(fn: Callable[[], object], calls: int) -> None:
+    for _ in itertools.repeat(None, calls):  # the least that a loop takes
+        fn()
+
+
+def _check_work(argument: str, work: object) -> None:
+    if not callable(work):
         msg = (
-            f"repeats is {repeats} and warmup {warmup}; expected at least {MIN_SAMPLES} repeats, "
-            f"so that there is a spread, and no negative warm-up."
+            f"{argument} is of type {type(work).__name__}, which can't be called; expected a "
+            f"function of no arguments. Wrap the work: measure(lambda: x @ x, label='product')."
         )
+        raise TypeError(msg)
+
+
+def _check_count(argument: str, count: int, least: int, expected: str) -> None:
+    if not isinstance(count, Integral) or isinstance(count, bool) or count < least:
+        msg = f"{argument} is {count!r}; expected a whole number, {expected}."
         raise ValueError(msg)
 
 
 def _present(devices: Devices | None) -> list[torch.device] | None:
-    return None if devices is None else [present(device) for device in devices]
-
-
-def _origin(devices: list[torch.device] | None) -> str:
-    return f"measured live on {processor_names(devices)}"
+    if devices is None:
+        return None
+    several = [devices] if isinstance(devices, (torch.device, str, int)) else devices
+    return [present(device) for device in several]
 
 
 def _wait(devices: list[torch.device] | None) -> None:
