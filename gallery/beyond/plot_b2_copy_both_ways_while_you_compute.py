@@ -128,6 +128,7 @@ ap.show(
         gpu.measurements,
         limit_s=limits,
         baseline=LOOP,
+        parts=(COMPUTE, TO_HOST, BOTH_WAYS),
         caption=f"{count} matrices of 64 MB there, multiplied, and back",
     )
 )
@@ -284,8 +285,9 @@ ap.show(ap.compare(here.measurements, caption="Copy, multiply, copy, on the CPU"
 # %%
 # When this does not help
 # -----------------------
-# On a CPU copies cost next to nothing and nobody else can make them, so there is nothing to win:
-# the pipeline adds copies of its own, and may lose. On a GPU the longest of the three decides:
+# On a CPU a lane's thread makes the copies, on a core that could compute, and they are short beside
+# the products: all that can be won is their time, and what the pipeline takes for itself may be
+# more. On a GPU the longest of the three decides:
 # once copies are longer than products, a faster kernel gains nothing, and fewer bytes do. Results
 # in fresh ordinary memory are slower than any of this: the system clears every page first, so give
 # `out`, or `pin=True`.

@@ -157,7 +157,7 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 caption = f"{WIDE['epochs']} epochs of {WIDE['batches']} batches, computing longer than copying"
-ap.show(ap.compare(wide.measurements, baseline=THERE, caption=caption))
+ap.show(ap.compare(wide.measurements, baseline=THERE, parts=[COPIES], caption=caption))
 
 # %%
 # The claims. *Saved* is a share of the copies' time, alone and pinned.

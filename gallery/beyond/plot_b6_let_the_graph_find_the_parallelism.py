@@ -21,6 +21,7 @@ on the block and on the towers. Where there is nothing to find, it loses little.
 
 import itertools
 import re
+import warnings
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -109,7 +110,7 @@ for name, graph in (("block", of_block), ("towers", of_towers)):
     made = on_branches(graph)
     kernels, longest = sum(job.cost_s for job in made.jobs), made.makespan_s
     print(f"{name}: {kernels:.0f} kernels, the longest chain has {longest:.0f}:", end=" ")
-    print(f"{kernels / longest:.2f} x at best")
+    print(f"{kernels / longest:.2f} x if all took as long")
 
 # %%
 # The ways
@@ -145,7 +146,9 @@ def compiled(fn, inputs, expected):
 
     timer = ap.Timer()
     try:
-        with config.patch(compile_threads=1):  # no processes that stay, and disturb what is timed
+        with config.patch(compile_threads=1), warnings.catch_warnings():
+            # No processes that stay, and disturb what is timed; no advice to use other numbers.
+            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
             quick = torch.compile(fn, mode="reduce-overhead")
             results = [quick(*inputs).clone() for _ in range(3)]  # from the second call on a graph
         away = (results[-1] - expected).abs().max() / expected.abs().max()
@@ -227,7 +230,8 @@ def table(record, caption):
     paths = [each for label, each in record.measurements.items() if label.startswith("path")]
     limits = dict.fromkeys((CHAIN, BRANCHES), max(each.min_s for each in paths))
     calls = {label: each for label, each in record.measurements.items() if label not in TRIALS}
-    return ap.compare(calls, limit_s=limits, baseline=CHAIN, caption=caption)
+    parts = [path.label for path in paths]
+    return ap.compare(calls, limit_s=limits, baseline=CHAIN, parts=parts, caption=caption)
 
 
 in_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)

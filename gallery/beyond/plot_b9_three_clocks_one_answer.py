@@ -274,7 +274,8 @@ ap.show_timelines(
 # On this machine
 # ---------------
 # On a CPU there are two of these clocks: the wall clock, and the range in the profiler's trace. The
-# operators run where they are called, so both see the same, and what the profiler adds.
+# range is begun before the wall clock is read and ended after, so it has both readings in it, and
+# what the profiler takes to note the range itself. That does not grow with the work.
 
 
 def on_this_cpu(counts, size, rounds):

@@ -106,15 +106,16 @@ def one_device(count, sizes, streams, seen):
 # %%
 # Predict
 # -------
-# A GPU computes a product in blocks, each on one multiprocessor. Where a product has fewer blocks
-# than the GPU has multiprocessors, others' blocks find room beside it. Into how many blocks it is
-# cut is the library's choice; :doc:`exercise 4 <plot_x4_verify_with_nsight>` counts them. What no
-# way beats is the arithmetic. So small products have much to gain, and large ones next to nothing.
+# A GPU computes a product in blocks, of which each multiprocessor holds several at a time. Where a
+# product's blocks are less than one *wave*, fewer than the whole GPU holds, others' find room
+# beside them: :doc:`exercise 4 <plot_x4_verify_with_nsight>` asks Nsight Compute for the waves. So
+# small products should have much to gain, and large ones next to nothing. How much of a gain is
+# this room, and how much the time that each kernel takes to begin and to end, is not told here.
 #
 # How long?
 # ---------
-# The limit is a product's arithmetic at the best rate that any way has reached at any size. The
-# chain's time over the limit is the most that branches can gain.
+# Beside the times stands what a product's arithmetic takes at the best rate that any way has
+# reached at any size. The chain's time over it is what branches would gain at that rate.
 
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=BOOK)
 sizes, streams, count = BOOK["sizes"], BOOK["streams"], BOOK["count"]
@@ -127,13 +128,14 @@ for size in sizes:
     each_s[size] = [one_s, several_s, chain_s, branches_s]
     by_streams[size], by_branches[size] = one_s / several_s, chain_s / branches_s
 rate = max(flops(size) / min(times_s) for size, times_s in each_s.items())
-at_most = {size: times_s[2] / (flops(size) / rate) for size, times_s in each_s.items()}
+at_rate = {size: times_s[2] / (flops(size) / rate) for size, times_s in each_s.items()}
 rows = []
 for size, times_s in each_s.items():
     times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s, flops(size) / rate)]
-    gains = by_streams[size], by_branches[size], at_most[size]
+    gains = by_streams[size], by_branches[size], at_rate[size]
     rows.append([f"{size}", *times, *(f"{each:.2f} x" for each in gains)])
-headers = ["side", *EAGER, *GRAPHS, "limit", "streams gain", "branches gain", "at most"]
+headers = ["side", *EAGER, *GRAPHS, "at the best rate"]
+headers += ["streams gain", "branches gain", "at that rate"]
 note = "Streams gain over one stream; branches of a CUDA graph gain over its chain."
 caption = f"Microseconds for one of {count} products, {streams} streams"
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=[note]))
@@ -141,12 +143,12 @@ ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=[no
 # %%
 # See it
 # ------
-# What each way gains over its serial twin, and what branches could gain at most.
+# What each way gains over its serial twin, and what branches would gain at the best rate.
 
 figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
 ax.plot(sizes, by_streams.values(), "o-", label=f"{streams} streams")
 ax.plot(sizes, by_branches.values(), "s-", label="branches of a graph")
-ax.plot(sizes, at_most.values(), "--", color="0.4", label="branches at most")
+ax.plot(sizes, at_rate.values(), "--", color="0.4", label="branches at the best rate")
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="gain")
 ax.set_xticks(sizes, [str(size) for size in sizes])
 ax.set_yticks([0.5, 1, 2, 4, 8, 16, 32], ["0.5 x", *(f"{2**n} x" for n in range(6))])
@@ -159,9 +161,10 @@ ap.plot.show("x1_one_device")
 # %%
 # Did they run at once?
 # ---------------------
-# Time alone doesn't tell, the profiler's timelines do. The kernels' times added up, over the time
-# in which any of them ran, is how many ran at once. `busy` is the share of the whole in which any
-# ran.
+# The profiler's timelines show it, of runs under the profiler. It makes launches slower: where
+# these take the time, fewer kernels run at once in a timeline than do without it, and the gains
+# above tell more. The kernels' times added up, over the time in which any of them ran, is how many
+# ran at once. `busy` is the share of the whole in which any ran.
 
 
 def at_once(timeline):
@@ -229,8 +232,8 @@ print(f"Streams gain most at {most_streams}: {by_streams[most_streams]:.2f} x.")
 print(f"Branches gain most at {most_branches}: {by_branches[most_branches]:.2f} x.")
 
 # %%
-# Small products on several streams: the GPU is done with each before the host has launched the
-# next, so the streams take turns.
+# Small products on several streams, under the profiler: the GPU is done with each before the host
+# has launched the next, so the streams take turns.
 
 shown = {way: gpu.timelines[f"{small}, {way}"] for way in EAGER}
 together = at_once(shown[several])

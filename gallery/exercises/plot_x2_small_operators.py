@@ -23,6 +23,7 @@ inside each operator. The two figures show at which.
 import itertools
 import math
 import os
+from dataclasses import replace
 
 import matplotlib.pyplot as plt
 import torch
@@ -91,8 +92,8 @@ def on_gpu(count, sizes, streams):
 # Predict
 # -------
 # A small product leaves most multiprocessors idle. Branches can use them, until one product fills
-# the GPU by itself. What the host launches one by one gets no faster than it launches. The limit
-# is a product's arithmetic, at the best rate that any way reached at any size.
+# the GPU by itself. What the host launches one by one gets no faster than it launches. Beside the
+# times stands what a product's arithmetic takes at the best rate that any way reached at any size.
 
 gpu = ap.recorded(on_gpu, name="x2_on_gpu", parameters=GPU)
 count, sizes, flops = GPU["count"], GPU["sizes"], ap.workload.product_flops
@@ -109,7 +110,7 @@ rows = []
 for size, times_s in each_s.items():
     times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s.values(), flops(size) / rate)]
     rows.append([f"{size}", *times, f"{gain[size]:.2f} x"])
-headers = ["side", *EAGER, *GRAPHS, "limit", "branches gain"]
+headers = ["side", *EAGER, *GRAPHS, "at the best rate", "branches gain"]
 caption = f"Microseconds for one of {count} products on a GPU, {GPU['streams']} streams"
 notes = ["Graphs are timed on the GPU, without their one launch. The gain is over the chain."]
 ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=notes))
@@ -174,12 +175,14 @@ ap.show(
 # %%
 # See it
 # ------
-# At the left the eager ways are level: that is launching, whatever the size.
+# From each size to the next the arithmetic becomes eight times as much. Where a curve rises far
+# less, something else takes the time: launching, where products go one by one.
 
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for way, marker in zip(EAGER + GRAPHS, "osD^v", strict=True):
     ax.plot(sizes, [1e6 * each_s[size][way] for size in sizes], marker=marker, label=way)
-ax.plot(sizes, [1e6 * flops(size) / rate for size in sizes], "--", color="0.4", label="limit")
+at_rate_us = [1e6 * flops(size) / rate for size in sizes]
+ax.plot(sizes, at_rate_us, "--", color="0.4", label="at the best rate")
 if crossover:
     ax.axvline(crossover, color="0.6", linestyle=":", label="branches gain a tenth")
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="us for a product")
@@ -248,13 +251,14 @@ for size, _ in CPU:
 cores = {where: record.values["cores"] for where, record in records.items()}
 rows.append(["a probe", *(f"{cores[where]:.2f} x" for where in records for _ in WAYS)])
 notes = [
-    f"{where}: {record.values['lanes']:.0f} lanes, {record.hardware['cpu']}, "
-    f"{record.recorded_at[:10]}, torch {record.software['torch']}"
+    f"{where}: {record.values['lanes']:.0f} lanes, {record.hardware['cpu']}"
     for where, record in records.items()
 ]
 caption = "What many products on a CPU gain over one thread"
 about = "a probe: how many cores' worth of work it found in its moment; gains may be more"
-ap.show(ap.tabulate(["side", *found], rows, caption=caption, notes=[*notes, about]))
+origins = tuple(record.origin for record in records.values())
+table = ap.tabulate(["side", *found], rows, caption=caption, notes=[*notes, about])
+ap.show(replace(table, origins=origins))
 
 # %%
 # Lanes gain where an operator takes longer than handing it over, and all threads inside it where
@@ -296,7 +300,8 @@ for ax, where in zip(axes, records, strict=True):
     ax.minorticks_off()
 axes[0].set_ylabel("gain over one thread")
 axes[0].legend(fontsize="small")
-figure.suptitle("\n".join(notes), fontsize=7)
+said = (f"{where}: {origin}" for where, origin in zip(records, origins, strict=True))
+figure.suptitle("\n".join(said), fontsize=7)
 ap.plot.show("x2_on_cpu")
 
 # %%

@@ -26,6 +26,7 @@ import autopar as ap
 BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}
 HERE = {"count": 12, "size": 512, "cpu_count": 12, "cpu_size": 448}
 PRODUCTS, COPIES, ON_CPU = "products on the GPU", "copies to the host", "products on the CPU"
+FIRST_LANE, LAST_LANE = "products on the first lane", "products on the last lane"
 SERIAL, ONE_STREAM, AT_ONCE = "one after another", "CPU lane, one stream", "CPU lane, pipeline"
 
 
@@ -222,9 +223,9 @@ ap.show(
 # %%
 # On this machine
 # ---------------
-# Without a GPU, one CPU lane plays its part, another makes the copies, and a third is the CPU's.
-# The first and the last want a core each. The estimate is the longer of the two; where cores are
-# two hardware threads of one, the last column tells.
+# Three CPU lanes play the three parts: the first has the products that are copied, the second the
+# copies, the last the other products. The first and the last want a core each. The estimate is the
+# longer of the two; where cores are two hardware threads of one, the last column tells.
 
 
 def three_lanes(count, size, cpu_count, cpu_size):
@@ -232,26 +233,26 @@ def three_lanes(count, size, cpu_count, cpu_size):
     x, u = ap.workload.matrix(size), ap.workload.matrix(cpu_size)
     buffers = [torch.full((size, size), torch.nan) for _ in range(count)]
     with (
-        ap.cpu_lane(name="the GPU's part") as first,
+        ap.cpu_lane(name="first lane") as first,
         ap.cpu_lane(name="copies", kind="copy") as copies,
-        ap.cpu_lane(name="CPU lane") as lane,
+        ap.cpu_lane(name="last lane") as last,
     ):
 
         def results(handles):
             return [handle.result() for handle in handles]
 
         def at_once():
-            handles = on_lane(lane, u, cpu_count) + on_lane(first, x, count)
+            handles = on_lane(last, u, cpu_count) + on_lane(first, x, count)
             pairs = zip(buffers, handles[cpu_count:], strict=True)
             return handles + [copies.submit(to.copy_, each, name="copy") for to, each in pairs]
 
         ways = {
-            PRODUCTS: lambda: results(on_lane(first, x, count)),
-            ON_CPU: lambda: results(on_lane(lane, u, cpu_count)),
+            FIRST_LANE: lambda: results(on_lane(first, x, count)),
+            LAST_LANE: lambda: results(on_lane(last, u, cpu_count)),
             "on three lanes": lambda: results(at_once()),
         }
-        products = ways[PRODUCTS]()
-        expected = ways[ON_CPU]() + products + products
+        products = ways[FIRST_LANE]()
+        expected = ways[LAST_LANE]() + products + products
         checks = {"equal": ap.workload.equal(ways["on three lanes"](), expected)}
         measurements = ap.measure_in_turn(ways, repeats=9)
         timeline = ap.timeline_of_handles(at_once())
@@ -259,13 +260,13 @@ def three_lanes(count, size, cpu_count, cpu_size):
 
 
 here = ap.observed(three_lanes, name="three CPU lanes", parameters=HERE)
-longer_s = max(here.measurements[part].min_s for part in (PRODUCTS, ON_CPU))
-here_at_once = beside(here.timelines["on three lanes"], "the GPU's part", "CPU lane")
+longer_s = max(here.measurements[part].min_s for part in (FIRST_LANE, LAST_LANE))
+here_at_once = beside(here.timelines["on three lanes"], "first lane", "last lane")
 estimate = {"limit_s": {"on three lanes": longer_s}, "limit_name": "estimate"}
 ap.show(
     ap.compare(here.measurements, caption="Three CPU lanes", **estimate),
     ap.claim(
-        "The GPU's part and the CPU's run at the same time on lanes.",
+        "Products on two of three CPU lanes run at the same time.",
         here.estimate(lambda _: here_at_once),  # of one timeline, so without an interval
         at_least=0.5,
         unit="%",
