@@ -15,7 +15,8 @@ import autopar
 from autopar.__main__ import _run, main
 from autopar.records.experiment import observed
 from autopar.records.gallery import scripts_of, shown_by
-from autopar.records.record import Findings, write_record
+from autopar.records.record import Findings
+from autopar.records.store import write_record
 from autopar.timing.measurement import Measurement
 
 

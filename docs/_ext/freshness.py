@@ -15,7 +15,7 @@ from jupyter_cache import get_cache
 from autopar.machine import describe
 from autopar.records.experiment import RECORD_TO
 from autopar.records.gallery import scripts_of, stale_records, unshown_records
-from autopar.records.record import FOLDER
+from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"

@@ -91,7 +91,7 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool, timeout_s: fl
     """Run each script in a process of its own, so that none warms a pool for another."""
     from autopar.device import num_gpus
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
-    from autopar.records.record import FOLDER
+    from autopar.records.store import FOLDER
 
     folder = to or FOLDER
     gallery = scripts_of(Path("gallery"))

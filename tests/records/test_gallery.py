@@ -9,7 +9,8 @@ import pytest
 from autopar.records import gallery
 from autopar.records.experiment import RECORD_TO, newest_record, observed
 from autopar.records.gallery import scripts_of, shown_by, stale_records, unshown_records
-from autopar.records.record import FOLDER, Findings, RecordError, newest_of, write_record
+from autopar.records.record import Findings, RecordError
+from autopar.records.store import FOLDER, newest_of, write_record
 from autopar.timing.measurement import Measurement
 
 _PAGE = '''
@@ -129,7 +130,7 @@ def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
 
 def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "scripts_of", lambda: scripts_of(tmp_path / "gallery"))
-    monkeypatch.setattr("autopar.records.record.FOLDER", records)
+    monkeypatch.setattr("autopar.records.store.FOLDER", records)
     assert newest_record("shown").experiment == "shown"
     page("(1, 1, 1)", "(1, 1, 2)")
     with pytest.raises(RecordError, match="shown.json: was measured with other code"):

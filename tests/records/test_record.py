@@ -16,7 +16,8 @@ import torch
 
 import autopar
 from autopar.records.experiment import RECORD_TO, newest_record, observed, recorded
-from autopar.records.record import Findings, RecordError, load_record, newest_of, write_record
+from autopar.records.record import Findings, RecordError
+from autopar.records.store import load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 

@@ -7,7 +7,8 @@ import torch
 
 from autopar.device import gpu
 from autopar.records.experiment import RECORD_TO, recorded
-from autopar.records.record import Findings, load_record
+from autopar.records.record import Findings
+from autopar.records.store import load_record
 from autopar.timing.measurement import Measurement
 from autopar.timing.timer import measure
 from autopar.traces.profiler import timeline_of

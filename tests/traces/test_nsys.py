@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from trace_files import write_nsys
 
-from autopar.records.record import FOLDER, load_record
+from autopar.records.store import FOLDER, load_record
 from autopar.traces.findings import findings_of
 from autopar.traces.read import read_evidence
 from autopar.traces.report import report_of

@@ -16,14 +16,8 @@ from autopar.display.show import RICH
 from autopar.machine import describe, processor_names
 from autopar.records.digest import code_digest
 from autopar.records.provenance import provenance
-from autopar.records.record import (
-    Findings,
-    Record,
-    RecordError,
-    newest_of,
-    with_origin,
-    write_record,
-)
+from autopar.records.record import Findings, Record, RecordError
+from autopar.records.store import newest_of, write_record
 from autopar.timing.measurement import check_label
 
 RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
@@ -53,7 +47,7 @@ def observed(
         raise RuntimeError(msg)
     processors = processor_names(None if gpus else [cpu()])
     description = describe()
-    record = Record(
+    return Record(
         experiment=name,
         parameters=dict(parameters),
         digest=_digest_here(experiment, parameters),
@@ -68,7 +62,6 @@ def observed(
         command=_command(experiment),
         live=True,
     )
-    return with_origin(record)
 
 
 def recorded(

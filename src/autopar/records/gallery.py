@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from autopar.records.digest import script_digest
-from autopar.records.record import RecordError, newest_of
+from autopar.records.record import RecordError
+from autopar.records.store import newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "experiments exercises beyond"
