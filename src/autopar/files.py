@@ -13,6 +13,9 @@ def write_atomically(path: Path | str, content: str | bytes) -> None:
         OSError: The folder is not there or can't be written to; the old file is as it was.
     """
     path = Path(path)
+    if not path.parent.is_dir():
+        msg = f"path is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first."
+        raise FileNotFoundError(msg)
     draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
         draft.write_bytes(content.encode() if isinstance(content, str) else content)

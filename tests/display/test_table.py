@@ -7,8 +7,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from autopar.display.format import figures, like, unit_of
-from autopar.display.origin import badge, short_names
+from autopar.display.format import badge, figures, like, short_origins, unit_of
 from autopar.display.table import Table, against_goals, compare, tabulate
 from autopar.timing.measurement import Measurement, limits_of
 
@@ -56,6 +55,12 @@ def test_a_limit_that_can_be_beaten_has_another_name() -> None:
     table = compare([serial], limit_s=0.2, limit_name="estimate")
     assert table.headers[-2:] == ("estimate", "estimate / time")
     assert column(table, "estimate / time") == ["105.8 %"]
+
+
+def test_a_time_below_its_limit_is_said_to_be_so() -> None:
+    beaten = "over 100 %: estimate beaten; no time is below a limit"
+    assert beaten in compare([serial, overlapped], limit_s=0.13).notes
+    assert beaten not in compare([serial, overlapped], limit_s=0.126).notes
 
 
 def test_columns_that_nobody_can_fill_are_left_out() -> None:
@@ -164,6 +169,8 @@ def test_unusable_measurements_are_refused() -> None:
         compare([serial], baseline="x")
     with pytest.raises(TypeError, match=r"contains 0\.1"):
         compare([0.1])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"measurements is <Measurement: serial.*compare\(\[it\]\)"):
+        compare(serial)  # type: ignore[arg-type]
 
 
 def test_parts_of_the_work_have_no_speed_up() -> None:
@@ -205,7 +212,7 @@ def test_limit_and_origin_and_unit_alone() -> None:
     assert limits_of(["a", "a"], {"a": 2}) == (2.0, 2.0)
     assert badge("<b>") == '<span class="autopar-live">&lt;b&gt;</span>'
     # The machine alone does not tell these apart.
-    assert short_names(["GPU, May", "GPU, June", ""]) == ["GPU, May", "GPU, June", "-"]
+    assert short_origins(["GPU, May", "GPU, June", ""]) == ["GPU, May", "GPU, June", "-"]
     assert unit_of(2e-6) == ("us", 1e-6)
     assert like(0.0, 0.1) == "0 ms"
     assert (figures(0.0), figures(12345.6)) == ("0", "12346")

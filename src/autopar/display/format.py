@@ -1,15 +1,17 @@
-"""Unit: how figures and names are written: times, numbers, shares, and text from anyone's files."""
+"""Format: how times, numbers, names and origins are written, wherever they are shown."""
 
 from __future__ import annotations
 
-import math
+import html
 import re
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
+from autopar.timing.measurement import figures as figures
 from autopar.timing.measurement import format_seconds as format_seconds
 
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-_MOST_DECIMALS = 3
 # What neither HTML nor XML may have in its text, and a terminal obeys.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"
@@ -34,7 +36,7 @@ def like(seconds: float, model_s: float) -> str:
     """
     unit, scale_s = unit_of(model_s)
     value = seconds / scale_s
-    return f"{value:.{1 if abs(value) >= 1 else decimals(value, 2)}f} {unit}"
+    return f"{value:.1f} {unit}" if abs(value) >= 1 else f"{figures(value, 2)} {unit}"
 
 
 def percent(part: float, whole: float = 1.0) -> str:
@@ -44,22 +46,6 @@ def percent(part: float, whole: float = 1.0) -> str:
     ('98.2 %', '25.0 %', '0.0 %')
     """
     return f"{100 * (part / whole) if whole else 0.0:.1f} %"
-
-
-def figures(value: float, count: int = 3) -> str:
-    """A number with `count` figures, none of them as an exponent.
-
-    >>> figures(611.73), figures(55.06), figures(0.0521)
-    ('612', '55.1', '0.052')
-    """
-    return f"{value:.{decimals(value, count)}f}"
-
-
-def decimals(value: float, count: int) -> int:
-    """How many decimals give a number `count` figures; at most three."""
-    if value == 0:
-        return 0
-    return min(_MOST_DECIMALS, max(0, count - 1 - math.floor(math.log10(abs(value)))))
 
 
 def shortened(name: str, most: int = 70) -> str:
@@ -74,3 +60,37 @@ def shortened(name: str, most: int = 70) -> str:
 def printable(text: str) -> str:
     """A text without characters that a terminal obeys, or that a page or file can't have."""
     return _FORBIDDEN.sub("\ufffd", text)
+
+
+class FromSomewhere(Protocol):
+    """Anything that says where and when it was taken: a Measurement, a Timeline."""
+
+    @property
+    def origin(self) -> str:
+        """The place and the time in words; empty if nobody said."""
+
+
+def origins_of(things: Iterable[FromSomewhere]) -> tuple[str, ...]:
+    """The origins of measurements or timelines, each once, without empty ones."""
+    return tuple(dict.fromkeys(thing.origin for thing in things if thing.origin))
+
+
+def short_origins(origins: Sequence[str]) -> list[str]:
+    """Each origin in as few words as tell it from the others: the machine, where that does.
+
+    >>> short_origins(["CPU, 8 threads", "recorded on H200, 2026", "CPU, 8 threads"])
+    ['CPU', 'recorded on H200', 'CPU']
+    """
+    machines = {origin: origin.split(",")[0] for origin in origins}
+    alike = len(set(machines.values())) < len(machines)
+    return [(origin if alike else machines[origin]) or NOTHING for origin in origins]
+
+
+def badge(origin: str) -> str:
+    """An origin as HTML that a style sheet can mark as recorded or live.
+
+    >>> badge("recorded on 2 x NVIDIA H200")
+    '<span class="autopar-recorded">recorded on 2 x NVIDIA H200</span>'
+    """
+    kind = "recorded" if origin.startswith("recorded") else "live"
+    return f'<span class="autopar-{kind}">{html.escape(origin)}</span>'

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autopar.display.format import unit_of
-from autopar.display.origin import origins_of, short_names
+from autopar.display.format import format_seconds, origins_of, short_origins, unit_of
 from autopar.display.shapes import COLOURS, MANY_SPANS, PALEST, thinned
 from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import by_kind, by_lane
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Limit, Measurement, check_limit, format_seconds, limits_of
+from autopar.timing.measurement import Limit, Measurement, check_limit, limits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -277,7 +276,7 @@ def _names(measurements: tuple[Measurement, ...]) -> list[str]:
     places = [one.origin for one in measurements]
     if len(set(places)) == 1:
         return [one.label for one in measurements]
-    short = short_names(places)
+    short = short_origins(places)
     return [f"{one.label}\n{place}" for one, place in zip(measurements, short, strict=True)]
 
 

@@ -11,10 +11,9 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 
-from autopar.display.format import like, shortened, unit_of
+from autopar.display.format import format_seconds, like, shortened, unit_of
 from autopar.display.text import by_kind, by_lane
 from autopar.timeline.span import Span, Timeline
-from autopar.timing.measurement import format_seconds
 
 COLOURS = {
     "compute": "#3b76c4",

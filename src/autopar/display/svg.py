@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autopar.display import shapes
-from autopar.display.origin import badge, origins_of
+from autopar.display.format import badge, format_seconds, origins_of
 from autopar.display.text import MARKS, lane_table, picture, sentences, span_table
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
-from autopar.timing.measurement import check_limit, format_seconds
+from autopar.timing.measurement import check_limit
 
 _MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over half a megabyte
 

@@ -9,9 +9,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autopar.display.format import NOTHING, figures, like, percent
-from autopar.display.origin import badge, origins_of, short_names
-from autopar.timing.measurement import Limit, Measurement, format_seconds, limits_of, require_label
+from autopar.display.format import (
+    NOTHING,
+    badge,
+    figures,
+    format_seconds,
+    like,
+    origins_of,
+    percent,
+    short_origins,
+)
+from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
@@ -54,36 +62,27 @@ class Table:
 
     def __str__(self) -> str:
         """The table as aligned text, its origins and notes beneath."""
-        grid = (self.headers, *self.rows)
-        widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-        lines = [self._text_line(cells, widths) for cells in grid]
-        lines.insert(1, "  ".join("-" * width for width in widths))
-        above = [self.caption] if self.caption else []
-        return "\n".join([*above, *lines, *self.origins, *self.notes])
+        columns = []
+        for right, (header, *cells) in zip(
+            self._numeric, zip(self.headers, *self.rows, strict=True), strict=True
+        ):
+            width = max(map(len, [header, *cells]))
+            adjust = str.rjust if right else str.ljust
+            columns.append([adjust(cell, width) for cell in (header, "-" * width, *cells)])
+        lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+        return "\n".join([*[self.caption] * bool(self.caption), *lines, *self.origins, *self.notes])
 
     __repr__ = __str__
-
-    def _text_line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        parts = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(cells, widths, self._numeric, strict=True)
-        )
-        return "  ".join(parts).rstrip()
-
-    @property
-    def _numeric(self) -> list[bool]:
-        columns = zip(*self.rows, strict=True)
-        return [i > 0 and _is_numeric(column) for i, column in enumerate(columns)]
 
     def _repr_html_(self) -> str:
         name = html.escape(self.caption or f"Table of {self.headers[0]}")
         words = " ".join([html.escape(self.caption), *map(badge, self.origins)]).strip()
         caption = f'<caption><span style="{_STAYS}">{words}</span></caption>' if words else ""
-        head = "".join(
-            f'<th scope="col"{_aligned(right)}>{html.escape(header)}</th>'
-            for header, right in zip(self.headers, self._numeric, strict=True)
+        head = "".join(map(_header, self.headers, self._numeric))
+        body = "\n".join(
+            f"<tr>{_header(first, scope='row')}{''.join(map(_cell, cells, self._numeric[1:]))}</tr>"
+            for first, *cells in self.rows
         )
-        body = "\n".join(f"<tr>{self._html_cells(cells)}</tr>" for cells in self.rows)
         notes = "".join(
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
             for note in self.notes
@@ -95,14 +94,30 @@ class Table:
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{notes}\n</div>"
         )
 
-    def _html_cells(self, cells: Sequence[str]) -> str:
-        shown = [f'<th scope="row"{_aligned(right=False)}>{html.escape(cells[0])}</th>']
-        for cell, right in zip(cells[1:], self._numeric[1:], strict=True):
-            text = html.escape(cell)
-            if right:  # a number and its unit stay on one line
-                text = text.replace(" ", "&nbsp;")
-            shown.append(f"<td{_aligned(right)}>{text}</td>")
-        return "".join(shown)
+    @property
+    def _numeric(self) -> list[bool]:
+        """Of each column, whether it is of numbers; the first names the rows."""
+        numeric = []
+        for i, column in enumerate(zip(*self.rows, strict=True)):
+            known = [cell for cell in column if cell.strip() not in ("", NOTHING)]
+            numeric.append(bool(i and known) and all(map(_NUMBER.fullmatch, known)))
+        return numeric
+
+
+def _header(text: str, right: bool = False, scope: str = "col") -> str:
+    return f'<th scope="{scope}"{_aligned(right)}>{html.escape(text)}</th>'
+
+
+def _cell(text: str, right: bool) -> str:
+    words = html.escape(text)
+    if right:  # a number and its unit stay on one line
+        words = words.replace(" ", "&nbsp;")
+    return f"<td{_aligned(right)}>{words}</td>"
+
+
+def _aligned(right: bool) -> str:
+    # In place, so that a notebook, which has style rules of its own, aligns them too.
+    return ' class="num" style="text-align:right"' if right else ' style="text-align:left"'
 
 
 def tabulate(
@@ -216,24 +231,29 @@ def compare(
     """
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
+    origins = [one.origin for one in chosen]
+    shares = [
+        limit / one.median_s if limit else None for limit, one in zip(limits, chosen, strict=True)
+    ]
     columns = {
         "work": [one.label for one in chosen],
-        "where": _where(chosen),
+        # Of one place, the badge says it for all.
+        "where": short_origins(origins) if len(set(origins)) > 1 else [NOTHING] * len(chosen),
         "median": _starred(chosen),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
-        "TFLOP/s": [_rate(one.tflops_per_s) for one in chosen],
-        "GB/s": [_rate(one.gb_per_s) for one in chosen],
-        limit_name: [format_seconds(limit) if limit else NOTHING for limit in limits],
-        f"{limit_name} / time": [
-            percent(limit, one.median_s) if limit else NOTHING
-            for limit, one in zip(limits, chosen, strict=True)
-        ],
-        "speed-up": _speedups(chosen, baseline, parts),
+        "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
+        "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
+        limit_name: _known(format_seconds, limits),
+        f"{limit_name} / time": _known(percent, shares),
+        "speed-up": _known("{:.2f} x".format, _speedups(chosen, baseline, parts)),
     }
-    known = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
+    filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
-    notes += [f"speed-up: over {baseline}"] if baseline is not None else []
-    table = tabulate(list(known), zip(*known.values(), strict=True), caption=caption, notes=notes)
+    if any(share and round(share, 3) > 1 for share in shares):
+        notes.append("over 100 %: estimate beaten; no time is below a limit")
+    if baseline is not None:
+        notes.append(f"speed-up: over {baseline}")
+    table = tabulate(list(filled), zip(*filled.values(), strict=True), caption=caption, notes=notes)
     return replace(table, origins=origins_of(chosen), measurements=chosen, limits_s=limits)
 
 
@@ -242,10 +262,15 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
 
     Raises:
         ValueError: There are none, or two with one label and one origin.
-        TypeError: Something among them is not a Measurement.
+        TypeError: Something among them is not a Measurement, or there is one outside of a list.
     """
-    values = measurements.values() if isinstance(measurements, Mapping) else measurements
-    chosen = tuple(values)
+    if not isinstance(measurements, Iterable):
+        msg = (
+            f"measurements is {measurements!r}; expected several, or a mapping whose values they "
+            f"are. Put one into a list: compare([it])."
+        )
+        raise TypeError(msg)
+    chosen = tuple(measurements.values() if isinstance(measurements, Mapping) else measurements)
     if not chosen:
         msg = "measurements is empty; expected at least one. Pass what measure() returned."
         raise ValueError(msg)
@@ -263,8 +288,8 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     return chosen
 
 
-def _rate(value: float | None) -> str:
-    return NOTHING if value is None else figures(value)
+def _known(written: Callable[[float], str], values: Iterable[float | None]) -> list[str]:
+    return [NOTHING if value is None else written(value) for value in values]
 
 
 def _starred(measurements: Sequence[Measurement]) -> list[str]:
@@ -276,36 +301,19 @@ def _starred(measurements: Sequence[Measurement]) -> list[str]:
     ]
 
 
-def _where(measurements: Sequence[Measurement]) -> list[str]:
-    origins = [one.origin for one in measurements]
-    if len(set(origins)) == 1:  # the badge says it for all of them
-        return [NOTHING] * len(origins)
-    return short_names(origins, NOTHING)
-
-
 def _speedups(
     measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
-) -> list[str]:
+) -> list[float | None]:
+    labels = [one.label for one in measurements]
     for part in parts:
-        require_label("parts", part, [one.label for one in measurements])
+        require_label("parts", part, labels)
     if baseline is None:
-        return [NOTHING] * len(measurements)
-    require_label("baseline", baseline, [one.label for one in measurements])
+        return [None] * len(measurements)
+    require_label("baseline", baseline, labels)
     bases = {one.origin: one for one in measurements if one.label == baseline}
     # Compare on one machine where the baseline was measured there, else with the only one.
     only = next(iter(bases.values())) if len(bases) == 1 else None
-    pairs = ((one, bases.get(one.origin, only)) for one in measurements)
+    pairs = [(one, bases.get(one.origin, only)) for one in measurements]
     return [
-        f"{one.speedup_over(base):.2f} x" if base and one.label not in parts else NOTHING
-        for one, base in pairs
+        one.speedup_over(base) if base and one.label not in parts else None for one, base in pairs
     ]
-
-
-def _is_numeric(cells: Iterable[str]) -> bool:
-    known = [cell for cell in cells if cell.strip() not in ("", NOTHING)]
-    return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
-
-
-def _aligned(right: bool) -> str:
-    # In place, so that a notebook, which has style rules of its own, aligns them too.
-    return ' class="num" style="text-align:right"' if right else ' style="text-align:left"'

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from operator import attrgetter
 
-from autopar.display.format import like, percent
+from autopar.display.format import format_seconds, like, percent
 from autopar.display.table import Table, tabulate
 from autopar.timeline.groups import grouped
 from autopar.timeline.span import Span, Timeline
-from autopar.timing.measurement import format_seconds
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
 _CELLS = 60  # characters for the longest timeline; names and times beside them fit in 100

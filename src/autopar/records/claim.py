@@ -20,7 +20,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from autopar.display.origin import badge
+from autopar.display.format import badge
 from autopar.timing.measurement import Measurement, check_label
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON

@@ -86,11 +86,7 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     ...     print([file.name for file in Path(folder).iterdir()])
     ['run.json']
     """
-    path = Path(path)
-    if not path.parent.is_dir():
-        msg = f"path is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first."
-        raise FileNotFoundError(msg)
-    write_atomically(path, trace_bytes(timeline))
+    write_atomically(Path(path), trace_bytes(timeline))
 
 
 def trace_bytes(timeline: Timeline) -> bytes:

@@ -12,6 +12,7 @@ Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label,
 
 MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
 _NOISY_SPREAD = 0.10  # IQR over median; torch.utils.benchmark warns from the same 10 % on
+_MOST_DECIMALS = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -228,10 +229,17 @@ def format_seconds(seconds: float) -> str:
     if seconds == 0:
         return "0 s"
     seconds = float(f"{seconds:.4g}")  # first, or 0.99996 s would be 1000.0 ms
-    scale, unit = next(
-        ((scale, unit) for scale, unit in ((1.0, "s"), (1e-3, "ms")) if abs(seconds) >= scale),
-        (1e-6, "us"),
-    )
-    value = seconds / scale
-    decimals = min(3, max(0, 3 - math.floor(math.log10(abs(value)))))
-    return f"{value:.{decimals}f} {unit}"
+    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
+        if abs(seconds) >= scale:
+            return f"{figures(seconds / scale, 4)} {unit}"
+    return f"{figures(seconds / 1e-6, 4)} us"
+
+
+def figures(value: float, count: int = 3) -> str:
+    """A number with `count` figures and at most three decimals, none of them as an exponent.
+
+    >>> figures(611.73), figures(55.06), figures(0.0521)
+    ('612', '55.1', '0.052')
+    """
+    whole = math.floor(math.log10(abs(value))) if value else count
+    return f"{value:.{min(_MOST_DECIMALS, max(0, count - 1 - whole))}f}"
