@@ -135,7 +135,9 @@ def test_the_timeline_is_on_the_hosts_clock_and_takes_lanes_in():
 
 
 def test_what_else_the_work_returns_is_ignored():
-    assert timeline_of(lambda: 3).spans == ()
+    with pytest.warns(UserWarning, match="the timeline is empty: no GPU.*annotate") as caught:
+        assert timeline_of(lambda: 3).spans == ()
+    assert caught[0].filename == __file__
 
 
 def test_an_error_of_the_work_comes_through_and_the_next_session_is_unharmed():
@@ -168,4 +170,6 @@ def test_several_ways_in_one_session_each_have_their_own_spans() -> None:
 
 
 def test_ways_without_spans_have_empty_timelines() -> None:
-    assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()
+    with pytest.warns(UserWarning, match="to be seen of 'nothing': no GPU.*cpu_lane") as caught:
+        assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()
+    assert caught[0].filename == __file__

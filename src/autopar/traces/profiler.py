@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +28,9 @@ Event = dict[str, Any]
 
 _MARK = "autopar: the host's clock"
 _MARKS = 5  # the narrowest of these windows aligns the two clocks
+_TO_SEE_A_CPU = (
+    "run it on a lane of autopar.cpu_lane and return autopar.timeline_of_handles(handles)"
+)
 
 
 def timeline_of(fn: Callable[[], object]) -> Timeline:
@@ -34,6 +39,9 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     Lanes are each GPU's streams and copy directions, and the host thread for ranges made with
     `annotate`. Times are on the host's clock (`time.perf_counter`). If `fn` returns a Timeline on
     that clock, as `timeline_of_handles` makes one from CPU lanes, its spans are merged in.
+
+    Warns:
+        UserWarning: Nothing is to be seen: no GPU was given work, and nothing was named.
 
     Raises:
         RuntimeError: The profiler's record contradicts itself (a kernel that starts before its
@@ -53,7 +61,15 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     offset_s, error_s = _host_offset(events, marks)
     origin = f"measured live on {processor_names()}"
     timeline = Timeline(spans_of_events(events, offset_s), error_s, origin)
-    return timeline.merged(returned) if isinstance(returned, Timeline) else timeline
+    if isinstance(returned, Timeline):
+        timeline = timeline.merged(returned)
+    if not timeline.spans:
+        words = (
+            f"the timeline is empty: no GPU was given work, and the CPU's is seen where it is "
+            f"named. Put it in `with autopar.annotate('a name'):`, or {_TO_SEE_A_CPU}."
+        )
+        warnings.warn(words, stacklevel=2)
+    return timeline
 
 
 def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline]:
@@ -66,23 +82,33 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
     Args:
         ways: Label to work, which may return a Timeline, as in `timeline_of`.
 
+    Warns:
+        UserWarning: Nothing is to be seen of a way: it gave no GPU any work.
+
     Raises:
         RuntimeError: As `timeline_of` does.
     """
 
     def one_by_one() -> Timeline:
-        own = Timeline(())
+        of_lanes = Timeline(())
         for label, way in ways.items():
             with annotate(label):
                 returned = way()
                 synchronize()
             if isinstance(returned, Timeline):
-                own = own.merged(returned)
+                of_lanes = of_lanes.merged(returned)
             del returned  # outside of the range, and before the next way needs memory
-        return own
+        return of_lanes
 
     whole = timeline_of(one_by_one)
-    return {label: whole.within(label)[0] for label in ways}
+    timelines = {label: whole.within(label)[0] for label in ways}
+    if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
+        words = (
+            f"nothing is to be seen of {', '.join(map(repr, empty))}: no GPU was given work. To see "
+            f"work of the CPU, {_TO_SEE_A_CPU}."
+        )
+        warnings.warn(words, stacklevel=2)
+    return timelines
 
 
 def spans_of_events(events: list[Event], offset_s: float = 0.0) -> tuple[Span, ...]:
@@ -142,13 +168,8 @@ def _session() -> profile:
     return profile(activities=activities, acc_events=True)
 
 
-_started = False
-
-
+@functools.cache
 def _start_profiler() -> None:
     """Run an empty session first: the process's first one spends its time on setting up."""
-    global _started
-    if not _started:
-        with _session():
-            _mark()
-        _started = True
+    with _session():
+        _mark()
