@@ -238,7 +238,7 @@ def _bare(activities: Sequence[Activity], usage: Usage) -> list[Span]:
     """Those that ran longest with nothing behind them."""
     spans = sorted((each.span for each in activities), key=lambda span: -round(span.duration_s, 9))
     exposed = [
-        (span.duration_s - length_s(as_array(clipped(span, usage.compute))), span)
+        (span.duration_s - length_s(as_array(clipped(span, usage.when("compute")))), span)
         for span in spans[: 10 * _SHOWN]
     ]
     exposed.sort(key=lambda pair: -round(pair[0], 9))  # of equals the first

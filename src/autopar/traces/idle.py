@@ -9,7 +9,6 @@ from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from autopar.timeline.groups import grouped
 from autopar.traces.trace import Activity, ApiCall
 from autopar.traces.utilization import Usage
 
@@ -32,7 +31,7 @@ class Gap(NamedTuple):
 
     start_s: float  # when its work ran out
     end_s: float  # when its next work began
-    cause: str  # a key of `diagnosis.CAUSES`
+    cause: str  # a key of `findings.CAUSES`
     next: Activity | None = None  # that next work, if any came
     call: ApiCall | None = None  # of the host that it is due to, if it is due to one
 
@@ -50,7 +49,7 @@ def gaps_of(usage: Usage, calls: Iterable[ApiCall]) -> list[Gap]:
     first is enough.
     """
     host = _Host(calls, usage.activities)
-    following = {each.span.start_s: each for each in reversed(usage.activities)}
+    following = {work.span.start_s: work for work in reversed(usage.activities)}
     return [
         _explained(start_s, end_s, following.get(end_s), host)
         for start_s, end_s in usage.idle.tolist()
@@ -91,11 +90,16 @@ class _Host:
     """Calls that hold back their thread, to be found by time."""
 
     def __init__(self, calls: Iterable[ApiCall], activities: Iterable[Activity]) -> None:
-        named = grouped(calls, lambda call: held_back(call.name))
         # A copy from or to pageable memory holds back its caller, whatever the call's name says.
         pageable = [a.launch for a in activities if a.launch and a.memory == "pageable"]
-        named["synchronised"] = [*pageable, *named.get("synchronised", ())]
-        self._calls = {cause: _by_thread(of_cause) for cause, of_cause in named.items() if cause}
+        causes = [*((call, "synchronised") for call in pageable)]
+        causes += [(call, cause) for call in calls if (cause := held_back(call.name))]
+        # cause, thread -> calls in order; one within another is left out
+        self._calls: dict[tuple[str, str], list[ApiCall]] = {}
+        for call, cause in sorted(causes, key=lambda pair: (pair[0].start_s, -pair[0].end_s)):
+            of_thread = self._calls.setdefault((cause, call.thread), [])
+            if not of_thread or call.end_s > of_thread[-1].end_s:
+                of_thread.append(call)
 
     def inside(self, at_s: float, cause: str, launch: ApiCall | None) -> ApiCall | None:
         """A call of a cause that is under way at a moment, and ends before a later launch."""
@@ -108,29 +112,21 @@ class _Host:
     def most_of(self, start_s: float, end_s: float, launch: ApiCall | None) -> ApiCall | None:
         """The longest allocation in a gap, if allocations before the launch fill half of it."""
         for calls in self._of("allocated", launch):
-            first, last = (bisect_right(calls, each, key=_START) for each in (start_s, end_s))
+            first, last = (bisect_right(calls, at_s, key=_START) for at_s in (start_s, end_s))
             within = [call for call in calls[first:last] if _before(call, launch)]
             spent_s = sum(min(call.end_s, end_s) - call.start_s for call in within)
             if within and spent_s >= (end_s - start_s) / 2:
                 return max(within, key=lambda call: call.end_s - call.start_s)
         return None
 
-    def _of(self, cause: str, launch: ApiCall | None) -> Iterable[list[ApiCall]]:
-        threads = self._calls.get(cause, {})
-        return threads.values() if launch is None else [threads.get(launch.thread, [])]
+    def _of(self, cause: str, launch: ApiCall | None) -> list[list[ApiCall]]:
+        """The calls of a cause by the thread that launched, or by each where none is known."""
+        if launch:
+            return [self._calls.get((cause, launch.thread), [])]
+        return [calls for (of_cause, _), calls in self._calls.items() if of_cause == cause]
 
 
 _START = attrgetter("start_s")
-
-
-def _by_thread(calls: Iterable[ApiCall]) -> dict[str, list[ApiCall]]:
-    """Thread -> its calls in order; one within another is left out."""
-    threads: dict[str, list[ApiCall]] = {}
-    for call in sorted(calls, key=lambda call: (call.start_s, -call.end_s)):
-        of_thread = threads.setdefault(call.thread, [])
-        if not of_thread or call.end_s > of_thread[-1].end_s:
-            of_thread.append(call)
-    return threads
 
 
 def _before(call: ApiCall, launch: ApiCall | None) -> bool:

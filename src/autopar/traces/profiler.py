@@ -104,8 +104,8 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
     timelines = {label: whole.within(label)[0] for label in ways}
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
         words = (
-            f"nothing is to be seen of {', '.join(map(repr, empty))}: no GPU was given work. To see "
-            f"work of the CPU, {_TO_SEE_A_CPU}."
+            f"nothing is to be seen of {', '.join(map(repr, empty))}: no GPU was given work. To "
+            f"see work of the CPU, {_TO_SEE_A_CPU}."
         )
         warnings.warn(words, stacklevel=2)
     return timelines

@@ -62,12 +62,12 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     trace = read_evidence(path)
     for words in trace.warnings:
         warnings.warn(f"{os.fspath(path)}: {words}", stacklevel=2)
-    kept = tuple(work for work in trace.activities if work.gpu not in trace.doubts)
-    if trace.activities and not kept:
+    trusted = tuple(trace.trusted())
+    if trace.activities and not trusted:
         why = " ".join(dict.fromkeys(trace.doubts.values()))
         msg = f"{os.fspath(path)!r} has nothing that can be trusted: {why} Profile again."
         raise TraceError(msg)
-    return replace(trace, activities=kept).timeline
+    return replace(trace, activities=trusted).timeline
 
 
 def read_evidence(path: str | os.PathLike[str]) -> Trace:
@@ -108,9 +108,7 @@ def _read(path: Path) -> Trace:
         msg = "it is empty. Export it again, after the profiler has stopped."
         raise TraceError(msg)
     if start.startswith(_SQLITE):
-        from autopar.traces.nsys import (
-            read_export,  # its sqlite3 is slow to import, and seldom wanted
-        )
+        from autopar.traces.nsys import read_export  # sqlite3 is slow to import
 
         return read_export(path)
     content, cut = _unpacked(path) if start.startswith(_GZIP) else (path.read_bytes(), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from autopar.timeline.span import Span, Timeline
@@ -77,5 +78,9 @@ class Trace:
     @property
     def timeline(self) -> Timeline:
         """All of it as one timeline."""
-        spans = (*(each.span for each in self.activities), *self.ranges)
+        spans = (*(work.span for work in self.activities), *self.ranges)
         return Timeline(spans, self.alignment_error_s, self.origin)
+
+    def trusted(self) -> Iterator[Activity]:
+        """Work of GPUs whose times are not in doubt."""
+        return (work for work in self.activities if work.gpu not in self.doubts)

@@ -61,22 +61,21 @@ class Usage:
         """For how many seconds 0, 1, 2, ... lanes were busy."""
         return at_once(list(self.lanes.values()), self.window)
 
-    @property
-    def compute(self) -> Intervals:
-        """When it computed."""
-        return self.kinds.get("compute", as_array([]))
+    def when(self, kind: str) -> Intervals:
+        """The set of times in which there was work of a kind."""
+        return self.kinds.get(kind, as_array([]))
 
     def busy_s(self, kind: str) -> float:
         """Seconds in which there was work of a kind."""
-        return length_s(self.kinds[kind]) if kind in self.kinds else 0.0
+        return length_s(self.when(kind))
 
     def hidden_s(self, kind: str) -> float:
         """Seconds in which work of a kind ran, and compute did too, on this GPU."""
-        return length_s(common(self.kinds[kind], self.compute)) if kind in self.kinds else 0.0
+        return length_s(common(self.when(kind), self.when("compute")))
 
     def exposed_s(self, activities: Iterable[Activity]) -> float:
         """Seconds in which some of these ran, and no compute on this GPU."""
-        return length_s(without(covered(_intervals(activities)), self.compute))
+        return length_s(without(covered(_intervals(activities)), self.when("compute")))
 
     @cached_property
     def bound(self) -> tuple[str, float]:
@@ -144,24 +143,23 @@ def view_of(trace: Trace, range_name: str | None = None) -> View:
 
 
 def _beyond_doubt(trace: Trace) -> Trace:
-    kept = tuple(each for each in trace.activities if each.gpu not in trace.doubts)
+    trace = replace(trace, activities=tuple(trace.trusted()))
     if "host" not in trace.doubts:
-        return replace(trace, activities=kept)
-    kept = tuple(replace(each, launch=None) for each in kept)
-    return replace(trace, activities=kept, calls=(), ranges=())
+        return trace
+    unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
+    return replace(trace, activities=unlaunched, calls=(), ranges=())
 
 
 def _cut(trace: Trace, window: Intervals) -> Trace:
     """What of a trace lies within a set of times; spans that cross its edges are cut there."""
     activities: list[Activity] = []
-    inside = overlapping(_intervals(trace.activities), window)
-    for each in compress(trace.activities, inside):
-        parts = _parts(each.span, window)
+    for work in compress(trace.activities, overlapping(_intervals(trace.activities), window)):
+        parts = _parts(work.span, window)
         # Of a part of a copy nobody knows how much it moved.
-        cut = [replace(each, span=part, size_bytes=None) for part in parts]
-        activities += [each] if parts == [each.span] else cut
+        cut = [replace(work, span=part, size_bytes=None) for part in parts]
+        activities += [work] if parts == [work.span] else cut
     calls = tuple(compress(trace.calls, overlapping(intervals_of(trace.calls), window)))
-    ranges = tuple(part for each in trace.ranges for part in _parts(each, window))
+    ranges = tuple(part for named in trace.ranges for part in _parts(named, window))
     return replace(trace, activities=tuple(activities), calls=calls, ranges=ranges)
 
 
