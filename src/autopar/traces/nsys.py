@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -57,13 +57,13 @@ class _Export:
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(name) for (name,) in listed}
         self._strings = dict(self.rows("StringIds", "id", "value"))
-        found = [
+        processes = {
             pid
             for table in (_KERNELS, _COPIES, _FILLS, _GRAPHS)
             for (pid,) in self.rows(table, "globalPid", distinct=True)
             if isinstance(pid, int)
-        ]
-        self.several = len(set(found)) > 1
+        }
+        self.several = len(processes) > 1
         self._contexts: dict[str, Any] = {}
 
     def rows(self, table: str, *columns: str, distinct: bool = False) -> Iterator[tuple[Any, ...]]:
@@ -71,21 +71,21 @@ class _Export:
         if table not in self.tables:
             return
         try:
-            known = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
-            wanted = ", ".join(f'"{name}"' if name in known else "NULL" for name in columns)
+            present = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
+            wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns)
             how = "SELECT DISTINCT" if distinct else "SELECT"
             yield from self._connection.execute(f'{how} {wanted} FROM "{table}"')
         except _ERRORS as error:
             self.damage.append(f"The table {table} was read in part only: {_words(error)}.")
 
-    def whole(self) -> None:
+    def check_all_pages(self) -> None:
         """Look for damage that reading does not meet, such as pages that count too few rows."""
         try:
-            (found,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
+            (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         except _ERRORS as error:
-            found = error
-        if found != "ok":
-            self.damage.append(f"The database is damaged; rows may be missing: {_words(found)}.")
+            verdict = error
+        if verdict != "ok":
+            self.damage.append(f"The database is damaged; rows may be missing: {_words(verdict)}.")
 
     def name(self, *keys: Any) -> str:
         """The first of some keys that is the number of a string."""
@@ -95,96 +95,84 @@ class _Export:
     def process(self, serial: Any) -> str:
         """What names of one process among several begin with."""
         # The serial number of a thread is that of its process and its own 24 bits.
-        known = self.several and isinstance(serial, int)
-        return f"process {serial >> 24 & 0xFFFFFF} " if known else ""
-
-    def thread(self, serial: Any) -> str:
-        """A thread in words."""
-        known = isinstance(serial, int)
-        return f"{self.process(serial)}thread {serial & 0xFFFFFF if known else 'unknown'}"
+        several = self.several and isinstance(serial, int)
+        return f"process {serial >> 24 & 0xFFFFFF} " if several else ""
 
     def launch(self, serial: Any, correlation: Any) -> tuple[str, int] | None:
         """By what a call and what it asked for know each other."""
         return (self.process(serial), correlation) if isinstance(correlation, int) else None
 
-    def place(self, device: Any, context: Any, stream: Any, pid: Any) -> tuple[str, str]:
-        """The GPU and the stream in words; empty if the row does not say."""
-        if not (isinstance(device, int) and isinstance(stream, int)):
-            return "", ""
-        gpu = f"{self.process(pid)}GPU {device}"
-        # Contexts number their streams each for itself.
-        first = self._contexts.setdefault(gpu, context)
-        return gpu, f"stream {stream}" + (f" of context {context}" if context != first else "")
+    def on_host(
+        self, name: str, start: Any, end: Any, serial: Any, correlation: Any = None
+    ) -> Entry:
+        """A call or a range of a thread."""
+        number_ = serial & 0xFFFFFF if isinstance(serial, int) else "unknown"
+        thread = f"{self.process(serial)}thread {number_}"
+        return Entry(name, HOST, thread, *_times(start, end), self.launch(serial, correlation))
 
-
-def _trace(export: _Export) -> Trace:
-    export.whole()
-    work = [*_kernels(export), *_fills(export), *_copies(export), *_graphs(export)]
-    trace = evidence_of(work, _calls(export), _ranges(export), export.complaints, zero_us=0.0)
-    if not (trace.activities or trace.ranges):
-        _refuse(export, trace)
-    whole = sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities)
-    remarks = list(dict.fromkeys(export.damage))
-    if whole:
-        remarks.append(
-            f"{whole:,} launches of CUDA graphs are one piece each, whatever they hold: profile "
-            f"with --cuda-graph-trace=node to see inside."
-        )
-    warnings = (*trace.warnings, *remarks)
-    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
-
-
-def _calls(export: _Export) -> Iterator[Entry]:
-    columns = ("nameId", "globalTid", "start", "end", "correlationId")
-    names: dict[Any, str] = {}
-    for table in _CALLS:
-        for key, serial, start, end, correlation in export.rows(table, *columns):
-            if key not in names:
-                names[key] = _VERSION.sub("", export.name(key))
-            launch = export.launch(serial, correlation)
-            yield Entry(names[key], HOST, export.thread(serial), *_times(start, end), launch)
+    def on_gpu(self, name: str, kind: str, row: Sequence[Any]) -> Entry:
+        """Work of a GPU, from the values of `_COLUMNS`."""
+        start, end, device, context, stream, pid, correlation = row
+        gpu = queue = ""
+        if isinstance(device, int) and isinstance(stream, int):
+            gpu = f"{self.process(pid)}GPU {device}"
+            # Contexts number their streams each for itself.
+            first = self._contexts.setdefault(gpu, context)
+            queue = f"stream {stream}" + (f" of context {context}" if context != first else "")
+        launch = self.launch(pid, correlation)
+        return Entry(name, gpu, f"{gpu} {queue}", *_times(start, end), launch, kind, queue)
 
 
 _COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "globalPid", "correlationId")
 _GRAPH = "CUDA graph "
 
 
-def _kernels(export: _Export) -> Iterator[Entry]:
+def _trace(export: _Export) -> Trace:
+    export.check_all_pages()
+    work = [*_work(export)]
+    trace = evidence_of(work, _calls(export), _ranges(export), export.complaints, zero_us=0.0)
+    if not (trace.activities or trace.ranges):
+        raise _refusal(export, trace)
+    remarks = list(dict.fromkeys(export.damage))
+    if graphs := sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities):
+        remarks.append(
+            f"{graphs:,} launches of CUDA graphs are one piece each, whatever they hold: profile "
+            f"with --cuda-graph-trace=node to see inside."
+        )
+    warnings = (*trace.warnings, *remarks)
+    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
+
+
+def _work(export: _Export) -> Iterator[Entry]:
     for *row, whole, short in export.rows(_KERNELS, *_COLUMNS, "demangledName", "shortName"):
         name = export.name(whole, short)
-        yield _work(export, name, kernel_kind(name), row)
-
-
-def _fills(export: _Export) -> Iterator[Entry]:
-    for row in export.rows(_FILLS, *_COLUMNS):
-        yield _work(export, "Memset", "compute", row)
-
-
-def _graphs(export: _Export) -> Iterator[Entry]:
-    for *row, number_ in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
-        yield _work(export, f"{_GRAPH}{number_}", "compute", row)
-
-
-def _copies(export: _Export) -> Iterator[Entry]:
+        yield export.on_gpu(name, kernel_kind(name), row)
+    for fill in export.rows(_FILLS, *_COLUMNS):
+        yield export.on_gpu("Memset", "compute", fill)
     labels = _MEMORY_KINDS | dict(export.rows("ENUM_CUDA_MEM_KIND", "id", "label"))
     columns = ("bytes", "copyKind", "srcKind", "dstKind")
     for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
         ends = [clean(str(labels.get(end, "unknown"))) for end in (source, target)]
-        code = _COPY_KINDS.get(kind, "of another kind")
-        work = _work(export, f"Memcpy {code} ({' -> '.join(ends)})", "copy", row)
+        way = _COPY_KINDS.get(kind, "of another kind")
+        copy = export.on_gpu(f"Memcpy {way} ({' -> '.join(ends)})", "copy", row)
         memory = [end.lower() for end in ends if end in ("Pageable", "Pinned")]
-        yield work._replace(
-            lane=f"{work.where} copies {_DIRECTIONS.get(code, 'of another kind')}",
+        yield copy._replace(
+            lane=f"{copy.where} copies {_DIRECTIONS.get(way, 'of another kind')}",
             size_bytes=size if isinstance(size, int) and size >= 0 else None,
             memory=memory[0] if memory else None,
         )
+    for *row, graph in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
+        yield export.on_gpu(f"{_GRAPH}{graph}", "compute", row)
 
 
-def _work(export: _Export, name: str, kind: str, row: list[Any] | tuple[Any, ...]) -> Entry:
-    start, end, device, context, stream, pid, correlation = row
-    gpu, queue = export.place(device, context, stream, pid)
-    launch = export.launch(pid, correlation)
-    return Entry(name, gpu, f"{gpu} {queue}", *_times(start, end), launch, kind, queue)
+def _calls(export: _Export) -> Iterator[Entry]:
+    columns = ("nameId", "start", "end", "globalTid", "correlationId")
+    names: dict[Any, str] = {}
+    for table in _CALLS:
+        for key, *row in export.rows(table, *columns):
+            if key not in names:
+                names[key] = _VERSION.sub("", export.name(key))
+            yield export.on_host(names[key], *row)
 
 
 def _ranges(export: _Export) -> Iterator[Entry]:
@@ -197,13 +185,14 @@ def _ranges(export: _Export) -> Iterator[Entry]:
             unended += 1
             continue
         name = clean(text) if isinstance(text, str) else export.name(key)
-        yield Entry(name, HOST, export.thread(serial), *_times(start, end))
+        yield export.on_host(name, start, end, serial)
     if unended:
         export.damage.append(f"{unended:,} NVTX ranges have no end, and were left out.")
 
 
-def _words(found: object) -> str:
-    return " ".join(f"{found:.200}".split()) if isinstance(found, str) else _words(str(found))
+def _words(of: object) -> str:
+    """What an error says, in one line of bounded length."""
+    return " ".join(f"{of!s:.200}".split())
 
 
 def _times(start: Any, end: Any) -> tuple[float, float]:
@@ -213,20 +202,17 @@ def _times(start: Any, end: Any) -> tuple[float, float]:
     return number(start) / 1e3, (number(end) - number(start)) / 1e3
 
 
-def _refuse(export: _Export, trace: Trace) -> None:
-    ours = export.tables & {"StringIds", _KERNELS, _COPIES, _RANGES, *_CALLS}
+def _refusal(export: _Export, trace: Trace) -> TraceError:
     if export.damage or trace.warnings:
-        why = "nothing of it can be used: " + " ".join((*export.damage, *trace.warnings))
-    elif ours:
-        why = (
+        why = " ".join((*export.damage, *trace.warnings))
+        return TraceError(f"nothing of it can be used: {why}")
+    if export.tables & {"StringIds", _KERNELS, _COPIES, _RANGES, *_CALLS}:
+        return TraceError(
             "it is an export of Nsight Systems without work of a GPU or NVTX ranges. Profile with "
-            "nsys profile --trace=cuda,nvtx"
+            "nsys profile --trace=cuda,nvtx."
         )
-    else:
-        listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
-        why = (
-            f"it is an SQLite database, but not one of Nsight Systems: its tables are {listed}. "
-            f"Expected {_KERNELS}, as nsys export --type sqlite writes it"
-        )
-    msg = f"{why.rstrip('.')}."
-    raise TraceError(msg)
+    listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+    return TraceError(
+        f"it is an SQLite database, but not one of Nsight Systems: its tables are {listed}. "
+        f"Expected {_KERNELS}, as nsys export --type sqlite writes it."
+    )
