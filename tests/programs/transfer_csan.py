@@ -9,7 +9,7 @@ So it sees a missing wait between the caller's stream and an item's first chunk.
 - the chunks of an item after the first, which begin elsewhere;
 - freed memory that something still uses.
 
-These are tested by poison and delays, in test_transfer_gpu.py.
+These are tested by poison and delays, in test_pipeline_gpu.py and its neighbours.
 
 Usage: python transfer_csan.py
 """

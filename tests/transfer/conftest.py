@@ -1,0 +1,79 @@
+"""What tests of copy pipelines are given: pipelines, also such that fail, and their streams."""
+
+import gc
+import threading
+
+import pytest
+import torch
+from pipeline_faults import Bench
+from pipeline_ways import Noting
+
+import autopar
+from autopar.transfer.pipeline import CopyPipeline
+
+
+@pytest.fixture
+def pipeline():
+    with CopyPipeline("cpu", slots=3, slot_bytes=1024, threads=2) as pipeline:
+        yield pipeline
+
+
+@pytest.fixture
+def together(monkeypatch):
+    """Let small items travel together, which otherwise depends on how soon they come."""
+    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+
+
+@pytest.fixture(params=["alone", "together"])
+def company(request, monkeypatch):
+    """How small items travel."""
+    monkeypatch.setattr(
+        "autopar.transfer.parcel._SOON_S", {"alone": 0, "together": 1e9}[request.param]
+    )
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """The streams of pipelines, as they come to use them."""
+    made = []
+
+    def stream(device):
+        made.append(Noting(device))
+        return made[-1]
+
+    monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", stream)
+    return made
+
+
+@pytest.fixture
+def no_collector():
+    """Let cycles of references keep what they hold."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _memory():
+    """Bytes that are in use: of pinned memory, and of each device's."""
+    if not torch.cuda.is_initialized():
+        return 0, 0
+    torch.cuda.synchronize()
+    autopar.empty_pinned_pool()
+    pinned = torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    return pinned, torch.cuda.memory_allocated(0)
+
+
+@pytest.fixture
+def bench(request, monkeypatch, in_time):
+    """A bench, whose pipelines must leave no threads and no memory behind."""
+    if request.node.get_closest_marker("gpu"):
+        torch.zeros(1, device="cuda:0").cpu()
+    threads, memory = set(threading.enumerate()), _memory()
+    gc.freeze()  # what was there before need not be searched for garbage
+    bench = Bench(monkeypatch, in_time)
+    yield bench
+    monkeypatch.undo()
+    gc.collect()
+    assert set(threading.enumerate()) <= threads
+    assert bench.alive() == 0
+    assert all(now <= before for now, before in zip(_memory(), memory, strict=True))

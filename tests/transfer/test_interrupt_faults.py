@@ -1,0 +1,187 @@
+"""Ctrl-C in copy pipelines: it ends waits, nothing leaks, and work goes on."""
+
+import functools
+import itertools
+import linecache
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+import torch
+from pipeline_faults import HELD, SLOT_BYTES, STAGED, THREADS, VERBS, number_in
+from pipeline_ways import DEVICES
+
+from autopar.transfer import load, parcel, ring
+from autopar.transfer import pipeline as transfer
+
+pytestmark = pytest.mark.stress
+_WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
+_PROMPT_S = 0.5  # what a wait may take to end once Ctrl-C was pressed
+
+
+def ended_s(begun, rescue, wait, patience_s=4 * _PROMPT_S):
+    """Press Ctrl-C once something has begun; the seconds until a wait of this thread's ended."""
+    sent_s, ended = [], threading.Event()
+
+    def press():
+        if begun.wait(_WAIT_S):
+            time.sleep(0.02)  # the wait has begun by then
+            sent_s.append(time.perf_counter())
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        if not ended.wait(patience_s):
+            rescue()
+
+    pressing = threading.Thread(target=press)
+    pressing.start()
+    interrupted_s = None
+    heard = signal.signal(signal.SIGINT, signal.default_int_handler)  # not so in the background
+    try:
+        try:
+            wait()
+        finally:
+            if not sent_s:
+                pressing.join(_WAIT_S)  # it ended too soon: Ctrl-C is still to come
+    except KeyboardInterrupt:
+        interrupted_s = time.perf_counter()
+    finally:
+        ended.set()
+        pressing.join()
+        signal.signal(signal.SIGINT, heard)
+    assert sent_s, "what was to be waited for never began"
+    assert interrupted_s is not None, "nothing was interrupted"
+    return interrupted_s - sent_s[0]
+
+
+def _raising(error):
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("kind", "threads"), [*HELD, ("source", 1)])
+@pytest.mark.parametrize(("slots", "k"), [(1, 0), (3, 5)])
+@pytest.mark.parametrize("source", ["fresh", "list"])
+@pytest.mark.parametrize(("verb", "sign"), [*((verb, 1) for verb in STAGED), ("map", -1)])
+def test_ctrl_c_ends_a_wait_at_once(
+    bench, gate, verb, sign, source, slots, k, kind, threads, device
+):
+    def wait():
+        fault = gate if kind == "source" else None
+        results = VERBS[verb](pipeline, bench.source(verb, fault, k, source), bench)
+        received, error = bench.take(verb, results)
+        assert received <= k
+        _raising(error)
+
+    with bench.pipeline(device, "chunked", slots, threads) as pipeline:
+        if kind != "source":
+            bench.when(kind, number_in("chunked", k), gate, sign)
+        # What moves host memory is waited for: the caller may use that memory for other things.
+        patience_s = 0.1 if kind == "move" else 4 * _PROMPT_S
+        assert ended_s(gate.begun, gate.open, wait, patience_s) < _PROMPT_S
+        assert gate.finished or kind != "move" or verb == "to_host_async"
+        gate.open()
+        bench.in_time(lambda: bench.works(pipeline))
+        bench.works(pipeline)
+    bench.a_new_one_works()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("kind", "threads"), HELD)
+@pytest.mark.parametrize("verb", STAGED)
+def test_ctrl_c_that_leaves_the_pipeline_waits_for_what_runs(
+    bench, gate, verb, kind, threads, device
+):
+    opening = threading.Timer(0.2, gate.open)
+
+    def wait():
+        with bench.pipeline(device, "chunked", threads=threads) as pipeline:
+            bench.when(kind, 1001, gate)
+            opening.start()
+            _raising(bench.run(verb, pipeline)[1])
+
+    ended_s(gate.begun, gate.open, wait)
+    assert gate.finished, "work outlived its pipeline"
+    opening.join()
+    bench.a_new_one_works()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("kind", ["copy", "move"])
+@pytest.mark.parametrize("items", ["many", "one"])
+def test_ctrl_c_while_leaving_drops_what_has_not_begun(bench, items, kind, threads, device):
+    """There is more work than Ctrl-C may take, in as many items as there can be or in one."""
+    leaving, handles = threading.Event(), []
+
+    def leave():
+        with bench.pipeline(device, "alone", threads=threads) as pipeline:
+            bench.hooks[kind] = lambda source: time.sleep(0.2 if items == "many" else 5e-3)
+            if items == "many":
+                handles.extend(pipeline.to_host_async(bench.tensor(i, device)) for i in range(4))
+            else:
+                large = torch.arange(1000 * SLOT_BYTES // 4, device=device, dtype=torch.int32)
+                handles.append(pipeline.to_host_async(large))
+            leaving.set()
+
+    assert ended_s(leaving, bench.hooks.clear, leave) < _PROMPT_S
+    with pytest.raises(CancelledError):
+        handles[-1].result()
+    bench.a_new_one_works()
+
+
+def interrupted_at(line, run):
+    """Run something, but for a Ctrl-C at a line of the pipeline's own; whether it came to that."""
+    own = {module.__file__ for module in (transfer, parcel, ring, load)}
+    left, before = [None] * line, sys.gettrace()
+
+    def trace(frame, event, argument):
+        path = frame.f_code.co_filename
+        if path not in own:
+            return None
+        # Python hears no signal between a block's end and the release of its lock.
+        deaf = linecache.getline(path, frame.f_lineno).lstrip().startswith(("with ", "except "))
+        if event == "line" and not deaf:
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            left.pop()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        run()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("part", range(3))
+def test_ctrl_c_at_any_line(bench, verb, part, device):
+    """The iterator is interrupted in whatever it is doing, at some lines per case."""
+
+    def run():
+        received, error = bench.run(verb, pipeline)
+        _raising(error)
+        assert received == bench.count
+
+    def interrupt(line):
+        nonlocal pipeline
+        with bench.pipeline(device, "alone") as pipeline:
+            bench.count = 3
+            assert bench.run(verb, pipeline) == (3, None)
+            came = interrupted_at(line, run)
+            assert bench.works(pipeline)
+        return came
+
+    pipeline = None
+    for line in itertools.count(13 * part, 41):
+        if not bench.in_time(functools.partial(interrupt, line)):
+            break
+    assert line > 80

@@ -1,0 +1,416 @@
+"""Copy pipelines on the CPU: whose memory is whose, and until when."""
+
+import queue
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from pipeline_ways import WAYS, Noting, every_way, first_elements, numbers
+from torch.utils import _pytree as pytree
+
+from autopar.transfer import ring
+from autopar.transfer.copy_stream import CopyStream
+from autopar.transfer.pipeline import CopyPipeline
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+_WAIT_S = 10  # for what should come at once
+
+
+# -- sources that change or end -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.usefixtures("company")
+class TestASourceMayOverwrite:
+    """What it has handed over."""
+
+    def hold(self, pipeline, verb, source):
+        args = (torch.clone, source) if verb == "map" else (source,)
+        results = list(getattr(pipeline, verb)(*args))
+        assert [x.unique().tolist() for x in results] == [[i] for i in range(20)]
+
+    def test_its_only_tensor(self, pipeline, verb, size):
+        def source():
+            kept = torch.zeros(size)
+            for i in range(20):
+                yield kept.fill_(i)
+            kept.fill_(-1)
+
+        self.hold(pipeline, verb, source())
+
+    def test_what_a_view_shares(self, pipeline, verb, size):
+        def source():
+            kept = torch.zeros(2, size)
+            for i in range(20):
+                yield kept.fill_(i)[1]
+
+        self.hold(pipeline, verb, source())
+
+    def test_a_local_of_its_own(self, pipeline, verb, size):
+        def source():
+            for i in range(20):
+                fresh = torch.full((size,), i)
+                yield fresh
+                fresh.fill_(-1)
+
+        self.hold(pipeline, verb, source())
+
+    def test_what_an_array_shares(self, pipeline, verb, size):
+        def source():
+            kept = np.zeros(size)
+            for i in range(20):
+                kept[:] = i
+                yield torch.from_numpy(kept)
+
+        self.hold(pipeline, verb, source())
+
+    def test_what_a_buffer_shares(self, pipeline, verb, size):
+        def source():
+            kept = bytearray(size)
+            for i in range(20):
+                kept[:] = bytes([i] * size)
+                yield torch.frombuffer(kept, dtype=torch.uint8)
+
+        self.hold(pipeline, verb, source())
+
+    def test_the_elements_of_a_sequence_that_makes_them(self, pipeline, verb, size):
+        class Frames(Sequence):
+            def __init__(self):
+                self._kept = torch.zeros(size)
+
+            def __len__(self):
+                return 20
+
+            def __getitem__(self, i):
+                if i >= 20:
+                    raise IndexError
+                return self._kept.fill_(i)
+
+        self.hold(pipeline, verb, Frames())
+
+    def test_what_is_freed(self, pipeline, verb, size):
+        self.hold(pipeline, verb, (torch.full((size,), i) for i in range(20)))
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+@pytest.mark.parametrize("gaps", [1, 2])
+@pytest.mark.usefixtures("company")
+def test_elements_of_a_list_are_taken_whole_and_as_they_are_when_they_are_asked_for(
+    pipeline, size, gaps
+):
+    """The consumer overwrites all of them all the time."""
+    items = [torch.zeros(size * gaps)[::gaps] for _ in range(30)]
+    last = 0
+    for step, result in enumerate(pipeline.to_host(items)):
+        values = result.unique().tolist()
+        assert len(values) == 1
+        assert last <= values[0] <= step
+        last = values[0]
+        for item in items:
+            item.fill_(step + 1)
+    assert last > 0 or size == 4  # small ones may all be asked for at once
+
+
+# -- results are the caller's ---------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("sizes", [(4,), (0, 2, 4), (1000,)])
+@pytest.mark.usefixtures("together")
+def test_writing_to_a_result_leaves_the_others_as_they_were(pipeline, way, sizes):
+    items = [torch.full((sizes[i % len(sizes)],), float(i)) for i in range(12)]
+    taken = []
+    for i, result in enumerate(WAYS[way](pipeline, items)):
+        taken.append(result)
+        if i % 2:
+            result.fill_(-1)
+    for i, result in enumerate(taken):
+        assert torch.equal(result, torch.full_like(items[i], -1 if i % 2 else i))
+
+
+@every_way
+@pytest.mark.parametrize("sizes", [(4,), (1, 2, 4), (1000,)])
+@pytest.mark.usefixtures("together")
+def test_autograd_takes_each_result_by_itself(pipeline, way, sizes):
+    items = [torch.full((sizes[i % len(sizes)],), float(i)) for i in range(12)]
+    weight = torch.tensor(3.0, requires_grad=True)
+    results = list(WAYS[way](pipeline, items))
+    assert all(result.is_leaf and not result.requires_grad for result in results)
+    losses = []
+    for i, result in enumerate(results):
+        if i % 3 == 0:
+            losses.append(result.mul_(weight).sum())
+        elif i % 3 == 1:
+            losses.append((result.requires_grad_() ** 2).sum())
+        else:
+            losses.append((weight * result).sum())  # keeps the result for backward
+            continue
+    for i, result in enumerate(results):
+        if i % 3 == 0:
+            assert torch.equal(result, items[i] * 3)
+    for loss in losses:
+        loss.backward()
+    expected = sum(items[i].sum() for i in range(12) if i % 3 != 1)
+    assert weight.grad == expected
+    assert all(torch.equal(results[i].grad, 2 * items[i]) for i in range(1, 12, 3))
+
+
+def all_gone(watched):
+    """Whether they go as soon as threads that are on their way out of a copy have left it."""
+    give_up_s = time.perf_counter() + _WAIT_S
+    while any(each() is not None for each in watched):
+        if time.perf_counter() > give_up_s:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "to_host_async"])
+@pytest.mark.parametrize("sizes", [(0, 1, 2, 4), (4,), (1000,)])
+@pytest.mark.usefixtures("company", "no_collector")
+def test_a_result_that_the_caller_drops_is_gone(pipeline, way, sizes):
+    for result in WAYS[way](pipeline, [torch.ones(sizes[i % len(sizes)]) for i in range(12)]):
+        watched = [weakref.ref(result)]
+        del result
+        assert all_gone(watched)
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+@pytest.mark.parametrize("size", [0, 1, 1000])
+@pytest.mark.usefixtures("company", "no_collector")
+def test_a_source_that_was_copied_is_gone(pipeline, verb, size):
+    watched = []
+
+    def source():
+        for i in range(20):
+            made = torch.full((size,), i)
+            watched.append(weakref.ref(made))
+            yield made
+            del made
+
+    args = (torch.clone, source()) if verb == "map" else (source(),)
+    deque(getattr(pipeline, verb)(*args), maxlen=0)
+    assert all_gone(watched)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_handles_result_goes_with_it(pipeline):
+    handle = pipeline.to_host_async(torch.ones(1000))
+    watched = [weakref.ref(handle.result()), weakref.ref(handle)]
+    del handle
+    assert all_gone(watched)
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+@pytest.mark.usefixtures("no_collector")
+def test_what_was_given_up_is_gone(pipeline, verb):
+    watched = []
+
+    def source():
+        for _ in range(20):
+            made = torch.ones(1000)
+            watched.append(weakref.ref(made))
+            yield made
+            del made
+
+    results = getattr(pipeline, verb)(source())
+    next(results)
+    results.close()
+    assert all_gone(watched)
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_what_a_pipeline_held_goes_when_it_is_left(monkeypatch):
+    slots, pinned = [], CopyStream.pinned
+
+    def watched(stream, size_bytes):
+        slot = pinned(stream, size_bytes)
+        slots.append(weakref.ref(slot))
+        return slot
+
+    monkeypatch.setattr(CopyStream, "pinned", watched)
+    with CopyPipeline("cpu", slots=3, slot_bytes=1024, threads=2) as pipeline:
+        results = pipeline.map(torch.clone, numbers(9, 1000))
+        next(results)  # who goes on holding this holds no slots
+        assert len(slots) == 6
+    assert all_gone(slots)
+    del results
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_error_that_the_caller_drops_is_gone(streams, monkeypatch):
+    class BrokenError(Exception):
+        pass
+
+    def copy(stream, to, source):
+        raise BrokenError
+
+    def run(use):
+        try:
+            list(use)
+        except BrokenError as error:
+            return [weakref.ref(error)]
+
+    monkeypatch.setattr(Noting, "copy", copy)
+    with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
+        assert all_gone(run(pipeline.to_host(numbers(9, 1000))))
+        assert all_gone(run(pipeline.prefetch(numbers(9, 1000))))
+        assert all_gone(run(pipeline.map(torch.clone, numbers(9, 1000))))
+
+
+# -- out and pin ----------------------------------------------------------------------------------
+PLACES = {
+    "dense": lambda shape: torch.zeros(shape),
+    "with gaps": lambda shape: torch.zeros(*shape, 3)[..., 1],
+    "transposed": lambda shape: torch.zeros(shape[::-1]).T,
+    "with an offset": lambda shape: torch.zeros(2, *shape)[1],
+    "conjugate": lambda shape: torch._neg_view(torch.zeros(shape)),
+    "of inference mode": lambda shape: torch.inference_mode()(torch.zeros)(shape),
+}
+
+
+@pytest.mark.parametrize("verb", ["to_host", "map"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("shape", [(2, 3), (40, 30)])
+@pytest.mark.usefixtures("company")
+def test_results_go_where_they_are_told_to(pipeline, verb, place, shape):
+    for kind in (list, tuple, iter):
+        items = [torch.rand(shape) for _ in range(12)]
+        out = [PLACES[place](shape) for _ in items]
+        args = (torch.clone, items) if verb == "map" else (items,)
+        results = list(getattr(pipeline, verb)(*args, out=kind(out)))
+        assert all(result is given for result, given in zip(results, out, strict=True))
+        assert all(map(torch.equal, out, items))
+
+
+@pytest.mark.usefixtures("company")
+def test_memory_around_out_is_left_alone(pipeline):
+    whole = torch.full((12, 7, 5), -1.0)
+    out = [each[2:5, 1::2] for each in whole]
+    list(pipeline.to_host([torch.full((3, 2), float(i)) for i in range(12)], out))
+    for i, each in enumerate(whole):
+        assert each.unique().tolist() == [-1, i]
+        assert (each == i).sum() == 6
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+@pytest.mark.usefixtures("company")
+def test_one_stacked_tensor_takes_results_row_by_row(pipeline, size):
+    items = [torch.rand(size) for _ in range(12)]
+    out = torch.zeros(12, size)
+    for i, row in enumerate(pipeline.to_host(items, out)):
+        assert row.data_ptr() == out[i].data_ptr()
+    assert torch.equal(out, torch.stack(items))
+
+
+@pytest.mark.usefixtures("company")
+def test_out_may_be_longer_and_is_taken_as_it_is_needed(pipeline):
+    out = (torch.zeros(3, dtype=torch.int64) for _ in range(99))
+    assert first_elements(pipeline.to_host(numbers(7, 3), out)) == list(range(7))
+    assert len(list(out)) == 92
+
+
+@pytest.mark.usefixtures("company")
+def test_out_is_no_more_touched_once_its_item_was_yielded(pipeline):
+    out = [torch.zeros(300, dtype=torch.int64) for _ in range(20)]
+    for result in pipeline.to_host(numbers(20, 300), out):
+        result.fill_(-1)
+    assert torch.equal(torch.stack(out), torch.full((20, 300), -1))
+
+
+@pytest.mark.parametrize("where", ["leader", "leader, sharing", "mover"])
+def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch, where):
+    """Closing waits for whoever is at it; here that is the second item."""
+    out = [torch.zeros(1 << 18) for _ in range(3)]
+
+    def hold_back(values):
+        addresses = (x for x in pytree.tree_leaves(values) if isinstance(x, int))
+        if any(0 <= address - out[1].data_ptr() < out[1].nbytes for address in addresses):
+            gate()
+
+    def holding(own):
+        return lambda *args: (hold_back(args), own(*args))[1]
+
+    class Pieces(queue.SimpleQueue):
+        def get(self, *args, **options):
+            item = super().get(*args, **options)
+            hold_back(item)
+            return item
+
+    if where == "leader":
+        monkeypatch.setattr(ring.Ring, "_move", holding(ring.Ring._move))
+    elif where == "mover":
+        names = SimpleNamespace(SimpleQueue=Pieces, Empty=queue.Empty)
+        monkeypatch.setattr(ring, "queue", names)
+    else:
+        monkeypatch.setattr(ring, "_split", holding(ring._split))
+    with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20, threads=2) as pipeline:
+        results = pipeline.to_host([torch.ones(1 << 18) for _ in range(3)], out)
+        next(results)
+        assert gate.begun.wait(_WAIT_S)
+        opening = threading.Timer(0.05, gate.open)
+        opening.start()
+        results.close()
+        out[1].fill_(-1)
+        opening.join()
+    assert out[1].unique().tolist() == [-1]
+
+
+def test_what_backward_needs_is_not_overwritten_in_silence(pipeline):
+    out = [torch.zeros(300)]
+    weight = torch.ones(300, requires_grad=True)
+    (result,) = pipeline.to_host([torch.ones(300)], out)
+    loss = (weight * result).sum()
+    list(pipeline.to_host([torch.zeros(300)], out))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+BAD_PLACES = {
+    "shape": (lambda: torch.zeros(5), ValueError, r"\(5,\).*expected \(4,\) of torch.float32"),
+    "dtype": (lambda: torch.zeros(4).int(), ValueError, r"torch.int32; expected \(4,\)"),
+    "device": (lambda: torch.zeros(4, device="meta"), ValueError, "on meta; expected it on cpu"),
+    "grad": (lambda: torch.zeros(4, requires_grad=True), ValueError, "requires grad.*detach"),
+    "sparse": (lambda: torch.zeros(4).to_sparse(), TypeError, "sparse tensor.*to_dense"),
+    "no tensor": (lambda: [0.0] * 4, TypeError, "of type list; expected a tensor on cpu"),
+    "overlapping": (lambda: torch.zeros(1).expand(4), ValueError, "elements that share memory"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_PLACES)
+@pytest.mark.parametrize("where", [0, 3, 11])
+@pytest.mark.usefixtures("company")
+def test_a_place_that_does_not_fit_is_named(pipeline, bad, where):
+    make, error, match = BAD_PLACES[bad]
+    out = [torch.zeros(4) for _ in range(12)]
+    out[where] = make()
+    got = []
+    with pytest.raises(error, match=rf"out\[{where}\].*{match}") as caught:
+        got.extend(pipeline.to_host([torch.full((4,), float(i)) for i in range(12)], out))
+    assert f"in item {where} of to_host from cpu" in caught.value.__notes__
+    assert first_elements(out[:where]) == list(range(where))
+
+
+@pytest.mark.usefixtures("company")
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_too_few_places_are_named(pipeline, count):
+    got = []
+    with pytest.raises(ValueError, match=rf"out has only {count} tensors; expected one for each"):
+        for result in pipeline.to_host(numbers(12), out=torch.zeros(count, 4).long()):
+            got.append(result[0].item())
+    assert got == list(range(count))
+
+
+def test_pinning_on_the_cpu_gives_ordinary_memory(pipeline):
+    results = list(pipeline.to_host(numbers(9), pin=True))
+    results += pipeline.map(torch.clone, numbers(9), pin=True)
+    results.append(pipeline.to_host_async(torch.zeros(3), pin=True).result())
+    assert first_elements(results) == [*range(9), *range(9), 0]
+    assert not any(result.is_pinned() for result in results)

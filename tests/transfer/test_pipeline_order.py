@@ -1,0 +1,351 @@
+"""Copy pipelines on the CPU: what comes when, how far ahead, to which thread, and in the end."""
+
+import random
+import threading
+import time
+
+import pytest
+import torch
+from pipeline_ways import WAYS, Noting, ahead, every_way, first_elements, numbers
+
+from autopar.timeline.span import Span
+from autopar.transfer.copy_stream import CopyStream
+from autopar.transfer.pipeline import CopyPipeline
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+_WAIT_S = 10  # for what should come at once
+
+
+# -- one at a time --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000])
+def test_many_handles_in_any_order(pipeline, size):
+    tensors = [torch.full((size + 1,), i) for i in range(20)]
+    handles = [pipeline.to_host_async(tensor) for tensor in tensors]
+    for tensor in tensors:
+        tensor.fill_(-1)
+    order = list(range(20))
+    random.Random(0).shuffle(order)
+    for i in order:
+        assert handles[i].result().unique().tolist() == [i]
+        assert handles[i].done()
+        assert handles[i].result() is handles[i].result()
+
+
+def test_a_handle_outlives_its_pipeline_and_tells_when_it_ran():
+    with CopyPipeline("cpu") as pipeline:
+        handles = [pipeline.to_host_async(torch.full((1 << 20,), i)) for i in range(3)]
+    for i, handle in enumerate(handles):
+        assert handle.result()[-1] == i
+        span = handle.span
+        assert isinstance(span, Span)
+        assert span.kind == "copy"
+        assert span.name == handle.name
+        assert "to host" in span.lane
+        assert span.start_s <= span.end_s
+        assert handle.alignment_error_s == 0
+        assert handle.device == torch.device("cpu")
+    assert handles[0].span.end_s <= handles[1].span.end_s <= handles[2].span.end_s
+
+
+def test_a_span_reaches_from_the_first_chunk_to_the_last(monkeypatch):
+    copied_s = []
+
+    def copy(stream, to, source):
+        copied_s.append(time.perf_counter())
+        to.copy_(source)
+
+    monkeypatch.setattr(CopyStream, "copy", copy)
+    with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
+        span = pipeline.to_host_async(torch.ones(1 << 13)).span
+        assert span.start_s <= copied_s[0]
+        assert span.end_s >= copied_s[-1]
+        assert len(copied_s) == 32
+        nothing = pipeline.to_host_async(torch.ones(0)).span
+        assert nothing.start_s == nothing.end_s
+
+
+def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):
+    kept = []
+    monkeypatch.setattr(CopyStream, "outlives", lambda stream, tensor: kept.append(tensor.nbytes))
+    pipeline.to_host_async(torch.ones(1000)).result()
+    assert kept == [4000]
+
+
+def test_a_handle_is_not_done_before_its_copy(streams, gate, monkeypatch):
+    monkeypatch.setattr(Noting, "copy", lambda self, to, source: (gate(), to.copy_(source)))
+    with CopyPipeline("cpu") as pipeline:
+        handle = pipeline.to_host_async(torch.ones(3))
+        assert gate.begun.wait(_WAIT_S)
+        assert not handle.done()
+        gate.open()
+        assert handle.result().tolist() == [1, 1, 1]
+
+
+# -- order, and how far ahead ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("size", [4, 100])
+@pytest.mark.usefixtures("company")
+def test_only_so_many_items_are_asked_for_ahead(verb, slots, size):
+    """Of large items a fixed number, of small ones as many as fit into the slots."""
+    asked = 0
+
+    def source():
+        nonlocal asked
+        for asked in range(1, 101):
+            yield torch.full((size,), asked, dtype=torch.int32)
+
+    with CopyPipeline("cpu", slots=slots, slot_bytes=128) as pipeline:
+        args = (torch.clone, source()) if verb == "map" else (source(),)
+        results = getattr(pipeline, verb)(*args)
+        assert asked == 0
+        most = ahead(slots)
+        if verb == "map":  # one lot on the device, one on the way to the host
+            most *= 2
+        if size == 4 and verb != "prefetch":
+            most *= 8
+        for i, result in enumerate(results, 1):
+            assert result[0] == i
+            assert asked <= i + most
+            # What is to be worked on comes soon, and others after it.
+            early = i + 1 if verb != "to_host" and i <= 5 else i - 1 + ahead(slots)
+            assert asked >= min(100, early)
+        assert asked == 100
+
+
+@pytest.mark.usefixtures("together")
+def test_a_small_item_does_not_bring_many_large_ones_with_it():
+    """After it the next ones may be of any size, and memory is bounded all the same."""
+    asked_bytes = 0
+
+    def source():
+        nonlocal asked_bytes
+        for i in range(100):
+            size = 1024 if i % 8 else 1
+            asked_bytes += size
+            yield torch.full((size,), i, dtype=torch.uint8)
+
+    got_bytes = 0
+    with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
+        for result in pipeline.to_host(source()):
+            got_bytes += result.nbytes
+            assert asked_bytes - got_bytes <= (ahead(2) + 1) * 2 * 1024
+
+
+def test_items_are_copied_while_the_next_one_is_computed(streams):
+    def source():
+        for i in range(8):
+            if i:
+                streams[0].wait_for_copies(i)
+            yield torch.full((100,), i, dtype=torch.int64)
+
+    with CopyPipeline("cpu", slots=3, slot_bytes=1024) as pipeline:
+        assert first_elements(pipeline.to_host(source())) == list(range(8))
+
+
+def test_batches_are_copied_while_the_caller_works_on_one(streams):
+    with CopyPipeline("cpu", slots=3, slot_bytes=1024) as pipeline:
+        for i, batch in enumerate(pipeline.prefetch(numbers(8, 100))):
+            streams[0].wait_for_copies(min(8, i + 2))
+            assert batch[0] == i
+
+
+def test_map_copies_both_ways_while_it_computes(streams):
+    calls = 0
+
+    def fn(batch):
+        nonlocal calls
+        calls += 1
+        streams[0].wait_for_copies(min(8, calls + 1))  # the next batch has come
+        if calls > 1:
+            streams[1].wait_for_copies(calls - 1)  # the result before has gone
+        return -batch
+
+    with CopyPipeline("cpu", slots=3, slot_bytes=1024) as pipeline:
+        # The way from the host is the first to be used.
+        assert first_elements(pipeline.map(fn, numbers(8, 100))) == [-i for i in range(8)]
+
+
+@pytest.mark.usefixtures("company")
+def test_two_turns_taken_by_turns(pipeline):
+    pairs = zip(
+        pipeline.to_host(numbers(20)),
+        pipeline.to_host(numbers(20, 300)),
+        pipeline.prefetch(numbers(20)),
+        pipeline.map(torch.neg, numbers(20)),
+        strict=True,
+    )
+    for i, tensors in enumerate(pairs):
+        assert first_elements(tensors) == [i, i, i, -i]
+        assert pipeline.to_host_async(tensors[0]).result()[0] == i
+
+
+@pytest.mark.usefixtures("company")
+def test_a_source_that_uses_the_pipeline(pipeline):
+    def source():
+        for batch in pipeline.prefetch(numbers(20)):
+            yield pipeline.to_host_async(batch).result() + 1
+
+    assert first_elements(pipeline.to_host(source())) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+@pytest.mark.parametrize("taken", [0, 1, 5])
+@pytest.mark.parametrize("size", [4, 1000])
+@pytest.mark.usefixtures("together")
+def test_a_turn_that_is_broken_off(pipeline, verb, taken, size):
+    closed = []
+
+    def source():
+        try:
+            yield from (torch.full((size,), i) for i in range(100))
+        finally:
+            closed.append(True)
+
+    for _ in range(3):
+        args = (torch.clone, source()) if verb == "map" else (source(),)
+        results = getattr(pipeline, verb)(*args)
+        for i in range(taken):
+            assert next(results)[0] == i
+        results.close()
+        del results, args
+        assert first_elements(pipeline.to_host(numbers(5))) == list(range(5))
+        assert first_elements(pipeline.prefetch(numbers(5))) == list(range(5))
+    assert len(closed) == (3 if taken else 0)
+
+
+def test_an_error_comes_in_its_place(pipeline):
+    def source():
+        yield from numbers(7)
+        raise KeyError("on purpose")
+
+    got = []
+    with pytest.raises(KeyError, match="on purpose") as caught:
+        for result in pipeline.to_host(source()):
+            got.append(result[0].item())
+    assert got == list(range(7))
+    assert caught.value.__notes__ == ["in item 7 of to_host from cpu"]
+    assert first_elements(pipeline.to_host(numbers(3))) == [0, 1, 2]
+
+
+def test_what_waits_is_given_up_while_somebody_holds_the_error(pipeline, monkeypatch):
+    """An error holds on to frames, and these to the batches that were under way."""
+    kept = []
+    monkeypatch.setattr(CopyStream, "outlives", lambda stream, tensor: kept.append(tensor.nbytes))
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(pipeline.map(lambda batch: 1 / 0, numbers(9, 1000)))
+    assert kept
+    assert set(kept) == {8000}
+    del caught
+
+
+def test_a_copy_that_fails_beside_others_that_did_not(streams, in_time, monkeypatch):
+    """Of a batch with a pinned tensor and one that goes through slots, the pinned one fails."""
+
+    def copy(stream, to, source):
+        raise OSError("on purpose")
+
+    monkeypatch.setattr(Noting, "copy", copy)
+    monkeypatch.setattr(Noting, "is_pinned", lambda stream, tensor: tensor.numel() > 1 << 20)
+
+    def run():
+        with CopyPipeline("cpu") as pipeline:
+            batch = (torch.ones(1 << 21), torch.ones(1 << 19))
+            with pytest.raises(OSError, match="on purpose"):
+                next(pipeline.prefetch([batch]))
+
+    in_time(run, 5)
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+def test_left_by_an_exception_it_drops_what_waits(streams, gate, monkeypatch):
+    monkeypatch.setattr(Noting, "copy", lambda self, to, source: (gate(), to.copy_(source)))
+    with pytest.raises(ZeroDivisionError), CopyPipeline("cpu", slots=1) as pipeline:
+        handles = [pipeline.to_host_async(torch.ones(3)) for _ in range(5)]
+        assert gate.begun.wait(_WAIT_S)
+        opening = threading.Timer(0.05, gate.open)
+        opening.start()
+        _ = 1 / 0
+    opening.join()
+    with pytest.raises(BaseException, match="dropped") as caught:
+        handles[-1].result()
+    assert type(caught.value).__name__ == "CancelledError"
+    assert handles[-1].done()
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
+def test_results_that_were_not_taken_do_not_come_after_leaving(verb):
+    with CopyPipeline("cpu", slots=2, slot_bytes=64) as pipeline:
+        args = (torch.clone,) if verb == "map" else ()
+        results = getattr(pipeline, verb)(*args, numbers(9, 100))
+        assert next(results)[0] == 0
+    with pytest.raises(RuntimeError, match="was left; it works inside one `with` block"):
+        next(results)
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+@every_way
+def test_a_second_thread_is_refused_while_the_first_is_at_it(pipeline, gate, in_time, way):
+    def source():
+        yield torch.zeros(4)
+        gate()
+        yield torch.ones(4)
+
+    outcome = []
+    first = threading.Thread(target=lambda: outcome.extend(pipeline.to_host(source())))
+    first.start()
+    assert gate.begun.wait(_WAIT_S)
+    with pytest.raises(RuntimeError, match="on cpu is in use by another thread; expected one"):
+        list(WAYS[way](pipeline, numbers(3)))
+    gate.open()
+    first.join(_WAIT_S)
+    assert first_elements(outcome) == [0, 1]
+    assert first_elements(WAYS[way](pipeline, numbers(3))) == [0, 1, 2]
+
+
+def test_a_refused_thread_leaves_no_trace():
+    closed = CopyPipeline("cpu")
+
+    def refused():
+        with pytest.raises(RuntimeError, match="is not open yet"):
+            closed.to_host([])
+
+    stop, done = threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: (refused(), done.set(), stop.wait(_WAIT_S)))
+    thread.start()
+    assert done.wait(_WAIT_S)
+    with closed:
+        assert first_elements(closed.to_host(numbers(3))) == [0, 1, 2]
+    stop.set()
+    thread.join(_WAIT_S)
+
+
+def test_threads_may_take_turns(pipeline, in_time):
+    results = in_time(lambda: pipeline.to_host(numbers(20)))
+    assert next(results)[0] == 0
+    assert in_time(lambda: next(results))[0] == 1
+    assert first_elements(results) == list(range(2, 20))
+
+
+def test_each_thread_may_have_a_pipeline_of_its_own():
+    barrier, outcome = threading.Barrier(4), {}
+
+    def run(number):
+        with CopyPipeline("cpu", slots=2, slot_bytes=64) as pipeline:
+            barrier.wait(_WAIT_S)
+            outcome[number] = first_elements(pipeline.map(lambda x: x + number, numbers(30, 100)))
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(_WAIT_S)
+    assert outcome == {number: [i + number for i in range(30)] for number in range(4)}

@@ -1,0 +1,259 @@
+"""Copy pipelines on the CPU: every bit comes out, in batches and from `map`, too."""
+
+import random
+from collections import OrderedDict
+
+import pytest
+import torch
+from pipeline_ways import (
+    DTYPES,
+    WAYS,
+    Pair,
+    all_ways,
+    bits_of,
+    every_way,
+    filled,
+    first_elements,
+    numbers,
+)
+from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader, TensorDataset
+
+from autopar.transfer.pipeline import CopyPipeline
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+
+# -- bit for bit ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.usefixtures("company")
+def test_any_dtype_and_shape(pipeline, dtype):
+    shapes = [(), (5,), (5,), (0,), (3, 8), (2, 0, 3), (40, 56), (1,), (1,), (1,)]
+    items = [filled(shape, dtype, seed) for seed, shape in enumerate(shapes)]
+    for item, result in zip(items * len(WAYS), all_ways(pipeline, items), strict=True):
+        assert (result.dtype, result.shape) == (item.dtype, item.shape)
+        assert result.stride() == item.stride()
+        assert bits_of(result) == bits_of(item)
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(1, 3),
+    "permuted": lambda x: x.permute(2, 0, 3, 1),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "with gaps": lambda x: x[:, ::2, :, 1::3],
+    "with an offset": lambda x: x[1:],
+    "a column": lambda x: x[0, 0, :, 1],
+    "expanded": lambda x: x[:1].expand(9, -1, -1, -1),
+    "overlapping": lambda x: x.flatten().unfold(0, 4, 1),
+    "flipped": lambda x: x.flip(0, 3),
+    "conjugate": lambda x: x.conj(),
+    "conjugate, transposed": lambda x: x.conj().transpose(1, 3),
+    "conjugate, with gaps": lambda x: x[:, ::2].conj(),
+    "negative": lambda x: x.conj().imag,
+    "negative, dense": torch._neg_view,
+    "real": lambda x: x.real,
+    "an element": lambda x: x[1, 1, 1, 1],
+    "none of them": lambda x: x[:, :0],
+    "as bytes": lambda x: x.view(torch.uint8),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("slot_bytes", "sizes"), [(512, (2, 9, 9)), (8192, (2, 2, 2, 2, 2)), (8192, (2, 9, 2))]
+)
+@pytest.mark.usefixtures("together")
+def test_any_layout(layout, slot_bytes, sizes):
+    views = [
+        LAYOUTS[layout](filled((2, 4, size, 5), torch.complex64, seed))
+        for seed, size in enumerate(sizes)
+    ]
+    with CopyPipeline("cpu", slot_bytes=slot_bytes) as pipeline:
+        results = list(all_ways(pipeline, views))
+    for view, result in zip(views * len(WAYS), results, strict=True):
+        expected = torch.empty_like(view).copy_(view)  # as .to() does it from device to device
+        assert bits_of(result) == bits_of(expected)
+        assert result.stride() == expected.stride()
+        assert not result.is_conj()
+        assert not result.is_neg()
+
+
+@every_way
+@pytest.mark.usefixtures("company")
+def test_random_mixtures(way):
+    chance = random.Random(way)
+    for _ in range(10):
+        items = [
+            filled((chance.choice((0, 1, 3, 17, 200, 3000)),), chance.choice(DTYPES[4:11]), seed)
+            for seed in range(chance.randrange(20))
+        ]
+        slots, slot_bytes = chance.randint(1, 4), chance.choice((64, 300, 4096))
+        threads = chance.randint(1, 3)
+        with CopyPipeline("cpu", slots=slots, slot_bytes=slot_bytes, threads=threads) as pipeline:
+            results = list(WAYS[way](pipeline, items))
+        assert [(x.dtype, bits_of(x)) for x in results] == [(x.dtype, bits_of(x)) for x in items]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_small_ones_travel_together(streams, together, alike):
+    items = [torch.full((3 if alike else i % 5,), i) for i in range(100)]
+    with CopyPipeline("cpu", slots=2, slot_bytes=512) as pipeline:
+        results = list(pipeline.to_host(items))
+        assert streams[0].copies < 50
+    assert all(map(torch.equal, results, items))
+
+
+@pytest.mark.usefixtures("together")
+def test_a_batchs_small_ones_travel_together(streams):
+    batch = {i: filled((i,), DTYPES[i % 5]) for i in range(20)}
+    with CopyPipeline("cpu", slots=2, slot_bytes=4096) as pipeline:
+        (result,) = pipeline.prefetch([batch])
+        assert streams[0].copies == 1
+    assert list(result) == list(batch)
+    assert all(torch.equal(result[i], batch[i]) for i in batch)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_large_ones_travel_in_chunks(streams, slots, threads):
+    large = filled((3, 1 << 20), torch.uint8)
+    with CopyPipeline("cpu", slots=slots, slot_bytes=1 << 19, threads=threads) as pipeline:
+        (result,) = pipeline.to_host([large])
+        assert streams[0].copies == 6
+        (back,) = pipeline.prefetch([result.mT])
+        assert streams[1].copies == 6
+    assert torch.equal(result, large)
+    assert torch.equal(back, large.mT)
+
+
+def test_a_slot_is_no_larger_than_asked():
+    assert CopyPipeline("cpu", slot_bytes=1000).slot_bytes == 512
+    assert CopyPipeline("cpu", slot_bytes=1).slot_bytes == 1
+    assert CopyPipeline("cpu", slot_bytes=1024).slot_bytes == 1024
+
+
+@every_way
+@pytest.mark.parametrize("slot_bytes", [1, 4, 32])
+def test_tiny_slots(way, slot_bytes):
+    items = [torch.arange(20) + i for i in range(4)]
+    with CopyPipeline("cpu", slots=2, slot_bytes=slot_bytes) as pipeline:
+        assert all(map(torch.equal, WAYS[way](pipeline, items), items))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_slots_smaller_than_the_gaps_in_a_block(in_time, threads):
+    """Some chunks of it hold nothing at all."""
+    batch = [torch.full((n,), n, dtype=torch.uint8) for n in (1, 70, 0, 3)]
+
+    def run():
+        with CopyPipeline("cpu", slots=2, slot_bytes=16, threads=threads) as pipeline:
+            return list(pipeline.prefetch([batch] * 3))
+
+    for result in in_time(run, 5):
+        assert all(map(torch.equal, result, batch))
+
+
+@every_way
+def test_nothing_to_copy(pipeline, way):
+    assert list(WAYS[way](pipeline, [])) == []
+
+
+@every_way
+@pytest.mark.usefixtures("company")
+def test_tensors_of_inference_mode(pipeline, way):
+    with torch.inference_mode():
+        items = numbers(10)
+        inside = list(WAYS[way](pipeline, items))
+    outside = list(WAYS[way](pipeline, items))
+    assert first_elements(inside) == first_elements(outside) == list(range(10))
+    assert not any(result.is_inference() for result in outside)
+
+
+# -- batches --------------------------------------------------------------------------------------
+BATCHES = {
+    "tuple": lambda x: (x, x + 1),
+    "list": lambda x: [x, [x + 1], []],
+    "dict": lambda x: {"b": x, "a": {"c": x + 1}, 3: None},
+    "ordered": lambda x: OrderedDict(b=x, a=x + 1),
+    "named": lambda x: Pair(x, Pair(x + 1, "text")),
+    "mixed": lambda x: ({"x": [x, (x + 1,)]}, 3, "text", None, 2.5, {1, 2}, b"bytes"),
+    "twice": lambda x: (x, x),
+    "none": lambda x: ("no", ["tensor", {}]),
+    "number": lambda x: 3,
+}
+
+
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("size", [0, 1000])
+@pytest.mark.parametrize("verb", ["a list", "a generator", "map"])
+def test_batches_keep_their_form(pipeline, kind, size, verb):
+    batches = [BATCHES[kind](torch.full((size,), i)) for i in range(8)]
+    if verb == "map":
+        results = []
+        list(pipeline.map(lambda batch: (results.append(batch), torch.ones(1))[1], batches))
+    else:
+        results = list(pipeline.prefetch(batches if verb == "a list" else iter(batches)))
+    assert len(results) == 8
+    for batch, result in zip(batches, results, strict=True):
+        before, form = pytree.tree_flatten(batch)
+        after, form_after = pytree.tree_flatten(result)
+        assert form == form_after
+        for x, y in zip(before, after, strict=True):
+            if isinstance(x, torch.Tensor):
+                assert torch.equal(x, y)
+                assert y is not x
+            else:
+                assert y is x
+
+
+@pytest.mark.parametrize("names", [True, False])
+def test_a_data_loader(pipeline, names):
+    data = TensorDataset(torch.arange(30).reshape(10, 3), torch.arange(10.0))
+    if names:
+        data = [{"x": x, "y": y, "name": str(i)} for i, (x, y) in enumerate(data)]
+    loader = DataLoader(data, batch_size=4, num_workers=0)
+    count = 0
+    for batch, plain in zip(pipeline.prefetch(loader), loader, strict=True):
+        assert type(batch) is type(plain)
+        assert batch.keys() == plain.keys() if names else len(batch) == 2
+        pairs = zip(pytree.tree_leaves(batch), pytree.tree_leaves(plain), strict=True)
+        assert all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in pairs)
+        count += 1
+    assert count == 3
+
+
+# -- map ------------------------------------------------------------------------------------------
+FUNCTIONS = {
+    "fresh": lambda x: 2 * x + 1,
+    "in place": lambda x: x.mul_(2).add_(1),
+    "its input": lambda x: x,
+    "a view": lambda x: x[::2],
+    "an expanded view": lambda x: x[:1].expand(5, 1),
+    "another dtype": lambda x: x.to(torch.float64),
+    "of various sizes": lambda x: x[: int(x[0].item())],
+    "a sum": torch.sum,
+}
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+@pytest.mark.parametrize("size", [3, 1000])
+@pytest.mark.parametrize("kind", [list, iter])
+@pytest.mark.usefixtures("company")
+def test_map_is_what_calling_the_function_on_each_gives(pipeline, fn, size, kind):
+    batches = [torch.full((size,), float(i)) for i in range(12)]
+    expected = [FUNCTIONS[fn](batch.clone()) for batch in batches]
+    results = list(pipeline.map(FUNCTIONS[fn], kind(batches)))
+    assert [x.dtype for x in results] == [x.dtype for x in expected]
+    assert all(map(torch.equal, results, expected))
+    assert first_elements(batches) == list(range(12))
+
+
+def test_a_function_may_keep_one_result_and_overwrite_it(pipeline):
+    kept = torch.zeros(1000)
+    results = list(
+        pipeline.map(lambda x: kept.copy_(x), [torch.full((1000,), i) for i in range(9)])
+    )
+    assert [x.unique().tolist() for x in results] == [[i] for i in range(9)]
