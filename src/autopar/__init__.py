@@ -21,9 +21,8 @@ if TYPE_CHECKING:
         try_gpu,
     )
     from autopar.display import plot
-    from autopar.display.pictures import show_timelines
     from autopar.display.show import show
-    from autopar.display.svg import Drawing, draw
+    from autopar.display.svg import Drawing, draw, show_timelines
     from autopar.display.table import Table, against_goals, compare, tabulate
     from autopar.effects.task import Task
     from autopar.graph.capture import Captured
@@ -60,9 +59,8 @@ _HOME = {
     "lanes.cuda": "cuda_lane",
     "traces.profiler": "timeline_of timelines_of",
     "traces.read": "read_trace",
-    "display.svg": "draw Drawing",
+    "display.svg": "draw Drawing show_timelines",
     "display.show": "show",
-    "display.pictures": "show_timelines",
     "ranges": "annotate",
     "device": "cpu gpu num_gpus try_gpu try_all_gpus synchronize empty_heap empty_pinned_pool",
     "machine": "describe capacity Capacity",

@@ -5,16 +5,18 @@ Only the functions here import matplotlib, when they are called; styles are left
 
 from __future__ import annotations
 
+import io
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autopar.display.format import format_seconds, origins_of, short_origins, unit_of
-from autopar.display.shapes import COLOURS, MANY_SPANS, PALEST, thinned
+from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
+from autopar.display.shapes import COLOURS, PALEST, lanes_of
 from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
-from autopar.display.text import by_kind, by_lane
+from autopar.files import write_atomically
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Limit, Measurement, check_limit, limits_of
 
@@ -54,7 +56,7 @@ def timeline(
     whole_s = max(timeline.makespan_s, check_limit(limit_s) if limit_s is not None else 0.0)
     ax = _axes(0.9 + 0.4 * len(timeline.lanes)) if ax is None else ax
     _draw_lanes(timeline, ax, limit_s, whole_s)
-    ax.set_title(title, pad=_TITLE_PAD)
+    ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
     _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
     return ax
 
@@ -94,10 +96,10 @@ def timelines(
     panels: list[Axes] = list(grid[:, 0])
     for ax, (name, one) in zip(panels, named.items(), strict=True):
         _draw_lanes(one, ax, limit_s, whole_s)
-        heading = f"{name}: {format_seconds(one.makespan_s)}"
-        ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD)
+        heading = f"{printable(name)}: {format_seconds(one.makespan_s)}"
+        ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
-        figure.suptitle(title)
+        figure.suptitle(printable(title), parse_math=False)
     _finish(panels[-1], unit_of(whole_s)[0], origins_of(named.values()))
     return panels
 
@@ -170,12 +172,24 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
     return draw_plan(plan, ax, title=title, axes_of=_axes)
 
 
-def save(ax: Axes, path: Path) -> None:
+def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     """Write the figure of some axes to a PNG file, at twice its resolution, and close it.
 
+    Args:
+        ax: Any axes of the figure.
+        path: The file. Its folder must exist.
+
     Raises:
+        ValueError: The file's name ends in something else than `.png`.
         OSError: The folder is not there or can't be written to.
     """
+    path = Path(path)
+    if path.suffix != ".png":
+        msg = (
+            f"path is {str(path)!r}; expected a name that ends in .png. Other formats are written "
+            f"by ax.figure.savefig, and .svg and .html by draw(...).save."
+        )
+        raise ValueError(msg)
     figure = ax.get_figure(root=True)
     assert figure is not None, "axes that were drawn on have a figure"
     _write(figure, path)
@@ -214,19 +228,21 @@ def _write(figure: Figure, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     try:
-        figure.savefig(path, dpi=2 * figure.dpi, format="png")
+        with io.BytesIO() as image, warnings.catch_warnings():
+            # That a font lacks a letter of some name is shown by a box in its place.
+            warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
+            figure.savefig(image, dpi=2 * figure.dpi, format="png")
+            write_atomically(path, image.getvalue())
     finally:
         plt.close(figure)
 
 
 def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: float) -> None:
     scale_s = unit_of(whole_s)[1]
-    lanes = by_lane(timeline)
-    for row, alone in enumerate(lanes.values()):
-        for kind, same in by_kind(alone).items():
-            # Of very many, neighbours that nobody can tell apart are one, paler where less busy.
-            many = len(alone.spans) > MANY_SPANS
-            drawn = thinned(same, whole_s or 1.0) if many else [(span, 1.0) for span in same]
+    lanes = []
+    for row, (lane, many, kinds) in enumerate(lanes_of(timeline, whole_s or 1.0)):
+        lanes.append(printable(lane))
+        for kind, drawn in kinds.items():
             ax.broken_barh(
                 [
                     ((span.start_s - timeline.start_s) / scale_s, span.duration_s / scale_s)
@@ -238,8 +254,7 @@ def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: fl
                 linewidth=0.0 if many else 0.3,  # thinner than its edges, a bar would be all edge
                 hatch=_HATCHES.get(kind),
             )
-    labels = ax.set_yticks(range(len(lanes)), list(lanes))
-    for tick in labels:
+    for tick in ax.set_yticks(range(len(lanes)), lanes):
         tick.label1.set_parse_math(False)  # a lane may be called $0
     ax.set_ylim(len(lanes) - 0.5, -0.5)  # the first lane on top
     ax.set_xlim(0, 1.03 * (whole_s / scale_s or 1.0))  # of no length: any scale will do

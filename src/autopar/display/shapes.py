@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from autopar.display.format import format_seconds, like, shortened, unit_of
 from autopar.display.text import by_kind, by_lane
@@ -35,6 +35,8 @@ PALEST = 0.25  # still seen
 _EDGE = 0.08  # share of the width; half a label on a telephone
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
+Drawn = tuple[Span, float]  # a span, or one for several, and the share of its time that was busy
+
 
 def panel(
     name: str, timeline: Timeline, scale_s: float, key: str, top: int
@@ -56,23 +58,35 @@ def panel(
         y += LINE
         words = f"{shortened(name, _LONGEST_NAME)}: {format_seconds(timeline.makespan_s)}"
         parts.append(f'<text y="{y - 4}" font-weight="bold">{html.escape(words)}</text>')
-    for lane, alone in by_lane(timeline).items():
+    for lane, many, kinds in lanes_of(timeline, scale_s):
         y += LINE
         parts.append(f'<text y="{y - 5}">{html.escape(shortened(lane, _LONGEST_NAME))}</text>')
-        for kind, same in by_kind(alone).items():
-            draw = _thinned_bars if len(alone.spans) > MANY_SPANS else _bars
-            parts.append(f"<g {_look(kind, key)}>\n{draw(same, scale_s, y)}\n</g>")
+        for kind, drawn in kinds.items():
+            parts.append(f"<g {_look(kind, key)}>\n{_bars(drawn, many, scale_s, y)}\n</g>")
         y += _BAR + 6
     return parts, y + 8
 
 
-def thinned(spans: Sequence[Span], scale_s: float) -> list[tuple[Span, float]]:
+def lanes_of(
+    timeline: Timeline, scale_s: float
+) -> Iterator[tuple[str, bool, dict[str, list[Drawn]]]]:
+    """For each lane its name, whether its spans are very many, and what is drawn of each kind."""
+    for lane, alone in by_lane(timeline).items():
+        many = len(alone.spans) > MANY_SPANS
+        yield (
+            lane,
+            many,
+            {
+                kind: thinned(same, scale_s) if many else [(span, 1.0) for span in same]
+                for kind, same in by_kind(alone).items()
+            },
+        )
+
+
+def thinned(spans: Sequence[Span], scale_s: float) -> list[Drawn]:
     """Spans of one lane and kind, where short ones less than half a pixel apart are one.
 
     Spans of a pixel or more stay as they are, so that the long ones among many are still seen.
-
-    Returns:
-        Each with the share of its time that was busy, which is 1 unless it stands for several.
     """
     pixel_s = scale_s / _PIXELS
     groups: list[list[Span]] = []
@@ -156,23 +170,18 @@ def patterns(kinds: Iterable[str], key: str) -> str:
     return f"<defs>{''.join(parts)}</defs>"
 
 
-def _bars(spans: Sequence[Span], scale_s: float, top: int) -> str:
+def _bars(drawn: Iterable[Drawn], many: bool, scale_s: float, top: int) -> str:
     bars: list[str] = []
     opacity, end_s = 1.0, -math.inf
-    for span in spans:
-        # Of neighbours that touch every second one is paler, so that they can be counted.
-        touches = span.start_s - end_s < 2 * scale_s / _PIXELS
-        opacity = _PALER if touches and opacity == 1 else 1.0
+    for span, busy in drawn:
+        if many:  # as dark as it is busy: idle gaps too narrow to draw still show
+            opacity = max(PALEST, busy)
+        else:  # of neighbours that touch every second one is paler, so that they can be counted
+            touches = span.start_s - end_s < 2 * scale_s / _PIXELS
+            opacity = _PALER if touches and opacity == 1 else 1.0
         bars.append(_bar(span, opacity, scale_s, top))
         end_s = span.end_s
     return "\n".join(bars)
-
-
-def _thinned_bars(spans: Sequence[Span], scale_s: float, top: int) -> str:
-    # What stands for many is as dark as it is busy: idle gaps too narrow to draw still show.
-    return "\n".join(
-        _bar(span, max(PALEST, busy), scale_s, top) for span, busy in thinned(spans, scale_s)
-    )
 
 
 def _bar(span: Span, opacity: float, scale_s: float, top: int) -> str:
@@ -189,13 +198,11 @@ def _bar(span: Span, opacity: float, scale_s: float, top: int) -> str:
     )
 
 
-def _as_one(group: Sequence[Span]) -> tuple[Span, float]:
-    first = group[0]
+def _as_one(group: Sequence[Span]) -> Drawn:
     if len(group) == 1:
-        return first, 1.0
-    whole = Timeline(tuple(group))
-    name = f"{len(group):,} spans"
-    one = Span(name, first.lane, whole.start_s, whole.end_s, first.kind)
+        return group[0], 1.0
+    whole, first = Timeline(tuple(group)), group[0]
+    one = Span(f"{len(group):,} spans", first.lane, whole.start_s, whole.end_s, first.kind)
     return one, whole.busy_s() / (whole.makespan_s or 1.0)
 
 

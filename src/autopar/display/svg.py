@@ -6,14 +6,20 @@ import base64
 import hashlib
 import html
 import math
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from autopar.display import shapes
-from autopar.display.format import badge, format_seconds, origins_of
+from autopar.display import plot, shapes
+from autopar.display.format import badge, format_seconds, origins_of, printable
+from autopar.display.page import page
+from autopar.display.show import show
 from autopar.display.text import MARKS, lane_table, picture, sentences, span_table
+from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
 from autopar.timing.measurement import check_limit
@@ -65,6 +71,35 @@ class Drawing:
 
     __repr__ = __str__
 
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the drawing to a file, as the ending of its name says.
+
+        Args:
+            path: `.svg` for the picture alone, `.html` for a page with the figures as well, or
+                `.png` for an image by matplotlib. Its folder must exist.
+
+        Raises:
+            ValueError: The name ends in none of these.
+            FileNotFoundError: The folder does not exist.
+        """
+        path = Path(path)
+        if path.suffix == ".svg":
+            write_atomically(path, printable(as_svg(self)) + "\n")
+        elif path.suffix == ".html":
+            write_atomically(path, page(self.title, self._repr_html_()))
+        elif path.suffix == ".png":
+            plot.save(self._plotted(), path)
+        else:
+            msg = f"path is {str(path)!r}; expected a name that ends in .svg, .html or .png."
+            raise ValueError(msg)
+
+    def _plotted(self) -> Any:
+        """The drawing by matplotlib: the axes of its first panel."""
+        named = dict(self.panels)
+        if [*named] == [""]:
+            return plot.timeline(named[""], limit_s=self.limit_s, title=self.title)
+        return plot.timelines(named, limit_s=self.limit_s, title=self.title)[0]
+
     def _repr_html_(self) -> str:
         said = [self.caption] * bool(self.caption) + _words(self)
         words = "\n".join(f'<p style="margin:0.4em 0">{html.escape(line)}</p>' for line in said)
@@ -95,6 +130,7 @@ def draw(
         limit_s: The least time possible in seconds, drawn as a dashed line.
 
     Raises:
+        TypeError: `timelines` is neither a Timeline nor a mapping to such.
         ValueError: There is nothing to draw, there is no title, or the limit is not a time.
 
     >>> from autopar.timeline.span import Span
@@ -107,7 +143,13 @@ def draw(
       copies 50.0 % hidden behind compute
     # compute   = copy
     """
-    named = timelines if isinstance(timelines, Mapping) else {"": timelines}
+    named = {"": timelines} if isinstance(timelines, Timeline) else timelines
+    if not isinstance(named, Mapping):
+        msg = (
+            f"timelines is of type {type(named).__name__}; expected a Timeline, or name -> "
+            f"Timeline for a panel each, as in draw({{'serial': one, 'overlapped': other}})."
+        )
+        raise TypeError(msg)
     if not title.strip() or not named:
         msg = (
             f"title is {title!r} and timelines has {len(named)} panels; expected a few words and "
@@ -115,6 +157,9 @@ def draw(
         )
         raise ValueError(msg)
     for name, timeline in named.items():
+        if not isinstance(timeline, Timeline):
+            msg = f"timelines[{name!r}] is of type {type(timeline).__name__}; expected a Timeline."
+            raise TypeError(msg)
         if not timeline.spans or not math.isfinite(timeline.makespan_s):
             msg = (
                 f"timeline {name!r} has {len(timeline.spans)} spans; expected one or more, each of "
@@ -123,6 +168,33 @@ def draw(
             raise ValueError(msg)
     limit = None if limit_s is None else check_limit(limit_s)
     return Drawing(tuple(named.items()), title, caption, limit)
+
+
+def show_timelines(
+    timelines: Timeline | Mapping[str, Timeline],
+    name: str,
+    *,
+    title: str,
+    caption: str = "",
+    limit_s: float | None = None,
+) -> Drawing:
+    """Show timelines as an image, and return them as `draw` draws them, to be a cell's last value.
+
+    Args:
+        timelines: One timeline, or name -> timeline for a panel each.
+        name: What the image's file is called, where there is no window to show it in.
+        title: What is drawn, in a few words.
+        caption: How to read it.
+        limit_s: The least time possible in seconds, drawn as a dashed line.
+
+    Raises:
+        TypeError: As `draw` does.
+        ValueError: As `draw` does.
+    """
+    drawing = draw(timelines, title=title, caption=caption, limit_s=limit_s)
+    drawing._plotted()
+    plot.show(name)
+    return show(drawing)
 
 
 def _words(drawing: Drawing) -> list[str]:
