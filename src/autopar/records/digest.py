@@ -86,10 +86,9 @@ def _digest(own: Iterable[ast.stmt], script: Module, parameters: Mapping[str, An
     part, targets = _linked(experiment := _definition(own), script)
     parts, seen, queue = {part}, set(), [*targets]
     while queue:
-        module, name = queue.pop()
-        if (module, name) not in seen:
-            seen.add((module, name))
-            part, targets = module.linked(name)
+        if (target := queue.pop()) not in seen:
+            seen.add(target)
+            part, targets = _linked_target(target)
             parts.add(part)
             queue += targets
     whole = {"parameters": parameters, "code": sorted(parts), "experiment": experiment.text}
@@ -110,8 +109,6 @@ class Module:
         self.package = package
         self.definitions: dict[str, list[ast.stmt]] = {}
         self.imports: dict[str, list[tuple[str, str | None]]] = {}
-        self._definitions: dict[str, _Definition] = {}
-        self._linked: dict[str, tuple[str, list[Target]]] = {}
         for statement in statements:
             for alias, origin in _imports([statement], package):
                 self.imports.setdefault(alias, []).append(origin)
@@ -121,18 +118,6 @@ class Module:
                 if _replaces(statement, bound):
                     before.clear()
                 before.append(statement)
-
-    def definition(self, name: str) -> _Definition:
-        """What counts of all statements that define a name."""
-        if name not in self._definitions:
-            self._definitions[name] = _definition(self.definitions[name])
-        return self._definitions[name]
-
-    def linked(self, name: str) -> tuple[str, list[Target]]:
-        """A digest of that and of what it names, and the definitions that this is."""
-        if name not in self._linked:
-            self._linked[name] = _linked(self.definition(name), self)
-        return self._linked[name]
 
     def find(self, chain: Chain) -> Iterator[Target]:
         """The definitions that a name with its attributes stands for; none if they are others'."""
@@ -181,14 +166,25 @@ def _linked(definition: _Definition, module: Module) -> tuple[str, list[Target]]
     for chain in definition.chains:
         targets = list((inside if chain[0] in inside.imports else module).find(chain))
         found += targets
-        texts = [target.definition(name).text for target, name in targets]
-        links += [(*chain, text) for text in dict.fromkeys(texts)]
+        links += [(*chain, text) for text in dict.fromkeys(_text_of(each) for each in targets)]
         for path, name in (*inside.imports.get(chain[0], ()), *module.imports.get(chain[0], ())):
             original = name or path.rpartition(".")[2]  # as in `from torch import mm as product`
             if chain[0] not in (original, path.partition(".")[0]) and not _is_house(path):
                 links.append((chain[0], original))
     text = json.dumps([definition.text, sorted({*links})])
     return hashlib.sha256(text.encode()).hexdigest(), found
+
+
+@functools.cache  # each is named by many
+def _linked_target(target: Target) -> tuple[str, list[Target]]:
+    module, name = target
+    return _linked(_definition(module.definitions[name]), module)
+
+
+@functools.cache
+def _text_of(target: Target) -> str:
+    module, name = target
+    return _definition(module.definitions[name]).text
 
 
 def _is_house(path: str) -> bool:
@@ -315,11 +311,10 @@ class _Stripped(ast.NodeTransformer):
             node.body = [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         self.imports.append(node)
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        self.imports.append(node)
+    visit_ImportFrom = visit_Import
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
         return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
