@@ -375,7 +375,7 @@ def test_a_change_in_any_working_room_is_seen(monkeypatch):
     monkeypatch.setattr(digest, "_room", lambda path: rooms.get(path) or read(path))
     for path, names in chosen.items():
         statements = ast.parse(source_of(path).read_text(encoding="utf-8")).body
-        changed = digest.Module(statements, path, path.rpartition(".")[0])
+        changed = digest.Module(statements, path)
         definitions = [own for name in names for own in changed.definitions[name]]
         node = next(node for own in definitions for node in changeable(own))
         with changed_inside(node):

@@ -104,13 +104,12 @@ class Module:
         imports: Name to where it comes from: a module, and a name in it or None for all of it.
     """
 
-    def __init__(self, statements: Iterable[ast.stmt], name: str = "", package: str = "") -> None:
+    def __init__(self, statements: Iterable[ast.stmt], name: str = "") -> None:
         self.name = name
-        self.package = package
         self.definitions: dict[str, list[ast.stmt]] = {}
         self.imports: dict[str, list[tuple[str, str | None]]] = {}
         for statement in statements:
-            for alias, origin in _imports([statement], package):
+            for alias, origin in _imports([statement]):
                 self.imports.setdefault(alias, []).append(origin)
             house = {each for each, found in self.imports.items() if _is_house(found[0][0])}
             for bound in _bound(statement, house):
@@ -160,7 +159,7 @@ def _linked(definition: _Definition, module: Module) -> tuple[str, list[Target]]
 
     Only one step deep: each that is named has a digest of its own.
     """
-    inside = Module(definition.imports, package=module.package)
+    inside = Module(definition.imports)
     found: list[Target] = []
     links: list[Chain] = []
     for chain in definition.chains:
@@ -197,10 +196,9 @@ def _room(path: str) -> Module | None:
     if not _is_house(path):
         return None
     place = _ROOT.joinpath(*path.split(".")[1:])
-    for file, package in ((place / "__init__.py", path), (place.with_suffix(".py"), "")):
+    for file in (place / "__init__.py", place.with_suffix(".py")):
         if file.is_file():
-            statements = ast.parse(file.read_text(encoding="utf-8")).body
-            return Module(statements, path, package or path.rpartition(".")[0])
+            return Module(ast.parse(file.read_text(encoding="utf-8")).body, path)
     return None
 
 
@@ -217,9 +215,7 @@ def _module_of(*texts: str) -> Module:
     return Module(statements)
 
 
-def _imports(
-    statements: Iterable[ast.stmt], package: str
-) -> Iterator[tuple[str, tuple[str, str | None]]]:
+def _imports(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, tuple[str, str | None]]]:
     """Name to where it is imported from; not those of functions and classes inside."""
     for node in _walk(statements):
         if isinstance(node, ast.Import):
@@ -227,8 +223,7 @@ def _imports(
                 top = each.name.partition(".")[0]
                 yield each.asname or top, (each.name if each.asname else top, None)
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1]
-            path = ".".join([*(above if node.level else ()), *filter(None, [node.module])])
+            path = "." * node.level + (node.module or "")  # autopar's modules are named in full
             for each in node.names:
                 yield each.asname or each.name, (path, each.name)
 

@@ -45,12 +45,16 @@ def observed(
     if failed:
         msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
         raise RuntimeError(msg)
+    try:
+        digest = code_digest(experiment, parameters)
+    except OSError:  # no source can be read, so no record of it can be written
+        digest = ""
     processors = processor_names(None if gpus else [cpu()])
     description = describe()
     return Record(
         experiment=name,
         parameters=dict(parameters),
-        digest=_digest_here(experiment, parameters),
+        digest=digest,
         measurements={each.label: each for each in findings.measurements},
         timelines={label: each.rebased() for label, each in findings.timelines.items()},
         checks={check: bool(held) for check, held in findings.checks.items()},
@@ -153,14 +157,6 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
 def _wanted(digest: str) -> str:
     """The digest that a record must have: none while records are made and nobody is shown any."""
     return digest if os.environ.get(RICH) or not os.environ.get(RECORD_TO) else ""
-
-
-def _digest_here(experiment: Experiment, parameters: Mapping[str, Any]) -> str:
-    """The digest, or nothing where no source can be read: then no record of it can be written."""
-    try:
-        return code_digest(experiment, parameters)
-    except OSError:
-        return ""
 
 
 def _command(experiment: Experiment) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from autopar.records.store import newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "experiments exercises beyond"
+_SEQUENCE = ast.Tuple | ast.List
 _PURE = {"dict": dict, "list": list, "tuple": tuple, "range": range, "len": len, "sum": sum}
 _PURE |= {"min": min, "max": max, "sorted": sorted, "round": round, "int": int, "float": float}
 
@@ -45,18 +46,16 @@ def stale_records(scripts: Iterable[Path], *folders: Path) -> list[str]:
         scripts: The scripts.
         *folders: Where records lie; one that holds is enough.
     """
-    found = []
-    for each in shown_by(scripts):
-        errors = []
-        for folder in folders:
-            try:
-                newest_of(each.name, folder, digest=each.digest, again=each.again)
-                break
-            except RecordError as error:
-                errors.append(str(error))
-        else:
-            found.append(errors[0])
-    return found
+
+    def error_of(shown: Shown, folder: Path) -> str:
+        try:
+            newest_of(shown.name, folder, digest=shown.digest, again=shown.again)
+        except RecordError as error:
+            return str(error)
+        return ""
+
+    errors = [[error_of(shown, folder) for folder in folders] for shown in shown_by(scripts)]
+    return [first for first, *others in errors if first and all(others)]
 
 
 def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
@@ -88,13 +87,17 @@ def shown_by(scripts: Iterable[Path], name: str | None = None) -> Iterator[Shown
 @functools.lru_cache(maxsize=64)
 def _records_of(script: Path, text: str) -> tuple[Shown, ...]:
     tree = ast.parse(text)
-    values = _Values(tree)
-    found = []
+    named: dict[str, list[ast.expr]] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            for name, value in _pairs(node.targets, [node.value] * len(node.targets)):
+                named.setdefault(name, []).append(value)
+    records = []
     for call in ast.walk(tree):
         if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "recorded":
             given = {each.arg: each.value for each in call.keywords}
             try:
-                name, parameters = (values.of(given[each]) for each in ("name", "parameters"))
+                name, parameters = (_value(given[each], named) for each in ("name", "parameters"))
                 digest = script_digest(text, ast.unparse(call.args[0]), parameters)
             except (LookupError, TypeError, ValueError) as error:
                 msg = (
@@ -102,50 +105,39 @@ def _records_of(script: Path, text: str) -> tuple[Shown, ...]:
                     f"script ({error!r}). Name a function, and write name and parameters as values."
                 )
                 raise ValueError(msg) from error
-            found.append(Shown(name, digest, script))
-    return tuple(found)
+            records.append(Shown(name, digest, script))
+    return tuple(records)
 
 
-class _Values:
-    """Values of expressions made of literals, and of names that a script gives to such."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self._named: dict[str, list[ast.expr]] = {}
-        for node in tree.body:
-            if isinstance(node, ast.Assign):
-                for target in node.targets:
-                    for name, value in _pairs(target, node.value):
-                        self._named.setdefault(name, []).append(value)
-
-    def of(self, node: ast.expr) -> Any:
-        """The value of an expression.
-
-        Raises:
-            ValueError: It has parts that only running tells.
-        """
-        parts, names = list(ast.walk(node)), {}
-        own = {each.id for each in parts if isinstance(each, ast.Name) and _stores(each)}
-        for each in parts:
-            if isinstance(each, ast.Name) and each.id not in own | _PURE.keys():
-                if len(self._named.get(each.id, ())) != 1:
-                    msg = f"{each.id} is not given one value"
-                    raise ValueError(msg)
-                names[each.id] = self.of(self._named[each.id][0])
-            elif isinstance(each, (ast.Attribute, ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)):
-                msg = f"{ast.unparse(each)} is no value"
-                raise ValueError(msg)
-        code = compile(ast.Expression(node), "<parameters>", "eval")
-        return eval(code, {"__builtins__": _PURE, **names})
-
-
-def _stores(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Store)  # as a comprehension does
-
-
-def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+def _pairs(
+    targets: Sequence[ast.expr], values: Sequence[ast.expr]
+) -> Iterator[tuple[str, ast.expr]]:
     """The names that an assignment gives to what."""
-    if isinstance(target, ast.Name):
-        yield target.id, value
-    elif isinstance(target, (ast.Tuple, ast.List)) and isinstance(value, (ast.Tuple, ast.List)):
-        for one, other in zip(target.elts, value.elts, strict=False):
-            yield from _pairs(one, other)
+    for target, value in zip(targets, values, strict=False):
+        if isinstance(target, ast.Name):
+            yield target.id, value
+        elif isinstance(target, _SEQUENCE) and isinstance(value, _SEQUENCE):
+            yield from _pairs(target.elts, value.elts)
+
+
+def _value(node: ast.expr, named: Mapping[str, Sequence[ast.expr]]) -> Any:
+    """The value of an expression made of literals, and of names that a script gives to such.
+
+    Raises:
+        ValueError: It has parts that only running tells.
+    """
+    names, values = [], {}
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            names.append(part)
+        elif isinstance(part, (ast.Attribute, ast.Lambda, ast.NamedExpr, ast.Await, ast.Yield)):
+            msg = f"{ast.unparse(part)} is no value"
+            raise ValueError(msg)
+    own = {name.id for name in names if isinstance(name.ctx, ast.Store)}  # as of a comprehension
+    for name in {name.id for name in names} - own - _PURE.keys():
+        if len(named.get(name, ())) != 1:
+            msg = f"{name} is not given one value"
+            raise ValueError(msg)
+        values[name] = _value(named[name][0], named)
+    code = compile(ast.Expression(node), "<parameters>", "eval")
+    return eval(code, {"__builtins__": _PURE, **values})
