@@ -1,11 +1,9 @@
 """Records: what was measured comes back exactly, and anything doubtful is refused by name."""
 
-import hashlib
 import importlib.util
 import itertools
 import json
 import os
-import random
 import re
 import socket
 from dataclasses import replace
@@ -13,63 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from record_sample import NAME, PARAMETERS, experiment, load
 
 import autopar
-from autopar.records.experiment import RECORD_TO, newest_record, observed, recorded
+from autopar.records.experiment import RECORD_TO, newest_record, observed
 from autopar.records.record import Findings, RecordError
 from autopar.records.store import load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
-_NAME = "two_gpus"
-_PARAMETERS = {"size": 64, "counts": [1, 2], "label": "é"}
-_SCALE = 1.0
 _SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
-
-
-def experiment(size, counts, label):
-    """Stands for one that measures; its samples are whole nanoseconds, as the clock's are."""
-    both = Measurement("both", [0.123456789, 1e-9, 0.3 * _SCALE], flops=2.0 * size**3)
-    alone = Measurement("GPU1 alone", (1, 2, 3), size_bytes=1 / 7)
-    spans = (
-        Span("mm", "GPU 0 stream 7", 0.0, 1e-9),
-        Span("d2h", "GPU 0 copies to host", 0.000000123, 12.345678901, "copy"),
-        Span("mm", "GPU 1 stream 7", 3.0, 3.0),
-    )
-    return Findings(
-        measurements=(both, alone),
-        timelines={"both": Timeline(spans, 1.25e-5), "none": Timeline(())},
-        checks={"same result": True},
-        values={"capacity_cores": 1.0834, "count": len(counts)},
-    )
-
-
-@pytest.fixture(autouse=True)
-def _not_recording(monkeypatch):
-    monkeypatch.delenv(RECORD_TO, raising=False)
-
-
-@pytest.fixture
-def gpus(monkeypatch):
-    """Set how many GPUs the room believes in."""
-    return lambda count: monkeypatch.setattr("autopar.records.experiment.num_gpus", lambda: count)
-
-
-@pytest.fixture
-def record():
-    return observed(experiment, name=_NAME, parameters=_PARAMETERS)
-
-
-@pytest.fixture
-def path(record, tmp_path, gpus):
-    """A good record, on a machine that has no GPU to measure it anew."""
-    gpus(0)
-    return write_record(record, tmp_path)
-
-
-def load(folder, **changes):
-    options = {"name": _NAME, "parameters": _PARAMETERS, "gpus": 2, "folder": folder}
-    return recorded(changes.pop("experiment", experiment), **{**options, **changes})
 
 
 # -- round trip -----------------------------------------------------------------------------------
@@ -157,10 +108,10 @@ def test_while_recording_any_record_stands_in_for_what_cannot_be_measured(
     gpus(1 if kind == "gpus" else 2)
     missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
     monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
-    for parameters in (_PARAMETERS, {**_PARAMETERS, "size": 65}):
+    for parameters in (PARAMETERS, {**PARAMETERS, "size": 65}):
         assert not load(tmp_path, parameters=parameters, **missing).live
         what = _LACKING.get(kind, r"2 GPUs \(this machine has 1\)")
-        assert re.search(f"{_NAME}: not measured, for want of {what}", capsys.readouterr().out)
+        assert re.search(f"{NAME}: not measured, for want of {what}", capsys.readouterr().out)
     assert not (tmp_path / "new").exists()
     with pytest.raises(RecordError, match="there is no such record"):
         load(tmp_path, name="another", **missing)
@@ -171,7 +122,7 @@ def test_everything_shown_says_where_it_comes_from(record, path):
     rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
     for each, how in ((record, "measured live on"), (loaded, "recorded on")):
         assert each.origin == f"{how} {rest}"
-        assert str(each) == f"{_NAME}: {each.origin}"
+        assert str(each) == f"{NAME}: {each.origin}"
         things = [*each.measurements.values(), *each.timelines.values()]
         assert {thing.origin for thing in things} == {each.origin}
 
@@ -193,7 +144,7 @@ def test_provenance_is_there_and_tells_no_names(path):
     assert {"processors", "cpu", "cpu_cores", "gpus"} <= set(fields["hardware"])
     assert fields["recorded_at"].endswith("+00:00")
     assert fields["command"] == "python -m autopar record"
-    assert path.name == f"{_NAME}.json"
+    assert path.name == f"{NAME}.json"
     assert socket.gethostname() not in text
     assert_no_paths(fields)
 
@@ -219,311 +170,6 @@ def test_a_record_can_be_read_in_a_diff(path):
     lines = path.read_text().splitlines()
     assert max(map(len, lines)) < 500
     assert any(line.startswith('  "both": {"values_s"') for line in lines)
-
-
-# -- damage ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def refused(path, tmp_path):
-    """Expect that the file, as it is now, is refused: named, with a reason and the way out."""
-
-    def refused(why):
-        with pytest.raises(RecordError, match=why) as caught:
-            load(tmp_path)
-        text = str(caught.value)
-        assert text.startswith(f"{path.parent.name}/{path.name}: ")
-        assert text.endswith("On a machine with 2 GPUs run: python -m autopar record")
-
-    return refused
-
-
-def test_a_truncated_record_is_refused_wherever_it_was_cut(path, refused):
-    whole = path.read_bytes()
-    cuts = {0, 1, 2, len(whole) // 2, len(whole) - 2, *range(3, len(whole) - 2, 97)}
-    for cut in cuts:
-        path.write_bytes(whole[:cut])
-        refused("is not whole JSON")
-
-
-def test_a_record_of_which_a_line_is_gone_is_refused(path, refused):
-    lines = path.read_text().splitlines(keepends=True)
-    for i in range(1, len(lines) - 1):
-        path.write_text("".join(lines[:i] + lines[i + 1 :]))
-        refused("is not whole JSON|edited|missing|no schema")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "null", "[]", "3", '"schema"', "{", "{}", "\x00", "{'schema': 1}", "NaN"]
-)
-def test_something_else_is_refused(path, refused, text):
-    path.write_text(text)
-    refused("is not whole JSON|is not a record")
-
-
-def test_bytes_that_are_no_text_are_refused(path, refused):
-    path.write_bytes(b'{"schema": "\xff"}')
-    refused("is not whole JSON")
-
-
-def test_a_folder_in_its_place_is_refused(path, refused):
-    path.unlink()
-    path.mkdir()
-    refused("it is no file")
-
-
-def test_a_link_to_itself_and_a_pipe_are_refused(path, refused):
-    path.unlink()
-    path.symlink_to(path)
-    refused("it is no file")
-    path.unlink()
-    os.mkfifo(path)  # to read it would wait for ever
-    refused("it is no file")
-
-
-def test_every_edit_by_hand_breaks_the_seal(path, refused):
-    text = path.read_text()
-    edits = {
-        "0.123456789": "0.12345678",
-        '"GPU1 alone"': '"GPU1 at last"',
-        '"same result": true': '"same result": false',
-        '"size": 64': '"size": 65',
-        "12345678901": "12345678902",
-        torch.__version__: "9.9.9",
-        '"digest": "sha256:': '"digest": "sha256:0',
-        '"seal": "sha256:': '"seal": "sha256:0',
-        "{\n": '{\n"note": "mine",\n',
-    }
-    for old, new in edits.items():
-        assert old in text, old
-        path.write_text(text.replace(old, new, 1))
-        refused("was edited")
-
-
-def reseal(fields):
-    """What someone who knows the format could do; mistakes must be seen even then."""
-    fields.pop("seal", None)
-    text = json.dumps(fields, sort_keys=True)
-    return {**fields, "seal": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
-
-
-@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5])
-def test_another_schema_is_refused(path, refused, version):
-    fields = json.loads(path.read_text())
-    path.write_text(json.dumps(reseal({**fields, "schema": version})))
-    refused("has schema version .*reads 1")
-
-
-_TYPES = {
-    "experiment": 3,
-    "parameters": [],
-    "digest": None,
-    "measurements": [],
-    "timelines": "none",
-    "checks": [],
-    "values": None,
-    "hardware": [],
-    "software": "torch",
-    "recorded_at": 2026,
-    "command": ["python"],
-}
-
-
-@pytest.mark.parametrize("field", _TYPES)
-@pytest.mark.parametrize("missing", [False, True])
-def test_fields_that_are_missing_or_of_the_wrong_type_are_refused(path, refused, field, missing):
-    fields = json.loads(path.read_text())
-    fields[field] = _TYPES[field]
-    if missing:
-        del fields[field]
-    path.write_text(json.dumps(reseal(fields)))
-    refused(f"'{field}' is missing or not as autopar writes it")
-
-
-@pytest.mark.parametrize("broken", [True, False])
-def test_a_seal_of_the_wrong_type_is_refused(path, refused, broken):
-    fields = json.loads(path.read_text())
-    fields["seal"] = 3
-    if broken:
-        del fields["seal"]
-    path.write_text(json.dumps(fields))
-    refused("'seal' is missing")
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("measurements", "both", "values_s"), [1.0]),
-        (("measurements", "both", "values_s"), [1.0, -1.0, 1.0]),
-        (("measurements", "both", "values_s"), ["a", "b", "c"]),
-        (("measurements", "both", "values_s"), None),
-        (("measurements", "both"), 3),
-        (("measurements", "both"), {}),
-        (("timelines", "both", "spans"), [[0, 0, 5, 1]]),
-        (("timelines", "both", "spans"), [[99, 0, 1, 2]]),
-        (("timelines", "both", "spans"), [[0, 0, 1]]),
-        (("timelines", "both", "lanes"), []),
-        (("timelines", "both"), []),
-        (("hardware", "processors"), ...),
-        (("software", "torch"), ...),
-        (("timelines", "both", "spans"), [[-1, 0, 1, 2]]),
-        (("timelines", "both", "spans"), [[0, 0, 10**400, 10**401]]),
-        (("timelines", "both", "alignment_error_s"), "0"),
-        (("timelines", "both", "names"), [None]),
-        (("measurements", "both", "values_s"), [True, True, True]),
-        (("measurements", "both", "flops"), [2.0]),
-        (("checks", "same result"), "yes"),
-        (("checks", "same result"), False),
-        (("values", "capacity_cores"), "2"),
-        (("values", "capacity_cores"), 10**18),
-        (("values", "capacity_cores"), -(10**400)),
-        (("hardware", "gpus"), [{"name": "H200"}, 3]),
-        (("hardware", "gpus"), [{"name": {}}]),
-        (("software", "torch"), 2.9),
-        (("experiment",), "another"),
-        (("digest",), "sha256:0"),
-        (("recorded_at",), "yesterday"),
-        (("recorded_at",), "2026-11-22T10:00:00"),
-        (("files",), {"x.sqlite": 3}),
-        (("files",), ["x.sqlite"]),
-        (("files",), {"../x.sqlite": "sha256:0"}),
-        (("command",), "half a character: \ud800"),
-        (("surprise",), 3),
-    ],
-)
-def test_contents_that_cannot_be_are_refused(path, refused, place, value):
-    fields = json.loads(path.read_text())
-    owner = fields
-    for name in place[:-1]:
-        owner = owner[name]
-    if value is ...:
-        del owner[place[-1]]
-    else:
-        owner[place[-1]] = value
-    path.write_text(json.dumps(reseal(fields)))
-    refused("read|not as autopar writes it|no file's name|is a record of|no digest|time|whole")
-
-
-def test_a_missing_record_is_refused(path, tmp_path):
-    path.unlink()
-    with pytest.raises(RecordError, match=f"{_NAME}.json: there is no such record.*2 GPUs run"):
-        load(tmp_path)
-    with pytest.raises(RecordError, match="there is no such file.*python -m autopar record"):
-        load_record(path)
-    for load_newest in (newest_of, newest_record):
-        with pytest.raises(RecordError, match="there is no such record.*python -m autopar record"):
-            load_newest(_NAME, tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"schema": NaN}',
-        '{"schema": 1, "values": {"a": Infinity}}',
-        '{"schema": 1, "values": {"a": 1e999}}',
-        '{"schema": 1, "schema": 1}',
-        '{"schema": 1, "values": {"a": 1, "a": 2}}',
-        f'{{"schema": 1, "values": {{"a": {"9" * 5000}}}}}',
-        '{"schema": 1, "command": "\\u0000\\ud800"}',
-        '{"schema": 1, "command": "\x00"}',
-        "[" * 50_000,
-        '{"a": ' * 10_000,
-    ],
-    ids=lambda text: text[:40],
-)
-def test_json_that_can_be_read_in_two_ways_or_in_none_is_refused(path, refused, text):
-    path.write_text(text)
-    refused("is not whole JSON")
-
-
-def test_a_file_that_is_too_large_is_refused_before_it_is_read(path, refused):
-    path.write_bytes(b" " * 100_001)
-    refused("it takes over 100000 bytes")
-
-
-def test_random_damage_is_refused_by_name_or_changes_nothing(path, tmp_path):
-    """Bytes lost, changed, doubled and moved; and values replaced by those who know the seal."""
-    whole, chance, refusals = path.read_bytes(), random.Random(0), []
-    odd = [None, True, -1, 10**400, 1e308, "", "\0", "../x", [], [[]], {}, {"": {}}, [None] * 4]
-    for _ in range(1000):
-        damaged, i, j = bytearray(whole), *sorted(chance.choices(range(len(whole)), k=2))
-        kind = chance.randrange(6)
-        if kind == 0:
-            del damaged[i:j]
-        elif kind == 1:
-            damaged[i] = chance.randrange(256)
-        elif kind == 2:
-            damaged[i:i] = damaged[j : j + chance.randrange(100)]
-        elif kind == 3:
-            damaged[i] ^= 1 << chance.randrange(8)
-        else:
-            fields = json.loads(whole)
-            owner, key = chance.choice(places(fields))
-            owner[key] = chance.choice(odd)
-            damaged = json.dumps(reseal(fields)).encode()
-        path.write_bytes(damaged)
-        try:
-            load_record(path)
-        except RecordError as error:
-            refusals.append(str(error))
-    assert len(refusals) > 700
-    assert all(each.startswith(f"{path.parent.name}/{path.name}: ") for each in refusals)
-
-
-def places(value):
-    """Every place in some JSON: (container, key)."""
-    keys = list(value) if isinstance(value, dict) else range(len(value))
-    found = [(value, key) for key in keys]
-    for key in keys:
-        if isinstance(value[key], (dict, list)):
-            found += places(value[key])
-    return found
-
-
-_OUTSIDE = ["../x", "/x", "a/b", "a\\b", "..", ".", ".x", "", "a\0", "a\n", "C:x", " x", "x" * 200]
-
-
-@pytest.mark.parametrize("name", _OUTSIDE)
-def test_names_stay_inside_the_folder(record, tmp_path, gpus, name):
-    gpus(0)
-    folder = tmp_path / "in" / "side"
-    folder.mkdir(parents=True)
-    for odd in (replace(record, experiment=name), replace(record, files={name: b"x"})):
-        with pytest.raises(RecordError, match="no file's name"):
-            write_record(odd, folder)
-    for load_it in (newest_of, newest_record):
-        with pytest.raises(RecordError, match="no file's name"):
-            load_it(name, folder)
-    with pytest.raises(RecordError, match="no file's name"):
-        load(folder, name=name)
-    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
-
-
-def test_a_machine_without_a_name_and_a_file_named_as_a_record_are_refused(record, tmp_path):
-    nameless = replace(record, hardware={**record.hardware, "processors": "..//.."})
-    with pytest.raises(RecordError, match="machine name '' is no file's name"):
-        write_record(nameless, tmp_path)
-    with pytest.raises(RecordError, match="is a record's; expected another ending"):
-        write_record(replace(record, files={"e1_another.json": b"{}"}), tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"values": {"a": float("nan")}},
-        {"values": {"a": float("inf")}},
-        {"values": {"a": "1"}},
-        {"checks": {"same": False}},
-        {"digest": ""},
-        {"recorded_at": "today"},
-        {"parameters": {"a": object()}},
-        {"software": {"torch": 2}},
-    ],
-)
-def test_what_could_not_be_read_again_is_not_written(record, tmp_path, change):
-    with pytest.raises(RecordError, match=f"{_NAME}.json: can't be written: "):
-        write_record(replace(record, **change), tmp_path)
-    assert not [each for each in tmp_path.rglob("*") if each.is_file()]
 
 
 # -- old records ----------------------------------------------------------------------------------
@@ -555,11 +201,11 @@ def page(folder, text):
 def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gpus):
     gpus(0)
     measured, _ = page(tmp_path, _PAGE)
-    write_record(observed(measured, name=_NAME, parameters=_PARAMETERS), tmp_path / "records")
+    write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
     reworded, _ = page(tmp_path, _PAGE.replace("Measures", "Weighs").replace("# fixed", "# firm"))
     assert load(tmp_path / "records", experiment=reworded).measurements["both"].median_s == 1
     other, command = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
-    with pytest.raises(RecordError, match=f"{_NAME}.json: .*other code or parameters") as caught:
+    with pytest.raises(RecordError, match=f"{NAME}.json: .*other code or parameters") as caught:
         load(tmp_path / "records", experiment=other)
     assert str(caught.value).endswith(f"run: {command}")
     assert str(tmp_path) not in str(caught.value)
@@ -581,7 +227,7 @@ def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gp
 @pytest.mark.parametrize("change", [{"size": 65}, {"counts": [2, 1]}, {"label": ""}])
 def test_a_record_with_other_parameters_is_refused(path, tmp_path, change):
     with pytest.raises(RecordError, match="other code or parameters"):
-        load(tmp_path, parameters={**_PARAMETERS, **change})
+        load(tmp_path, parameters={**PARAMETERS, **change})
 
 
 def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):
@@ -592,9 +238,9 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
         other = replace(record, hardware=machine, digest=digest, recorded_at=at)
         write_record(other, tmp_path)
     assert load(tmp_path).processors == "2 x NVIDIA A"
-    assert newest_of(_NAME, tmp_path).processors == "2 x NVIDIA Z"
+    assert newest_of(NAME, tmp_path).processors == "2 x NVIDIA Z"
     with pytest.raises(RecordError, match="other code or parameters"):
-        newest_of(_NAME, tmp_path, digest=f"sha256:{'1' * 64}")
+        newest_of(NAME, tmp_path, digest=f"sha256:{'1' * 64}")
 
 
 def test_the_newest_of_several_machines_records_is_taken(record, tmp_path, gpus):
@@ -604,7 +250,7 @@ def test_the_newest_of_several_machines_records_is_taken(record, tmp_path, gpus)
         at = f"{when}T10:00:00+00:00"
         written = write_record(replace(record, hardware=machine, recorded_at=at), tmp_path)
         assert written.parent.name == f"2-x-nvidia-{processors.lower()}"
-    for newest in (load(tmp_path), newest_record(_NAME, tmp_path)):
+    for newest in (load(tmp_path), newest_record(NAME, tmp_path)):
         assert newest.origin.startswith("recorded on 2 x NVIDIA M, 2026-11-21, torch ")
 
 
@@ -652,7 +298,7 @@ def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
     gpus(2)
     monkeypatch.setenv(RECORD_TO, str(tmp_path))
     before = path.read_bytes()
-    with pytest.raises(RuntimeError, match=f"'{_NAME}' failed its check: same shape"):
+    with pytest.raises(RuntimeError, match=f"'{NAME}' failed its check: same shape"):
         load(tmp_path, experiment=wrong)
     assert path.read_bytes() == before
 
@@ -676,7 +322,7 @@ def test_two_measurements_of_one_label_are_refused():
 @pytest.mark.parametrize("name", ["", None])
 def test_an_experiment_needs_a_name(name):
     with pytest.raises(ValueError, match="expected a few words"):
-        observed(experiment, name=name, parameters=_PARAMETERS)
+        observed(experiment, name=name, parameters=PARAMETERS)
 
 
 # -- writing --------------------------------------------------------------------------------------
