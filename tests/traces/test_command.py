@@ -19,9 +19,8 @@ import autopar
 from autopar.__main__ import main
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
-from autopar.traces.command import inspect
-from autopar.traces.report import as_data, as_text, report_of
-from autopar.traces.report_page import as_page
+from autopar.traces.command import as_page, as_text, inspect
+from autopar.traces.report import Report
 from autopar.traces.trace import Trace
 
 
@@ -31,7 +30,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def text_of(some: Trace, **options: str) -> str:
-    return as_text(report_of(some, name="t", **options).sections())
+    return as_text(Report(some, name="t", **options).sections())
 
 
 busy = trace(
@@ -118,7 +117,7 @@ def test_times_are_from_where_the_trace_begins() -> None:
 def test_a_range_is_counted_and_limits_all_figures(tmp_path: Path) -> None:
     said = text_of(busy, range_name="step")
     assert "Limited to 'step', which is there 2 times, 6.000 ms in all" in said
-    data = as_data(report_of(busy, name="t", range_name="step"))
+    data = Report(busy, name="t", range_name="step").data()
     assert data["occurrences"] == 2
     assert data["window_s"] == pytest.approx(6 * MS)
     assert data["gpus"]["GPU 0"]["busy_s"] == pytest.approx(6 * MS)
@@ -126,7 +125,7 @@ def test_a_range_is_counted_and_limits_all_figures(tmp_path: Path) -> None:
 
 
 def test_json_has_the_figures_in_seconds() -> None:
-    data = as_data(report_of(busy, name="t"))
+    data = Report(busy, name="t").data()
     gpu = data["gpus"]["GPU 0"]
     assert gpu["idle_by_cause_s"] == {"late": pytest.approx(3 * MS)}
     assert gpu["lanes_at_once_s"] == {
@@ -152,10 +151,10 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
     assert "Warning: Two spans were left out." in said
     assert "In doubt: GPU 1: no time of it is given. Two of its kernels overlap" in said
     assert "GPU 1" not in said.replace("In doubt: GPU 1", "")
-    assert as_data(report_of(doubtful, name="t"))["gpus"].keys() == {"GPU 0"}
+    assert Report(doubtful, name="t").data()["gpus"].keys() == {"GPU 0"}
     nothing = trace(kernel(0, 4), doubts={"GPU 0": "Its clock jumps."})
     assert "busy" not in text_of(nothing)
-    assert as_data(report_of(nothing, name="t"))["nothing_ran_s"] is None
+    assert Report(nothing, name="t").data()["nothing_ran_s"] is None
 
 
 def test_a_trace_without_gpu_work_shows_its_ranges() -> None:
@@ -257,7 +256,7 @@ def test_names_from_a_file_are_shown_as_text(tmp_path: Path) -> None:
 
 def test_many_spans_make_small_outputs() -> None:
     many = trace(*(kernel(i * 0.02, i * 0.02 + 0.015, launch(i * 0.02 - 1)) for i in range(20_000)))
-    sections = report_of(many, name="t").sections()
+    sections = Report(many, name="t").sections()
     assert len(as_text(sections)) < 10_000
     assert len(as_page(sections, title="t")) < 100_000
 

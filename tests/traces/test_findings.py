@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from trace_builder import MS, call, copy, kernel, launch, trace
 
-from autopar.traces.findings import CAUSES, Finding, findings_of
+from autopar.traces.findings import CAUSES, Finding
 from autopar.traces.idle import held_back
-from autopar.traces.report import report_of
+from autopar.traces.report import Report
 from autopar.traces.trace import Trace
 
 ROOT = Path(__file__).parents[2]
@@ -17,13 +17,13 @@ SYNC = "cudaStreamSynchronize"
 
 
 def findings(of: Trace) -> dict[str, Finding]:
-    report = report_of(of, name="t")
-    dear, cheap = findings_of(report.view, report.gaps)
+    report = Report(of, name="t")
+    dear, cheap = report.findings
     return {finding.cause: finding for finding in (*dear, *cheap)}
 
 
 def causes(of: Trace) -> list[tuple[str, float]]:
-    gaps = report_of(of, name="t").gaps["GPU 0"]
+    gaps = Report(of, name="t").gaps["GPU 0"]
     return [(gap.cause, round(gap.duration_s / MS, 6)) for gap in gaps]
 
 
@@ -203,15 +203,15 @@ def test_gpus_that_take_turns() -> None:
 def test_the_dearest_comes_first_and_the_cheap_are_apart() -> None:
     work = (kernel(0, 100, launch(-1)), kernel(110, 200, launch(109)), copy(200, 230, launch(0)))
     late = kernel(230.5, 231, launch(230.4), stream="8")
-    report = report_of(trace(*work, late), name="t")
-    dear, cheap = findings_of(report.view, report.gaps)
+    report = Report(trace(*work, late), name="t")
+    dear, cheap = report.findings
     assert [(f.cause, round(f.cost_s / MS, 6)) for f in dear] == [
         ("bare copies", 30),
         ("late", 10.5),
     ]
     assert cheap == []
     brief = (kernel(0, 100, launch(-1)), kernel(100.5, 200, launch(100.4)))
-    report = report_of(trace(*brief), name="t")
+    report = Report(trace(*brief), name="t")
     assert [[f.cause for f in group] for group in report.findings] == [[], ["late"]]
 
 

@@ -8,9 +8,8 @@ import pytest
 from trace_files import write_nsys
 
 from autopar.records.store import FOLDER, load_record
-from autopar.traces.findings import findings_of
 from autopar.traces.read import read_evidence
-from autopar.traces.report import report_of
+from autopar.traces.report import Report
 from autopar.traces.trace import TraceError
 
 _PID = 77 << 24
@@ -200,6 +199,6 @@ def test_an_export_that_the_tool_itself_made_is_read():
     assert {each.size_bytes for each in copies} == {4000 * 4000 * 4}
     assert {each.launch and each.launch.name for each in copies} == {"cudaMemcpyAsync"}
     assert {each.launch and each.launch.name for each in products} == {"cudaLaunchKernelExC"}
-    report = report_of(trace, name=path.name)
-    dear, _ = findings_of(report.view, report.gaps)
+    report = Report(trace, name=path.name)
+    dear, _ = report.findings
     assert [each.cause for each in dear] == ["pageable", "synchronised", "one stream"]

@@ -19,6 +19,10 @@ _LONGEST_NAME = 80
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 HOST = "host"
 _COMMUNICATION = re.compile(r"\bnccl\w*Kernel")  # ncclDevKernel_..., before 2.19 ncclKernel_...
+_DIRECTIONS = {"HtoD": "from host", "HtoA": "from host", "DtoH": "to host", "AtoH": "to host"}
+_DIRECTIONS |= {"PtoP": "to a peer", "DtoD": "within"}
+_DIRECTION = re.compile("|".join(_DIRECTIONS))
+_MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 _START = attrgetter("start_us")
 
 
@@ -137,6 +141,16 @@ def evidence_of(
 def kernel_kind(name: str) -> str:
     """`communication` for the kernels of NCCL, `compute` for all others."""
     return "communication" if _COMMUNICATION.search(name) else "compute"
+
+
+def as_copy(entry: Entry, size: object) -> Entry:
+    """A copy with what its name tells, such as `Memcpy DtoH (Device -> Pinned)`, and its size."""
+    way, memory = _DIRECTION.search(entry.name), _MEMORY.search(entry.name)
+    return entry._replace(
+        lane=f"{entry.where} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}",
+        size_bytes=size if type(size) is int and size >= 0 else None,
+        memory=memory[0].lower() if memory else None,
+    )
 
 
 def number(value: object) -> float:

@@ -16,6 +16,7 @@ from autopar.traces.check import (
     LONGEST_US,
     Complaints,
     Entry,
+    as_copy,
     clean,
     evidence_of,
     kernel_kind,
@@ -23,7 +24,7 @@ from autopar.traces.check import (
 )
 from autopar.traces.trace import Activity, Trace, TraceError
 
-_WORK = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "compute"}
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _CALLS = ("cuda_runtime", "cuda_driver")
 _RANGE = "user_annotation"
 # Of the host's operators and the profiler itself; a range on the GPU doubles one of the host.
@@ -32,9 +33,6 @@ _LEFT_OUT = {
     *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "Trace", "Operator"),
     *("collective_comm", "cuda_profiler_range"),
 }
-_DIRECTIONS = {"DtoH": "to host", "HtoD": "from host", "PtoP": "to a peer", "DtoD": "within"}
-_DIRECTION = re.compile("|".join(_DIRECTIONS))
-_MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 _MARKS = tuple("MsftiICbenBE")  # phases of metadata, arrows, instants, counters
 _MOST_CATEGORIES = 5
 # How lanes of our own traces name a GPU and its stream.
@@ -92,7 +90,7 @@ class Events:
         elif phase != "X":
             self._take_mark(event, category, phase)
         elif category in _WORK:
-            self._work.append(self._work_entry(event, _WORK[category]))
+            self._work.append(self._work_entry(event, category))
         elif category in _CALLS:
             call = self._entry(event)
             self._calls.append(call)
@@ -146,30 +144,21 @@ class Events:
             launch if type(launch) is int and launch > 0 else None,
         )
 
-    def _work_entry(self, event: Event, kind: str) -> Entry:
+    def _work_entry(self, event: Event, category: str) -> Entry:
         entry, arguments = self._entry(event), event.get("args")
+        kind = "copy" if category == "gpu_memcpy" else kernel_kind(entry.name)
         if type(arguments) is not dict:
             arguments = {}
         # Copies between two GPUs name three, of which one does the work.
         device = arguments.get("device", arguments.get("inDevice"))
-        stream, size = arguments.get("stream"), arguments.get("bytes")
+        stream = arguments.get("stream")
         gpu = f"GPU {device}" if type(device) is int and device >= 0 else ""
         queue = f"stream {stream}" if type(stream) is int else ""
-        memory = None
-        if kind == "copy":
-            way, memory = _DIRECTION.search(entry.name), _MEMORY.search(entry.name)
-            lane = f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}"
-        else:
-            kind = kernel_kind(entry.name)
-            lane = f"{gpu} {queue}"
-        return entry._replace(
-            where=self._text(gpu),
-            lane=self._text(lane),
-            kind=kind,
-            stream=self._text(queue),
-            size_bytes=size if type(size) is int and size >= 0 else None,
-            memory=self._text(memory[0].lower()) if memory else None,
+        entry = entry._replace(
+            where=self._text(gpu), lane=f"{gpu} {queue}", kind=kind, stream=self._text(queue)
         )
+        entry = as_copy(entry, arguments.get("bytes")) if kind == "copy" else entry
+        return entry._replace(lane=self._text(entry.lane))
 
     def _text(self, value: object) -> str:
         """A name, kept once however often it comes."""

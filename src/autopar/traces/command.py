@@ -1,25 +1,29 @@
-"""Inspection: trace files read, looked through, and written as what was asked for."""
+"""Command: `timeline FILE`: traces looked through, and reports written as text or page."""
 
 from __future__ import annotations
 
+import html
 import json
 import sys
-from collections.abc import Container, Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from autopar.display.format import printable
+from autopar.display.page import page
 from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import Timeline
 from autopar.traces.read import read_evidence, uncollected
-from autopar.traces.report import Report, as_data, as_text, report_of
-from autopar.traces.report_page import as_page
+from autopar.traces.report import SITE, Report, Section
 from autopar.traces.trace import TraceError
 
+_TEXT_WIDTH = 100
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
+@uncollected()
 def inspect(
     files: Sequence[Path], range_name: str | None = None, outputs: Mapping[str, Path] | None = None
 ) -> str:
@@ -40,29 +44,22 @@ def inspect(
             where = str(path.parent)
             msg = f"there is no folder {where!r} to write {path.name!r} to; make it first."
             raise FileNotFoundError(msg)
-    with uncollected():
-        text = _inspected(files, range_name, outputs)
-    encoding = sys.stdout.encoding or "utf-8"
-    return printable(text).encode(encoding, "replace").decode(encoding)
-
-
-def _inspected(files: Sequence[Path], range_name: str | None, outputs: Mapping[str, Path]) -> str:
     reports, left_out = _reports(_traces_in(files), {*files}, range_name)
     sections = [section for report in reports for section in report.sections()]
     text = as_text(sections) + "".join(f"\nLeft out: {why}\n" for why in left_out)
     if len(reports) > 1:
         text += "\nEach file is on its own clock: nothing is said of overlap between files.\n"
     title = f"Timeline of {', '.join(report.name for report in reports)}"
-    for ending, path in outputs.items():
-        if ending == "html":
-            write_atomically(path, as_page(sections, title=title))
-        elif ending == "json":
-            data = [as_data(report) for report in reports]
-            write_atomically(path, json.dumps(data, indent=1) + "\n")
-        else:
-            write_atomically(path, trace_bytes(_merged(reports, title)))
+    formats: dict[str, Callable[[], str | bytes]] = {
+        "html": lambda: as_page(sections, title=title),
+        "json": lambda: json.dumps([report.data() for report in reports], indent=1) + "\n",
+        "trace": lambda: trace_bytes(_merged(reports, title)),
+    }
+    for name, path in outputs.items():
+        write_atomically(path, formats[name]())
         text += f"\nwrote {path}\n"
-    return text
+    encoding = sys.stdout.encoding or "utf-8"
+    return printable(text).encode(encoding, "replace").decode(encoding)
 
 
 def _traces_in(files: Iterable[Path]) -> dict[str, Path]:
@@ -71,7 +68,7 @@ def _traces_in(files: Iterable[Path]) -> dict[str, Path]:
     for path in files:
         inside = [path]
         if path.is_dir():
-            inside = sorted(one for one in path.iterdir() if one.name.endswith(_ENDINGS))
+            inside = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
         if not inside:
             msg = f"there is no trace in {str(path)!r}: no file that ends in {', '.join(_ENDINGS)}."
             raise TraceError(msg)
@@ -81,13 +78,13 @@ def _traces_in(files: Iterable[Path]) -> dict[str, Path]:
 
 
 def _reports(
-    found: Mapping[str, Path], asked_for: Container[Path], range_name: str | None
+    named: Mapping[str, Path], asked_for: Container[Path], range_name: str | None
 ) -> tuple[list[Report], list[str]]:
     """Reports, and why files of a folder have none: it may hold files that are no traces."""
     reports, left_out = [], []
-    for name, path in found.items():
+    for name, path in named.items():
         try:
-            reports.append(report_of(read_evidence(path), name=name, range_name=range_name))
+            reports.append(Report(read_evidence(path), name=name, range_name=range_name))
         except ValueError as error:
             why = str(error) if str(path) in str(error) else f"{path}: {error}"
             if not isinstance(error, TraceError) or path in asked_for:
@@ -109,3 +106,38 @@ def _merged(reports: Sequence[Report], title: str) -> Timeline:
         for span in report.timeline.rebased().spans
     ]
     return Timeline(tuple(spans), origin=title)
+
+
+def as_text(sections: Iterable[Section]) -> str:
+    """Sections for a terminal."""
+    lines: list[str] = []
+    for section in sections:
+        beneath = {1: "=", 2: "-"}.get(section.level)
+        lines += ["", section.heading, *([beneath * len(section.heading)] if beneath else [])]
+        for block in section.blocks:
+            if isinstance(block, str):
+                block = textwrap.fill(
+                    block, _TEXT_WIDTH, break_long_words=False, break_on_hyphens=False
+                )
+            lines.append(f"{block}\n")
+        lines += [f"How to mend it: {SITE}{section.page}\n"] if section.page else []
+    return "\n".join(lines).strip() + "\n"
+
+
+def as_page(sections: Iterable[Section], *, title: str) -> str:
+    """Sections of one or more reports as an HTML document."""
+    heading = f"<h1>{html.escape(title)}</h1>"
+    return page(title, "\n".join([heading, *map(_section, sections)]))
+
+
+def _section(section: Section) -> str:
+    level, address = section.level + 1, html.escape(SITE + section.page)
+    parts = [f"<h{level}>{html.escape(section.heading)}</h{level}>"]
+    for block in section.blocks:
+        if isinstance(block, str):
+            parts.append(f"<p>{html.escape(block)}</p>")
+        else:
+            parts.append(block._repr_html_())
+    if section.page:
+        parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
+    return "\n".join(parts)

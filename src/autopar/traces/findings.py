@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from autopar.display.format import figures, format_seconds
 from autopar.timeline.groups import grouped
@@ -13,6 +13,8 @@ from autopar.timeline.span import Span
 from autopar.traces.idle import SMALL_S, Gap
 from autopar.traces.trace import Activity
 from autopar.traces.utilization import OTHER_LANES, Usage, View
+
+_Timed = TypeVar("_Timed", Span, Gap)
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
 _SHOWN = 3  # spans of evidence for a finding: enough to find the place in the program
@@ -124,18 +126,18 @@ class Finding(NamedTuple):
 def findings_of(
     view: View, gaps: Mapping[str, Sequence[Gap]]
 ) -> tuple[list[Finding], list[Finding]]:
-    """What a view could save, the dearest first; then what costs too little to matter."""
-    found: list[Finding] = []
+    """What a view could save, most expensive first; then what costs too little to matter."""
+    findings: list[Finding] = []
     for usage in view.usages:
-        found += [*_of_gaps(usage.name, gaps.get(usage.name, ())), *_of_work(usage)]
-    costly = [finding for finding in (*found, *_turns(view)) if finding.cost_s > 0]
-    costly.sort(key=lambda finding: -finding.cost_s)
+        findings += [*_of_gaps(usage.name, gaps.get(usage.name, ())), *_of_work(usage)]
+    findings += _of_turns(view)
+    costly = sorted((each for each in findings if each.cost_s > 0), key=lambda each: -each.cost_s)
     least_s = LEAST_SHARE * length_s(view.window)
-    dear = [finding for finding in costly if finding.cost_s >= least_s]
-    return dear, costly[len(dear) :]
+    count = sum(finding.cost_s >= least_s for finding in costly)
+    return costly[:count], costly[count:]
 
 
-def _found(
+def _finding(
     cause: str, where: str, cost_s: float, evidence: Sequence[Span], **facts: str
 ) -> Finding:
     title, why, page, _ = CAUSES[cause]
@@ -148,14 +150,14 @@ def _of_gaps(gpu: str, gaps: Sequence[Gap]) -> Iterator[Finding]:
         if about.title and (some := groups.get(cause)):
             calls = ", ".join(sorted({gap.call.name for gap in some if gap.call})) or "a call"
             cost_s = sum(gap.duration_s for gap in some)
-            evidence = _around(some, gpu)
-            yield _found(cause, gpu, cost_s, evidence, count=f"{len(some):,}", calls=calls)
+            facts = {"count": f"{len(some):,}", "calls": calls}
+            yield _finding(cause, gpu, cost_s, _around(some, gpu), **facts)
 
 
 def _around(gaps: Sequence[Gap], gpu: str) -> list[Span]:
     """The longest gaps: the call that each is due to, the gap, and what came next."""
     shown: list[Span] = []
-    for gap in sorted(gaps, key=lambda gap: -round(gap.duration_s, 9))[:_SHOWN]:
+    for gap in _longest(gaps)[:_SHOWN]:
         if (call := gap.call) and call.end_s > call.start_s:
             shown.append(Span(call.name, call.thread or "host", call.start_s, call.end_s, "host"))
         shown.append(Span(f"{gpu} idle", gpu, gap.start_s, gap.end_s, "host"))
@@ -163,22 +165,22 @@ def _around(gaps: Sequence[Gap], gpu: str) -> list[Span]:
     return shown
 
 
-def _cause_of(each: Activity, computing: set[str]) -> str:
+def _cause_of(work: Activity, computing: set[str]) -> str:
     """Why nothing hides a copy, or communication; empty for other work."""
-    if each.span.kind == "communication":
+    if work.span.kind == "communication":
         return "communication"
-    if each.span.kind != "copy" or each.span.lane.endswith(" within"):
+    if work.span.kind != "copy" or work.span.lane.endswith(" within"):
         return ""
-    if each.memory == "pageable":
+    if work.memory == "pageable":
         return "pageable"
-    if each.size_bytes is not None and each.size_bytes < _SMALL_BYTES:
+    if work.size_bytes is not None and work.size_bytes < _SMALL_BYTES:
         return "small copies"
-    return "one stream" if each.stream in computing else "bare copies"
+    return "one stream" if work.stream in computing else "bare copies"
 
 
 def _of_work(usage: Usage) -> Iterator[Finding]:
-    computing = {each.stream for each in usage.activities if each.span.kind == "compute"} - {""}
-    groups = grouped(usage.activities, lambda each: _cause_of(each, computing))
+    computing = {work.stream for work in usage.activities if work.span.kind == "compute"} - {""}
+    groups = grouped(usage.activities, lambda work: _cause_of(work, computing))
     if "compute" not in usage.kinds:
         groups.pop("communication", None)  # nothing could hide it
     copying_s, computing_s = usage.busy_s("copy"), usage.busy_s("compute")
@@ -190,56 +192,58 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
         else " ran while nothing computed, or partly so. Start each as soon as its source is "
         "there, and let the next chunk be computed meanwhile."
     )
-    for cause in CAUSES:
-        if group := groups.get(cause):
-            streams = {each.stream for each in group}
-            yield _found(
-                cause,
-                usage.name,
-                usage.exposed_s(group),
-                _bare(group, usage),
-                count=f"{len(group):,}",
-                copies=f"{len(group):,} {'copy' if len(group) == 1 else 'copies'}",
-                moved=f", {amount}" if (amount := moved(group)) else "",
-                streams=", ".join(sorted(streams)),
-                remedy=remedy,
-                queues="a stream that computes too. Give them a stream of their own, start"
-                if streams & computing
-                else "streams of their own. Start",
-            )
+    for cause in (cause for cause in CAUSES if cause in groups):
+        group = groups[cause]
+        streams = {work.stream for work in group}
+        count, size = f"{len(group):,}", moved(group)
+        shared = "a stream that computes too. Give them a stream of their own, start"
+        facts = {
+            "count": count,
+            "copies": f"{count} {'copy' if len(group) == 1 else 'copies'}",
+            "moved": size and f", {size}",
+            "streams": ", ".join(sorted(streams)),
+            "remedy": remedy,
+            "queues": shared if streams & computing else "streams of their own. Start",
+        }
+        evidence = _exposed([work.span for work in group], usage)
+        yield _finding(cause, usage.name, usage.exposed_s(group), evidence, **facts)
 
 
-def _turns(view: View) -> Iterator[Finding]:
+def _of_turns(view: View) -> Iterator[Finding]:
     """Pairs of GPUs of which one is idle while the other works."""
-    usages = [each for each in view.usages if each.name != OTHER_LANES and "compute" in each.kinds]
-    for one, other in combinations(usages, 2):
+    gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+    computing = [usage for usage in gpus if "compute" in usage.kinds]
+    for one, other in combinations(computing, 2):
         shorter_s = min(length_s(one.busy), length_s(other.busy))
         together_s = length_s(common(one.busy, other.busy))
         if together_s < shorter_s / 10:
-            spans = [[each.span for each in usage.activities] for usage in (one, other)]
-            longest = [max(each, key=lambda span: span.duration_s) for each in spans]
             where, cost_s = f"{one.name} and {other.name}", shorter_s - together_s
-            times = {"together": together_s, "each": shorter_s}
-            facts = {name: format_seconds(seconds) for name, seconds in times.items()}
-            yield _found("turns", where, cost_s, longest, **facts)
+            longest = [_longest(work.span for work in gpu.activities)[0] for gpu in (one, other)]
+            facts = {"together": format_seconds(together_s), "each": format_seconds(shorter_s)}
+            yield _finding("turns", where, cost_s, longest, **facts)
 
 
 def moved(copies: Sequence[Activity]) -> str:
     """How much copies moved and how fast, for those whose size the trace tells."""
-    sized = [each for each in copies if each.size_bytes is not None]
-    size_bytes = sum(each.size_bytes or 0 for each in sized)
-    busy_s = length_s(covered(intervals_of(each.span for each in sized)))
+    sized = [copy for copy in copies if copy.size_bytes is not None]
+    size_bytes = sum(copy.size_bytes or 0 for copy in sized)
+    busy_s = length_s(covered(intervals_of(copy.span for copy in sized)))
     if not size_bytes or not busy_s:
         return ""
     return f"{figures(size_bytes / 1e6)} MB at {figures(size_bytes / busy_s / 1e9)} GB/s"
 
 
-def _bare(activities: Sequence[Activity], usage: Usage) -> list[Span]:
+def _exposed(spans: Sequence[Span], usage: Usage) -> list[Span]:
     """Those that ran longest with nothing behind them."""
-    spans = sorted((each.span for each in activities), key=lambda span: -round(span.duration_s, 9))
+    computing = usage.when("compute")
     exposed = [
-        (span.duration_s - length_s(as_array(clipped(span, usage.when("compute")))), span)
-        for span in spans[: 10 * _SHOWN]
+        (span.duration_s - length_s(as_array(clipped(span, computing))), span)
+        for span in _longest(spans)[: 10 * _SHOWN]
     ]
     exposed.sort(key=lambda pair: -round(pair[0], 9))  # of equals the first
     return [span for exposed_s, span in exposed[:_SHOWN] if exposed_s > 0]
+
+
+def _longest(timed: Iterable[_Timed]) -> list[_Timed]:
+    """By their durations to the nanosecond, the longest first, of equals the first."""
+    return sorted(timed, key=lambda one: -round(one.duration_s, 9))

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import HOST, Complaints, Entry, clean, evidence_of, kernel_kind, number
+from autopar.traces.check import (
+    HOST,
+    Complaints,
+    Entry,
+    as_copy,
+    clean,
+    evidence_of,
+    kernel_kind,
+    number,
+)
 from autopar.traces.trace import Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -25,8 +34,6 @@ _ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 _VERSION = re.compile(r"_v\d+(_pt[sd]+z)?$")
 # As CUPTI numbers them, for exports without the tables that say so.
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
-_DIRECTIONS = {"HtoD": "from host", "HtoA": "from host", "DtoH": "to host", "AtoH": "to host"}
-_DIRECTIONS |= {"PtoP": "to a peer", "DtoD": "within"}
 _MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 
 
@@ -154,13 +161,8 @@ def _work(export: _Export) -> Iterator[Entry]:
     for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
         ends = [clean(str(labels.get(end, "unknown"))) for end in (source, target)]
         way = _COPY_KINDS.get(kind, "of another kind")
-        copy = export.on_gpu(f"Memcpy {way} ({' -> '.join(ends)})", "copy", row)
-        memory = [end.lower() for end in ends if end in ("Pageable", "Pinned")]
-        yield copy._replace(
-            lane=f"{copy.where} copies {_DIRECTIONS.get(way, 'of another kind')}",
-            size_bytes=size if isinstance(size, int) and size >= 0 else None,
-            memory=memory[0] if memory else None,
-        )
+        name = f"Memcpy {way} ({' -> '.join(ends)})"
+        yield as_copy(export.on_gpu(name, "copy", row), size)
     for *row, graph in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
         yield export.on_gpu(f"{_GRAPH}{graph}", "compute", row)
 

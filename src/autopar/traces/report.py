@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -15,14 +12,12 @@ from autopar.display.table import Table, tabulate
 from autopar.display.text import lane_table
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import length_s, longest
-from autopar.timeline.span import Timeline
-from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of, moved
-from autopar.traces.idle import NOISE_S, Gap, gaps_of
+from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of, moved
+from autopar.traces.idle import NOISE_S, gaps_of
 from autopar.traces.trace import Trace
-from autopar.traces.utilization import OTHER_LANES, Usage, View, view_of
+from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
-_TEXT_WIDTH = 100
 Block = str | Table | Drawing
 
 
@@ -35,42 +30,44 @@ class Section(NamedTuple):
     page: str = ""  # where a finding is mended, from the root of the site
 
 
-@dataclass(frozen=True, eq=False)
 class Report:
-    """What one trace shows, or one named range of it; made by `report_of`."""
+    """What one trace shows, or one named range of it.
 
-    name: str  # such as that of its file
-    view: View  # the part of it that the figures are of
+    Args:
+        trace: What a file says.
+        name: What to call it, such as its file.
+        range_name: A range to limit the report to.
 
-    @cached_property
-    def findings(self) -> tuple[list[Finding], list[Finding]]:
-        """Those worth their cost, dearest first, and the others."""
-        return findings_of(self.view, self.gaps)
+    Attributes:
+        view: The part of the trace that the figures are of.
+        timeline: The same, to be drawn or written.
+        gaps: GPU -> its gaps with their causes.
+        findings: Those worth their cost, most expensive first, and the others.
+        figures: GPU -> the figures of it that tables and files show; times in seconds.
 
-    @cached_property
-    def gaps(self) -> dict[str, list[Gap]]:
-        """GPU -> its gaps with their causes."""
-        usages = [each for each in self.view.usages if each.name != OTHER_LANES]
-        return {each.name: gaps_of(each, self.view.trace.calls) for each in usages}
+    Raises:
+        ValueError: There is no such range.
+    """
 
-    @cached_property
-    def timeline(self) -> Timeline:
-        """What the figures are of, to be drawn or written."""
-        return self.view.trace.timeline
-
-    @cached_property
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """GPU -> the figures of it that tables and files show; times in seconds."""
-        return {each.name: self._figures_of(each) for each in self.view.usages}
+    def __init__(self, trace: Trace, *, name: str, range_name: str | None = None) -> None:
+        self.name = name
+        self.view = view = view_of(trace, range_name)
+        self.timeline = view.trace.timeline
+        gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        self.gaps = {usage.name: gaps_of(usage, view.trace.calls) for usage in gpus}
+        self.findings = findings_of(view, self.gaps)
+        self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
+        self._window_s = length_s(view.window)
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         behind = [kind for kind in ("copy", "communication") if usage.busy_s(kind)]
         gaps = grouped(self.gaps.get(usage.name, ()), lambda gap: gap.cause)
+        resource, bound_s = usage.bound
         return {
             "busy_s": length_s(usage.busy),
             "idle_s": length_s(usage.idle),
-            "lanes_busy_s": {lane: length_s(each) for lane, each in usage.lanes.items()},
-            "kinds_busy_s": {kind: length_s(each) for kind, each in usage.kinds.items()},
+            "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
+            "kinds_busy_s": {kind: length_s(when) for kind, when in usage.kinds.items()},
             "hidden_s": {kind: usage.hidden_s(kind) for kind in behind},
             "exposed_s": {kind: usage.busy_s(kind) - usage.hidden_s(kind) for kind in behind},
             "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
@@ -78,15 +75,42 @@ class Report:
             "idle_by_cause_s": {
                 cause: sum(gap.duration_s for gap in some) for cause, some in gaps.items()
             },
-            "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
+            "bound": {"resource": resource, "seconds": bound_s},
+        }
+
+    def data(self) -> dict[str, Any]:
+        """All figures, to be written as JSON; times in seconds from where the trace begins."""
+        view, zero_s = self.view, self.view.start_s
+        stretch = longest(view.nothing) if view.usages else None
+        findings = []
+        for finding in chain(*self.findings):
+            evidence = [
+                [span.name, span.lane, span.start_s - zero_s, span.end_s - zero_s]
+                for span in finding.evidence
+            ]
+            page = SITE + finding.page
+            findings.append(finding._asdict() | {"page": page, "evidence": evidence})
+        return {
+            "name": self.name,
+            "origin": view.trace.origin,
+            "range": view.range_name,
+            "occurrences": view.occurrences,
+            "warnings": list(view.trace.warnings),
+            "doubts": dict(view.trace.doubts),
+            "window_s": self._window_s,
+            "nothing_ran_s": length_s(view.nothing) if view.usages else None,
+            "longest_nothing_s": [at_s - zero_s for at_s in stretch] if stretch else None,
+            "gpus": self.figures,
+            "findings": findings,
         }
 
     def sections(self) -> list[Section]:
         """All that there is to say, in order."""
         first = [Section(self.name, list(self._opening()), level=1)]
         if self.timeline.spans:
-            of = self.view.range_name
-            drawing = draw(self.timeline, title=self.name if of is None else f"{self.name}: {of}")
+            limited = self.view.range_name is not None
+            title = f"{self.name}: {self.view.range_name}" if limited else self.name
+            drawing = draw(self.timeline, title=title)
             first.append(Section("What ran when", (drawing, lane_table(self.timeline, "Lanes"))))
         if not self.view.usages:
             return first
@@ -107,7 +131,7 @@ class Report:
             times = "once" if view.occurrences == 1 else f"{view.occurrences:,} times"
             yield (
                 f"Limited to {view.range_name!r}, which is there {times}, "
-                f"{format_seconds(length_s(view.window))} in all: from each start to its end, "
+                f"{format_seconds(self._window_s)} in all: from each start to its end, "
                 f"or to the end of the last work launched in it."
             )
         yield from (f"Warning: {warning}" for warning in trace.warnings)
@@ -121,7 +145,7 @@ class Report:
             )
 
     def _bounds(self) -> list[Table]:
-        whole_s, rows = length_s(self.view.window), []
+        whole_s, rows = self._window_s, []
         for gpu, its in self.figures.items():
             bound_s = its["bound"]["seconds"]
             times = (format_seconds(whole_s), like(its["busy_s"], whole_s), like(bound_s, whole_s))
@@ -139,24 +163,23 @@ class Report:
         for gpu, its in self.figures.items():
             for kind, hidden_s in its["hidden_s"].items():
                 busy_s = its["kinds_busy_s"][kind]
-                parts_s = (busy_s, hidden_s, its["exposed_s"][kind])
-                times = (like(each_s, busy_s) for each_s in parts_s)
+                times_s = (busy_s, hidden_s, its["exposed_s"][kind])
+                times = (like(time_s, busy_s) for time_s in times_s)
                 rows.append((gpu, kind, *times, percent(hidden_s, busy_s)))
         headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
         note = "Hidden: while the same GPU computed."
         return _table("Hidden behind computing", headers, rows, note)
 
     def _at_once(self) -> list[Table]:
-        whole_s, rows = length_s(self.view.window), []
-        every = [its["lanes_at_once_s"] for its in self.figures.values()]
-        for count in sorted({*chain(*every)}, key=int):
-            cells = (
-                (like(its[count], whole_s), percent(its[count], whole_s))
-                if count in its
-                else (NOTHING, NOTHING)
-                for its in every
-            )
-            rows.append((count, *chain(*cells)))
+        whole_s, rows = self._window_s, []
+        by_gpu = [its["lanes_at_once_s"] for its in self.figures.values()]
+        for count in sorted({*chain(*by_gpu)}, key=int):
+            row = [count]
+            for spent_s in by_gpu:
+                there = count in spent_s
+                row.append(like(spent_s[count], whole_s) if there else NOTHING)
+                row.append(percent(spent_s[count], whole_s) if there else NOTHING)
+            rows.append(row)
         headers = ["lanes", *chain(*((gpu, "share") for gpu in self.figures))]
         return _table("Time by how many lanes were busy", headers, rows)
 
@@ -171,13 +194,13 @@ class Report:
         )
 
     def _idleness(self) -> list[Table]:
-        rows, window_s = [], length_s(self.view.window)
+        rows = []
         for gpu, gaps in self.gaps.items():
             idle_s = self.figures[gpu]["idle_by_cause_s"]
-            for cause in (each for each in CAUSES if each in idle_s):
+            for cause in (cause for cause in CAUSES if cause in idle_s):
                 lengths = [gap.duration_s for gap in gaps if gap.cause == cause]
                 times = (format_seconds(idle_s[cause]), format_seconds(max(lengths)))
-                share = percent(idle_s[cause], window_s)
+                share = percent(idle_s[cause], self._window_s)
                 rows.append((gpu, CAUSES[cause].idle, f"{len(lengths):,}", *times, share))
         headers = ("GPU", "why it was idle", "gaps", "in all", "longest", "share of time")
         least = format_seconds(NOISE_S)
@@ -185,28 +208,28 @@ class Report:
         return _table("Idle time by cause", headers, rows, note)
 
     def _copies(self) -> list[Table]:
-        copies = (each for each in self.view.trace.activities if each.span.kind == "copy")
-        groups = grouped(copies, lambda each: (each.span.lane, each.memory or NOTHING))
+        copies = (work for work in self.view.trace.activities if work.span.kind == "copy")
+        groups = grouped(copies, lambda copy: (copy.span.lane, copy.memory or NOTHING))
         rows = [(*key, f"{len(same):,}", moved(same) or NOTHING) for key, same in groups.items()]
         headers = ("lane", "the host's memory", "copies", "moved")
         return _table("Copies by direction and memory", headers, rows)
 
     def _why(self) -> Iterable[Section]:
-        dear, cheap = self.findings
+        expensive, cheap = self.findings
         said = [
-            "The dearest comes first. The same time may count in two findings, and to mend one may "
-            "bring out another."
-            if dear
+            "The most expensive comes first. The same time may count in two findings, and to mend "
+            "one may bring out another."
+            if expensive
             else "Nothing was found that costs enough to matter."
         ]
         if cheap:
             said.append(f"{len(cheap)} more cost less than {LEAST_SHARE:.0%} of the time each.")
         yield Section("Why no more overlap?", said)
-        for number, finding in enumerate(dear, start=1):
-            share = percent(finding.cost_s, length_s(self.view.window))
+        for number, finding in enumerate(expensive, start=1):
+            share = percent(finding.cost_s, self._window_s)
             rows = [
-                [shortened(each.name), each.lane, *self._clock(each.start_s, each.end_s)]
-                for each in finding.evidence
+                [shortened(span.name), span.lane, *self._clock(span.start_s, span.end_s)]
+                for span in finding.evidence
             ]
             headers = ("evidence", "lane", "start", "end")
             evidence = _table(f"Where to look for {number}", headers, rows)
@@ -215,62 +238,7 @@ class Report:
             yield Section(heading, [finding.why, *evidence], 3, finding.page)
 
     def _clock(self, *times_s: float) -> list[str]:
-        return [f"{1e3 * (each_s - self.view.start_s):.3f} ms" for each_s in times_s]
-
-
-def report_of(trace: Trace, *, name: str, range_name: str | None = None) -> Report:
-    """Look through a trace that is called `name`, or through one named range of it.
-
-    Raises:
-        ValueError: There is no such range.
-    """
-    return Report(name, view_of(trace, range_name))
-
-
-def as_text(sections: Iterable[Section]) -> str:
-    """Sections for a terminal."""
-    lines: list[str] = []
-    for section in sections:
-        beneath = {1: "=", 2: "-"}.get(section.level)
-        lines += ["", section.heading, *([beneath * len(section.heading)] if beneath else [])]
-        lines += [f"{_wrapped(block)}\n" for block in section.blocks]
-        lines += [f"How to mend it: {SITE}{section.page}\n"] if section.page else []
-    return "\n".join(lines).strip() + "\n"
-
-
-def _wrapped(block: Block) -> str:
-    if not isinstance(block, str):
-        return str(block)
-    return textwrap.fill(block, _TEXT_WIDTH, break_long_words=False, break_on_hyphens=False)
-
-
-def as_data(report: Report) -> dict[str, Any]:
-    """The figures of a report, to be written as JSON; times in seconds."""
-    view, zero_s = report.view, report.view.start_s
-    stretch = longest(view.nothing) if view.usages else None
-    return {
-        "name": report.name,
-        "origin": view.trace.origin,
-        "range": view.range_name,
-        "occurrences": view.occurrences,
-        "warnings": list(view.trace.warnings),
-        "doubts": dict(view.trace.doubts),
-        "window_s": length_s(view.window),
-        "nothing_ran_s": length_s(view.nothing) if view.usages else None,
-        "longest_nothing_s": [at_s - zero_s for at_s in stretch] if stretch else None,
-        "gpus": report.figures,
-        "findings": [
-            finding._asdict()
-            | {
-                "page": SITE + finding.page,
-                "evidence": [
-                    [each.name, each.lane, each.start_s - zero_s, each.end_s - zero_s]
-                    for each in finding.evidence
-                ],
-            }
-            for finding in (*report.findings[0], *report.findings[1])
-        ],
-    }
+        return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
 
 
 def _table(
