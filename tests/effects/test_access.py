@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from autopar.effects.access import Accesses, Stretch
+from autopar.effects.access import Accesses, ByteRange
 
 _BYTES = 12
 _SIZES = {"bytes": (1, 2), "pieces": (1, 4), "large": (6, _BYTES), "any": (1, _BYTES)}
@@ -21,8 +21,8 @@ def some_stretches(chance, size, at_most=2):
     for _ in range(chance.randint(0, at_most)):
         length = chance.randint(*size)
         start = chance.randint(0, _BYTES - length)
-        found.append(Stretch(chance.choice("xy"), start, start + length))
-    return found + [Stretch(chance.choice("xy"))] * (chance.random() < 0.05)
+        found.append(ByteRange(chance.choice("xy"), start, start + length))
+    return found + [ByteRange(chance.choice("xy"))] * (chance.random() < 0.05)
 
 
 def some_tasks(chance, size, count=30):
@@ -59,8 +59,8 @@ def closure(waits):
     return ended
 
 
-X, Y = Stretch("x"), Stretch("y")
-LEFT, RIGHT, MIDDLE = Stretch("x", 0, 4), Stretch("x", 4, 8), Stretch("x", 2, 6)
+X, Y = ByteRange("x"), ByteRange("y")
+LEFT, RIGHT, MIDDLE = ByteRange("x", 0, 4), ByteRange("x", 4, 8), ByteRange("x", 2, 6)
 
 
 @pytest.mark.parametrize(
@@ -132,21 +132,21 @@ def test_numbers_need_not_be_in_a_row():
 
 def test_memory_is_whatever_has_a_hash():
     accesses = Accesses()
-    assert accesses.note(0, [], [Stretch(("cpu", 3)), Stretch(7)]) == set()
-    assert accesses.note(1, [Stretch(("cpu", 4)), Stretch("7")], []) == set()
-    assert accesses.note(2, [Stretch(("cpu", 3))], []) == {0}
+    assert accesses.note(0, [], [ByteRange(("cpu", 3)), ByteRange(7)]) == set()
+    assert accesses.note(1, [ByteRange(("cpu", 4)), ByteRange("7")], []) == set()
+    assert accesses.note(2, [ByteRange(("cpu", 3))], []) == {0}
 
 
 def test_stretches_meet_and_cover_as_their_bytes_do():
     every = [
-        Stretch(memory, start, stop)
+        ByteRange(memory, start, stop)
         for memory in "xy"
         for start in range(5)
         for stop in range(start + 1, 6)
     ]
     for one in every:
-        assert Stretch(one.memory).covers(one)
-        assert not one.covers(Stretch(one.memory))
+        assert ByteRange(one.memory).covers(one)
+        assert not one.covers(ByteRange(one.memory))
         for other in every:
             assert one.meets(other) == bool(bytes_of([one]) & bytes_of([other]))
             assert one.covers(other) == (bytes_of([one]) >= bytes_of([other]))
@@ -161,7 +161,7 @@ def test_reads_and_writes_may_be_any_iterables(kind):
 
 
 def test_a_stretch_without_bytes_meets_nothing():
-    empty = Stretch("x", 3, 3)
+    empty = ByteRange("x", 3, 3)
     assert not empty.meets(X)
     assert not X.meets(empty)
     assert noted([([], [X]), ([], [empty]), ([empty], [])]) == [set(), set(), set()]

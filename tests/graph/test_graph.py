@@ -14,7 +14,7 @@ from graph_programs import CPU, Program
 from sampling import every
 
 from autopar import TaskGraph
-from autopar.effects import aliasing
+from autopar.effects import memory, operators
 from autopar.effects.access import Accesses
 from autopar.graph.node import Node, Result
 from autopar.graph.run import Run
@@ -181,10 +181,10 @@ UNDECLARED = {
 )
 def test_an_operator_that_may_return_its_argument_is_not_called_fresh(name):
     fn, *args = UNDECLARED[name]
-    read = {each.memory for each in aliasing.stretches_of(args)}
+    read = {each.memory for each in memory.ranges_of(args)}
     result = [*args[0]] if fn(*args) is None else fn(*args)
-    assert read & {each.memory for each in aliasing.stretches_of(result)}, "it is fresh after all"
-    assert not aliasing.returns_fresh(fn)
+    assert read & {each.memory for each in memory.ranges_of(result)}, "it is fresh after all"
+    assert not operators.returns_fresh(fn)
 
 
 def test_tensors_made_of_one_array_are_the_same_memory():

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from autopar import TaskGraph
-from autopar.effects.memory import memory_in
 from autopar.effects.observer import Observer
+from autopar.effects.reach import memory_in
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 

@@ -15,11 +15,17 @@ from typing import Any
 import torch
 
 from autopar.effects.loads import loaded, loads_of
+from autopar.effects.operators import (
+    ALWAYS,
+    NEVER,
+    SWITCHED,
+    SWITCHES,
+    chance_of_operator,
+    is_off_by_default,
+)
 
-NEVER, SWITCHED, ALWAYS = range(3)  # switched: unless it is told not to
-ROUTINES = (types.BuiltinFunctionType, types.MethodDescriptorType)
-_SWITCHES = {"training", "train", "dropout", "dropout_p"}
 _SAMPLES = {"sample", "rsample", "sample_n"}  # of torch.distributions
+_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}
 _OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
 
@@ -44,7 +50,7 @@ def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
         name = fn._schema.name if overload else fn._qualified_op_name
     else:
         name = f"aten::{fn.__name__}"
-    if keywords is not None and _is_off_by_default(name) and _SWITCHES.isdisjoint(keywords):
+    if keywords is not None and is_off_by_default(name) and SWITCHES.isdisjoint(keywords):
         return NEVER
     return chance_of_operator(name)
 
@@ -81,47 +87,21 @@ def is_switched_off(values: Mapping[str, Any]) -> bool:
 
 
 @functools.cache
-def chance_of_operator(name: str) -> int:
-    """Whether an operator draws random numbers, by its name, as in `aten::rand`."""
-    schemas = torch._C._jit_get_schemas_for_operator(name)
-    namespace, _, own = name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), own, None) if schemas else None
-    if packet is None:
-        return NEVER
-    overloads = [getattr(packet, each) for each in packet.overloads()]
-    if all(torch.Tag.nondeterministic_seeded not in each.tags for each in overloads):
-        return NEVER
-    names = {each.name for schema in schemas for each in schema.arguments}
-    return ALWAYS if names.isdisjoint(_SWITCHES) else SWITCHED
-
-
-@functools.cache
-def _is_off_by_default(name: str) -> bool:
-    schemas = torch._C._jit_get_schemas_for_operator(name)
-    switches = [each for one in schemas for each in one.arguments if each.name in _SWITCHES]
-    return bool(switches) and not any(
-        each.default_value is None or each.default_value for each in switches
-    )
-
-
-@functools.cache
 def _of_function(fn: types.FunctionType) -> int:
     if fn in _under_way:  # it calls itself
         return NEVER
+    loads = loads_of(fn.__code__)
     _under_way.add(fn)
     try:
         cells = fn.__closure__ or ()
         parts = [*loaded(fn), *gc.get_referents(*cells), fn.__dict__.get("__wrapped__")]
-        keywords = loads_of(fn.__code__).keywords
-        found = max((chance_of(each, keywords) for each in parts), default=NEVER)
+        chance = max(chance_of(part, loads.keywords) for part in parts)
     finally:
         _under_way.discard(fn)
-    code = fn.__code__
-    if any(map(method_draws, loads_of(code).names)):
-        found = ALWAYS
-    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return found if _SWITCHES.isdisjoint(names) else min(found, SWITCHED)
+    if any(map(method_draws, loads.names)):
+        chance = ALWAYS
+    parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
+    return chance if SWITCHES.isdisjoint(parameters) else min(chance, SWITCHED)
 
 
 _under_way: set[types.FunctionType] = set()
-_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}

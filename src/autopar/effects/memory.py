@@ -1,60 +1,130 @@
-"""Memory: the tensors, arrays and storages that a value holds, wherever it holds them."""
+"""Memory: tensors, arrays and storages, and where their bytes lie."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import types
-from collections import deque
-from collections.abc import Iterator, Mapping, Set
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from autopar.effects.access import ByteRange
 
 MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
-# What leads to no memory, or to that of the whole program.
-_CLOSED = (str, bytes, int, float, complex, type(None), range, type, types.ModuleType)
-
-
-def memory_in(*values: object) -> Iterator[Any]:
-    """Tensors, arrays and storages in values: in containers, objects' attributes and closures.
-
-    This is what a task hands on with its result, whatever the code names that uses it.
-    """
-    left, seen = [*values], dict[int, object]()  # by number, and kept, as numbers are used again
-    while left:
-        value = left.pop()
-        if isinstance(value, _CLOSED) or id(value) in seen:
-            continue
-        seen[id(value)] = value
-        if isinstance(value, MEMORY) or is_array(value):
-            yield value
-        elif isinstance(value, (list, tuple, Set, deque)):
-            left += value
-        else:
-            with contextlib.suppress(Exception):  # what objects do when they are asked
-                left += _held_by(value)
-
-
-def _held_by(value: Any) -> Iterator[object]:
-    """What an object leads to, but for its class."""
-    if isinstance(value, Mapping):
-        yield from (*value.keys(), *value.values())
-    elif isinstance(value, functools.partial):
-        yield from (value.func, value.args, value.keywords)
-    elif isinstance(value, types.FunctionType):
-        yield from (value.__closure__, value.__defaults__, value.__kwdefaults__)
-    elif isinstance(value, (types.MethodType, types.BuiltinMethodType)):
-        yield value.__self__
-    elif isinstance(value, types.CellType):
-        yield value.cell_contents  # an error where it is empty still
-    for kind in type(value).__mro__:
-        own = vars(kind).get("__slots__", ())
-        yield from (getattr(value, each, None) for each in ([own] if own is str(own) else own))
-        if "__dict__" in vars(kind):
-            yield from vars(value).values()
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
+_ORDINARY = {torch.Tensor, torch.nn.Parameter}
 
 
 def is_array(value: object) -> bool:
     """Whether something is a NumPy array, without importing NumPy."""
-    return type(value).__module__ == "numpy" and hasattr(value, "__array_interface__")
+    kind = getattr(sys.modules.get("numpy"), "ndarray", ())
+    return issubclass(type(value), kind)
+
+
+def ranges_of(values: object) -> Iterator[ByteRange]:
+    """Where tensors, storages and arrays in nested containers lie; a range of bytes is its own.
+
+    What has no address, as an empty tensor, counts as a memory of its own.
+    """
+    if isinstance(values, ByteRange):
+        yield values
+        return
+    for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
+        if isinstance(leaf, torch.Tensor):
+            yield from map(_range_of, parts_of(leaf))
+        elif isinstance(leaf, _STORAGES):
+            start = leaf.data_ptr()
+            yield ByteRange(str(leaf.device), start, start + leaf.nbytes())
+        elif is_array(leaf):
+            yield _range_of_array(leaf)
+
+
+def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors with memory that one is made of: itself, or a sparse one's indices and values."""
+    if tensor.is_nested and tensor.layout == torch.strided:
+        yield tensor.values()
+    elif _is_plain(tensor):
+        yield tensor
+    elif tensor.layout == torch.sparse_coo:
+        yield from (tensor, tensor._indices(), tensor._values())
+    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        yield from (tensor, tensor.crow_indices(), tensor.col_indices(), tensor.values())
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        yield from (tensor, tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+    else:
+        yield tensor
+        if is_traceable_wrapper_subclass(tensor):
+            for name in tensor.__tensor_flatten__()[0]:
+                yield from parts_of(getattr(tensor, name))
+
+
+def keys_of(value: object) -> Iterator[object]:
+    """What all tensors of one storage have in common, for each part of a tensor or an array."""
+    if isinstance(value, torch.Tensor):
+        yield from map(memory_key, parts_of(value))
+    elif isinstance(value, _STORAGES):
+        yield value._cdata
+    elif is_array(value):
+        yield ("array", id(value))
+
+
+def memory_key(tensor: torch.Tensor) -> object:
+    """What all tensors of one storage have in common; its own number if it has none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):  # sparse ones, and some wrappers
+        return ("tensor", id(tensor))
+
+
+def extent_of(part: Any) -> ByteRange:
+    """All bytes of the memory that a part of a tensor, an array or a storage lies in."""
+    try:
+        storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
+        return next(ranges_of(storage))
+    except (NotImplementedError, RuntimeError):
+        return ByteRange(memory_key(part))
+
+
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether a tensor shows all bytes of its memory, so that nobody else may write others."""
+    if tensor.layout != torch.strided:
+        return True
+    try:
+        size_bytes = tensor.untyped_storage().nbytes()
+    except (NotImplementedError, RuntimeError):
+        return True
+    lies = _range_of(tensor)
+    return lies.stop - lies.start >= size_bytes
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in one memory, as nearly all do: the others cost a closer look."""
+    return type(tensor) in _ORDINARY and tensor.layout is torch.strided
+
+
+def _range_of(tensor: torch.Tensor) -> ByteRange:
+    if not _is_plain(tensor) and (
+        tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor)
+    ):
+        return ByteRange(("tensor", id(tensor)))
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # without memory, as FakeTensors
+        start = 0
+    count = tensor.numel()
+    if not start or not count:
+        return ByteRange(("storage", memory_key(tensor)))
+    if not tensor.is_contiguous():
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        count = 1 + sum((int(size) - 1) * int(stride) for size, stride in steps)
+    device = "cpu" if tensor.is_cpu else str(tensor.device)
+    return ByteRange(device, start, start + count * tensor.itemsize)
+
+
+def _range_of_array(array: Any) -> ByteRange:
+    start = stop = array.__array_interface__["data"][0]
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        start, stop = start + min(0, (size - 1) * stride), stop + max(0, (size - 1) * stride)
+    return ByteRange("cpu", start, stop + array.itemsize if array.size else start)

@@ -12,9 +12,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.effects.access import Stretch
-from autopar.effects.aliasing import extent_of, keys_of, memory_key, parts_of, stretches_of
-from autopar.effects.calls import draws, written_arguments
+from autopar.effects.access import ByteRange
+from autopar.effects.memory import extent_of, keys_of, memory_key, parts_of, ranges_of
+from autopar.effects.operators import draws, written_arguments
 
 
 class Seen(NamedTuple):
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
         shape: The shape of the tensor, for people; none for random numbers.
     """
 
-    stretch: Stretch
+    stretch: ByteRange
     key: object
     written: bool
     shape: tuple[int, ...] | None
@@ -101,7 +101,7 @@ class Observer(TorchDispatchMode):
     def __init__(self, ground: Ground) -> None:
         super().__init__()
         self._ground = ground
-        self._seen: dict[tuple[Stretch, bool], Seen] = {}
+        self._seen: dict[tuple[ByteRange, bool], Seen] = {}
         self._keys: dict[object, object] = {}
         self._alive: dict[object, StorageWeakRef] = {}  # also so that no number is used again
         self._born: set[object] = set()
@@ -159,7 +159,7 @@ class Observer(TorchDispatchMode):
             return
         if is_written:
             self.written.add(key)
-        for stretch in stretches_of(part):
+        for stretch in ranges_of(part):
             if (stretch, is_written) not in self._seen:
                 seen = Seen(stretch, key, is_written, tuple(part.shape))
                 self._seen[stretch, is_written] = seen
@@ -177,14 +177,14 @@ class Observer(TorchDispatchMode):
         return self._keys[number]
 
 
-def random_numbers(device: str) -> Stretch:
+def random_numbers(device: str) -> ByteRange:
     """What stands for the state of a device's random numbers: each draw changes it."""
-    return Stretch(("random numbers", device))
+    return ByteRange(("random numbers", device))
 
 
-def gradients(device: str) -> Stretch:
+def gradients(device: str) -> ByteRange:
     """What stands for the gradients of a device's tensors, which come and go."""
-    return Stretch(("gradients", device))
+    return ByteRange(("gradients", device))
 
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:

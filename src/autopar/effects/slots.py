@@ -5,19 +5,18 @@ An attribute, a variable or an item of a dict is a slot. A list, a deque or a se
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import gc
 import operator
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Set
 from types import CellType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.loads import is_library
-from autopar.effects.reach import BY_ANY_NAME, Reach, is_own
+from autopar.effects.objects import dict_of, in_slots, is_own, mro, namespace, slots_of
+from autopar.effects.reach import BY_ANY_NAME, Reach
 
 Slot = tuple[int, Any]  # the number of what holds it, and its name there
 Names = Set[Any] | None  # all of them, if none are named
@@ -41,38 +40,32 @@ class Came(NamedTuple):
     stored: set[Slot]
     reach: Reach
 
-    def among(self, slots: Mapping[int, Set[Any]]) -> Iterator[tuple[Slot, bool]]:
-        """Those among some slots that tasks bind anew, and whether it may do so, too."""
-        stores, by_any = self.reach.stores, not BY_ANY_NAME.isdisjoint(self.reach.names)
-        named = {name for _, name in stores}
-        for number in slots.keys() & self.names.keys():
-            names = self.names[number]
-            for name in slots[number] if names is None else slots[number] & names:
-                yield (number, name), names is None or by_any or name in named
-
 
 class Slots:
     """The slots that some calls can come to, watched while one call after another is made."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Any, Names, Any]] = {}
+        self._held: dict[int, tuple[Any, Names, Any]] = {}  # holders, names, and what was there
 
     def add(self, reach: Reach) -> Came:
         """Watch the slots that a call can come to."""
         came = Came({}, set(), reach)
-        kinds = {type(each) for each in reach.seen.values()}
-        kinds.update(each for each in reach.seen.values() if isinstance(each, type))
-        bases = {base for kind in kinds for base in kind.__mro__ if is_own(base)}
-        for each in (*reach.seen.values(), *bases):
-            for holder, names in _holders(each, reach.names):
+        values = [*reach.seen.values()]
+        kinds = {*map(type, values), *(value for value in values if isinstance(value, type))}
+        bases = {base for kind in kinds for base in mro(kind) if is_own(base)}
+        stores: dict[str, set[str]] = {"attribute": set(), "global": set(), "variable": set()}
+        for of, name in reach.stores:
+            stores[of].add(name)
+        for value in (*values, *bases):
+            for holder, names in _holders(value, reach.names):
                 number = id(holder)
                 came.names[number] = _either(came.names.get(number, _NONE), names)
-                _, known, _ = self._held.get(number, (holder, _NONE, None))
-                if number not in self._held or _either(known, names) is not known:
-                    both = _either(known, names)
+                _, watched, _ = self._held.get(number, (holder, _NONE, None))
+                both = _either(watched, names)
+                if number not in self._held or both is not watched:
                     self._held[number] = holder, both, _content(holder, both)
             if reach.stores or reach.stands_in:
-                came.stored.update(_stored(each, reach))
+                came.stored.update(_stored(value, stores, reach.stands_in))
         return came
 
     def changed(self) -> Iterator[tuple[Slot, Any]]:
@@ -83,65 +76,55 @@ class Slots:
             if keys_stay and (not isinstance(old, dict) or _are_same(old.values(), now.values())):
                 continue
             self._held[number] = holder, names, now
+            moved: list[Any] = []
             if isinstance(old, dict):
-                both = {**old, **now}
-                found = [each for each in both if names is None or each in names]
-                moved = [each for each in found if not _is_same(old, now, each)]
-                for name in moved or ([_WHOLE] if names is None else []):  # or in another order
-                    yield (number, name), holder
-            else:
-                yield (number, _WHOLE), holder
+                moved = [name for name in {**old, **now} if not _is_same(old, now, name)]
+            if not isinstance(old, dict) or (names is None and not moved):  # in another order
+                moved = [_WHOLE]
+            for name in moved:
+                yield (number, name), holder
 
 
-def _holders(each: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
+def _holders(value: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
     """What holds an object's slots, with those of their names that code has, if not all."""
-    kind: Any = type(each)
+    kind: Any = type(value)
     named = names if names.isdisjoint(BY_ANY_NAME) else None
     if kind is FunctionType:
-        yield from ((cell, None) for cell in each.__closure__ or ())
-        yield each.__dict__, named
-        if not is_library(str(dict.get(each.__globals__, "__name__"))):
-            yield each.__globals__, names
+        yield from ((cell, None) for cell in value.__closure__ or ())
+        yield value.__dict__, named
+        if not is_library(str(dict.get(value.__globals__, "__name__"))):
+            yield value.__globals__, names
     elif issubclass(kind, type):
-        yield each, named
+        yield value, named
     else:
         if issubclass(kind, (dict, *_LISTS)):
-            yield each, None
+            yield value, None
         if not is_own(kind) and kind not in (SimpleNamespace, ModuleType):
             named = None  # libraries' code may use others
-        if type(own := _attribute(each, "__dict__")) is dict:
-            yield own, named
-        if slots := _slots_of(kind):
-            yield each, slots if named is None else slots & named
+        if (attributes := dict_of(value)) is not None:
+            yield attributes, named
+        if slots := slots_of(kind).keys():
+            yield value, {*slots} if named is None else slots & named
 
 
-def _stored(each: Any, reach: Reach) -> Iterator[Slot]:
+def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterator[Slot]:
     """The slots of an object that code binds anew, as far as its names tell."""
-    kind: Any = type(each)
-    stores: dict[str, set[str]] = {"attribute": set(), "global": set(), "variable": set()}
-    for of, name in reach.stores:
-        stores[of].add(name)
+    kind: Any = type(value)
     attributes = stores["attribute"]
     if kind is FunctionType:
-        cells = zip(each.__code__.co_freevars, each.__closure__ or (), strict=True)
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         yield from ((id(cell), _WHOLE) for name, cell in cells if name in stores["variable"])
-        yield from ((id(each.__globals__), name) for name in stores["global"])
-        yield from ((id(each.__dict__), name) for name in attributes & each.__dict__.keys())
+        yield from ((id(value.__globals__), name) for name in stores["global"])
+        yield from ((id(value.__dict__), name) for name in attributes & value.__dict__.keys())
     elif issubclass(kind, type):  # others are set on its objects
-        yield from ((id(each), name) for name in attributes & vars(each).keys())
+        yield from ((id(value), name) for name in attributes & namespace(value).keys())
     else:
-        yield from ((id(each), name) for name in attributes & _slots_of(kind))
-        if type(own := _attribute(each, "__dict__")) is dict:
+        yield from ((id(value), name) for name in attributes & slots_of(kind).keys())
+        if (own := dict_of(value)) is not None:
             yield from ((id(own), name) for name in attributes)
-            if reach.stands_in and issubclass(kind, torch.nn.Module):
+            if stands_in and issubclass(kind, torch.nn.Module):
                 for held in (own.get("_parameters"), own.get("_buffers")):
                     yield from ((id(held), name) for name in held or ())
-
-
-@functools.cache
-def _slots_of(kind: Any) -> frozenset[str]:
-    listed = [vars(each).get("__slots__", ()) for each in kind.__mro__]
-    return frozenset(name for own in listed for name in ([own] if isinstance(own, str) else own))
 
 
 def _content(holder: Any, names: Names) -> Any:
@@ -153,18 +136,12 @@ def _content(holder: Any, names: Names) -> Any:
         if issubclass(kind, base):
             return (*base.__iter__(holder),)
     if issubclass(kind, dict) and (names is None or len(holder) < len(names)):
-        return dict.copy(holder)
+        held = dict.copy(holder)
+        return held if names is None else {name: held[name] for name in held if name in names}
     if issubclass(kind, (dict, type)):
-        own = holder if issubclass(kind, dict) else vars(holder)
+        own = holder if issubclass(kind, dict) else namespace(holder)
         return {name: own[name] for name in (own if names is None else names) if name in own}
-    return {name: _attribute(holder, name) for name in names or ()}
-
-
-def _attribute(each: Any, name: str) -> Any:
-    """An attribute, without asking what the object's class makes of it."""
-    with contextlib.suppress(AttributeError, TypeError):
-        return object.__getattribute__(each, name)
-    return None
+    return in_slots(holder, names or ())
 
 
 def _either(one: Names, other: Names) -> Names:

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.effects.access import Places, Stretch
-from autopar.effects.aliasing import is_whole, keys_of, memory_key, stretches_of
-from autopar.effects.memory import memory_in
+from autopar.effects.access import ByteRange, Places
+from autopar.effects.memory import is_whole, keys_of, memory_key, ranges_of
 from autopar.effects.observer import Ground, Observer, Seen
+from autopar.effects.reach import memory_in
 from autopar.graph.hazards import Hazards, result_of
 from autopar.graph.node import Node, Result
 
@@ -186,7 +186,7 @@ class Guard:
             for writer in self.hazards.writers():
                 written = self.values(self.hazards.writes_of(writer), results)
                 if writer != node.number and any(
-                    each.stretch.meets(own) for value in written for own in _lies(value)
+                    each.stretch.meets(own) for value in written for own in ranges_of(value)
                 ):
                     msg = (
                         f"task {node.name!r} reads a tensor of shape {each.shape} that it was not "
@@ -233,7 +233,7 @@ class Guard:
         for own, said in ((written, hazards.writes_of(number)), (read, hazards.reads_of(number))):
             for value in self.values(said, results):
                 if not isinstance(value, torch.Tensor) or ground.find(value) in keys:
-                    for stretch in _lies(value):
+                    for stretch in ranges_of(value):
                         own.add(stretch)
         for each in done:
             lies = each.stretch
@@ -297,7 +297,7 @@ class Guard:
         for place, tensor in self._places.values():
             for key in keys_of(tensor):
                 places.setdefault(key, set()).add(place)
-            for stretch in stretches_of(tensor):
+            for stretch in ranges_of(tensor):
                 lie.add(stretch, place)
         tensors = [tensor for _, tensor in self._places.values()]
         for number in kept:
@@ -308,8 +308,8 @@ class Guard:
             keys = set[object]()
             for value in self.hazards.writes_of(node.number):
                 keys.update(self._keys_of(value))
-                if isinstance(value, Stretch):
-                    keys.update(key for place in lie.by(value) for key in keys_of(tensors[place]))
+                if isinstance(value, ByteRange):
+                    keys.update(key for place in lie.at(value) for key in keys_of(tensors[place]))
             renewed.append((_all(places, keys), _all(numbers, keys)))
         return renewed
 
@@ -355,17 +355,13 @@ def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
     keys, places = set[object](), Places()
     for each in values:
         keys.update(keys_of(each))
-        if isinstance(each, Stretch):
+        if isinstance(each, ByteRange):
             places.add(each)
     if not keys and not places:
         return lambda tensor: False
     return lambda tensor: (
-        not keys.isdisjoint(keys_of(tensor)) or any(map(places.meeting, stretches_of(tensor)))
+        not keys.isdisjoint(keys_of(tensor)) or any(map(places.meeting, ranges_of(tensor)))
     )
-
-
-def _lies(value: Any) -> Iterable[Stretch]:
-    return [value] if isinstance(value, Stretch) else stretches_of(value)
 
 
 def _all(found: Mapping[object, set[int]], keys: Iterable[object]) -> tuple[int, ...]:
@@ -391,7 +387,7 @@ def _name(node: Node, what: torch.Tensor | Seen, results: Sequence[Any]) -> str:
         if isinstance(what, torch.Tensor):
             there = any(each is what for each in memory)
         else:
-            there = any(each.meets(what.stretch) for each in stretches_of(memory))
+            there = any(each.meets(what.stretch) for each in ranges_of(memory))
         if there:
             kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"
             return f"{kind}{pytree.keystr(path[1:])}, a tensor of shape {shape}"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from autopar.effects.access import Stretch
-from autopar.effects.aliasing import keys_of, stretches_of
-from autopar.effects.memory import memory_in
+from autopar.effects.access import ByteRange
+from autopar.effects.memory import keys_of, ranges_of
 from autopar.effects.observer import Seen
-from autopar.effects.reach import Reach
+from autopar.effects.reach import BY_ANY_NAME, Reach, memory_in
 from autopar.effects.slots import Came, Slot, Slots
 from autopar.graph.guard import Guard, versions_of
 from autopar.graph.node import Node, Result, ancestors
@@ -33,7 +31,7 @@ class Learning:
         self._hazards = guard.hazards
         self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
-        self._owners: dict[object, Stretch] = {}
+        self._owners: dict[object, ByteRange] = {}
         self._slots = Slots()
         self._known: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
         self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
@@ -42,27 +40,34 @@ class Learning:
 
     def end(self) -> None:
         """Let those who come to slots that others bind anew keep the program's order."""
-        slots: dict[int, set[Any]] = {}
+        bound = {*self._bound}.union(*(came.stored for came in self._came.values()))
+        names_bound: dict[int, set[Any]] = {}
+        for holder, name in bound:
+            names_bound.setdefault(holder, set()).add(name)
         users: dict[Slot, dict[int, bool]] = {}  # tasks, and whether they may bind it anew
-        for number, name in itertools.chain(self._bound, *(c.stored for c in self._came.values())):
-            slots.setdefault(number, set()).add(name)
         for number, came in self._came.items():
-            for slot, may_bind in came.among(slots):
-                users.setdefault(slot, {})[number] = may_bind
+            stored = {name for _, name in came.reach.stores}
+            by_any_name = not BY_ANY_NAME.isdisjoint(came.reach.names)
+            for holder in names_bound.keys() & came.names.keys():
+                names = came.names[holder]
+                for name in names_bound[holder] & (names_bound[holder] if names is None else names):
+                    may_bind = names is None or by_any_name or name in stored
+                    users.setdefault((holder, name), {})[number] = may_bind
         for number, slot in self._binders:
             users.setdefault(slot, {})[number] = True
         for slot, tasks in users.items():
-            for number, binds in tasks.items() if len(tasks) > 1 and any(tasks.values()) else ():
-                own = {_stretch("slot", slot)}
-                self._add(number, set() if binds else own, own if binds else set())
+            if len(tasks) > 1 and any(tasks.values()):
+                place = ByteRange(("slot", slot))
+                for number, may_bind in tasks.items():
+                    self._add(number, [] if may_bind else [place], [place] if may_bind else [])
         self._guard.known.kept.update(self._bound)
 
     def own(self, number: int, value: Any) -> None:
         """Note whose result memory is."""
-        for each in memory_in(value):
-            key = self._ground.add(each)
+        for part in memory_in(value):
+            key = self._ground.add(part)
             if key is not None:
-                self._owners[key] = Stretch(("result", number))
+                self._owners[key] = ByteRange(("result", number))
 
     def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Run a task, and note what it reads and writes without having said so.
@@ -70,75 +75,69 @@ class Learning:
         Raises:
             RuntimeError: It gave a tensor other memory.
         """
-        ground, number = self._ground, node.number
+        ground, number, owners = self._ground, node.number, self._owners
         given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
         versions = versions_of([*self._guard.tensors[number], *given])
         if not self._came:
-            self._came = {each.number: self._come(each, ()) for each in self._guard.nodes}
+            self._came = {other.number: self._come(other, ()) for other in self._guard.nodes}
         came = self._came[number] = self._come(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
-        bound = dict(self._slots.changed())
-        self._bound.update(bound)
-        if bound:
+        changed = dict(self._slots.changed())
+        if changed:
             self._known.clear()
-        self._binders += [(number, slot) for slot in bound]
-        returned = [*memory_in(value)]
-        own = {key for each in returned for key in keys_of(each) if ground.find(each) is None}
-        done = [each for each in seen.outside() if each.key not in own]
-        done += [
-            Seen(lies, ground.find(each), False, None)
-            for each in returned
-            if ground.find(each) is not None
-            for lies in stretches_of(each)
-        ]
-        found: dict[bool, set[Stretch]] = {False: set(), True: set()}
-        for each in self._guard.unsaid(node, done, results, ground):
-            found[each.written].add(self._owners.get(each.key) or each.stretch)
+        self._bound.update(changed)
+        self._binders += [(number, slot) for slot in changed]
+        returned = [(part, ground.find(part)) for part in memory_in(value)]
+        new = {key for part, found in returned if found is None for key in keys_of(part)}
+        done = [one for one in seen.outside() if one.key not in new]
+        for part, key in returned:
+            if key is not None:
+                done += [Seen(lies, key, False, None) for lies in ranges_of(part)]
+        reads, writes = set[ByteRange](), set[ByteRange]()
+        for one in self._guard.unsaid(node, done, results, ground):
+            (writes if one.written else reads).add(owners.get(one.key) or one.stretch)
         for tensor, version in versions:  # what operators don't say, counters may
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
-                found[True].update(self._owners.get(key) or lies for lies in stretches_of(tensor))
-        states = (_stretch("state", id(state)) for state in came.reach.states)
-        self._add(number, found[False], found[True].union(states))
+                writes.update([owners[key]] if key in owners else ranges_of(tensor))
+        writes.update(ByteRange(("state", id(state))) for state in came.reach.states)
+        self._add(number, reads, writes)
         self.own(number, value)
         for key, alive in seen.left():
             if key not in ground:
                 ground.keep(key, alive)
-                self._owners[key] = Stretch(("left", number))
+                owners[key] = ByteRange(("left", number))
         return value
 
     def _come(self, node: Node, results: Sequence[Any]) -> Came:
         """The slots that a task can come to, by way of the results that are there."""
         leaves = [
-            results[each.node] if results and isinstance(each, Result) else each
-            for each in node.leaves
+            results[leaf.node] if results and isinstance(leaf, Result) else leaf
+            for leaf in node.leaves
         ]
-        values = [each for each in (node.fn, *leaves) if not isinstance(each, torch.Tensor)]
+        values = [value for value in (node.fn, *leaves) if not isinstance(value, torch.Tensor)]
         key = tuple(map(id, values))  # of what the graph and the results keep
         if key not in self._known:
             self._known[key] = self._slots.add(Reach(*values, code=True))
         return self._known[key]
 
-    def _add(self, number: int, reads: set[Stretch], writes: set[Stretch]) -> None:
+    def _add(self, number: int, reads: Iterable[ByteRange], writes: Iterable[ByteRange]) -> None:
         """Note what a task reads and writes, if that is new."""
         hazards = self._hazards
-        writes -= _stretches(hazards.writes_of(number))
-        reads -= writes | _stretches([*hazards.reads_of(number), *hazards.writes_of(number)])
+        written = _ranges_in(hazards.writes_of(number))
+        writes = {*writes} - written
+        reads = {*reads} - writes - written - _ranges_in(hazards.reads_of(number))
         for memory in reads | writes:
             kind, maker = memory.memory if isinstance(memory.memory, tuple) else ("", -1)
             if kind == "left" and maker in ancestors(self._guard.nodes, number):
                 reads.discard(memory)  # as what autograd has saved for its way back
                 writes.discard(memory)
-            elif kind == "left" and memory not in _stretches(hazards.writes_of(maker)):
+            elif kind == "left" and memory not in _ranges_in(hazards.writes_of(maker)):
                 hazards.add(maker, (), [memory])
         if reads or writes:
             hazards.add(number, reads, writes)
             self._guard.known.found = True
 
 
-def _stretch(kind: str, what: object) -> Stretch:
-    return Stretch((kind, what))
-
-
-def _stretches(values: list[Any]) -> set[Stretch]:
-    return {each for each in values if isinstance(each, Stretch)}
+def _ranges_in(values: list[Any]) -> set[ByteRange]:
+    return {value for value in values if isinstance(value, ByteRange)}

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar.effects.memory import MEMORY, memory_in
+from autopar.effects.memory import MEMORY
+from autopar.effects.reach import memory_in
 
 
 class Result(NamedTuple):

@@ -18,8 +18,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autopar.device import synchronize
-from autopar.effects.memory import memory_in
-from autopar.effects.reach import hidden_tasks
+from autopar.effects.hidden import hidden_tasks
+from autopar.effects.reach import memory_in
 from autopar.effects.task import Task
 from autopar.graph.guard import Rule, versions_of
 from autopar.graph.learning import Learning

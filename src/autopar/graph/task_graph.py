@@ -23,12 +23,14 @@ import torch
 from torch.utils import _pytree as pytree
 
 from autopar.device import cpu, present, try_all_gpus
-from autopar.effects.access import Stretch
-from autopar.effects.aliasing import keys_of, returns_fresh
+from autopar.effects.access import ByteRange
 from autopar.effects.calls import declared, name_of, plain
 from autopar.effects.chance import is_torchs
+from autopar.effects.hidden import require_tasks_seen
+from autopar.effects.memory import keys_of
 from autopar.effects.observer import gradients, random_numbers
-from autopar.effects.reach import Reach, require_tasks_seen
+from autopar.effects.operators import returns_fresh
+from autopar.effects.reach import Reach
 from autopar.effects.task import Task
 from autopar.graph.capture import Captured, captured, gpu_of, unchanged
 from autopar.graph.guard import Guard, Known
@@ -163,7 +165,7 @@ class TaskGraph:
         seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
         places = {str(each) for each in ((cpu(), *try_all_gpus()) if seeded else (place,))}
         random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
-        random += [Stretch(("state", id(each))) for each in reach.states]
+        random += [ByteRange(("state", id(each))) for each in reach.states]
         changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
         grads = [gradients(str(place))] if told.gradients else []
         changed = [*written, *random, *(grads if changes_grads else [])]

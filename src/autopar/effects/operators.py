@@ -1,0 +1,181 @@
+"""Operators: what torch's operators declare: what they write, return and draw."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+Arguments = tuple[Any, ...]
+Schemas = tuple[Any, ...]
+Places = tuple[tuple[int, str], ...]  # of arguments: where each is, and its name
+
+NEVER, SWITCHED, ALWAYS = range(3)  # when random numbers are drawn; switched: unless told not to
+STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
+TRAINING = ("training", "train", "use_input_stats")
+SWITCHES = {"training", "train", "dropout", "dropout_p"}  # which tell an operator not to draw
+BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
+ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+
+_C: Any = torch._C  # whose parts have no types
+_HOMES = (torch, torch.Tensor, _C._nn, _C._linalg, _C._fft, _C._special)
+# Operators made of others declare nothing of their own; these are known to return fresh memory.
+_FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
+# These declare nothing, and may give their argument back, or a part of it.
+_NOT_FRESH = {"dequantize", "to_dense", "conj_physical", "to_mkldnn", "lift"}
+_NOT_FRESH_PARTS = ("unsafe", "dropout", "sparse", "nested")
+
+
+def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
+    """The name of one of torch's operators and its declarations; nothing for other functions."""
+    if str(type(fn).__module__).partition(".")[0] in ("torch", "autopar"):
+        fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
+    if type(fn) is torch._ops.OpOverload:
+        return fn._schema.name, (fn._schema,)
+    if type(fn) is torch._ops.OpOverloadPacket:
+        return _of_packet(fn._qualified_op_name)
+    if type(fn) not in ROUTINES or type(bound_to(fn)) not in (type(None), types.ModuleType):
+        return "", ()
+    return ("", ()) if type(fn) is types.FunctionType and not is_of_torch(fn) else _of_routine(fn)
+
+
+@functools.cache
+def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
+    name = str(getattr(fn, "__name__", ""))
+    if not name or all(getattr(home, name, None) is not fn for home in _HOMES):
+        return "", ()
+    return _of_packet(f"aten::{name}")
+
+
+@functools.cache
+def _of_packet(name: str) -> tuple[str, Schemas]:
+    """All declarations of one name, but for those with `out`, and those of TorchScript alone."""
+    schemas = tuple(
+        schema
+        for schema in _C._jit_get_schemas_for_operator(name)
+        if _C._dispatch_has_kernel(_dispatch_name(schema))
+        and not any(argument.is_out for argument in schema.arguments)
+    )
+    return (name, schemas) if schemas else ("", ())
+
+
+def _dispatch_name(schema: Any) -> str:
+    return f"{schema.name}.{schema.overload_name}" if schema.overload_name else str(schema.name)
+
+
+def bound_to(fn: Any) -> Any:
+    """What a method is bound to; nothing that an object of the program's says of itself."""
+    return fn.__self__ if type(fn) in BOUND else None
+
+
+def is_of_torch(fn: Callable[..., Any]) -> bool:
+    """Whether a function says that it is torch's."""
+    return str(fn.__module__).partition(".")[0] == "torch"
+
+
+def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Arguments that an operator changes in place, by its declaration.
+
+    Batch norms change their statistics when they train; no declaration says so.
+    """
+    written, statistics, training = _places(schema)
+    if statistics and all(_given(place, args, kwargs) for place in training):
+        written += statistics
+    for place in written:
+        yield _given(place, args, kwargs)
+
+
+def _given(place: tuple[int, str], args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+    i, name = place
+    return args[i] if i < len(args) else kwargs.get(name)
+
+
+def _places(schema: Any) -> tuple[Places, Places, Places]:
+    """Which arguments an operator writes, which when it trains, and which say so."""
+    if id(schema) not in _known_places:  # some schemas have no hash
+        names = [(i, argument.name) for i, argument in enumerate(schema.arguments)]
+        marks = [argument.alias_info for argument in schema.arguments]
+        _known_places[id(schema)] = (
+            schema,  # kept, as its number would be used again
+            tuple(names[i] for i, mark in enumerate(marks) if mark is not None and mark.is_write),
+            tuple(place for place in names if place[1] in STATISTICS),
+            tuple(place for place in names if place[1] in TRAINING),
+        )
+    return _known_places[id(schema)][1:]
+
+
+_known_places: dict[int, tuple[Any, Places, Places, Places]] = {}
+
+
+def returns_fresh(fn: Callable[..., Any]) -> bool:
+    """Whether results of a function never lie in the memory of its arguments, as far as is known.
+
+    That is known of torch's operators, which declare it, unless called with `out`; of other
+    functions, and of operators made of others, it is not.
+
+    >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
+    (True, False, False)
+    """
+    return bool(schemas_of(fn)[1]) and _operator_returns_fresh(fn)
+
+
+@functools.cache
+def _operator_returns_fresh(fn: Callable[..., Any]) -> bool:
+    operator, schemas = schemas_of(fn)
+    name = operator.rpartition("::")[2]
+    if name in _FRESH:
+        return True
+    if name in _NOT_FRESH or any(part in name for part in _NOT_FRESH_PARTS):
+        return False
+    return (
+        operator.startswith("aten::")
+        and not _C._dispatch_has_kernel_for_dispatch_key(  # it is made of others
+            _dispatch_name(schemas[0]), "CompositeImplicitAutograd"
+        )
+        and any(schema.returns for schema in schemas)
+        and all(result.alias_info is None for schema in schemas for result in schema.returns)
+    )
+
+
+def draws(operator: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers."""
+    tags = operator.tags if isinstance(operator, torch._ops.OpOverload) else ()
+    random = torch.Tag.nondeterministic_seeded in tags
+    return random and not is_still(operator._schema, args, kwargs)
+
+
+def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
+    given = {
+        one.name: args[i] if i < len(args) else kwargs.get(one.name, one.default_value)
+        for i, one in enumerate(schema.arguments)
+    }
+    return any(given.get(name) is False for name in TRAINING) or given.get("dropout_p") == 0
+
+
+@functools.cache
+def chance_of_operator(name: str) -> int:
+    """Whether an operator draws random numbers, by its name, as in `aten::rand`."""
+    schemas = _C._jit_get_schemas_for_operator(name)
+    namespace, _, own_name = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), own_name, None) if schemas else None
+    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
+    if all(torch.Tag.nondeterministic_seeded not in overload.tags for overload in overloads):
+        return NEVER
+    return SWITCHED if _switches(schemas) else ALWAYS
+
+
+@functools.cache
+def is_off_by_default(name: str) -> bool:
+    """Whether an operator has to be told to draw random numbers, as attention."""
+    switches = _switches(_C._jit_get_schemas_for_operator(name))
+    return bool(switches) and all(
+        switch.default_value is not None and not switch.default_value for switch in switches
+    )
+
+
+def _switches(schemas: Schemas) -> list[Any]:
+    return [one for schema in schemas for one in schema.arguments if one.name in SWITCHES]
