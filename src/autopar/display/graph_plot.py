@@ -1,26 +1,20 @@
-"""Plan plot: a graph's plan on matplotlib axes, as boxes in layers with arrows between them.
+"""Graph plot: a graph's plan on matplotlib axes, as boxes in layers with arrows between them.
 
-    layers by the longest way from a start  ->  order by the neighbours' mean  ->  places near it
-
-An arrow that passes layers by has narrow places in them, so that it runs beside boxes, not behind
-them. Arrows from one task share these. This is the method of Sugiyama, Tagawa and Toda (1981).
 Like `plot`, it imports what it draws with when it is called.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
-from statistics import fmean
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from autopar.display.graph_layout import Arrow, laid_out
 from autopar.display.shapes import COLOURS
 
 if TYPE_CHECKING:
-    import networkx
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.patches import Rectangle
@@ -51,12 +45,7 @@ _ROWS = (27.0, 11.0)  # from box to box in a column: for up to 20, and at least
 _SMALL, _LINE = 7, 7.9  # points: text as small as in other figures, and what a line of it takes
 _EDGE = 2.5  # beside boxes, and beside words in them
 _FEWEST_LETTERS = 3  # of a name that is shortened
-_PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a box
-_MOST_PASSAGES = 2_000  # arrows among more can't be followed anyway: they run straight
-_SWEEPS = 24  # after fewer the order hardly changes any more
 
-_Arrow = tuple[int, int]  # from which task to which
-_Point = int | tuple[int, int]  # a task's number, or whose arrow passes which layer
 _Spot = tuple[float, float]
 
 
@@ -89,9 +78,7 @@ def draw_plan(
         msg = "plan has no tasks; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
     looks = _looks({entry.lane for entry in made.entries})
-    graph, ways = _routes(len(made.entries), arrows)
-    rows = _ordered(graph)
-    places, breadth = _placed(graph, rows)
+    rows, places, breadth, ways = laid_out(len(made.entries), arrows)
     if ax is None:
         height = min(_Frame(len(rows), breadth, _WIDTH).sides[1], _MOST_HEIGHT)
         ax = axes_of(height / _POINTS + 0.4 + 0.05 * len(looks) + 0.3 * bool(title))
@@ -124,7 +111,7 @@ def draw_plan(
     return ax
 
 
-def arrows_of(plan: Planned) -> dict[_Arrow, bool]:
+def arrows_of(plan: Planned) -> dict[Arrow, bool]:
     """What comes after what, as (before, after) -> whether it is a wait for another lane.
 
     What is no wait is implied by waits and by the order on the lanes. Numbers are places in the
@@ -137,87 +124,6 @@ def arrows_of(plan: Planned) -> dict[_Arrow, bool]:
         for job in {*made.jobs[entry.job].after, *entry.waits} & place_of.keys():
             arrows[place_of[job], place] = job in entry.waits
     return dict(sorted(arrows.items()))
-
-
-def _routes(
-    count: int, arrows: Collection[_Arrow]
-) -> tuple[networkx.DiGraph, dict[_Arrow, list[_Point]]]:
-    """Tasks and the passages of arrows, linked layer to layer; the points that each arrow joins."""
-    import networkx
-
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from(arrows)
-    layer_of = {p: n for n, row in enumerate(networkx.topological_generations(graph)) for p in row}
-    passed = {(a, b): range(layer_of[a] + 1, layer_of[b]) for a, b in arrows}
-    many = len({(a, n) for (a, _), layers in passed.items() for n in layers}) > _MOST_PASSAGES
-    ways: dict[_Arrow, list[_Point]] = {
-        (a, b): [a, *((a, n) for n in passed[a, b] if not many), b] for a, b in arrows
-    }
-    graph.clear_edges()
-    for way in ways.values():
-        networkx.add_path(graph, way)
-    return graph, ways
-
-
-def _ordered(graph: networkx.DiGraph) -> list[list[_Point]]:
-    """Points by layer, in the order with the fewest crossings that sweeps up and down have met."""
-    import networkx
-
-    rows = [list(row) for row in networkx.topological_generations(graph)]
-    places = {p: (i + 0.5) / len(row) for row in rows for i, p in enumerate(row)}
-    best, fewest = [*map(list, rows)], _crossings(rows, graph, places)
-    for sweep in range(_SWEEPS if fewest else 0):
-        near = graph.succ if sweep % 2 else graph.pred
-        for row in rows[:: -1 if sweep % 2 else 1]:
-            middles = {p: fmean(places[other] for other in near[p] or [p]) for p in row}
-            row.sort(key=middles.__getitem__)
-            places.update((p, (i + 0.5) / len(row)) for i, p in enumerate(row))
-        if (count := _crossings(rows, graph, places)) < fewest:
-            best, fewest = [*map(list, rows)], count
-    return best
-
-
-def _placed(graph: networkx.DiGraph, rows: list[list[_Point]]) -> tuple[dict[_Point, float], float]:
-    """Points' places across their layers, in widths of a box; what the widest layer takes.
-
-    Each is as near to the mean of its neighbours as the order and the others' widths allow.
-    """
-    import numpy as np
-
-    widths = {point: 1.0 if isinstance(point, int) else _PASSAGE for point in graph}
-    breadth = max(sum(widths[point] for point in row) for row in rows)
-    # Arrows look calm where they run straight: above all those of chains, then long ones.
-    pulls = {(p, p): 1.0 for p in graph}
-    for a, b in graph.edges:
-        alone = len(graph.succ[a]) == len(graph.pred[b]) == 1
-        pulls[a, b] = pulls[b, a] = 50.0 if alone else 2.0 if widths[a] + widths[b] < 2 else 1.0
-    near = {p: [*graph.pred[p], *graph.succ[p]] or [p] for p in graph}
-    places = dict.fromkeys(graph, breadth / 2)
-    for sweep in range(_SWEEPS):
-        for row in rows[:: -1 if sweep % 2 else 1]:
-            wanted = [
-                fmean([places[o] for o in near[p]], [pulls[p, o] for o in near[p]]) for p in row
-            ]
-            own = np.array([widths[p] for p in row])
-            packed = own.cumsum() - own / 2  # where they are if all stand at one end
-            shift = np.array(wanted) - packed
-            up, down = np.maximum.accumulate(shift), np.minimum.accumulate(shift[::-1])[::-1]
-            packed += np.clip((up + down) / 2, 0, breadth - own.sum())
-            places.update(zip(row, packed.tolist(), strict=True))
-    return places, breadth
-
-
-def _crossings(
-    rows: Sequence[Sequence[_Point]], graph: networkx.DiGraph, places: Mapping[_Point, float]
-) -> int:
-    count = 0
-    for row in rows:
-        seen: list[float] = []
-        for _, end in sorted((places[a], places[b]) for a in row for b in graph[a]):
-            count += len(seen) - bisect_right(seen, end)
-            insort(seen, end)
-    return count
 
 
 class _Frame:
