@@ -81,9 +81,9 @@ def test_together_takes_no_less_than_the_longest_part_but_for_noise(together_s):
 
 
 @pytest.mark.parametrize("argument", ["flops", "size_bytes"])
-@pytest.mark.parametrize("amount", [-1, math.nan, math.inf, "1e9"])
+@pytest.mark.parametrize("amount", [-1, 0, math.nan, math.inf, "1e9"])
 def test_refuses_amounts_of_work_that_cannot_be(argument, amount):
-    with pytest.raises(ValueError, match=f"{argument} is {amount!r}; expected .*not negative"):
+    with pytest.raises(ValueError, match=f"{argument} is {amount!r}; expected .*above zero"):
         Measurement("work", (1, 1, 1), **{argument: amount})
 
 

@@ -130,8 +130,8 @@ def test_the_garbage_collector_rests_inside_the_clock_only(monkeypatch, collecti
         ({"repeats": 5.5}, "repeats is 5.5; expected a whole number"),
         ({"warmup": True}, "warmup is True; expected a whole number"),
         ({"calls": 0}, "calls is 0; expected a whole number, at least 1"),
-        ({"flops": -1.0}, "flops is -1.0; expected .*not negative"),
-        ({"size_bytes": -1}, "size_bytes is -1; expected .*not negative"),
+        ({"flops": -1.0}, "flops is -1.0; expected .*above zero"),
+        ({"size_bytes": -1}, "size_bytes is -1; expected .*above zero"),
     ],
 )
 def test_refuses_before_running_anything(changes, match):
@@ -208,7 +208,7 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
         ({"repeats": 2}, "at least 3 repeats"),
         ({"flops": {"else": 1.0}}, r"flops has \['else'\]; expected labels of the ways: work"),
         ({"devices": ["cuda:99"]}, "cuda:99"),
-        ({"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*not negative"),
+        ({"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*above zero"),
         ({"ways": {}}, "ways is empty; expected at least one label -> work"),
     ],
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
+from autopar.timeline.span import Timeline
+from autopar.timing.measurement import Measurement
 from autopar.timing.measurement import figures as figures
 from autopar.timing.measurement import format_seconds as format_seconds
 
@@ -62,15 +63,7 @@ def printable(text: str) -> str:
     return _FORBIDDEN.sub("\ufffd", text)
 
 
-class FromSomewhere(Protocol):
-    """Anything that says where and when it was taken: a Measurement, a Timeline."""
-
-    @property
-    def origin(self) -> str:
-        """The place and the time in words; empty if nobody said."""
-
-
-def origins_of(things: Iterable[FromSomewhere]) -> tuple[str, ...]:
+def origins_of(things: Iterable[Measurement | Timeline]) -> tuple[str, ...]:
     """The origins of measurements or timelines, each once, without empty ones."""
     return tuple(dict.fromkeys(thing.origin for thing in things if thing.origin))
 

@@ -101,11 +101,11 @@ def _placed(graph: networkx.DiGraph, rows: list[list[Point]]) -> tuple[dict[Poin
             wanted = [
                 fmean([places[o] for o in near[p]], [pulls[p, o] for o in near[p]]) for p in row
             ]
-            own = np.array([widths[p] for p in row])
-            packed = own.cumsum() - own / 2  # where they are if all stand at one end
+            taken = np.array([widths[p] for p in row])
+            packed = taken.cumsum() - taken / 2  # where they are if all stand at one end
             shift = np.array(wanted) - packed
             up, down = np.maximum.accumulate(shift), np.minimum.accumulate(shift[::-1])[::-1]
-            packed += np.clip((up + down) / 2, 0, breadth - own.sum())
+            packed += np.clip((up + down) / 2, 0, breadth - taken.sum())
             places.update(zip(row, packed.tolist(), strict=True))
     return places, breadth
 

@@ -73,12 +73,12 @@ def draw_plan(
     """
     from matplotlib.patches import Rectangle
 
-    made, arrows = plan.schedule, arrows_of(plan)
-    if not made.entries:
+    schedule, arrows = plan.schedule, arrows_of(plan)
+    if not schedule.entries:
         msg = "plan has no tasks; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
-    looks = _looks({entry.lane for entry in made.entries})
-    rows, places, breadth, ways = laid_out(len(made.entries), arrows)
+    looks = _looks({entry.lane for entry in schedule.entries})
+    rows, places, breadth, ways = laid_out(len(schedule.entries), arrows)
     if ax is None:
         height = min(_Frame(len(rows), breadth, _WIDTH).sides[1], _MOST_HEIGHT)
         ax = axes_of(height / _POINTS + 0.4 + 0.05 * len(looks) + 0.3 * bool(title))
@@ -90,8 +90,8 @@ def draw_plan(
     frame = _Frame(len(rows), breadth, width, height)
     spots = {p: frame.spot(layer, places[p]) for layer, row in enumerate(rows) for p in row}
     sizes = dict.fromkeys(spots, frame.box)
-    for number, entry in enumerate(made.entries):
-        job, look = made.jobs[entry.job], looks[entry.lane]
+    for number, entry in enumerate(schedule.entries):
+        job, look = schedule.jobs[entry.job], looks[entry.lane]
         (x, y), (wide, high) = spots[number], frame.box
         if _is_copy(job.resource):
             sizes[number] = wide, high = wide * _COPY_SHARE[0], high * _COPY_SHARE[1]
@@ -117,11 +117,11 @@ def arrows_of(plan: Planned) -> dict[Arrow, bool]:
     What is no wait is implied by waits and by the order on the lanes. Numbers are places in the
     order of issue.
     """
-    made = plan.schedule
-    place_of = {entry.job: place for place, entry in enumerate(made.entries)}
+    schedule = plan.schedule
+    place_of = {entry.job: place for place, entry in enumerate(schedule.entries)}
     arrows = {}
-    for place, entry in enumerate(made.entries):
-        for job in {*made.jobs[entry.job].after, *entry.waits} & place_of.keys():
+    for place, entry in enumerate(schedule.entries):
+        for job in {*schedule.jobs[entry.job].after, *entry.waits} & place_of.keys():
             arrows[place_of[job], place] = job in entry.waits
     return dict(sorted(arrows.items()))
 
@@ -178,8 +178,8 @@ def _looks(lanes: Collection[str]) -> dict[str, _Look]:
 
     looks: dict[str, _Look] = {}
     for kind, colours in _LANE_COLOURS.items():
-        own = [lane for lane in sorted(lanes, key=rank) if _is_copy(lane) == (kind == "copy")]
-        for number, lane in enumerate(own):
+        alike = [lane for lane in sorted(lanes, key=rank) if _is_copy(lane) == (kind == "copy")]
+        for number, lane in enumerate(alike):
             turn, place = divmod(number, len(colours))
             letter = ascii_uppercase[len(looks) % 26] * (len(looks) // 26 + 1)  # after Z: AA, BB
             colour, ink = list(colours.items())[place]
@@ -261,10 +261,10 @@ def _write(ax: Axes, box: Rectangle, name: str, look: _Look) -> None:
         used, top, height, lines = 0.0, top + height / 3, height * 2 / 3, lines - 1
     text.set_position((left + (used + width) / 2, top + height / 2))
     fits = _fit(text, width - used, lines)
-    for each, keep in ((letter, _wide(letter) <= width), (text, fits)):
-        each.set_clip_path(box)  # should the figure get smaller later
+    for words, keep in ((letter, _wide(letter) <= width), (text, fits)):
+        words.set_clip_path(box)  # should the figure get smaller later
         if not keep:
-            each.remove()
+            words.remove()
 
 
 def _fit(text: Text, width: float, lines: int) -> bool:

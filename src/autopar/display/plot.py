@@ -18,7 +18,7 @@ from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.files import write_atomically
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Limit, Measurement, check_limit, limits_of
+from autopar.timing.measurement import Limit, Measurement, check_positive, limits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,9 @@ def timeline(
     Raises:
         ValueError: The timeline has no spans, or the limit is not a time.
     """
-    whole_s = max(timeline.makespan_s, check_limit(limit_s) if limit_s is not None else 0.0)
+    whole_s = max(
+        timeline.makespan_s, check_positive("limit_s", limit_s) if limit_s is not None else 0.0
+    )
     ax = _axes(0.9 + 0.4 * len(timeline.lanes)) if ax is None else ax
     _draw_lanes(timeline, ax, limit_s, whole_s)
     ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
@@ -82,8 +84,8 @@ def timelines(
     if not named:
         msg = "named is empty; expected name -> timeline for each panel. Record some work first."
         raise ValueError(msg)
-    limits = [] if limit_s is None else [check_limit(limit_s)]
-    whole_s = max([one.makespan_s for one in named.values()] + limits)
+    least_s = 0.0 if limit_s is None else check_positive("limit_s", limit_s)
+    whole_s = max(least_s, *(one.makespan_s for one in named.values()))
     rows = [1 + len(one.lanes) for one in named.values()]
     figure, grid = plt.subplots(
         len(named),

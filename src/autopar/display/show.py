@@ -29,7 +29,7 @@ class _Several(tuple[Any, ...]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return "\n".join(each._repr_html_() for each in self)
+        return "\n".join(thing._repr_html_() for thing in self)
 
 
 @overload

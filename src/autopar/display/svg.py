@@ -22,7 +22,7 @@ from autopar.display.text import MARKS, lane_table, picture, sentences, span_tab
 from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
-from autopar.timing.measurement import check_limit
+from autopar.timing.measurement import check_positive
 
 _MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over half a megabyte
 
@@ -166,7 +166,7 @@ def draw(
                 f"finite length. Record some work first."
             )
             raise ValueError(msg)
-    limit = None if limit_s is None else check_limit(limit_s)
+    limit = None if limit_s is None else check_positive("limit_s", limit_s)
     return Drawing(tuple(named.items()), title, caption, limit)
 
 
@@ -201,8 +201,8 @@ def _words(drawing: Drawing) -> list[str]:
     said = []
     for name, timeline in drawing.panels:
         # Where panels come from different places, each says its own; the badges don't tell which.
-        own = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
-        said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + own))
+        where = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
+        said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
     counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]

@@ -99,8 +99,8 @@ class Table:
         """Of each column, whether it is of numbers; the first names the rows."""
         numeric = []
         for i, column in enumerate(zip(*self.rows, strict=True)):
-            known = [cell for cell in column if cell.strip() not in ("", NOTHING)]
-            numeric.append(bool(i and known) and all(map(_NUMBER.fullmatch, known)))
+            filled = [cell for cell in column if cell.strip() not in ("", NOTHING)]
+            numeric.append(bool(i and filled) and all(map(_NUMBER.fullmatch, filled)))
         return numeric
 
 

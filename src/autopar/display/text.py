@@ -115,8 +115,8 @@ def _hidden(timeline: Timeline) -> str:
 
 
 def _gpu_of(span: Span) -> str:
-    found = _GPU.match(span.lane)
-    return found[0] if found else ""
+    gpu = _GPU.match(span.lane)
+    return gpu[0] if gpu else ""
 
 
 def _cells(span: Span, start_s: float, scale_s: float) -> tuple[int, int]:

@@ -36,10 +36,10 @@ def trace_events(timeline: Timeline) -> dict[str, Any]:
     placed = []
     # Rounded once, or spans that touch could overlap.
     timed = [(_since(start_s, s.start_s), _since(start_s, s.end_s), s) for s in timeline.spans]
-    for start, end, span in sorted(timed, key=lambda each: (each[0], -each[1])):
+    for start, end, span in sorted(timed, key=lambda times: (times[0], -times[1])):
         placed.append((start, end, span, _row(rows[span.lane], start, end)))
-    lanes = [(lane, row) for lane, own in rows.items() for row in range(len(own))]
-    threads = {each: tid for tid, each in enumerate(lanes, start=_FIRST_THREAD)}
+    lanes = [(lane, row) for lane in rows for row in range(len(rows[lane]))]
+    threads = {lane_row: tid for tid, lane_row in enumerate(lanes, start=_FIRST_THREAD)}
     events: list[dict[str, Any]] = [_metadata("process_name", 0, {"name": PROGRAM})]
     for (lane, _), tid in threads.items():
         events.append(_metadata("thread_name", tid, {"name": lane}))

@@ -17,7 +17,7 @@ Intervals = npt.NDArray[np.float64]
 
 def intervals_of(spans: Iterable[Any]) -> Intervals:
     """Starts and ends in seconds of spans, calls, or whatever has both."""
-    return as_array([(each.start_s, each.end_s) for each in spans])
+    return as_array([(span.start_s, span.end_s) for span in spans])
 
 
 def as_array(pairs: Sequence[tuple[float, float]]) -> Intervals:
@@ -70,8 +70,7 @@ def at_once(sets: Sequence[Intervals], window: Intervals) -> dict[int, float]:
     >>> at_once([as_array([(0, 4)]), as_array([(3, 5)])], as_array([(0, 6)]))
     {0: 1.0, 1: 4.0, 2: 1.0}
     """
-    inside = [common(each, window) for each in sets]
-    edges, depths = _depths([window, *inside])
+    edges, depths = _depths([window, *(common(one, window) for one in sets)])
     lengths = np.diff(edges)
     # The window itself is one deep everywhere in it; what lies between two windows is not counted.
     return {
@@ -100,8 +99,9 @@ def overlapping(intervals: Intervals, windows: Intervals) -> npt.NDArray[np.bool
         return np.zeros(len(intervals), dtype=np.bool_)
     # The first window that ends after the interval starts is the only one to ask.
     place = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")
-    known = np.minimum(place, len(windows) - 1)
-    inside: npt.NDArray[np.bool_] = (place < len(windows)) & (windows[known, 0] < intervals[:, 1])
+    there = place < len(windows)
+    starts = windows[np.where(there, place, 0), 0]
+    inside: npt.NDArray[np.bool_] = there & (starts < intervals[:, 1])
     return inside
 
 
@@ -120,8 +120,8 @@ def _depths(sets: Sequence[Intervals]) -> tuple[Intervals, npt.NDArray[np.int64]
 
     Where edges are equal, something of no length lies between them.
     """
-    starts = np.concatenate([each[:, 0] for each in sets])
-    edges = np.concatenate([starts, *(each[:, 1] for each in sets)])
+    starts = np.concatenate([one[:, 0] for one in sets])
+    edges = np.concatenate([starts, *(one[:, 1] for one in sets)])
     order = np.argsort(edges, kind="stable")  # by runs, and each set brings two that are sorted
     steps = np.where(order < len(starts), 1, -1)
     return edges[order], np.cumsum(steps)[:-1]

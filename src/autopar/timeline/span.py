@@ -148,9 +148,9 @@ class Timeline:
             KeyError: There is no range of that name; the message lists those there are.
         """
         ranges = [span for span in self.spans if span.kind == "host"]
-        named = [each for each in ranges if each.name == name]
+        named = [span for span in ranges if span.name == name]
         if not named:
-            names = ", ".join(sorted({each.name for each in ranges})) or "(none)"
+            names = ", ".join(sorted({span.name for span in ranges})) or "(none)"
             msg = f"there is no range {name!r}; this timeline has ranges {names}"
             raise KeyError(msg)
         work = [span for span in self.spans if span.kind != "host"]

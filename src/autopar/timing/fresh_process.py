@@ -65,7 +65,7 @@ def in_fresh_process(
     _check_source("fn", fn)
     for used in uses:
         _check_source("uses", used)
-    sources = {name: text for each in (*uses, fn) for name, text in _sources(each).items()}
+    sources = {name: text for used in (*uses, fn) for name, text in _sources(used).items()}
     program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
     path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
@@ -87,9 +87,9 @@ def in_fresh_process(
 
 
 def _check_source(argument: str, fn: Callable[..., Any]) -> None:
-    own = inspect.unwrap(fn) if callable(fn) else fn
-    if not isinstance(own, FunctionType) or own.__name__ == "<lambda>":
-        what = "a lambda" if isinstance(own, FunctionType) else f"of type {type(fn).__name__}"
+    function = inspect.unwrap(fn) if callable(fn) else fn
+    if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
+        what = "a lambda" if isinstance(function, FunctionType) else f"of type {type(fn).__name__}"
         msg = (
             f"{argument} is {what}; expected a function that is written with def, so that the new "
             f"process can be given its source. Define it, and pass its name."
@@ -99,14 +99,14 @@ def _check_source(argument: str, fn: Callable[..., Any]) -> None:
 
 def _sources(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
     """Name to source, of a function and, before it, of what it loads as globals."""
-    own, found = inspect.unwrap(fn), dict[str, str]()
-    source = textwrap.dedent(inspect.getsource(own))
+    function, sources = inspect.unwrap(fn), dict[str, str]()
+    source = textwrap.dedent(inspect.getsource(function))
     for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
-        value = own.__globals__.get(name)
+        value = function.__globals__.get(name)
         if isinstance(value, FunctionType) and value not in (*seen, fn):
-            found |= _sources(value, (*seen, fn))
+            sources |= _sources(value, (*seen, fn))
         elif isinstance(value, ModuleType):
-            found[name] = f"import {value.__name__} as {name}"
+            sources[name] = f"import {value.__name__} as {name}"
         elif isinstance(value, (int, float, str)):
-            found[name] = f"{name} = {value!r}"
-    return {**found, own.__name__: source}
+            sources[name] = f"{name} = {value!r}"
+    return {**sources, function.__name__: source}

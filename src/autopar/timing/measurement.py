@@ -27,8 +27,8 @@ class Measurement:
         origin: Where and when this was measured, in words.
 
     Raises:
-        ValueError: An empty label, fewer than three samples, a sample that is not a positive
-            finite number, or a negative amount.
+        ValueError: An empty label, fewer than three samples, a sample or an amount that is
+            not a positive finite number.
 
     >>> products = Measurement("10 products", (2.0, 1.0, 3.0), flops=4e12)
     >>> products.iqr_s, products.tflops_per_s
@@ -45,8 +45,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         check_label(self.label)
-        check_amount("flops", self.flops)
-        check_amount("size_bytes", self.size_bytes)
+        check_amounts(flops=self.flops, size_bytes=self.size_bytes)
         object.__setattr__(self, "values_s", tuple(float(value) for value in self.values_s))
         if len(self.values_s) < MIN_SAMPLES:
             msg = (
@@ -161,33 +160,26 @@ def check_label(label: str) -> None:
         raise ValueError(msg)
 
 
-def check_amount(argument: str, amount: float | None) -> None:
-    """Refuse an amount of work from which no rate can be computed.
-
-    Raises:
-        ValueError: It is neither None nor a finite number of zero or more.
-    """
-    if amount is not None and not (isinstance(amount, Real) and 0 <= amount < math.inf):
-        msg = (
-            f"{argument} is {amount!r}; expected what one call does, finite and not negative. "
-            f"Leave it out if no rate is wanted."
-        )
-        raise ValueError(msg)
-
-
-def check_limit(limit_s: float, argument: str = "limit_s") -> float:
-    """Refuse a limit that no time can be held against.
+def check_positive(argument: str, value: float) -> float:
+    """Refuse a limit that no time can be held against, or an amount that gives no rate.
 
     Raises:
         ValueError: It is not a finite number above zero.
     """
-    if not isinstance(limit_s, Real) or not 0 < limit_s < math.inf:
+    if not isinstance(value, Real) or not 0 < value < math.inf:
         msg = (
-            f"{argument} is {limit_s!r}; expected seconds, finite and above zero. Compute it from "
-            f"the work and a known peak rate, or leave it out."
+            f"{argument} is {value!r}; expected a number, finite and above zero. Compute it from "
+            f"the work and, for a limit, a known peak rate, or leave it out."
         )
         raise ValueError(msg)
-    return float(limit_s)
+    return float(value)
+
+
+def check_amounts(**amounts: float | None) -> None:
+    """Refuse amounts of work that give no rate; None asks for none."""
+    for argument, amount in amounts.items():
+        if amount is not None:
+            check_positive(argument, amount)
 
 
 def limits_of(labels: Sequence[str], limit_s: Limit) -> tuple[float | None, ...]:
@@ -200,11 +192,11 @@ def limits_of(labels: Sequence[str], limit_s: Limit) -> tuple[float | None, ...]
     (None, 0.131)
     """
     if not isinstance(limit_s, Mapping):
-        return (None if limit_s is None else check_limit(limit_s),) * len(labels)
+        return (None if limit_s is None else check_positive("limit_s", limit_s),) * len(labels)
     checked = {}
     for label, limit in limit_s.items():
         require_label("limit_s", label, labels)
-        checked[label] = check_limit(limit, f"limit_s[{label!r}]")
+        checked[label] = check_positive(f"limit_s[{label!r}]", limit)
     return tuple(checked.get(label) for label in labels)
 
 
@@ -215,8 +207,8 @@ def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
         ValueError: It is none of `labels`; the message lists them.
     """
     if label not in labels:
-        known = ", ".join(repr(one) for one in dict.fromkeys(labels))
-        msg = f"{argument} names {label!r}, under which nothing was measured; expected {known}."
+        measured = ", ".join(map(repr, dict.fromkeys(labels)))
+        msg = f"{argument} names {label!r}, under which nothing was measured; expected {measured}."
         raise ValueError(msg)
 
 

@@ -14,7 +14,13 @@ import torch
 
 from autopar.device import present, synchronize
 from autopar.machine import processor_names
-from autopar.timing.measurement import MIN_SAMPLES, Measurement, check_amount, check_label
+from autopar.timing.measurement import (
+    MIN_SAMPLES,
+    Measurement,
+    check_amounts,
+    check_label,
+    check_positive,
+)
 from autopar.timing.progress import progress
 
 Device = torch.device | str | int
@@ -130,16 +136,15 @@ def measure(
 
     Raises:
         TypeError: `fn` or `setup` can't be called.
-        ValueError: An empty label, too few repeats or calls, a negative warm-up or amount, a
-            device not here.
+        ValueError: An empty label, too few repeats or calls, a negative warm-up, an amount
+            that is not positive, a device not here.
     """
     check_label(label)
     _check_work("fn", fn)
     if setup is not None:
         _check_work("setup", setup)
     _check_count("calls", calls, 1, "at least 1 in each sample")
-    check_amount("flops", flops)
-    check_amount("size_bytes", size_bytes)
+    check_amounts(flops=flops, size_bytes=size_bytes)
     work = fn if calls == 1 else functools.partial(_call, fn, calls)
     samples_s, origin = _in_rounds({label: work}, label, devices, warmup, repeats, setup)
     values_s = tuple(sample_s / calls for sample_s in samples_s[label])
@@ -190,7 +195,7 @@ def measure_in_turn(
         msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
         raise ValueError(msg)
     for label, amount in flops.items():
-        check_amount(f"flops[{label!r}]", amount)
+        check_positive(f"flops[{label!r}]", amount)
     samples_s, origin = _in_rounds(ways, "rounds", devices, warmup, repeats)
     return tuple(
         Measurement(label, tuple(values_s), flops.get(label), origin=origin)
