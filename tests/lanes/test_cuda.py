@@ -229,7 +229,8 @@ def test_a_lane_takes_work_inside_one_with_block():
 
 
 @pytest.mark.parametrize(
-    ("device", "match"), [(2, "cuda:2, which is not"), ("cpu", "take cpu_lane")]
+    ("device", "match"),
+    [(2, "cuda:2, which is not"), ("cpu", "take cpu_lane"), ("meta", "meta")],
 )
 def test_a_lane_needs_a_gpu_that_is_there(device, match):
     with pytest.raises(ValueError, match=match):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from autopar import cpu_lane, cuda_lane, timeline_of_handles
+from autopar import cpu_lane, timeline_of_handles
 from autopar.lanes.lane import Lane
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -199,16 +199,6 @@ def test_dependents_do_not_run_and_say_why():
     assert isinstance(because.__cause__, ValueError)
 
 
-@pytest.mark.parametrize("look", ["result", "dependent"])
-def test_an_error_that_was_seen_is_not_raised_again_on_leaving(look):
-    with cpu_lane() as lane:
-        first = lane.submit(fail)
-        seen = first if look == "result" else lane.submit(int, after=[first])
-        with pytest.raises((ValueError, RuntimeError)):
-            seen.result()
-        lane.submit(int)
-
-
 @pytest.mark.parametrize("later", [0, 1, 5])
 @pytest.mark.parametrize("wait", [False, True])
 def test_the_first_unseen_error_is_raised_at_the_latest_on_leaving(later, wait):
@@ -391,39 +381,6 @@ def test_submitting_what_cannot_be_run(arguments, after, match):
         lane.submit(*arguments, after=after)
 
 
-def test_a_lane_has_a_known_kind():
-    with pytest.raises(ValueError, match="'idle'; expected one of compute, copy"):
-        cpu_lane(kind="idle")
-
-
-@pytest.mark.parametrize(
-    ("device", "match"), [(99, "cuda:99"), ("cpu", "take cpu_lane"), ("meta", "meta")]
-)
-def test_a_cuda_lane_needs_a_gpu_that_is_there(device, match):
-    with pytest.raises(ValueError, match=match):
-        cuda_lane(device)
-
-
-@pytest.mark.parametrize("wait", ["its successor", "itself", "its lane"])
-def test_a_task_that_waits_for_its_own_lane_is_refused(in_time, gate, wait):
-    def run():
-        with cpu_lane() as lane:
-            known = []
-
-            def impatient():
-                gate()
-                known[0].result() if known else lane.wait()
-
-            first = lane.submit(impatient)
-            later = lane.submit(int, name="later")
-            known += {"its successor": [later], "itself": [first], "its lane": []}[wait]
-            gate.open()
-            with pytest.raises(RuntimeError, match="of its own lane"):
-                first.result()
-
-    in_time(run)
-
-
 # -- what a worker thread inherits ----------------------------------------------------------------
 
 
@@ -445,17 +402,6 @@ def test_threads_of_operators_are_the_lanes_alone(threads):
         assert threads_of_a_new_thread() == before
     assert torch.get_num_threads() == before
     assert threads_of_a_new_thread() == before
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_grad_mode_is_the_submitters(grad):
-    x = torch.ones(2, requires_grad=True)
-    with cpu_lane() as lane:
-        with torch.set_grad_enabled(grad):
-            handle = lane.submit(torch.mul, x, 2)
-        assert lane.submit(torch.is_grad_enabled).result()
-    assert handle.result().requires_grad == grad
-    assert torch.is_grad_enabled()
 
 
 def test_tasks_are_annotated_with_their_names(monkeypatch):

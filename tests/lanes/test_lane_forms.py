@@ -209,12 +209,6 @@ def test_a_task_that_waits_for_a_lane_that_asks_its_run_is_refused(gate):
         gate.open()
 
 
-@pytest.mark.parametrize("transform", ["vmap", "grad"])
-def test_a_task_inside_a_transform_is_refused(transform):
-    with cpu_lane() as lane, pytest.raises(RuntimeError, match="inside a transform"):
-        getattr(torch.func, transform)(lambda x: lane.submit(torch.sum, x).result())(torch.ones(2))
-
-
 # -- nothing is left behind -----------------------------------------------------------------------
 
 

@@ -90,14 +90,8 @@ _CONTEXTS = {
 }
 
 
-@pytest.fixture(params=_CONTEXTS.values(), ids=_CONTEXTS)
-def context(request):
-    return request.param
-
-
-@pytest.fixture(params=_CONTEXTS.values(), ids=_CONTEXTS)
-def other(request):
-    return request.param
+in_each = pytest.mark.parametrize("context", [*_CONTEXTS])
+in_each_other = pytest.mark.parametrize("other", [*_CONTEXTS])
 
 
 def in_thread(fn):
@@ -108,27 +102,33 @@ def in_thread(fn):
     return found[0]
 
 
+@pytest.mark.stress
+@in_each
+@in_each_other
 def test_a_call_in_another_thread_sees_what_the_caller_sees_and_then_what_it_saw(context, other):
     def run():
-        with other():
+        with _CONTEXTS[other]():
             own = probe()
             return own, modes.call(probe), probe()
 
-    with context():
+    with _CONTEXTS[context]():
         modes, expected = caller_modes(), probe()
-    with other():
+    with _CONTEXTS[other]():
         plain = probe()
     own, inside, after = in_thread(run)
     assert inside == expected
     assert own == after == plain
 
 
+@pytest.mark.stress
+@in_each
+@in_each_other
 def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(context, other):
     plain = probe()
     with cpu_lane() as lane:
-        with context():
+        with _CONTEXTS[context]():
             expected, first = probe(), lane.submit(probe)
-            with other():
+            with _CONTEXTS[other]():
                 both, second = probe(), lane.submit(probe)
         assert first.result() == expected
         assert second.result() == both
@@ -136,8 +136,9 @@ def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(conte
     assert probe() == plain
 
 
+@in_each
 def test_several_call_under_them_at_once_and_again_inside(context):
-    with context():
+    with _CONTEXTS[context]():
         modes, expected = caller_modes(), probe()
     plain, barrier = probe(), threading.Barrier(2)
 
@@ -174,12 +175,13 @@ def test_hooks_within_hooks_are_given_back():
     assert saved_by() is None
 
 
+@in_each
 def test_what_a_task_leaves_switched_reaches_no_other(context):
     plain = probe()
     kept = []
 
     def leak():
-        kept.append(context())
+        kept.append(_CONTEXTS[context]())
         kept[-1].__enter__()
 
     with cpu_lane() as lane:
@@ -188,8 +190,9 @@ def test_what_a_task_leaves_switched_reaches_no_other(context):
         kept.clear()
 
 
+@in_each
 def test_an_error_inside_gives_back_what_held(context):
-    with context():
+    with _CONTEXTS[context]():
         modes = caller_modes()
     plain = probe()
     with pytest.raises(ZeroDivisionError):
