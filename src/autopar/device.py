@@ -52,25 +52,25 @@ def present(device: torch.device | str | int) -> torch.device:
     try:
         if isinstance(device, bool) or (isinstance(device, int) and device > _LAST_INDEX):
             raise TypeError(device)  # torch takes one for a number, and the other's last bits
-        found = gpu(device) if isinstance(device, int) else torch.device(device)
+        processor = gpu(device) if isinstance(device, int) else torch.device(device)
     except (RuntimeError, TypeError) as error:
         msg = f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu' or 'cuda:0'"
         raise ValueError(msg) from error
-    if found.type == "cpu":
+    if processor.type == "cpu":
         return cpu()
-    here = ", ".join(str(each) for each in try_all_gpus())
-    if found.type != "cuda":
-        msg = f"device is {found}; expected the CPU or a CUDA GPU. This machine has {here}."
+    here = ", ".join(map(str, try_all_gpus()))
+    if processor.type != "cuda":
+        msg = f"device is {processor}; expected the CPU or a CUDA GPU. This machine has {here}."
         raise ValueError(msg)
-    if found.index is None and num_gpus():
-        found = gpu(torch.cuda.current_device())
-    if found.index is None or found.index >= num_gpus():
+    if processor.index is None and num_gpus():
+        processor = gpu(torch.cuda.current_device())
+    if processor.index is None or processor.index >= num_gpus():
         msg = (
-            f"device is {found}, which is not on this machine: it has {here}. Pass one of these, "
-            f"or take try_gpu({found.index or 0}), which falls back to the CPU."
+            f"device is {processor}, which is not on this machine: it has {here}. Pass one of these, "
+            f"or take try_gpu({processor.index or 0}), which falls back to the CPU."
         )
         raise ValueError(msg)
-    return found
+    return processor
 
 
 def synchronize(*devices: torch.device | str | int) -> None:

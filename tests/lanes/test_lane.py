@@ -129,6 +129,8 @@ def test_handles_say_what_they_are():
 
 def test_lanes_have_names_of_their_own():
     assert cpu_lane().name != cpu_lane().name
+    with pytest.raises(ValueError, match=r"^threads is 'left'; .* a lane's name is given as name="):
+        cpu_lane("left")
 
 
 def test_random_graphs_give_what_the_serial_twin_gives():

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from pipeline_ways import WAYS, Noting, every_way, first_elements, numbers
@@ -53,24 +52,6 @@ class TestASourceMayOverwrite:
 
         self.hold(pipeline, verb, source())
 
-    def test_a_local_of_its_own(self, pipeline, verb, size):
-        def source():
-            for i in range(20):
-                fresh = torch.full((size,), i)
-                yield fresh
-                fresh.fill_(-1)
-
-        self.hold(pipeline, verb, source())
-
-    def test_what_an_array_shares(self, pipeline, verb, size):
-        def source():
-            kept = np.zeros(size)
-            for i in range(20):
-                kept[:] = i
-                yield torch.from_numpy(kept)
-
-        self.hold(pipeline, verb, source())
-
     def test_what_a_buffer_shares(self, pipeline, verb, size):
         def source():
             kept = bytearray(size)
@@ -94,9 +75,6 @@ class TestASourceMayOverwrite:
                 return self._kept.fill_(i)
 
         self.hold(pipeline, verb, Frames())
-
-    def test_what_is_freed(self, pipeline, verb, size):
-        self.hold(pipeline, verb, (torch.full((size,), i) for i in range(20)))
 
 
 @pytest.mark.parametrize("size", [4, 1000])

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from pipeline_ways import WAYS, Noting, ahead, every_way, first_elements, numbers
+from pipeline_ways import Noting, ahead, first_elements, numbers
 
 from autopar.timeline.span import Span
 from autopar.transfer.copy_stream import CopyStream
@@ -193,31 +193,6 @@ def test_a_source_that_uses_the_pipeline(pipeline):
     assert first_elements(pipeline.to_host(source())) == list(range(1, 21))
 
 
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
-@pytest.mark.parametrize("taken", [0, 1, 5])
-@pytest.mark.parametrize("size", [4, 1000])
-@pytest.mark.usefixtures("together")
-def test_a_turn_that_is_broken_off(pipeline, verb, taken, size):
-    closed = []
-
-    def source():
-        try:
-            yield from (torch.full((size,), i) for i in range(100))
-        finally:
-            closed.append(True)
-
-    for _ in range(3):
-        args = (torch.clone, source()) if verb == "map" else (source(),)
-        results = getattr(pipeline, verb)(*args)
-        for i in range(taken):
-            assert next(results)[0] == i
-        results.close()
-        del results, args
-        assert first_elements(pipeline.to_host(numbers(5))) == list(range(5))
-        assert first_elements(pipeline.prefetch(numbers(5))) == list(range(5))
-    assert len(closed) == (3 if taken else 0)
-
-
 def test_an_error_comes_in_its_place(pipeline):
     def source():
         yield from numbers(7)
@@ -279,36 +254,7 @@ def test_left_by_an_exception_it_drops_what_waits(streams, gate, monkeypatch):
     assert handles[-1].done()
 
 
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
-def test_results_that_were_not_taken_do_not_come_after_leaving(verb):
-    with CopyPipeline("cpu", slots=2, slot_bytes=64) as pipeline:
-        args = (torch.clone,) if verb == "map" else ()
-        results = getattr(pipeline, verb)(*args, numbers(9, 100))
-        assert next(results)[0] == 0
-    with pytest.raises(RuntimeError, match="was left; it works inside one `with` block"):
-        next(results)
-
-
 # -- threads --------------------------------------------------------------------------------------
-
-
-@every_way
-def test_a_second_thread_is_refused_while_the_first_is_at_it(pipeline, gate, in_time, way):
-    def source():
-        yield torch.zeros(4)
-        gate()
-        yield torch.ones(4)
-
-    outcome = []
-    first = threading.Thread(target=lambda: outcome.extend(pipeline.to_host(source())))
-    first.start()
-    assert gate.begun.wait(_WAIT_S)
-    with pytest.raises(RuntimeError, match="on cpu is in use by another thread; expected one"):
-        list(WAYS[way](pipeline, numbers(3)))
-    gate.open()
-    first.join(_WAIT_S)
-    assert first_elements(outcome) == [0, 1]
-    assert first_elements(WAYS[way](pipeline, numbers(3))) == [0, 1, 2]
 
 
 def test_a_refused_thread_leaves_no_trace():

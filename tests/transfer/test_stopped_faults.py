@@ -180,7 +180,7 @@ def test_an_iterator_of_a_pipeline_that_was_left_says_so(
     assert [slot() for slot in bench.slots if slot() is not None] == []
     received, error = bench.take(verb, results, start=k)
     assert received == k or size == "packed"  # some were there already
-    assert "was left" in str(error)
+    assert "was left; it works inside one `with` block" in str(error)
     assert list(results) == []
     with pytest.raises(RuntimeError, match="was left"):
         next(unused)
@@ -228,9 +228,9 @@ def test_a_second_thread_is_refused_and_the_first_unharmed(
         thread = threading.Thread(target=first)
         thread.start()
         assert gate.begun.wait(_WAIT_S)
-        with pytest.raises(RuntimeError, match="in use by another thread"):
+        with pytest.raises(RuntimeError, match="is in use by another thread; expected one"):
             next(VERBS[other](pipeline, bench.source(other), bench))
-        with pytest.raises(RuntimeError, match="in use by another thread"):
+        with pytest.raises(RuntimeError, match="is in use by another thread; expected one"):
             next(before)
         gate.open()
         thread.join(_WAIT_S)

@@ -43,15 +43,15 @@ def cuda_lane(
             priority is no whole number.
         TypeError: The name is no text.
     """
-    found = present(gpu(0) if device is None else device)
-    if found.type != "cuda":
-        msg = f"device is {found}; expected a CUDA GPU. For work on the CPU take cpu_lane()."
+    device = present(gpu(0) if device is None else device)
+    if device.type != "cuda":
+        msg = f"device is {device}; expected a CUDA GPU. For work on the CPU take cpu_lane()."
         raise ValueError(msg)
     if not isinstance(priority, int) or isinstance(priority, bool):
         msg = f"priority is {priority!r}; expected a whole number, such as 0; lower goes first."
         raise ValueError(msg)
-    given = f"{found} lane {next(_numbers)}" if name is None else name
-    return CudaLane(found, given, kind, priority)
+    name = f"{device} lane {next(_numbers)}" if name is None else name
+    return CudaLane(device, name, kind, priority)
 
 
 class CudaLane(Lane):
