@@ -375,3 +375,14 @@ def test_only_its_own_gpu_hides_a_copy() -> None:
         )
     )
     assert "Copies 50.0 % hidden behind compute." in sentences(of_a_graph)
+
+
+def test_nested_ranges_are_in_layers_with_their_names() -> None:
+    step, forward = Span("step", "host", 0, 4, "host"), Span("forward", "host", 0, 2, "host")
+    backward, brief = Span("backward", "host", 2, 4, "host"), Span("brief", "host", 2, 2.01, "host")
+    drawing = draw(Timeline((forward, brief, backward, step)), title="A model")
+    heights = {title_of(bar).split(":")[0]: int(bar.get("y", "")) for bar in bars(drawing)}
+    assert heights["step"] < heights["forward"] == heights["backward"] < heights["brief"]
+    texts = {text.text for text in svg_of(drawing).iter(f"{SVG}text")}
+    assert {"step", "forward", "backward"} <= texts
+    assert "brief" not in texts, "there is no room for it"

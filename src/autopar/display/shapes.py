@@ -27,6 +27,8 @@ HATCHED = {"copy": ('y2="5"',), "communication": ('y2="5"', 'x2="5"')}
 MANY_SPANS = 1_000  # in a lane; beyond it neighbours that nobody can tell apart are one
 LINE = 18  # pixels that a line of text takes
 _BAR = max(HEIGHTS.values())
+_LAYER = 22  # pixels down from a named range to those within it
+_NAMED = 0.03  # share of the width; of a narrower range not even the first letters can be read
 _PIXELS = 900  # of a wide page, by which half a pixel is meant
 _TICKS = 5  # at most, after zero: their labels must stand side by side on a telephone
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -61,10 +63,35 @@ def panel(
     for lane, many, kinds in lanes_of(timeline, scale_s):
         y += LINE
         parts.append(f'<text y="{y - 5}">{html.escape(shortened(lane, _LONGEST_NAME))}</text>')
+        below = _BAR
         for kind, drawn in kinds.items():
-            parts.append(f"<g {_look(kind, key)}>\n{_bars(drawn, many, scale_s, y)}\n</g>")
-        y += _BAR + 6
+            named = kind == "host" and not many
+            layers = layers_of(drawn) if named else [drawn]
+            for at, layer in enumerate(layers):
+                bars = _bars(layer, many, scale_s, y + at * _LAYER)
+                parts.append(f"<g {_look(kind, key)}>\n{bars}\n</g>")
+                parts += _names(layer, scale_s, y + at * _LAYER + HEIGHTS[kind]) if named else []
+            below = max(below, len(layers) * _LAYER if named else 0)
+        y += below + 6
     return parts, y + 8
+
+
+def layers_of(drawn: Iterable[Drawn]) -> list[list[Drawn]]:
+    """Spans in layers of which none overlaps itself: what lies in another is a layer deeper.
+
+    >>> step, forward, last = Span("s", "x", 0, 4), Span("f", "x", 1, 2), Span("l", "x", 4, 5)
+    >>> layers = layers_of([(step, 1.0), (forward, 1.0), (last, 1.0)])
+    >>> [[span.name for span, _ in layer] for layer in layers]
+    [['s', 'l'], ['f']]
+    """
+    layers: list[list[Drawn]] = []
+    for one in sorted(drawn, key=lambda one: (one[0].start_s, -one[0].end_s)):
+        free = (layer for layer in layers if layer[-1][0].end_s <= one[0].start_s)
+        layer = next(free, None)
+        if layer is None:
+            layers.append(layer := [])
+        layer.append(one)
+    return layers
 
 
 def lanes_of(
@@ -182,6 +209,17 @@ def _bars(drawn: Iterable[Drawn], many: bool, scale_s: float, top: int) -> str:
         bars.append(_bar(span, opacity, scale_s, top))
         end_s = span.end_s
     return "\n".join(bars)
+
+
+def _names(drawn: Iterable[Drawn], scale_s: float, top: int) -> list[str]:
+    """The names of ranges below their bars, cut where the bar ends."""
+    return [
+        f'<svg x="{_across(span.start_s, scale_s)}" y="{top}" '
+        f'width="{_across(span.duration_s, scale_s)}" height="{_LAYER - HEIGHTS["host"]}">'
+        f'<text y="10" font-size="10">{html.escape(span.name)}</text></svg>'
+        for span, _ in drawn
+        if span.duration_s >= _NAMED * scale_s
+    ]
 
 
 def _bar(span: Span, opacity: float, scale_s: float, top: int) -> str:
