@@ -66,8 +66,8 @@ def present(device: torch.device | str | int) -> torch.device:
         processor = gpu(torch.cuda.current_device())
     if processor.index is None or processor.index >= num_gpus():
         msg = (
-            f"device is {processor}, which is not on this machine: it has {here}. Pass one of these, "
-            f"or take try_gpu({processor.index or 0}), which falls back to the CPU."
+            f"device is {processor}, which is not on this machine: it has {here}. Pass one of "
+            f"these, or take try_gpu({processor.index or 0}), which falls back to the CPU."
         )
         raise ValueError(msg)
     return processor
