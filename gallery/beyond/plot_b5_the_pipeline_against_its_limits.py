@@ -484,8 +484,9 @@ pinned, rings, anew = spent.values.values()
 mib = "{:.0f} MiB".format
 rows.append(("pinned memory, for two rings", pinned / 2**20, "at most", rings / 2**20, mib))
 rows.append(("pinned allocations after the first round", anew, "at most", 0, "{:.0f}".format))
-origins = dict.fromkeys(each.origin for each in (behind, three, plain, many, spent))
-ap.show(ap.against_goals(rows, caption="The pipeline", origin="; ".join(origins)))
+origins = [behind.origin] * len(GOALS) + [three.origin] * len(limits)
+origins += [plain.origin] * len(shares) + [many.origin] + [spent.origin] * 4
+ap.show(ap.against_goals(rows, caption="The pipeline", origin=origins))
 
 # %%
 # See it

@@ -261,7 +261,8 @@ rows = [
 ]
 headers = ["branches", *(name.split()[0] for name in TRIALS), "kept"]
 caption = "A replay, by the number of branches"
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=in_block.origin))
+origins = [one.origin for one in records.values()]
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=origins))
 
 # %%
 # Over a chain is what branches gain; over eager code most is what any CUDA graph gains.

@@ -311,8 +311,8 @@ def table(schedulers, caption):
     at = f"{FINE_US} us"
     headers = ["scheduler", "c", "METG: 2 c", "METG", f"{at}: t / (t + c)"]
     headers += [f"{at}, of large operators", f"{at}, of bare threads"]
-    origins = dict.fromkeys(each.origin for each in schedulers.values())
-    return ap.tabulate(headers, rows, caption=caption, origin="; ".join(origins))
+    origins = [each.origin for each in schedulers.values()]
+    return ap.tabulate(headers, rows, caption=caption, origin=origins)
 
 
 work = {**WORK, "workers": WORKERS}

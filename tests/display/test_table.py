@@ -188,6 +188,24 @@ def test_rows_that_do_not_fit_the_headers_are_refused() -> None:
         tabulate(["a", "b"], [])
 
 
+def test_rows_say_their_machine_where_there_are_several() -> None:
+    rows = [["a", "1"], ["b", "2"], ["c", "3"]]
+    one, other = "recorded on H200, 2026", "measured live on CPU, 2026"
+    table = tabulate(["row", "us"], rows, origin=[one, other, one])
+    assert table.headers == ("row", "where", "us")
+    assert column(table, "where") == [
+        "recorded on H200",
+        "measured live on CPU",
+        "recorded on H200",
+    ]
+    assert table.origins == (one, other)
+    assert tabulate(["row", "us"], rows, origin=[one] * 3) == tabulate(
+        ["row", "us"], rows, origin=one
+    )
+    with pytest.raises(ValueError, match="origin has 1 origins; expected 3"):
+        tabulate(["row", "us"], rows, origin=[one])
+
+
 def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None:
     percent = "{:.0%}".format
     rows = [

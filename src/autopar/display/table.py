@@ -15,7 +15,6 @@ from autopar.display.format import (
     figures,
     format_seconds,
     like,
-    origins_of,
     percent,
     short_origins,
 )
@@ -125,7 +124,7 @@ def tabulate(
     rows: Iterable[Sequence[str]],
     *,
     caption: str = "",
-    origin: str = "",
+    origin: str | Sequence[str] = "",
     notes: Sequence[str] = (),
 ) -> Table:
     """Put figures that are already text into a table.
@@ -134,11 +133,13 @@ def tabulate(
         headers: One name for each column.
         rows: Cells as strings, the name of the row first.
         caption: What the table shows, in words.
-        origin: Where and when the figures were taken, in words.
+        origin: Where and when the figures were taken, in words: of all rows, or one for each row,
+            which says its own where they differ.
         notes: Lines to print beneath.
 
     Raises:
-        ValueError: There are no rows, or one is longer or shorter than the headers.
+        ValueError: There are no rows, one is longer or shorter than the headers, or there are more
+            or fewer origins than rows.
 
     >>> print(tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
     link          GB/s
@@ -157,14 +158,23 @@ def tabulate(
                 f"the headers {', '.join(headers)}."
             )
             raise ValueError(msg)
-    return Table(tuple(headers), cells, caption, (origin,) if origin else (), tuple(notes))
+    origins = [origin] * len(cells) if isinstance(origin, str) else list(origin)
+    if len(origins) != len(cells):
+        msg = f"origin has {len(origins)} origins; expected {len(cells)}, one for each row."
+        raise ValueError(msg)
+    if len(set(origins)) > 1:
+        headers = headers[0], "where", *headers[1:]
+        places = short_origins(origins)
+        cells = tuple((row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True))
+    shown = tuple(dict.fromkeys(filter(None, origins)))
+    return Table(tuple(headers), cells, caption, shown, tuple(notes))
 
 
 def against_goals(
     rows: Iterable[tuple[str, float, str, float, Callable[[float], str]]],
     *,
     caption: str = "",
-    origin: str = "",
+    origin: str | Sequence[str] = "",
 ) -> Table:
     """Put figures beside the goals that were set for them, and say in words which are missed.
 
@@ -172,7 +182,7 @@ def against_goals(
         rows: What a figure is of, the figure, `at least` or `at most`, its goal, and what makes
             text of both numbers.
         caption: What the table shows, in words.
-        origin: Where and when the figures were taken, in words.
+        origin: Where and when the figures were taken, in words: of all rows, or one for each.
 
     Raises:
         ValueError: There are no rows, or a goal is neither `at least` nor `at most` a number.
@@ -231,14 +241,11 @@ def compare(
     """
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
-    origins = [one.origin for one in chosen]
     shares = [
         limit / one.median_s if limit else None for limit, one in zip(limits, chosen, strict=True)
     ]
     columns = {
         "work": [one.label for one in chosen],
-        # Of one place, the badge says it for all.
-        "where": short_origins(origins) if len(set(origins)) > 1 else [NOTHING] * len(chosen),
         "median": _starred(chosen),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
@@ -253,8 +260,9 @@ def compare(
         notes.append("over 100 %: estimate beaten; no time is below a limit")
     if baseline is not None:
         notes.append(f"speed-up: over {baseline}")
-    table = tabulate(list(filled), zip(*filled.values(), strict=True), caption=caption, notes=notes)
-    return replace(table, origins=origins_of(chosen), measurements=chosen, limits_s=limits)
+    rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
+    table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
+    return replace(table, measurements=chosen, limits_s=limits)
 
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
