@@ -236,42 +236,28 @@ def claim(
     check_label(sentence)
     given = {"at_least": at_least, "at_most": at_most, "between": between}
     bounds = {name: bound for name, bound in given.items() if bound is not None}
-    if len(bounds) != 1:
-        msg = f"claim was given the bounds {bounds}; expected one of at_least, at_most, between."
-        raise ValueError(msg)
     ends: Any = between if isinstance(between, (tuple, list)) else tuple(bounds.values())
     if (
-        len(ends) != (2 if between is not None else 1)
+        len(bounds) != 1
+        or len(ends) != (1 if between is None else 2)
         or not all(isinstance(end, Real) and math.isfinite(end) for end in ends)
         or ends[0] > ends[-1]
     ):
         msg = (
-            f"claim was given the bounds {bounds}; expected a finite number, or two for between, "
-            f"the smaller first."
+            f"claim was given the bounds {bounds}; expected one of at_least, at_most, between: a "
+            f"finite number, or two for between, the smaller first."
         )
         raise ValueError(msg)
-    if not isinstance(value, (Estimate, Real)):
+    if isinstance(value, Real):
+        value = Estimate(*3 * (float(value),))
+    elif not isinstance(value, Estimate):
         msg = f"value is {value!r}; expected a number, or what Record.estimate returns."
         raise TypeError(msg)
     low, high = (at_least, at_most) if between is None else between
-    if not isinstance(value, Estimate):
-        value = Estimate(*3 * (float(value),))
     made = Claim(sentence, value, low, high, unit)
-    _note(made)
+    if path := os.environ.get(CLAIMS_TO):
+        line = {name: getattr(made, name) for name in ("sentence", "verdict", "measured", "bound")}
+        line |= {name: getattr(value, name) for name in ("origin", "machine")}
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"{json.dumps(line)}\n")
     return made
-
-
-def _note(made: Claim) -> None:
-    """Add a claim to the file that collects those of a page, if there is one."""
-    if not (path := os.environ.get(CLAIMS_TO)):
-        return
-    line = {
-        "sentence": made.sentence,
-        "verdict": made.verdict,
-        "measured": made.measured,
-        "bound": made.bound,
-        "origin": made.estimate.origin,
-        "machine": made.estimate.machine,
-    }
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(f"{json.dumps(line)}\n")
