@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -12,22 +10,22 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autopar.effects.access import ByteRange
+from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import extent_of, keys_of, memory_key, parts_of, ranges_of
 from autopar.effects.operators import draws, written_arguments
 
 
 class Seen(NamedTuple):
-    """One stretch of memory that was read or written.
+    """A range of bytes that was read or written.
 
     Args:
-        stretch: Where it lies.
+        lies: Where it is.
         key: What all tensors of its storage have in common.
         written: Whether it was written.
         shape: The shape of the tensor, for people; none for random numbers.
     """
 
-    stretch: ByteRange
+    lies: ByteRange
     key: object
     written: bool
     shape: tuple[int, ...] | None
@@ -43,11 +41,17 @@ class Ground:
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
-        self._keys: dict[object, object] = {}
-        self._blocks: dict[object, list[tuple[float, float, object]]] = {}
+        self._keys: dict[object, object] = {}  # by storage
+        self._blocks = Places()  # none of which meet each other
+        self._key_of: dict[ByteRange, object] = {}
         self._kept: list[StorageWeakRef] = []
-        parts = [(extent_of(part), part) for each in values for part in _parts(each)]
-        for _, part in sorted(parts, key=lambda each: (each[0].start, -each[0].stop)):
+        parts = [
+            part
+            for value in values
+            for part in (parts_of(value) if isinstance(value, torch.Tensor) else [value])
+        ]
+        extents = [(extent_of(part), part) for part in parts]
+        for _, part in sorted(extents, key=lambda pair: (pair[0].start, -pair[0].stop)):
             self.add(part)
 
     def __contains__(self, key: object) -> bool:
@@ -58,13 +62,8 @@ class Ground:
         number = _number(part)
         if number in self._keys:
             return self._keys[number]
-        lies = extent_of(part)
-        blocks = self._blocks.get(lies.memory, [])
-        place = bisect.bisect(blocks, lies.start, key=operator.itemgetter(0))
-        for start, stop, key in blocks[max(0, place - 1) : place + 1]:
-            if start < lies.stop and lies.start < stop:
-                return key
-        return None
+        blocks = self._blocks.meeting(extent_of(part))
+        return self._key_of[blocks[0]] if blocks else None
 
     def add(self, part: Any) -> object | None:
         """Note memory, and return its key if it was not known."""
@@ -73,8 +72,8 @@ class Ground:
         if found is not None:
             return None
         lies = extent_of(part)
-        blocks = self._blocks.setdefault(lies.memory, [])
-        bisect.insort(blocks, (lies.start, lies.stop, number), key=operator.itemgetter(0))
+        self._blocks.add(lies)
+        self._key_of[lies] = number
         return number
 
     def keep(self, number: object, alive: StorageWeakRef) -> None:
@@ -159,10 +158,9 @@ class Observer(TorchDispatchMode):
             return
         if is_written:
             self.written.add(key)
-        for stretch in ranges_of(part):
-            if (stretch, is_written) not in self._seen:
-                seen = Seen(stretch, key, is_written, tuple(part.shape))
-                self._seen[stretch, is_written] = seen
+        for lies in ranges_of(part):
+            if (lies, is_written) not in self._seen:
+                self._seen[lies, is_written] = Seen(lies, key, is_written, tuple(part.shape))
 
     def _key(self, part: torch.Tensor, born: bool) -> object:
         """What stands for the memory of a part; it may be new."""
@@ -204,10 +202,6 @@ def _may_change(func: Any) -> bool:
     random = torch.Tag.nondeterministic_seeded in func.tags
     stand_ins = range(1, len(func._schema.arguments) + 1)  # all of them true
     return random or any(written_arguments(func._schema, tuple(stand_ins), {}))
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    yield from parts_of(value) if isinstance(value, torch.Tensor) else [value]
 
 
 def _number(part: Any) -> object:

@@ -68,8 +68,12 @@ class Slots:
                 came.stored.update(_stored(value, stores, reach.stands_in))
         return came
 
-    def changed(self) -> Iterator[tuple[Slot, Any]]:
-        """Slots that hold something else than when this was asked before, with their holders."""
+    def holder(self, number: int) -> Any:
+        """What a slot is of, by its number; nothing for the globals of libraries."""
+        return self._held[number][0] if number in self._held else None
+
+    def changed(self) -> Iterator[Slot]:
+        """Slots that hold something else than when this was asked before."""
         for number, (holder, names, old) in self._held.items():
             now = _content(holder, names)
             keys_stay = _are_same(old, now)
@@ -82,7 +86,7 @@ class Slots:
             if not isinstance(old, dict) or (names is None and not moved):  # in another order
                 moved = [_WHOLE]
             for name in moved:
-                yield (number, name), holder
+                yield number, name
 
 
 def _holders(value: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:

@@ -14,7 +14,6 @@ import itertools
 import operator
 import pickle
 import random
-import sys
 import types
 import warnings
 from collections import OrderedDict, deque
@@ -24,12 +23,12 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autopar.effects.loads import is_library
+from autopar.effects.loads import LIBRARIES, is_library, loads_of
+from autopar.effects.objects import dict_of, slots_of
 
 _Items = dict[Any, Any]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_OTHERS = {"torch", "numpy", "autopar", *sys.stdlib_module_names}
 _OF_TORCH = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
@@ -81,8 +80,8 @@ class State:
         self._held: list[_Held] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
-        for setting in _SETTINGS:
-            self._hold_setting(*setting)
+        for what, get, put in _SETTINGS:
+            self._hold_value(what, get, put)
         while self._left:
             name, value = self._left.pop()
             if isinstance(value, torch.Tensor):
@@ -139,16 +138,16 @@ class State:
         elif isinstance(value, types.MethodType):
             self._left += [(name, value.__self__), (name, value.__func__)]
         elif isinstance(value, functools.partial):
-            self._left += [(name, each) for each in (value.func, value.args, value.keywords)]
+            self._left += [(name, part) for part in (value.func, value.args, value.keywords)]
         elif isinstance(value, type):
             self._find_in_class(value)
         elif (chance := _chance(value)) is not None:
             get, put = chance
             self.generators += [value] if isinstance(value, torch.Generator) else []
-            self._hold(
-                lambda key: f"the state of {name}",
-                lambda: {"state": pickle.dumps(get())},
-                lambda old: put(pickle.loads(old["state"])),
+            self._hold_value(
+                f"the state of {name}",
+                lambda: pickle.dumps(get()),
+                lambda old: put(pickle.loads(old)),
             )
         elif hasattr(type(value), "__next__") and not _is_own(type(value).__module__):
             self._find_in_iterator(name, value)
@@ -168,7 +167,7 @@ class State:
         if is_library(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
-        names = {*_names_in(fn.__code__)}
+        names = {*loads_of(fn.__code__).names}
         self._hold_names(fn.__globals__, names, "")
         for name in names:
             module = fn.__globals__.get(name)
@@ -177,10 +176,8 @@ class State:
 
     def _find_in_iterator(self, name: str, value: Any) -> None:
         """Note how far an iterator is, which nothing can put back, and what it goes through."""
-        self._hold(
-            lambda key: f"how far {name} is",
-            lambda: {"": str(_position(value)).encode()},
-            lambda old: None,
+        self._hold_value(
+            f"how far {name} is", lambda: str(_position(value)).encode(), lambda old: None
         )
         self._left += [(name, each) for each in gc.get_referents(value)]
         self._hold_object(name, value)
@@ -197,13 +194,11 @@ class State:
 
     def _hold_object(self, name: str, value: object) -> None:
         """Note the attributes of an object."""
-        listed = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
-        listed = [[each] if isinstance(each, str) else each for each in listed]
-        names = [each for part in listed for each in part if not each.startswith("__")]
-        if names:
+        kind: Any = type(value)
+        if names := slots_of(kind):
             self._hold(lambda key: _attribute(name, key), *_slots(value, names))
-        if hasattr(value, "__dict__"):
-            self._hold_dict(vars(value), lambda key: _attribute(name, key))
+        if (attributes := dict_of(value)) is not None:
+            self._hold_dict(attributes, lambda key: _attribute(name, key))
 
     def _hold_dict(self, value: _Items, named: Callable[[Any], str]) -> None:
         self._seen[id(value)] = value
@@ -216,10 +211,8 @@ class State:
 
         self._hold(named, lambda: dict(value), write)
 
-    def _hold_setting(
-        self, name: str, get: Callable[[], Any], put: Callable[[Any], object]
-    ) -> None:
-        self._hold(lambda key: name, lambda: {"": get()}, lambda old: put(old[""]))
+    def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
+        self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
 
     def _hold_names(self, namespace: _Items, names: set[str], prefix: str) -> None:
         def write(old: _Items) -> None:
@@ -343,16 +336,9 @@ def _position(value: Any) -> Any:
     return value if isinstance(value, int) else id(value)
 
 
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
-
-
 def _is_own(module: str) -> bool:
     """Whether objects of a module's classes are to be looked into."""
-    return module.partition(".")[0] not in _OTHERS
+    return module.partition(".")[0] not in LIBRARIES
 
 
 def _attribute(name: str, key: Any) -> str:

@@ -7,7 +7,7 @@ a run in order     all tasks are observed once, and what they did not say is add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ Versions = tuple[tuple[torch.Tensor, int], ...]
 _NUMBERS = {type(None), bool, int, float, str}
 
 
-class Rule(NamedTuple):
+class Comparison(NamedTuple):
     """What is compared after a task.
 
     Args:
@@ -64,11 +64,11 @@ class Noted:
         for number in nodes:
             self.results[number] = versions_of([tensor for tensor, _ in self.results[number]])
 
-    def moved(self, rule: Rule) -> list[torch.Tensor]:
+    def moved(self, comparison: Comparison) -> list[torch.Tensor]:
         """Which of those that a task must not change have changed."""
-        found = [each for each, place in rule.watched if each._version != self.versions[place]]
-        pairs = (pair for number in rule.given for pair in self.results[number])
-        return found + [each for each, version in pairs if each._version != version]
+        pairs = [(tensor, self.versions[place]) for tensor, place in comparison.watched]
+        pairs += [pair for number in comparison.given for pair in self.results[number]]
+        return [tensor for tensor, version in pairs if tensor._version != version]
 
 
 class Known:
@@ -78,14 +78,14 @@ class Known:
         observed: Numbers of those whose operators were observed in a run in order.
         settled: Those that no other run has to observe, without and with inference mode.
         found: Whether something was added to what tasks have said, since a plan was made.
-        kept: By slot that tasks bind anew, what holds it, as its number stands for it.
+        kept: What holds slots that tasks bind anew, by its number, which stands for it.
     """
 
     def __init__(self) -> None:
         self.observed: set[int] = set()
         self.settled: tuple[set[int], set[int]] = (set(), set())
         self.found = False
-        self.kept: dict[Any, Any] = {}
+        self.kept: dict[int, Any] = {}
 
 
 class Guard:
@@ -97,7 +97,7 @@ class Guard:
         known: What earlier runs have found.
 
     Attributes:
-        rules: By node; none where nothing has to be compared.
+        comparisons: By node; none where nothing has to be compared.
         tensors: By node, what it is given or reaches, but for others' results.
     """
 
@@ -110,18 +110,16 @@ class Guard:
         distinct = {id(each): each for own in self.tensors for each in own}
         self._counted = {number for number, each in distinct.items() if _is_counted(each)}
         self._uncounted: set[int] = set()  # tasks that may change what no counter tells
-        writes = hazards.writers()
         watched = [self._watched(node) for node in nodes]
         kept = {number for _, given in watched for number in given}
-        renewed = self._renewed(kept, writes)
-        self.rules: list[Rule | None] = []
-        for number, own in enumerate(zip(watched, renewed, strict=True)):
-            (tensors, given), new = own
-            needed = number in kept or number in self._uncounted or any((tensors, given, *new))
-            short = not (given or any(new) or number in kept)
-            rule = Rule(tensors, given, new if any(new) else None, number in kept, short)
-            self.rules.append(rule if needed else None)
-        self._lasting = [each for each in distinct.values() if writes and _has_address(each)]
+        self.comparisons = [
+            self._comparison(node, tensors, given, node.number in kept, renewed)
+            for node, (tensors, given), renewed in zip(
+                nodes, watched, self._renewed(kept), strict=True
+            )
+        ]
+        lasting = distinct.values() if hazards.writers() else ()
+        self._lasting = [tensor for tensor in lasting if _has_address(tensor)]
         self._addresses = [*map(torch.Tensor.data_ptr, self._lasting)]
 
     def begin(self) -> Noted:
@@ -155,18 +153,19 @@ class Guard:
         Raises:
             RuntimeError: A version has moved; the message names the task and the argument.
         """
-        rule = self.rules[node.number]
-        moved = noted.moved(rule) if rule else []
+        comparison = self.comparisons[node.number]
+        if comparison is None:
+            return
+        moved = noted.moved(comparison)
         told = self.values(self.hazards.writes_of(node.number), results) if moved else ()
         said = _sharing(told)
         for tensor in moved:
             # Of a view a part may be others', and all is observed; who has made a tensor smaller
             # has done that to this one alone.
             if (is_whole(tensor) or not tensor._is_view()) and not said(tensor):
-                others = [each for each in beside if self._watches(each, tensor, noted)]
+                others = [number for number in beside if self._watches(number, tensor, noted)]
                 raise RuntimeError(self._untold(node, tensor, results, others))
-        if rule:
-            noted.renew([place for _, place in rule.watched], rule.given)
+        noted.renew([place for _, place in comparison.watched], comparison.given)
 
     def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
         """Run a task, and refuse what it does without having said so.
@@ -184,10 +183,9 @@ class Guard:
             if each.written:
                 raise RuntimeError(self._untold(node, each, results, []))
             for writer in self.hazards.writers():
-                written = self.values(self.hazards.writes_of(writer), results)
-                if writer != node.number and any(
-                    each.stretch.meets(own) for value in written for own in ranges_of(value)
-                ):
+                values = self.values(self.hazards.writes_of(writer), results)
+                written = [lies for value in values for lies in ranges_of(value)]
+                if writer != node.number and any(map(each.lies.meets, written)):
                     msg = (
                         f"task {node.name!r} reads a tensor of shape {each.shape} that it was not "
                         f"given, and task {self.nodes[writer].name!r} writes it; expected an "
@@ -227,21 +225,25 @@ class Guard:
     ) -> Iterator[Seen]:
         """What a task has read and written and did not say."""
         done = [*done]
-        keys = {each.key for each in done}
-        written, read = Places(), Places()
-        hazards, number = self.hazards, node.number
-        for own, said in ((written, hazards.writes_of(number)), (read, hazards.reads_of(number))):
+        keys = {seen.key for seen in done}
+
+        def places(said: Iterable[Any]) -> Places:
+            found = Places()
             for value in self.values(said, results):
                 if not isinstance(value, torch.Tensor) or ground.find(value) in keys:
-                    for stretch in ranges_of(value):
-                        own.add(stretch)
-        for each in done:
-            lies = each.stretch
-            if not (written.covers(lies) or (read.covers(lies) and not each.written)):
-                yield each
+                    for lies in ranges_of(value):
+                        found.add(lies)
+            return found
+
+        written = places(self.hazards.writes_of(node.number))
+        read = places(self.hazards.reads_of(node.number))
+        for seen in done:
+            lies = seen.lies
+            if not (written.covers(lies) or (read.covers(lies) and not seen.written)):
+                yield seen
 
     def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
-        """Tensors and stretches, in place of values that stand for results, too."""
+        """Tensors and ranges of bytes, in place of values that stand for results, too."""
         for value in values:
             number = result_of(value)
             if number is None:
@@ -249,12 +251,12 @@ class Guard:
             else:
                 yield from memory_in(results[number])
 
-    def _watches(self, job: int, tensor: torch.Tensor, noted: Noted) -> bool:
-        rule = self.rules[job]
-        if rule is None:
+    def _watches(self, number: int, tensor: torch.Tensor, noted: Noted) -> bool:
+        comparison = self.comparisons[number]
+        if comparison is None:
             return False
-        given = [each for number in rule.given for each, _ in noted.results[number]]
-        return _sharing([*given, *(each for each, _ in rule.watched)])(tensor)
+        given = [each for number in comparison.given for each, _ in noted.results[number]]
+        return _sharing([*given, *(each for each, _ in comparison.watched)])(tensor)
 
     def _untold(
         self, node: Node, what: torch.Tensor | Seen, results: Sequence[Any], beside: list[int]
@@ -285,33 +287,43 @@ class Guard:
             tuple(sorted(given.difference(map(result_of, writes)))),
         )
 
-    def _renewed(
-        self, kept: set[int], writers: list[int]
-    ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _comparison(
+        self,
+        node: Node,
+        watched: tuple[tuple[torch.Tensor, int], ...],
+        given: tuple[int, ...],
+        kept: bool,
+        renewed: tuple[tuple[int, ...], tuple[int, ...]],
+    ) -> Comparison | None:
+        if not (kept or watched or given or any(renewed) or node.number in self._uncounted):
+            return None
+        short = not (given or any(renewed) or kept)
+        return Comparison(watched, given, renewed if any(renewed) else None, kept, short)
+
+    def _renewed(self, kept: set[int]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """What each task may change, as it says, of all that others watch: places, and nodes."""
-        if not writers:
-            return [((), ())] * len(self.nodes)
         places: dict[object, set[int]] = {}
         numbers: dict[object, set[int]] = {}
-        lie = Places()
-        for place, tensor in self._places.values():
+        by_range = Places()
+        tensors = [tensor for _, tensor in self._places.values()]
+        for place, tensor in enumerate(tensors if self.hazards.writers() else ()):
             for key in keys_of(tensor):
                 places.setdefault(key, set()).add(place)
-            for stretch in ranges_of(tensor):
-                lie.add(stretch, place)
-        tensors = [tensor for _, tensor in self._places.values()]
-        for number in kept:
+            for lies in ranges_of(tensor):
+                by_range.add(lies, place)
+        for number in kept if self.hazards.writers() else ():
             for key in self._keys_of(Result(number)):
                 numbers.setdefault(key, set()).add(number)
-        renewed = []
         for node in self.nodes:
             keys = set[object]()
             for value in self.hazards.writes_of(node.number):
                 keys.update(self._keys_of(value))
                 if isinstance(value, ByteRange):
-                    keys.update(key for place in lie.at(value) for key in keys_of(tensors[place]))
-            renewed.append((_all(places, keys), _all(numbers, keys)))
-        return renewed
+                    keys.update(key for n in by_range.at(value) for key in keys_of(tensors[n]))
+            yield (
+                tuple(set[int]().union(*(places.get(key, ()) for key in keys))),
+                tuple(set[int]().union(*(numbers.get(key, ()) for key in keys))),
+            )
 
     def _keys_of(self, value: Any) -> Iterator[object]:
         """Keys of all memory that a value may lie in, and of results that may."""
@@ -325,19 +337,11 @@ class Guard:
 
 def versions_of(value: Any) -> Versions:
     """The version counters of the tensors in a result; inference tensors have none."""
-    kind = type(value)
-    if kind is torch.Tensor:
-        try:
-            return ((value, value._version),)
-        except RuntimeError:
-            return ()
-    if kind in _NUMBERS:
+    if type(value) in _NUMBERS:
         return ()
-    if kind is tuple or kind is list:
-        return tuple(pair for each in value for pair in versions_of(each))
-    if isinstance(value, torch.Tensor):
-        return () if value.is_inference() else ((value, value._version),)
-    return versions_of([each for each in memory_in(value) if isinstance(each, torch.Tensor)])
+    memory = (value,) if isinstance(value, torch.Tensor) else memory_in(value)
+    tensors = [part for part in memory if isinstance(part, torch.Tensor)]
+    return tuple((tensor, tensor._version) for tensor in tensors if not tensor.is_inference())
 
 
 def _tensors_of(node: Node) -> list[torch.Tensor]:
@@ -351,7 +355,7 @@ def _is_counted(tensor: torch.Tensor) -> bool:
 
 
 def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
-    """What tells whether a tensor shares its memory with one of some, or meets a stretch."""
+    """What tells whether a tensor shares its memory with one of some, or meets a range of bytes."""
     keys, places = set[object](), Places()
     for each in values:
         keys.update(keys_of(each))
@@ -362,10 +366,6 @@ def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
     return lambda tensor: (
         not keys.isdisjoint(keys_of(tensor)) or any(map(places.meeting, ranges_of(tensor)))
     )
-
-
-def _all(found: Mapping[object, set[int]], keys: Iterable[object]) -> tuple[int, ...]:
-    return tuple({number for key in keys for number in found.get(key, ())})
 
 
 def _has_address(tensor: torch.Tensor) -> bool:
@@ -387,7 +387,7 @@ def _name(node: Node, what: torch.Tensor | Seen, results: Sequence[Any]) -> str:
         if isinstance(what, torch.Tensor):
             there = any(each is what for each in memory)
         else:
-            there = any(each.meets(what.stretch) for each in ranges_of(memory))
+            there = any(each.meets(what.lies) for each in ranges_of(memory))
         if there:
             kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"
             return f"{kind}{pytree.keystr(path[1:])}, a tensor of shape {shape}"

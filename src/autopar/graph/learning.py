@@ -34,13 +34,13 @@ class Learning:
         self._owners: dict[object, ByteRange] = {}
         self._slots = Slots()
         self._known: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
-        self._bound: dict[Slot, Any] = {}  # slots that tasks bind anew, with what holds them
-        self._binders: list[tuple[int, Slot]] = []
+        self._binders: list[tuple[int, Slot]] = []  # tasks, and slots that they bind anew
         self._came: dict[int, Came] = {}  # by task, once one has to be observed
 
     def end(self) -> None:
         """Let those who come to slots that others bind anew keep the program's order."""
-        bound = {*self._bound}.union(*(came.stored for came in self._came.values()))
+        bound = {slot for _, slot in self._binders}
+        bound.update(*(came.stored for came in self._came.values()))
         names_bound: dict[int, set[Any]] = {}
         for holder, name in bound:
             names_bound.setdefault(holder, set()).add(name)
@@ -57,10 +57,10 @@ class Learning:
             users.setdefault(slot, {})[number] = True
         for slot, tasks in users.items():
             if len(tasks) > 1 and any(tasks.values()):
+                self._guard.known.kept[slot[0]] = self._slots.holder(slot[0])
                 place = ByteRange(("slot", slot))
                 for number, may_bind in tasks.items():
                     self._add(number, [] if may_bind else [place], [place] if may_bind else [])
-        self._guard.known.kept.update(self._bound)
 
     def own(self, number: int, value: Any) -> None:
         """Note whose result memory is."""
@@ -82,10 +82,9 @@ class Learning:
             self._came = {other.number: self._come(other, ()) for other in self._guard.nodes}
         came = self._came[number] = self._come(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
-        changed = dict(self._slots.changed())
+        changed = [*self._slots.changed()]
         if changed:
             self._known.clear()
-        self._bound.update(changed)
         self._binders += [(number, slot) for slot in changed]
         returned = [(part, ground.find(part)) for part in memory_in(value)]
         new = {key for part, found in returned if found is None for key in keys_of(part)}
@@ -95,7 +94,7 @@ class Learning:
                 done += [Seen(lies, key, False, None) for lies in ranges_of(part)]
         reads, writes = set[ByteRange](), set[ByteRange]()
         for one in self._guard.unsaid(node, done, results, ground):
-            (writes if one.written else reads).add(owners.get(one.key) or one.stretch)
+            (writes if one.written else reads).add(owners.get(one.key) or one.lies)
         for tensor, version in versions:  # what operators don't say, counters may
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:

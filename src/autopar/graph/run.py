@@ -21,7 +21,7 @@ from autopar.device import synchronize
 from autopar.effects.hidden import hidden_tasks
 from autopar.effects.reach import memory_in
 from autopar.effects.task import Task
-from autopar.graph.guard import Rule, versions_of
+from autopar.graph.guard import Comparison, versions_of
 from autopar.graph.learning import Learning
 from autopar.graph.node import Node
 from autopar.graph.plan import Plan
@@ -198,7 +198,7 @@ class Run:
         """
         nodes, results, starts, ends = self.plan.nodes, self._results, self._starts, self._ends
         at_once, now, named = self.plan.at_once, time.perf_counter, tools_listen()
-        issued, awaited, rules = self._issued, self._awaited, self._guard.rules
+        issued, awaited, comparisons = self._issued, self._awaited, self._guard.comparisons
         settled, hold, versions = self._settled, self._hold, self._noted.versions
         begun = now()
         for entry in share:
@@ -209,19 +209,19 @@ class Run:
                         self._wait_for_end(wait)
                     begun = now()
                 if self._error is None:
-                    call, rule = at_once[job], rules[job]
+                    call, comparison = at_once[job], comparisons[job]
                     if named:
                         with annotate(nodes[job].name):
                             value = self._call(nodes[job])
-                    elif rule is None:
+                    elif comparison is None:
                         value = call() if call else nodes[job].call(results)
                     elif job in settled:
                         value = call() if call else nodes[job].call(results)
-                        for tensor, place in rule[0]:  # quicker than by name
+                        for tensor, place in comparison[0]:  # quicker than by name
                             if tensor._version != versions[place]:
-                                hold(nodes[job], rule, value)
-                        if not rule[-1]:
-                            hold(nodes[job], rule, value)
+                                hold(nodes[job], comparison, value)
+                        if not comparison[-1]:
+                            hold(nodes[job], comparison, value)
                     else:
                         value = self._call(nodes[job])
                     if value is not None and not getattr(value, "is_cpu", False):
@@ -241,9 +241,9 @@ class Run:
         value = self._closely(node) if closely else node.call(self._results)
         if learning is not None:
             learning.own(number, value)
-        rule = self._guard.rules[number]
-        if rule is not None:
-            self._hold(node, rule, value)
+        comparison = self._guard.comparisons[number]
+        if comparison is not None:
+            self._hold(node, comparison, value)
         return value
 
     def _closely(self, node: Node) -> Any:
@@ -258,14 +258,14 @@ class Run:
             return self._guard.observed(node, results, call) if doubted else call()
         value = self._learning.observed(node, results, call)
         known.observed.add(number)
-        rule = self._guard.rules[number]
-        if rule is not None:  # what has moved is known now
-            self._noted.renew([place for _, place in rule.watched], rule.given)
+        comparison = self._guard.comparisons[number]
+        if comparison is not None:  # what has moved is known now
+            self._noted.renew([place for _, place in comparison.watched], comparison.given)
         return value
 
-    def _hold(self, node: Node, rule: Rule, value: Any) -> None:
+    def _hold(self, node: Node, comparison: Comparison, value: Any) -> None:
         """Compare version counters after a task, and note those of what it may change."""
-        watched, given, renewed, kept, _ = rule
+        watched, given, renewed, kept, _ = comparison
         noted = self._noted
         versions, results = noted.versions, noted.results
         for tensor, place in watched:
