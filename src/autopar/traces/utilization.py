@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
@@ -28,38 +28,38 @@ from autopar.traces.trace import Activity, Trace
 OTHER_LANES = "lanes of no GPU"
 
 
-@dataclass(frozen=True, eq=False)
 class Usage:
-    """What one GPU did within a window of time."""
+    """What one GPU did within a window of time.
 
-    name: str  # which GPU; `OTHER_LANES` where it is none
-    activities: tuple[Activity, ...]  # by start
-    window: Intervals  # the set of times that counts: what is not covered there is idle
+    Args:
+        name: Which GPU; `OTHER_LANES` where it is none.
+        activities: By start.
+        window: The set of times that counts: what is not covered there is idle.
 
-    @cached_property
-    def lanes(self) -> dict[str, Intervals]:
-        """Lane -> the set of times in which it was busy, in the order of their first work."""
-        return _sets(self.activities, lambda each: each.span.lane)
+    Attributes:
+        lanes: Lane -> the set of times in which it was busy, in the order of their first work.
+        kinds: Kind of work -> the set of times in which there was some.
+        busy: When anything ran.
+        idle: The gaps: when nothing ran.
+        at_once: For how many seconds 0, 1, 2, ... lanes were busy.
+        bound: The busiest resource, in words, and for how many seconds it was busy. Compute is one
+            resource and so is communication; each direction of copies is one.
+    """
 
-    @cached_property
-    def kinds(self) -> dict[str, Intervals]:
-        """Kind of work -> the set of times in which there was some."""
-        return _sets(self.activities, lambda each: each.span.kind)
-
-    @cached_property
-    def busy(self) -> Intervals:
-        """When anything ran."""
-        return covered(_intervals(self.activities))
-
-    @cached_property
-    def idle(self) -> Intervals:
-        """The gaps: when nothing ran."""
-        return without(self.window, self.busy)
-
-    @cached_property
-    def at_once(self) -> dict[int, float]:
-        """For how many seconds 0, 1, 2, ... lanes were busy."""
-        return at_once(list(self.lanes.values()), self.window)
+    def __init__(self, name: str, activities: Sequence[Activity], window: Intervals) -> None:
+        self.name = name
+        self.activities = activities
+        self.window = window
+        self.lanes = _sets(activities, lambda work: work.span.lane)
+        self.kinds = _sets(activities, lambda work: work.span.kind)
+        self.busy = covered(_intervals(activities))
+        self.idle = without(window, self.busy)
+        self.at_once = at_once(list(self.lanes.values()), window)
+        resources = {kind: when for kind, when in self.kinds.items() if kind != "copy"}
+        copies = [work for work in activities if work.span.kind == "copy"]
+        resources |= _sets(copies, lambda copy: copy.span.lane)
+        busiest = max(resources, key=lambda resource: length_s(resources[resource]))
+        self.bound = (busiest, length_s(resources[busiest]))
 
     def when(self, kind: str) -> Intervals:
         """The set of times in which there was work of a kind."""
@@ -76,17 +76,6 @@ class Usage:
     def exposed_s(self, activities: Iterable[Activity]) -> float:
         """Seconds in which some of these ran, and no compute on this GPU."""
         return length_s(without(covered(_intervals(activities)), self.when("compute")))
-
-    @cached_property
-    def bound(self) -> tuple[str, float]:
-        """The busiest resource, in words, and for how many seconds it was busy.
-
-        Compute is one resource and so is communication; each direction of copies is one.
-        """
-        copies_last = sorted(self.activities, key=lambda each: each.span.kind == "copy")
-        sets = _sets(copies_last, lambda a: a.span.lane if a.span.kind == "copy" else a.span.kind)
-        busiest = max(sets, key=lambda name: length_s(sets[name]))
-        return busiest, length_s(sets[busiest])
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +127,7 @@ def view_of(trace: Trace, range_name: str | None = None) -> View:
     start_s = float(starts_s.min()) if len(starts_s) else 0.0
     by_gpu = grouped(trace.activities, lambda each: each.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    usages = tuple(Usage(name, tuple(by_gpu[name]), window) for name in gpus)
+    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
     return View(trace, window, start_s, usages, range_name, len(named))
 
 
