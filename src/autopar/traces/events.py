@@ -36,13 +36,13 @@ def decode(text: str, take: Callable[[Any], None]) -> Document:
     """
 
     def finish(pairs: list[tuple[str, Any]]) -> Any:
-        found = dict(pairs)
-        if "ph" not in found:  # only events have a phase
-            return found
-        if len(found) < len(pairs):
+        decoded = dict(pairs)
+        if "ph" not in decoded:  # only events have a phase
+            return decoded
+        if len(decoded) < len(pairs):
             msg = "an event has a key twice"  # with a piece missing, two have become one
             raise ValueError(msg)
-        take(found)
+        take(decoded)
         return _TAKEN
 
     try:

@@ -64,8 +64,8 @@ def held_back(name: str) -> str:
     >>> held_back("cudaStreamSynchronize_v3020"), held_back("cuMemAlloc_v2")
     ('synchronised', 'allocated')
     """
-    found = _HELD_BACK.fullmatch(name)
-    return found.lastgroup or "" if found else ""
+    match = _HELD_BACK.fullmatch(name)
+    return match.lastgroup or "" if match else ""
 
 
 def _explained(start_s: float, end_s: float, after: Activity | None, host: _Host) -> Gap:
