@@ -127,6 +127,7 @@ def test_the_garbage_collector_rests_inside_the_clock_only(monkeypatch, collecti
         ({"warmup": -1}, "no negative warm-up"),
         ({"devices": ["cuda:99"]}, "cuda:99"),
         ({"devices": "cuda:99"}, "cuda:99"),
+        ({"devices": 1.5}, "device is 1.5; expected the CPU or a CUDA GPU"),
         ({"repeats": 5.5}, "repeats is 5.5; expected a whole number"),
         ({"warmup": True}, "warmup is True; expected a whole number"),
         ({"calls": 0}, "calls is 0; expected a whole number, at least 1"),

@@ -18,7 +18,7 @@ from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.files import write_atomically
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Limit, Measurement, check_positive, limits_of
+from autopar.timing.measurement import Limit, check_positive, limits_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -126,7 +126,10 @@ def bars(
     ax = _axes(1.1 + 0.45 * len(chosen)) if ax is None else ax
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
         ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
-        _dots(ax, y, one, scale_s)
+        # Samples go down the bar in the order taken, so that equal ones don't cover each other.
+        heights = [y + 0.4 * (i / (len(one.values_s) - 1) - 0.5) for i in range(len(one.values_s))]
+        times = [value / scale_s for value in one.values_s]
+        ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
             label = "limit" if limits.index(limit) == y else "_limit"
@@ -141,7 +144,10 @@ def bars(
             va="center",
             fontsize="small",
         )
-    ax.set_yticks(range(len(chosen)), _names(chosen))
+    names = [one.label for one in chosen]
+    if len({one.origin for one in chosen}) > 1:
+        names = list(map("{}\n{}".format, names, short_origins([one.origin for one in chosen])))
+    ax.set_yticks(range(len(chosen)), names)
     ax.invert_yaxis()
     longest_s = max([one.max_s for one in chosen] + [limit for limit in limits if limit])
     ax.set_xlim(0, 1.2 * longest_s / scale_s)  # room for the figures beside the bars
@@ -279,22 +285,6 @@ def _axes(height_inches: float) -> Axes:
 
     size = (_FIGURE_INCHES, height_inches)
     return plt.subplots(layout="constrained", figsize=size)[1]
-
-
-def _dots(ax: Axes, y: int, one: Measurement, scale_s: float) -> None:
-    # Spread down the bar in the order taken, so that equal samples don't cover each other.
-    count = len(one.values_s)
-    heights = [y + 0.4 * (i / (count - 1) - 0.5) for i in range(count)]
-    times = [value / scale_s for value in one.values_s]
-    ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
-
-
-def _names(measurements: tuple[Measurement, ...]) -> list[str]:
-    places = [one.origin for one in measurements]
-    if len(set(places)) == 1:
-        return [one.label for one in measurements]
-    short = short_origins(places)
-    return [f"{one.label}\n{place}" for one, place in zip(measurements, short, strict=True)]
 
 
 def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:

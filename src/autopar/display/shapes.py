@@ -100,14 +100,11 @@ def lanes_of(
     """For each lane its name, whether its spans are very many, and what is drawn of each kind."""
     for lane, alone in by_lane(timeline).items():
         many = len(alone.spans) > MANY_SPANS
-        yield (
-            lane,
-            many,
-            {
-                kind: thinned(same, scale_s) if many else [(span, 1.0) for span in same]
-                for kind, same in by_kind(alone).items()
-            },
-        )
+        kinds = {
+            kind: thinned(same, scale_s) if many else [(span, 1.0) for span in same]
+            for kind, same in by_kind(alone).items()
+        }
+        yield lane, many, kinds
 
 
 def thinned(spans: Sequence[Span], scale_s: float) -> list[Drawn]:

@@ -268,8 +268,9 @@ def _check_count(argument: str, count: int, least: int, expected: str) -> None:
 def _present(devices: Devices | None) -> list[torch.device] | None:
     if devices is None:
         return None
-    several = [devices] if isinstance(devices, (torch.device, str, int)) else devices
-    return [present(device) for device in several]
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        devices = [devices]
+    return [present(device) for device in devices]
 
 
 def _wait(devices: list[torch.device] | None) -> None:
