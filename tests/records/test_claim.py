@@ -117,6 +117,12 @@ def test_a_figure_that_divides_by_zero_can_not_be_told():
     assert ap.claim("It is so.", nothing, at_least=1).verdict == "too noisy to tell"
 
 
+def test_a_share_that_no_run_can_have_can_not_be_told_and_stops_no_page():
+    record = record_of({"part": (2.0, 2.1, 1.9), "other": (1.0, 1.0, 1.0), "both": (1.0, 1.1, 0.9)})
+    share = record.estimate(lambda s: ap.hidden_share([s["part"], s["other"]], s["both"]))
+    assert ap.claim("It hides.", share, at_least=0.5).verdict == "too noisy to tell"
+
+
 def test_a_label_that_is_not_there_is_named():
     with pytest.raises(KeyError, match="three"):
         record_of(QUIET).estimate(lambda s: s["three"])
