@@ -84,3 +84,5 @@ def test_plots_are_saved_by_name(tmp_path):
 def test_what_is_no_timeline_is_refused(timelines, match):
     with pytest.raises(TypeError, match=match):
         draw(timelines, title="A run")
+    with pytest.raises(TypeError, match=match.replace("timelines", "named")):
+        plot.timelines(timelines)

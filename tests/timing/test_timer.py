@@ -220,12 +220,13 @@ def test_in_turn_refuses_before_running_anything(changes, match):
 
 
 @pytest.mark.parametrize(
-    ("ways", "match"),
+    ("ways", "flops", "match"),
     [
-        ([int], "ways is of type list; expected label -> work.*measure_in_turn"),
-        ({"one": int, "other": torch.ones(2)}, r"ways\['other'\] is of type Tensor"),
+        ([int], None, "ways is of type list; expected label -> work.*measure_in_turn"),
+        ({"one": int, "other": torch.ones(2)}, None, r"ways\['other'\] is of type Tensor"),
+        ({"one": int}, 2e12, "flops is 2000000000000.0; expected label -> operations"),
     ],
 )
-def test_in_turn_names_what_is_no_work(ways, match):
+def test_in_turn_names_what_is_no_work(ways, flops, match):
     with pytest.raises(TypeError, match=match):
-        measure_in_turn(ways)
+        measure_in_turn(ways, flops=flops)

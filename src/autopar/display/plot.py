@@ -16,6 +16,7 @@ from autopar.display.format import format_seconds, origins_of, printable, short_
 from autopar.display.shapes import COLOURS, PALEST, lanes_of
 from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
+from autopar.display.text import panels_of
 from autopar.files import write_atomically
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Limit, check_positive, limits_of
@@ -77,10 +78,12 @@ def timelines(
         The axes of the panels, from the top.
 
     Raises:
+        TypeError: `named` is no mapping to timelines.
         ValueError: There are no timelines, one has no spans, or the limit is not a time.
     """
     import matplotlib.pyplot as plt
 
+    named = panels_of("named", named)
     if not named:
         msg = "named is empty; expected name -> timeline for each panel. Record some work first."
         raise ValueError(msg)

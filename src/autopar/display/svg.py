@@ -18,7 +18,7 @@ from autopar.display import plot, shapes
 from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, picture, sentences, span_table
+from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, span_table
 from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
@@ -143,13 +143,7 @@ def draw(
       copies 50.0 % hidden behind compute
     # compute   = copy
     """
-    named = {"": timelines} if isinstance(timelines, Timeline) else timelines
-    if not isinstance(named, Mapping):
-        msg = (
-            f"timelines is of type {type(named).__name__}; expected a Timeline, or name -> "
-            f"Timeline for a panel each, as in draw({{'serial': one, 'overlapped': other}})."
-        )
-        raise TypeError(msg)
+    named = panels_of("timelines", timelines)
     if not title.strip() or not named:
         msg = (
             f"title is {title!r} and timelines has {len(named)} panels; expected a few words and "
@@ -157,9 +151,6 @@ def draw(
         )
         raise ValueError(msg)
     for name, timeline in named.items():
-        if not isinstance(timeline, Timeline):
-            msg = f"timelines[{name!r}] is of type {type(timeline).__name__}; expected a Timeline."
-            raise TypeError(msg)
         if not timeline.spans or not math.isfinite(timeline.makespan_s):
             msg = (
                 f"timeline {name!r} has {len(timeline.spans)} spans; expected one or more, each of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from operator import attrgetter
 
 from autopar.display.format import format_seconds, like, percent
@@ -16,6 +17,26 @@ _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table 
 _MOST_SPANS = 60  # more rows than these are read from the trace rather than from a page
 _FIRST_SPANS = 20
 _GPU = re.compile(r"^(.*?\b)?(GPU |cuda:)\d+")  # how lanes of a GPU begin
+
+
+def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> dict[str, Timeline]:
+    """Name -> timeline for each panel; a timeline alone has an empty name.
+
+    Raises:
+        TypeError: It is neither a Timeline nor a mapping to such.
+    """
+    if not isinstance(timelines, (Timeline, Mapping)):
+        msg = (
+            f"{argument} is of type {type(timelines).__name__}; expected a Timeline, or name -> "
+            f"Timeline for a panel each, as in {{'serial': one, 'overlapped': other}}."
+        )
+        raise TypeError(msg)
+    panels = {"": timelines} if isinstance(timelines, Timeline) else dict(timelines)
+    for name, timeline in panels.items():
+        if not isinstance(timeline, Timeline):
+            msg = f"{argument}[{name!r}] is of type {type(timeline).__name__}; expected a Timeline."
+            raise TypeError(msg)
+    return panels
 
 
 def sentences(timeline: Timeline) -> list[str]:

@@ -191,6 +191,9 @@ def measure_in_turn(
         check_label(label)
         _check_work(f"ways[{label!r}]", way)
     flops = flops or {}
+    if not isinstance(flops, Mapping):
+        msg = f"flops is {flops!r}; expected label -> operations, for the ways to have a rate."
+        raise TypeError(msg)
     if unknown := set(flops) - set(ways):
         msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
         raise ValueError(msg)
