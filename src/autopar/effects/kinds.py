@@ -263,7 +263,7 @@ def _nn_module(notes: Notes, each: torch.nn.Module) -> Iterable[Any]:
     found = list(own.values())
     if torch.jit.ScriptModule in mro(kind):
         found += [*each.parameters(), *each.buffers()]
-        notes.states += filter(_assigns, each.modules())
+        notes.states += filter(_assigns, each.modules() if notes.code else ())
     return found + notes.note_class(kind) if notes.code else found
 
 

@@ -1,0 +1,343 @@
+"""Attributes, items and variables that tasks bind anew: a check finds who comes after whom."""
+
+import collections
+import dataclasses
+import functools
+import queue
+import types
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from autopar import TaskGraph
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+
+class Held:
+    x = None
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+
+class Running(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("x", torch.zeros(3))
+
+
+_bound = torch.zeros(3)
+
+
+def _binds_a_global():
+    global _bound
+    _bound = 0.5 * _bound + 1
+    return _bound.clone()
+
+
+def _binds_an_attribute(held):
+    held.x = torch.zeros(3)
+
+    def step():
+        held.x = 0.5 * held.x + 1
+        return held.x.clone()
+
+    return step, lambda: held.x.clone()
+
+
+def _binds_an_item(held, key):
+    def step():
+        held[key] = 0.5 * held[key] + 1
+        return held[key].clone()
+
+    return step, lambda: held[key].clone()
+
+
+def _binds_a_variable():
+    x = torch.zeros(3)
+
+    def step():
+        nonlocal x
+        x = 0.5 * x + 1
+        return x.clone()
+
+    return step, lambda: x.clone()
+
+
+def _binds_a_parameter():
+    layer = nn.Linear(3, 3)
+
+    def step():
+        layer.weight = nn.Parameter(0.5 * layer.weight.detach() + 1)
+        return layer.weight.detach().clone()
+
+    return step, lambda: layer.weight.detach().clone()
+
+
+def _binds_both_of_two():
+    held = Held()
+    held.x, held.y = torch.zeros(3), torch.ones(3)
+
+    def swap():
+        held.x, held.y = held.y, held.x
+        return held.x.clone()
+
+    return swap, lambda: held.y.clone()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (_binds_a_global, lambda: _bound.clone()),
+        lambda: _binds_an_attribute(Held()),
+        lambda: _binds_an_attribute(Slotted()),
+        lambda: _binds_an_attribute(Running()),
+        lambda: _binds_an_attribute(types.SimpleNamespace()),
+        lambda: _binds_an_attribute(Held),
+        lambda: _binds_an_item({"x": torch.zeros(3)}, "x"),
+        lambda: _binds_an_item([torch.zeros(3)], 0),
+        lambda: _binds_an_item(torch.nn.ParameterList([torch.zeros(3)]), 0),
+        _binds_a_variable,
+        _binds_a_parameter,
+        _binds_both_of_two,
+    ],
+    ids=[
+        *("global", "object", "slots", "buffer", "namespace", "class"),
+        *("dict", "list", "module", "closure", "weight", "swap"),
+    ],
+)
+def test_who_binds_a_place_anew_comes_after_those_before(make):
+    bind, read = make()
+    graph = TaskGraph(cpu_lanes=3)
+    tasks = [graph.add(fn) for fn in (read, bind, read, bind, read)]
+    graph.check()
+    order = [graph.plan().nodes[each.number].before for each in tasks]
+    assert order == [set(), {0}, {1}, {1, 2}, {3}]
+    graph.run()
+    assert graph.check() == []
+
+
+class Bag:
+    def __init__(self, held):
+        self.held = held
+        self.other = None
+
+
+class Listed(list):
+    pass
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    h: torch.Tensor
+    n: int = 0
+
+
+class Remembers(nn.Module):
+    last: list[torch.Tensor]
+
+    def __init__(self):
+        super().__init__()
+        self.last = [torch.zeros(3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last.append(self.last[-1] + x)
+        return x
+
+
+class Averages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = 0.5 * self.mean + x
+        return x
+
+
+_calls, _zero = 0, torch.zeros(3)
+
+
+def _counts_calls(_):
+    global _calls
+    _calls += 1
+
+
+def _remembers_in_itself(_):
+    _remembers_in_itself.last = (*_remembers_in_itself.last, 1)
+
+
+_remembers_in_itself.last = ()
+
+
+def _remembers_in_a_default(_, seen=[]):  # noqa: B006
+    seen.append(_zero + 1)
+    return seen
+
+
+def _moves_a_key(held):
+    held.move_to_end(next(iter(held)))
+
+
+def _script(model):
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+        return torch.jit.script(model)
+
+
+_CHANGES = {  # what is held, what changes it, and what reads it
+    "a pair": (lambda: (_zero, _zero), lambda o: setattr(o, "held", (o.held[0] + 1, _zero)), None),
+    "a state": (lambda: None, lambda o: setattr(o, "held", {"h": _zero + 1}), None),
+    "a frozen object": (
+        lambda: Pair(_zero),
+        lambda o: setattr(o, "held", dataclasses.replace(o.held, h=o.held.h + 1)),
+        None,
+    ),
+    "a namespace": (
+        lambda: types.SimpleNamespace(h=(_zero,)),
+        lambda o: setattr(o.held, "h", (o.held.h[0] + 1,)),
+        lambda o: o.held.h,
+    ),
+    "a counter": (lambda: 0, lambda o: setattr(o, "held", o.held + 1), None),
+    "a flag": (lambda: False, lambda o: setattr(o, "held", not o.held), None),
+    "a list": (lambda: [_zero], lambda o: o.held.append(o.held[-1] + 1), lambda o: o.held[-1]),
+    "a list in a dict": (lambda: {"a": []}, lambda o: o.held["a"].append(1), lambda o: [*o.held]),
+    "a list turned round": (lambda: [1, 2], lambda o: o.held.reverse(), lambda o: o.held[0]),
+    "a list of its own kind": (
+        lambda: Listed([1]),
+        lambda o: o.held.append(2),
+        lambda o: o.held[0],
+    ),
+    "a ring": (
+        lambda: collections.deque([_zero, _zero + 1], maxlen=2),
+        lambda o: o.held.append(_zero + 2),
+        lambda o: o.held[0],
+    ),
+    "a dict": (lambda: {"h": _zero}, lambda o: o.held.update(h=_zero + 1), lambda o: o.held["h"]),
+    "a new key": (dict, lambda o: o.held.update({len(o.held): 1}), lambda o: len(o.held)),
+    "a key dropped": (
+        lambda: dict.fromkeys(range(99)),
+        lambda o: o.held.popitem(),
+        lambda o: len(o.held),
+    ),
+    "a key moved": (
+        lambda: collections.OrderedDict(a=1, b=2),
+        lambda o: _moves_a_key(o.held),
+        lambda o: next(iter(o.held)),
+    ),
+    "counts": (
+        collections.Counter,
+        lambda o: o.held.update("a"),
+        lambda o: o.held["a"],
+    ),
+    "a set": (set, lambda o: o.held.add(len(o.held)), lambda o: len(o.held)),
+    "a queue": (
+        queue.Queue,
+        lambda o: o.held.put(_zero),
+        lambda o: o.held.qsize(),
+    ),
+    "a user's list": (
+        lambda: collections.UserList([_zero]),
+        lambda o: o.held.append(_zero),
+        lambda o: len(o.held),
+    ),
+    "layers": (
+        lambda: nn.Sequential(nn.ReLU(), nn.ReLU()),
+        lambda o: o.held.__setitem__(0, nn.ReLU()),
+        lambda o: o.held(_zero),
+    ),
+    "an attribute by vars": (
+        lambda: (_zero,),
+        lambda o: vars(o).update(held=(_zero + 1,)),
+        lambda o: o.held[0],
+    ),
+    "a global": (lambda: None, _counts_calls, lambda o: _calls),
+    "a function's": (lambda: None, _remembers_in_itself, lambda o: _remembers_in_itself.last),
+    "a default": (lambda: None, _remembers_in_a_default, lambda o: _remembers_in_a_default),
+    "a script's list": (
+        lambda: _script(Remembers()),
+        lambda o: o.held(_zero + 1),
+        lambda o: o.held.last,
+    ),
+    "a script's buffer": (
+        lambda: _script(Averages()),
+        lambda o: o.held(_zero + 1),
+        lambda o: o.held.mean,
+    ),
+    "a buffer of a script's part": (
+        lambda: _script(nn.Sequential(Averages(), nn.ReLU())),
+        lambda o: o.held(_zero + 1),
+        lambda o: o.held[0].mean,
+    ),
+}
+
+
+@pytest.mark.parametrize("form", _CHANGES)
+def test_who_changes_what_python_holds_comes_after_those_before(form):
+    make, write, read = _CHANGES[form]
+    bag, look = Bag(make()), read or (lambda o: o.held)
+    graph = TaskGraph(cpu_lanes=3)
+    reads, writes = functools.partial(look, bag), functools.partial(write, bag)
+    tasks = [graph.add(fn) for fn in (reads, writes, reads, writes, reads)]
+    graph.check()
+    order = [graph.plan().nodes[each.number].before for each in tasks]
+    assert [0 in order[1], 1 in order[2], 2 in order[3], 3 in order[4]] == [True] * 4
+    graph.run()
+
+
+def _uses_one_attribute(o):
+    o.held = (o.held, 1)
+
+
+def _uses_another(o):
+    return o.other
+
+
+def _reads_a_list(o):
+    return sum(o.held)
+
+
+def _makes_its_own(o):
+    own = Bag([])
+    own.other = [_zero]
+    own.other.append(_zero + 1)
+    return own.other
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (lambda: 1, _uses_one_attribute, _uses_another),
+        (lambda: [1, 2], _reads_a_list, _reads_a_list),
+        (lambda: 1, _makes_its_own, _makes_its_own),
+        (
+            lambda: nn.Sequential(nn.Linear(3, 3), nn.GELU()),
+            lambda o: o.held(_zero),
+            lambda o: o.held(_zero),
+        ),
+        (lambda: _script(nn.Linear(3, 3)), lambda o: o.held(_zero), lambda o: o.held(_zero)),
+    ],
+    ids=["other attributes", "readers", "own objects", "a model", "a script"],
+)
+def test_tasks_that_change_nothing_of_each_others_may_run_at_once(make, one, other):
+    bag, graph = Bag(make()), TaskGraph(cpu_lanes=3)
+    for fn in (one, other, other):
+        graph.add(functools.partial(fn, bag))
+    assert graph.check() == []
+
+
+def test_runs_in_order_after_a_check_look_at_no_objects_again(monkeypatch):
+    bag, graph = Bag([_zero]), TaskGraph(cpu_lanes=3)
+    for _ in range(3):
+        graph.add(functools.partial(_reads_a_list, bag))
+    graph.check()
+    monkeypatch.setattr("autopar.graph.learning.Reach", None)
+    graph.run_serial()
+
+
+def test_a_method_of_a_script_is_refused():
+    with pytest.raises(ValueError, match="is a method of a TorchScript module"):
+        TaskGraph().add(_script(Averages()).forward, _zero)
