@@ -16,8 +16,8 @@ from sampling import every
 from autopar import TaskGraph
 from autopar.effects import memory, operators
 from autopar.effects.access import Accesses
+from autopar.graph.execution import Execution
 from autopar.graph.node import Node, Result
-from autopar.graph.run import Run
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -135,12 +135,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_seeded_fault_is_found(monkeypatch, fault):
+def test_a_seeded_fault_is_found(fault):
     owner, name, wrong = FAULTS[fault]
     found = 0
-    with labels():
+    with labels(), pytest.MonkeyPatch.context() as patch:  # taken back before the labels are
         target = (f"{owner}.{name}", wrong) if isinstance(owner, str) else (owner, name, wrong)
-        monkeypatch.setattr(*target)
+        patch.setattr(*target)
         for seed in range(100):
             case = Case(Program(seed))
             found += any(case.simulate(order) for order in case.orders())
@@ -273,17 +273,19 @@ def test_a_task_that_is_issued_while_somebody_begins_to_wait_is_not_missed(first
     class Meanwhile(dict):
         def setdefault(self, number, lock):
             if first:
-                run._issue(number)
+                execution._issue(number)
             lock = super().setdefault(number, lock)
             if not first:
-                run._issue(number)
+                execution._issue(number)
             return lock
 
     graph = TaskGraph()
     task = graph.add(torch.ones, 1)
-    run = Run(graph.plan(), {})
-    run._awaited = Meanwhile()
-    waiter = threading.Thread(target=run._wait_until_issued, args=(task.number,), daemon=True)
+    plan = graph.plan()
+    execution = Execution(plan, {}, plan.shares)
+    execution._awaited = Meanwhile()
+    wait = execution.wait_until_issued
+    waiter = threading.Thread(target=wait, args=(task.number,), daemon=True)
     waiter.start()
     waiter.join(_WAIT_S)
     assert not waiter.is_alive()
@@ -312,6 +314,20 @@ def test_measured_costs_steer_the_plan():
     assert graph.plan().schedule.entries[0].job == long.number
     assert 20e-3 <= graph.plan().makespan_s < 1
     assert graph.plan().limit_s <= graph.plan().makespan_s
+
+
+def test_a_plan_of_guessed_costs_says_so():
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(torch.ones, 2, cost_s=1e-3)
+    said = {repr: "<Plan: 1 tasks and 0 copies on 1 lanes, 1.000 ms", str: "makespan 1.000 ms"}
+    for text_of, wanted in said.items():
+        assert wanted in text_of(graph.plan())
+        assert "guessed" not in text_of(graph.plan())
+    graph.add(torch.ones, 2)
+    for text_of in said:
+        assert "some costs are guessed: take them by graph.measure()" in text_of(graph.plan())
+    graph.measure(1)
+    assert not any("guessed" in text_of(graph.plan()) for text_of in said)
 
 
 @pytest.mark.parametrize("run", ["run", "run_serial"])

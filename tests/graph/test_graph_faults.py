@@ -3,6 +3,7 @@
 import contextlib
 import json
 import random
+import re
 import threading
 import time
 from types import SimpleNamespace
@@ -272,5 +273,20 @@ def test_what_is_no_task_of_the_run_is_refused(made):
     for hidden in ({task}, [frozenset([task])]):
         with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
             run[hidden]
+    for leaf in ("ones", 0, None, torch.ones(2)):
+        with pytest.raises(KeyError, match="is no task; expected what graph.add returned"):
+            run[leaf]
     assert run[3, None, {"a": task}][:2] == (3, None)
-    assert run["a"] == "a"
+
+
+def test_a_run_says_how_it_stands(gate):
+    graph = TaskGraph(cpu_lanes=1)
+    graph.add(gate)
+    with graph.start() as run:
+        assert repr(run) == "<Run: 1 tasks and copies, under way>"
+        gate.open()
+    assert re.fullmatch(r"<Run: 1 tasks and copies, done in .* .?s>", repr(run))
+    graph.add(lambda: 1 / 0, name="odd")
+    with contextlib.suppress(ZeroDivisionError), graph.start() as run:
+        pass
+    assert repr(run) == "<Run: 2 tasks and copies, failed in task 'odd'>"

@@ -64,6 +64,11 @@ class Node:
         given = {leaf.node for leaf in self.leaves if isinstance(leaf, Result)}
         return self.after | given
 
+    @property
+    def gpus(self) -> list[torch.device]:
+        """The GPUs that it uses, with the one first whose streams it runs on."""
+        return [each for each in (self.source, self.device) if each and each.type == "cuda"]
+
     def call(self, results: list[Any], *, closely: bool = False) -> Any:
         """Run it in the calling thread, on its current streams, given all results so far.
 
@@ -71,8 +76,6 @@ class Node:
             RuntimeError: It has changed a container that is made anew for each call, and is
                 watched closely.
         """
-        if self.at_once is not None:
-            return self.at_once()
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
         if self.fn is None:
             return pytree.tree_map(self._copied, leaves[0])

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import heapq
 from dataclasses import dataclass
-from typing import Any
+from graphlib import TopologicalSorter
 
 import torch
 
 from autopar.graph.guard import Guard
 from autopar.graph.node import Node, Result, host_of
 from autopar.graph.schedule import Entry, Resource, Schedule, faults, limit_s
+from autopar.timing.measurement import format_seconds
+
+_GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What a run will do: tasks and copies on their lanes, with their waits; data.
 
@@ -54,20 +57,26 @@ class Plan:
         return shares
 
     @functools.cached_property
-    def at_once(self) -> tuple[Callable[[], Any] | None, ...]:
-        """Calls by node that need no other's result; none where a node does."""
-        return tuple(node.at_once for node in self.nodes)
+    def in_order(self) -> list[Entry]:
+        """Entries as the program has them, but for those that are to wait for later ones."""
+        entry_of = {entry.job: entry for entry in self.schedule.entries}
+        sorter = TopologicalSorter({node.number: node.before for node in self.nodes})
+        sorter.prepare()
+        ready: list[int] = []
+        ordered = []
+        while sorter.is_active():
+            for number in sorter.get_ready():
+                heapq.heappush(ready, number)
+            number = heapq.heappop(ready)
+            ordered.append(entry_of[number])
+            sorter.done(number)
+        return ordered
 
     @functools.cached_property
     def gpu_of_lane(self) -> dict[str, torch.device]:
         """The GPUs on whose streams lanes are; none for those of the CPU."""
-        gpus = {}
-        for lane, entries in self.schedule.lanes.items():
-            node = self.nodes[entries[0].job]
-            found = [gpu for gpu in (node.source, node.device) if gpu and gpu.type == "cuda"]
-            if found:
-                gpus[lane] = found[0]
-        return gpus
+        first = {lane: self.nodes[own[0].job] for lane, own in self.schedule.lanes.items()}
+        return {lane: node.gpus[0] for lane, node in first.items() if node.gpus}
 
     def faults(self) -> list[str]:
         """What is wrong with it: tasks that may begin too early, or never, or far from their data.
@@ -94,4 +103,10 @@ class Plan:
         return found
 
     def __str__(self) -> str:
-        return str(self.schedule)
+        return str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
+
+    def __repr__(self) -> str:
+        copies = sum(node.fn is None for node in self.nodes)
+        lanes, makespan = len(self.schedule.lanes), format_seconds(self.makespan_s)
+        text = f"{len(self.nodes) - copies} tasks and {copies} copies on {lanes} lanes, {makespan}"
+        return f"<Plan: {text}>" if self.known else f"<Plan: {text}; {_GUESSED}>"

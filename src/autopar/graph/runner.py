@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 
 from autopar.device import new_stream, synchronize
+from autopar.graph.execution import Execution
 from autopar.graph.plan import Plan
 from autopar.graph.run import Run
+from autopar.graph.schedule import Entry
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane
@@ -47,44 +50,35 @@ class Runner:
             kept.close()
 
     @contextlib.contextmanager
-    def started(self, plan: Plan) -> Iterator[Run]:
-        """Start a plan's run, and wait for all of it at the end of the block."""
-        launcher, worker = (1, "host"), (self._threads_each, "compute")
-        kinds = {
-            host: launcher if own[0].lane in plan.gpu_of_lane else worker
-            for host, own in plan.shares.items()
-        }
-        with self._open(list(plan.shares), kinds) as lanes:
-            streams = self._streams_of(plan)
-            run = Run(plan, streams, tracks=self.tracks)
+    def started(self, plan: Plan, *, in_order: bool = False, alone: bool = False) -> Iterator[Run]:
+        """Start a plan's run, and wait for all of it at the end of the block.
+
+        Args:
+            plan: What to do.
+            in_order: Whether one thread does it, in the order of the program.
+            alone: Whether a run in order takes a GPU's times on the device, without launches.
+        """
+        shares = {"one by one": plan.in_order} if in_order else plan.shares
+        launched = {} if in_order else plan.gpu_of_lane
+        with self._open(shares, launched) as lanes:
+            streams = self._streams_of(launched)
+            start_s = time.perf_counter()
+            how = {"tracks": self.tracks, "in_order": in_order, "alone": alone}
+            execution = Execution(plan, streams, shares, **how)
+            run = Run(execution)
+            if in_order:
+                synchronize(*execution.ready)
             try:
-                run.start(lanes)
+                execution.start(lanes)
                 yield run
                 run.wait()
             except BaseException:
-                run.stop()
+                execution.stop()
                 raise
             finally:
                 for lane in lanes.values():
                     lane.wait()
-                run.ended()
-
-    def one_by_one(self, plan: Plan, *, alone: bool = False) -> Run:
-        """Carry out a plan, one task after another; `alone` takes a GPU's times on the device."""
-        name = "one by one"
-        with self._open([name], {name: (self._threads_each, "compute")}) as lanes:
-            run = Run(plan, {}, tracks=self.tracks)
-            synchronize(*run._ready)
-            try:
-                run.start_serially(lanes[name], alone=alone)
-                run.wait()
-            except BaseException:
-                run.stop()
-                raise
-            finally:
-                lanes[name].wait()
-        run.ended()
-        return run
+                run.wall_s = time.perf_counter() - start_s
 
     def kept(self) -> contextlib.AbstractContextManager[object]:
         """Keep lanes for a while, if they are not kept already."""
@@ -92,20 +86,21 @@ class Runner:
 
     @contextlib.contextmanager
     def _open(
-        self, names: Iterable[str], kinds: Mapping[str, tuple[int, str]]
+        self, shares: Mapping[str, Sequence[Entry]], launched: Mapping[str, torch.device]
     ) -> Iterator[dict[str, Lane]]:
-        """Lanes by name, with their threads and kinds; left afterwards, unless they are kept."""
+        """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
         with contextlib.ExitStack() as own:
             lanes = self._lanes if self._kept is not None else {}
-            for name in names:
+            for name, share in shares.items():
                 if name not in lanes:
-                    threads, kind = kinds[name]
+                    launches = any(entry.lane in launched for entry in share)
+                    threads, kind = (1, "host") if launches else (self._threads_each, "compute")
                     lane = cpu_lane(threads, name=name, kind=kind)
                     lanes[name] = (self._kept or own).enter_context(lane)
-            yield {name: lanes[name] for name in names}
+            yield {name: lanes[name] for name in shares}
 
-    def _streams_of(self, plan: Plan) -> dict[str, torch.cuda.Stream]:
-        for lane, gpu in plan.gpu_of_lane.items():
+    def _streams_of(self, launched: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
+        for lane, gpu in launched.items():
             if lane not in self._streams:
                 device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
                 self._streams[lane] = new_stream(gpu)

@@ -20,6 +20,7 @@ from autopar.timing.measurement import format_seconds
 # Orders by other ranks are tried too, as long as that is this quick: few jobs, many tries.
 _TRIED_JOBS = 2000
 _MOST_TRIES = 150
+_SPREADS = (0.1, 0.3, 1.0)  # of the longest chain: how far chance moves ranks, in turn
 
 
 class Job(NamedTuple):
@@ -111,7 +112,8 @@ def schedule(
     """Order jobs, give them lanes, and find the waits that they need.
 
     Of jobs that could go next, the one goes first that has most to come after it (its upward
-    rank). Where there are few jobs, chance tries other orders, and the shortest schedule is kept.
+    rank). No lane stands idle for a job that is not ready while another could begin. Where there
+    are few jobs, chance tries other orders, and the shortest schedule is kept.
 
     Args:
         jobs: What to do; `after` may name jobs that come later in the list.
@@ -123,22 +125,19 @@ def schedule(
             resource or a job that is not there; or a resource has no lanes.
     """
     _check(jobs, resources)
-    order = topological_order(jobs)
-    ranks = upward_ranks(jobs, order)
+    ranks = upward_ranks(jobs)
     best = _by_rank(jobs, resources, ranks)
     if tries is None:
         tries = min(_MOST_TRIES, _TRIED_JOBS // max(1, len(jobs)))
-    floor_s = limit_s(jobs, resources)
+    floor_s = _floor_s(jobs, resources, ranks)
     chance = random.Random(0)
-    longest = max(ranks, default=0.0)
+    longest_s = max(ranks, default=0.0)
     for number in range(tries):
         if _makespan_s(best) <= floor_s:
             break
-        spread = (0.1, 0.3, 1.0)[number % 3] * longest
-        other = [rank + spread * chance.random() for rank in ranks]
-        # An order that keeps jobs before those that come after them, whatever their ranks.
-        tried = _by_rank(jobs, resources, _monotonous(jobs, order, other), waiting=number % 2 == 1)
-        best = min(best, tried, key=_makespan_s)
+        spread_s = _SPREADS[number % len(_SPREADS)] * longest_s
+        other = [rank + spread_s * chance.random() for rank in ranks]
+        best = min(best, _by_rank(jobs, resources, other), key=_makespan_s)
     return Schedule(tuple(jobs), _on_lanes(jobs, resources, best))
 
 
@@ -157,10 +156,14 @@ def topological_order(jobs: Sequence[Job]) -> list[int]:
         raise ValueError(msg) from None
 
 
-def upward_ranks(jobs: Sequence[Job], order: Sequence[int]) -> list[float]:
-    """Seconds from each job's start to the end of the longest chain that begins with it."""
+def upward_ranks(jobs: Sequence[Job]) -> list[float]:
+    """Seconds from each job's start to the end of the longest chain that begins with it.
+
+    Raises:
+        ValueError: As `topological_order` does.
+    """
     ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
-    for number in reversed(order):
+    for number in reversed(topological_order(jobs)):
         ranks[number] += jobs[number].cost_s
         for before in jobs[number].after:
             ranks[before] = max(ranks[before], ranks[number])
@@ -169,11 +172,14 @@ def upward_ranks(jobs: Sequence[Job], order: Sequence[int]) -> list[float]:
 
 def limit_s(jobs: Sequence[Job], resources: dict[str, Resource]) -> float:
     """Seconds that no schedule can beat: the longest chain, or the busiest resource's work."""
+    return _floor_s(jobs, resources, upward_ranks(jobs))
+
+
+def _floor_s(jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]) -> float:
     work_s = dict.fromkeys(resources, 0.0)
     for job in jobs:
         work_s[job.resource] += job.cost_s
-    busiest_s = max((work_s[name] / at_once(each) for name, each in resources.items()), default=0.0)
-    return max(busiest_s, max(upward_ranks(jobs, topological_order(jobs)), default=0.0))
+    return max([0.0, *ranks, *(work_s[name] / at_once(each) for name, each in resources.items())])
 
 
 def at_once(resource: Resource) -> int:
@@ -207,86 +213,32 @@ def _makespan_s(placed: list[Placed]) -> float:
 
 
 def _by_rank(
-    jobs: Sequence[Job],
-    resources: dict[str, Resource],
-    ranks: Sequence[float],
-    *,
-    waiting: bool = False,
+    jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequence[float]
 ) -> list[Placed]:
-    """Simulate jobs that are begun by rank, as their resources come free.
-
-    Args:
-        jobs: What to do.
-        resources: Where.
-        ranks: The highest goes first.
-        waiting: Whether a resource may stand idle for a job of higher rank, instead of beginning
-            what could begin now.
-    """
-    if waiting:
-        return _in_order(jobs, resources, sorted(range(len(jobs)), key=lambda n: -ranks[n]))
-    left = [len(set(job.after)) for job in jobs]
-    followers: list[list[int]] = [[] for _ in jobs]
-    for number, job in enumerate(jobs):
-        for before in set(job.after):
-            followers[before].append(number)
+    """Simulate jobs that are begun by rank, the highest first, as their resources come free."""
+    sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
+    sorter.prepare()
     ready: dict[str, list[tuple[float, int]]] = {name: [] for name in resources}
     free = {name: at_once(each) for name, each in resources.items()}
     placed: list[Placed] = []
     running: list[tuple[float, int]] = []
-    touched = set()
-    for number, job in enumerate(jobs):
-        if not left[number]:
-            heapq.heappush(ready[job.resource], (-ranks[number], number))
-            touched.add(job.resource)
     now_s = 0.0
-    while True:
-        for name in sorted(touched):
-            while free[name] and ready[name]:
-                number = heapq.heappop(ready[name])[1]
+    while sorter.is_active():
+        for number in sorter.get_ready():
+            heapq.heappush(ready[jobs[number].resource], (-ranks[number], number))
+        for name, waiting in ready.items():
+            while free[name] and waiting:
+                number = heapq.heappop(waiting)[1]
                 end_s = now_s + jobs[number].cost_s
                 placed.append((now_s, end_s, number))
                 heapq.heappush(running, (end_s, number))
                 free[name] -= 1
-        if not running:
-            return placed
-        touched.clear()
-        now_s = running[0][0]
+        now_s, ended = running[0][0], []
         while running and running[0][0] <= now_s:
-            number = heapq.heappop(running)[1]
-            free[jobs[number].resource] += 1
-            touched.add(jobs[number].resource)
-            for after in followers[number]:
-                left[after] -= 1
-                if not left[after]:
-                    heapq.heappush(ready[jobs[after].resource], (-ranks[after], after))
-                    touched.add(jobs[after].resource)
-
-
-def _in_order(
-    jobs: Sequence[Job], resources: dict[str, Resource], order: Sequence[int]
-) -> list[Placed]:
-    """Simulate jobs that are begun in an order, each as soon as it can be after those before."""
-    free_s = {name: [0.0] * at_once(each) for name, each in resources.items()}
-    end_s = [0.0] * len(jobs)
-    placed: list[Placed] = []
-    for number in order:
-        job = jobs[number]
-        free = free_s[job.resource]
-        start_s = max(heapq.heappop(free), *(end_s[before] for before in job.after), 0.0)
-        end_s[number] = start_s + job.cost_s
-        heapq.heappush(free, end_s[number])
-        placed.append((start_s, end_s[number], number))
-    # By start; those placed first go first, so that each stays after what it waits for.
-    return sorted(placed, key=lambda each: each[0])
-
-
-def _monotonous(jobs: Sequence[Job], order: Sequence[int], ranks: Sequence[float]) -> list[float]:
-    """Ranks raised until each job's is above those of all that come after it."""
-    raised = list(ranks)
-    for number in reversed(order):
-        for before in jobs[number].after:
-            raised[before] = max(raised[before], raised[number] * (1 + 1e-9) + 1e-12)
-    return raised
+            ended.append(heapq.heappop(running)[1])
+            free[jobs[ended[-1]].resource] += 1
+        sorter.done(*ended)
+    return placed
 
 
 def _on_lanes(

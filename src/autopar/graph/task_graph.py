@@ -321,7 +321,7 @@ class TaskGraph:
             Exception: As `run` does.
         """
         with self._alone():
-            return self._runner.one_by_one(self.plan())
+            return self._in_order()
 
     def check(self) -> list[str]:
         """Run the tasks one after another, and find what each of them really reads and writes.
@@ -338,7 +338,7 @@ class TaskGraph:
         with self._alone():
             old = self.plan().nodes
             self._known.observed.clear()
-            self._runner.one_by_one(self.plan())
+            self._in_order()
             new = self.plan().nodes
         return [
             f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
@@ -376,9 +376,7 @@ class TaskGraph:
 
     def _costs_s(self, alone: bool) -> dict[int, float]:
         """Seconds that each task and copy takes in one run."""
-        if alone:
-            return self._runner.one_by_one(self.plan(), alone=True).cost_s
-        with self._runner.started(self.plan()) as run:
+        with self._runner.started(self.plan(), in_order=alone, alone=alone) as run:
             run.wait()
         return run.cost_s
 
@@ -412,6 +410,11 @@ class TaskGraph:
 
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
+
+    def _in_order(self) -> Run:
+        with self._runner.started(self.plan(), in_order=True) as run:
+            run.wait()
+        return run
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -1,0 +1,375 @@
+"""Execution: a graph's plan, carried out by workers and launchers, or in order by one thread.
+
+a CPU lane's worker     does its lane's tasks, and waits for others' ends before each
+a GPU's launcher        queues its lanes' tasks on their streams, which wait for events
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from autopar.device import synchronize
+from autopar.effects.reach import memory_in
+from autopar.graph.guard import Rule, versions_of
+from autopar.graph.learning import Learning
+from autopar.graph.node import Node
+from autopar.graph.plan import Plan
+from autopar.graph.schedule import Entry
+from autopar.lanes.handle import Awaited, Handle, awaited, cuda_tensors
+from autopar.lanes.lane import Lane
+from autopar.lanes.outcome import note
+from autopar.ranges import annotate, tools_listen
+
+_LOOK_S = 0.1  # between two looks whether a wait can end
+_LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
+
+Moment = torch.cuda.Event | float
+
+
+class Execution:
+    """A plan that is carried out: results, times and the first error, as they come.
+
+    Args:
+        plan: What is to be done.
+        streams: By lane on a GPU, its stream.
+        tracks: Whether autograd tracks what tasks do, where it is on.
+        shares: What each thread does, in order.
+        in_order: Whether one thread does all in the order of the program; tasks that were not
+            observed yet are, then.
+        alone: Whether a run in order takes a GPU's times on the device, behind something that
+            keeps it busy while the host launches.
+
+    Attributes:
+        results: By node.
+        starts: When each began, by node; none if it did not.
+        ends: When each ended.
+        workers: What the threads do.
+        error: What the first task to fail raised, or why the run was broken off.
+        failed: The node that raised it, if one has.
+        seen: Whether somebody has got that error.
+        ready: By GPU, an event after what its current stream had when this was made.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        streams: Mapping[str, torch.cuda.Stream],
+        shares: Mapping[str, Sequence[Entry]],
+        *,
+        tracks: bool = True,
+        in_order: bool = False,
+        alone: bool = False,
+    ) -> None:
+        count = len(plan.nodes)
+        self.plan = plan
+        self.results: list[Any] = [None] * count
+        self.starts: list[Moment | None] = [None] * count
+        self.ends: list[Moment | None] = [None] * count
+        self.workers: list[Handle[None]] = []
+        self.error: BaseException | None = None
+        self.failed: Node | None = None
+        self.seen = False
+        self._streams, self._shares = streams, shares
+        self._tracks, self._alone = tracks, alone
+        self._issued = bytearray(count)  # by node
+        self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
+        self._failing = threading.Lock()
+        self._noted = plan.guard.begin()
+        self._inference = torch.is_inference_mode_enabled()
+        self._settled = plan.guard.known.settled[self._inference]
+        self._learning = Learning(plan.guard) if in_order else None
+        self.ready = {
+            gpu: torch.cuda.current_stream(gpu).record_event()
+            for gpu in set(plan.gpu_of_lane.values())
+        }
+
+    def start(self, lanes: Mapping[str, Lane]) -> None:
+        """Give each thread its share."""
+        try:
+            for host in self._shares:
+                self.workers.append(lanes[host].submit(self._work, host))
+        except BaseException:
+            self.stop()
+            for share in list(self._shares.values())[len(self.workers) :]:
+                for entry in share:  # nobody must wait for what will not come
+                    self._issue(entry.job)
+            raise
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        with self._failing:
+            if self.error is None:
+                self.error, self.seen = RuntimeError("the run was broken off"), True
+
+    def is_issued(self, number: int) -> bool:
+        """Whether a node is run, queued or given up."""
+        return bool(self._issued[number])
+
+    def wait_until_issued(self, number: int, look: Callable[[], None] | None = None) -> None:
+        """Wait until a node is run, queued or given up; `look` from time to time."""
+        if self._issued[number]:
+            return
+        lock = threading.Lock()
+        lock.acquire()
+        lock = self._awaited.setdefault(number, lock)
+        if self._issued[number]:  # it may not have been seen
+            return
+        if look is None:
+            awaited[threading.get_ident()] = AwaitedNode(self, number)  # for those who look
+            with lock:
+                pass
+            del awaited[threading.get_ident()]
+        else:
+            while not lock.acquire(timeout=_LOOK_S):
+                look()
+            lock.release()
+
+    def _work(self, host: str) -> None:
+        """Do a thread's share, in order; what fails is kept, and nothing is begun after it.
+
+        Autograd is off where it doesn't track; all else is as the lane's caller has it.
+        """
+        share = self._shares[host]
+        with contextlib.nullcontext() if self._tracks else torch.no_grad():
+            if self._learning is not None:
+                self._do_in_order(share, self._learning)
+            elif share[0].lane in self._streams:
+                self._launch_all(share)
+            else:
+                self._compute_all(share)
+
+    def _compute_all(self, share: Iterable[Entry]) -> None:
+        """Run tasks of the CPU in this thread.
+
+        Workers share Python's lock: one that holds it when another's operator ends puts that
+        worker to sleep, which costs more than all that is done here. So this is one loop, and does
+        as little as it can between two tasks: a task begins when the one before it ends.
+        """
+        nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
+        rules, versions, settled = self.plan.guard.rules, self._noted.versions, self._settled
+        issued, awaited, now = self._issued, self._awaited, time.perf_counter
+        closely = self._learning is not None or tools_listen()
+        begun = now()
+        for entry in share:
+            job, waits = entry.job, entry.waits
+            try:
+                if waits:
+                    for wait in waits:
+                        self._wait_for_end(wait)
+                    begun = now()
+                if self.error is None:
+                    node, rule = nodes[job], rules[job]
+                    if closely or (rule is not None and job not in settled):
+                        value = self._call(node)
+                    else:
+                        call = node.at_once
+                        value = call() if call else node.call(results)
+                        if rule is not None:
+                            compared = not rule.short
+                            for tensor, place in rule.watched:
+                                if tensor._version != versions[place]:
+                                    compared = True
+                            if compared:
+                                self._hold(node, rule, value)
+                    if value is not None and not getattr(value, "is_cpu", False):
+                        _wait_for_gpus(value)
+                    results[job], starts[job] = value, begun
+                    ends[job] = begun = now()
+            except BaseException as error:
+                self._fail(entry, error)
+            issued[job] = True
+            if awaited:
+                self._issue(job)
+
+    def _launch_all(self, share: Iterable[Entry]) -> None:
+        """Queue tasks and copies on their streams, and wait for those."""
+        begun: set[torch.cuda.Stream] = set()
+        self._do_each(share, lambda entry: self._launch(entry, self._streams[entry.lane], begun))
+        for stream in begun:
+            stream.synchronize()
+
+    def _launch(
+        self, entry: Entry, stream: torch.cuda.Stream, begun: set[torch.cuda.Stream]
+    ) -> None:
+        """Queue a task or copy on a stream."""
+        torch.cuda.set_stream(stream)
+        if stream not in begun:  # what the caller had queued comes first
+            begun.add(stream)
+            stream.wait_event(self.ready[stream.device])
+        if self.error is not None:
+            return
+        for wait in entry.waits:
+            self.wait_until_issued(wait)
+            end = self.ends[wait]
+            if isinstance(end, torch.cuda.Event):
+                stream.wait_event(end)
+        if self.error is not None:
+            return
+        node = self.plan.nodes[entry.job]
+        self.starts[entry.job] = _mark(stream)
+        self.results[entry.job] = self._call(node)
+        self.ends[entry.job] = _mark(stream)
+
+    def _do_in_order(self, share: Sequence[Entry], learning: Learning) -> None:
+        """Do all in this thread, waiting for each before the next."""
+        nodes = self.plan.nodes
+        for on_gpu, entries in itertools.groupby(share, lambda each: bool(nodes[each.job].gpus)):
+            if on_gpu:
+                self._do_each(entries, self._do_on_gpu)
+            else:
+                self._compute_all(entries)
+        if self.error is None:
+            learning.end()
+
+    def _do_on_gpu(self, entry: Entry) -> None:
+        """Do a task or copy on the current stream, and wait for it."""
+        if self.error is not None:
+            return
+        number, node = entry.job, self.plan.nodes[entry.job]
+        start: Moment = time.perf_counter()
+        with torch.cuda.device(node.gpus[0]):
+            stream = torch.cuda.current_stream()
+            if self._alone:
+                torch.cuda._sleep(_LAUNCHING_CYCLES)
+                start = _mark(stream)
+            self.results[number] = self._call(node)
+            end: Moment = _mark(stream)
+        synchronize(*node.gpus)
+        if not self._alone:  # the launch is part of it
+            end = time.perf_counter()
+        self.starts[number], self.ends[number] = start, end
+
+    def _do_each(self, share: Iterable[Entry], do: Callable[[Entry], None]) -> None:
+        for entry in share:
+            try:
+                do(entry)
+            except BaseException as error:
+                self._fail(entry, error)
+            self._issue(entry.job)
+
+    def _call(self, node: Node) -> Any:
+        """Run a task in the calling thread, and hold it to what it has said that it writes."""
+        number, learning = node.number, self._learning
+        if learning is None:
+            with annotate(node.name):
+                value = self._run(node, closely=number not in self._settled)
+        else:
+            value = self._run(node, closely=True)
+            learning.own(number, value)
+        rule = self.plan.guard.rules[number]
+        if rule is not None:
+            self._hold(node, rule, value)
+        return value
+
+    def _run(self, node: Node, *, closely: bool) -> Any:
+        """Run a task, and observe its operators if that is needed and was not done yet."""
+        number, results, guard = node.number, self.results, self.plan.guard
+        if node.complete or not closely:
+            return node.call(results)
+        call = functools.partial(node.call, results, closely=True)
+        if number in guard.known.observed:
+            return call()
+        if self._learning is None:
+            self._settled.add(number)
+            doubted = guard.doubts(node, results, self._inference)
+            return guard.observed(node, results, call) if doubted else call()
+        value = self._learning.observed(node, results, call)
+        guard.known.observed.add(number)
+        rule = guard.rules[number]
+        if rule is not None:  # what has moved is known now
+            self._noted.renew([place for _, place in rule.watched], rule.given)
+        return value
+
+    def _hold(self, node: Node, rule: Rule, value: Any) -> None:
+        """Compare version counters after a task, and note those of what it may change."""
+        watched, given, renewed, kept, _ = rule
+        noted = self._noted
+        versions, results = noted.versions, noted.results
+        for tensor, place in watched:
+            if tensor._version != versions[place]:
+                self.plan.guard.compare(node, noted, self.results, self._beside(node))
+        for number in given:
+            for tensor, version in results[number]:
+                if tensor._version != version:
+                    self.plan.guard.compare(node, noted, self.results, self._beside(node))
+        if renewed:
+            noted.renew(*renewed)
+        if kept and not self._inference:
+            results[node.number] = versions_of(value)
+
+    def _beside(self, node: Node) -> list[int]:
+        """Other tasks that may be under way: the first on each lane that has not ended."""
+        if self._learning is not None:
+            return []
+        lanes = self.plan.schedule.lanes.values()
+        lefts = ([each.job for each in own if not self._issued[each.job]] for own in lanes)
+        return [left[0] for left in lefts if left and left[0] != node.number]
+
+    def _issue(self, number: int) -> None:
+        """Let those go on who wait until a node is run, queued or given up."""
+        self._issued[number] = True  # before the look at who waits, as they look after they wait
+        lock = self._awaited.pop(number, None)
+        if lock is not None:
+            lock.release()
+
+    def _wait_for_end(self, number: int) -> None:
+        self.wait_until_issued(number)
+        end = self.ends[number]
+        if isinstance(end, torch.cuda.Event):
+            end.synchronize()
+
+    def _fail(self, entry: Entry, error: BaseException) -> None:
+        with self._failing:
+            if self.error is None:
+                node = self.plan.nodes[entry.job]
+                note(error, f"in task {node.name!r} on lane {entry.lane!r} ({node.device})")
+                self.error, self.failed = error, node
+
+
+class AwaitedNode:
+    """A node that is carried out, as something that a thread waits for."""
+
+    def __init__(self, execution: Execution, number: int) -> None:
+        self._execution, self._number = execution, number
+
+    def is_issued(self) -> bool:
+        """Whether nobody has to wait for it any more."""
+        return self._execution.is_issued(self._number)
+
+    def waits_for(self) -> int | Awaited | None:
+        """The thread that has to come to it, or what that waits for."""
+        workers, shares = self._execution.workers, self._execution._shares.values()
+        for worker, share in zip(workers, shares, strict=False):  # some may not have begun
+            if any(entry.job == self._number for entry in share):
+                return worker.waits_for()
+        return None
+
+    def __str__(self) -> str:
+        return f"task {self._execution.plan.nodes[self._number].name!r} of a graph"
+
+
+def on_gpus(value: Any) -> list[torch.Tensor]:
+    """The CUDA tensors in a result, also in an object of its own kind."""
+    if not torch.cuda.is_initialized():
+        return []
+    return [*cuda_tensors(value if isinstance(value, torch.Tensor) else [*memory_in(value)])]
+
+
+def _wait_for_gpus(value: Any) -> None:
+    """Wait for the GPUs on which a CPU task has made what it returns."""
+    for tensor in on_gpus(value):
+        torch.cuda.current_stream(tensor.device).synchronize()
+
+
+def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record(stream)
+    return event
