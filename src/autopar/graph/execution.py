@@ -155,7 +155,8 @@ class Execution:
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
         rules, versions, settled = self.plan.guard.rules, self._noted.versions, self._settled
-        issued, awaited, now = self._issued, self._awaited, time.perf_counter
+        issued, awaited, at_once = self._issued, self._awaited, self.plan.at_once
+        now = time.perf_counter
         closely = self._learning is not None or tools_listen()
         begun = now()
         for entry in share:
@@ -166,19 +167,18 @@ class Execution:
                         self._wait_for_end(wait)
                     begun = now()
                 if self.error is None:
-                    node, rule = nodes[job], rules[job]
+                    call, rule = at_once[job], rules[job]
                     if closely or (rule is not None and job not in settled):
-                        value = self._call(node)
+                        value = self._call(nodes[job])
                     else:
-                        call = node.at_once
-                        value = call() if call else node.call(results)
+                        value = call() if call else nodes[job].call(results)
                         if rule is not None:
                             compared = not rule.short
                             for tensor, place in rule.watched:
                                 if tensor._version != versions[place]:
                                     compared = True
                             if compared:
-                                self._hold(node, rule, value)
+                                self._hold(nodes[job], rule, value)
                     if value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
                     results[job], starts[job] = value, begun

@@ -88,7 +88,6 @@ class Node:
         args, kwargs = self._flat(leaves)
         return self.fn(*args, **kwargs)
 
-    @functools.cached_property
     def at_once(self) -> Callable[[], Any] | None:
         """The call with all that it is given, if nothing of that is another's result."""
         if self.fn is None or self.keywords is None:

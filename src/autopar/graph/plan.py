@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from typing import Any
 
 import torch
 
@@ -55,6 +57,11 @@ class Plan:
             host = host_of(self.nodes[entry.job]) or entry.lane
             shares.setdefault(host, []).append(entry)
         return shares
+
+    @functools.cached_property
+    def at_once(self) -> tuple[Callable[[], Any] | None, ...]:
+        """Calls by node that need no other's result, for workers; none where a node does."""
+        return tuple(node.at_once() for node in self.nodes)
 
     @functools.cached_property
     def in_order(self) -> list[Entry]:
