@@ -18,7 +18,7 @@ import torch
 
 from autopar.device import synchronize
 from autopar.effects.reach import memory_in
-from autopar.graph.guard import Rule, versions_of
+from autopar.graph.guard import Comparison, versions_of
 from autopar.graph.learning import Learning
 from autopar.graph.node import Node
 from autopar.graph.plan import Plan
@@ -154,7 +154,8 @@ class Execution:
         as little as it can between two tasks: a task begins when the one before it ends.
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
-        rules, versions, settled = self.plan.guard.rules, self._noted.versions, self._settled
+        comparisons, versions = self.plan.guard.comparisons, self._noted.versions
+        settled = self._settled
         issued, awaited, at_once = self._issued, self._awaited, self.plan.at_once
         now = time.perf_counter
         closely = self._learning is not None or tools_listen()
@@ -167,18 +168,18 @@ class Execution:
                         self._wait_for_end(wait)
                     begun = now()
                 if self.error is None:
-                    call, rule = at_once[job], rules[job]
-                    if closely or (rule is not None and job not in settled):
+                    call, comparison = at_once[job], comparisons[job]
+                    if closely or (comparison is not None and job not in settled):
                         value = self._call(nodes[job])
                     else:
                         value = call() if call else nodes[job].call(results)
-                        if rule is not None:
-                            compared = not rule.short
-                            for tensor, place in rule.watched:
+                        if comparison is not None:
+                            compared = not comparison.short
+                            for tensor, place in comparison.watched:
                                 if tensor._version != versions[place]:
                                     compared = True
                             if compared:
-                                self._hold(nodes[job], rule, value)
+                                self._hold(nodes[job], comparison, value)
                     if value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
                     results[job], starts[job] = value, begun
@@ -264,9 +265,9 @@ class Execution:
         else:
             value = self._run(node, closely=True)
             learning.own(number, value)
-        rule = self.plan.guard.rules[number]
-        if rule is not None:
-            self._hold(node, rule, value)
+        comparison = self.plan.guard.comparisons[number]
+        if comparison is not None:
+            self._hold(node, comparison, value)
         return value
 
     def _run(self, node: Node, *, closely: bool) -> Any:
@@ -283,14 +284,14 @@ class Execution:
             return guard.observed(node, results, call) if doubted else call()
         value = self._learning.observed(node, results, call)
         guard.known.observed.add(number)
-        rule = guard.rules[number]
-        if rule is not None:  # what has moved is known now
-            self._noted.renew([place for _, place in rule.watched], rule.given)
+        comparison = guard.comparisons[number]
+        if comparison is not None:  # what has moved is known now
+            self._noted.renew([place for _, place in comparison.watched], comparison.given)
         return value
 
-    def _hold(self, node: Node, rule: Rule, value: Any) -> None:
+    def _hold(self, node: Node, comparison: Comparison, value: Any) -> None:
         """Compare version counters after a task, and note those of what it may change."""
-        watched, given, renewed, kept, _ = rule
+        watched, given, renewed, kept, _ = comparison
         noted = self._noted
         versions, results = noted.versions, noted.results
         for tensor, place in watched:
