@@ -15,7 +15,7 @@ import operator
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,40 +23,19 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
-from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
     _disable_current_modes,
     is_traceable_wrapper_subclass,
 )
 
-from autopar.effects.state import NOTHING, Change, State, same, tensors_in
+from autopar.effects.state import State, tensors_in
+from autopar.graph.assignments import copied_back, reassigned
+from autopar.graph.watch import Refusals, Watch, require_memory
 
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
-_MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
-_RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-_PRINTS = (
-    "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
-)
-_READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
-_REFUSED = {
-    torch.Tensor.__repr__: _PRINTS,
-    torch.Tensor.__format__: _PRINTS,
-    torch.Tensor.numpy: _READS.format("NumPy"),
-    torch.Tensor.__array__: _READS.format("NumPy"),
-    torch.Tensor.__dlpack__: _READS.format("DLPack"),
-    torch.Tensor.tolist: _READS.format("tolist()"),
-    torch.Tensor.__deepcopy__: _READS.format("deepcopy"),
-    torch.Tensor.__reduce_ex__: _READS.format("pickle"),
-    torch.Tensor.data.__set__: (  # type: ignore[attr-defined]
-        "it assigns the `data` of a tensor, whose memory the graph knows. Under torch.no_grad(), "
-        "write x.copy_(new)."
-    ),
-}
 
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
@@ -106,7 +85,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         try:
             make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
             for each in attempt.tensors:
-                _require_memory(each)
+                require_memory(each)
             made = make(attempt.on_tensors)(*attempt.tensors)
         except Exception as error:
             msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
@@ -144,7 +123,7 @@ class _Attempt:
         self.tensors = [self._leaves[i] for i in self._at]
         self._results: list[Any] = []
         self._form: pytree.TreeSpec | None = None
-        self._watch: _Watch | None = None
+        self._watch: Watch | None = None
 
     def on_tensors(self, *tensors: torch.Tensor) -> list[Any]:
         """Call the function; return those of its results that a run computes."""
@@ -157,18 +136,18 @@ class _Attempt:
         with _disable_current_modes():
             before = State(roots)
             _require_whole(before)
-        self._watch = _Watch()
+        self._watch = Watch()
         with self._watch:
             try:
-                with _Refusals():
+                with Refusals():
                     results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
                 with _disable_current_modes():
-                    reassigned = _reassigned(before.changes())
+                    changed = reassigned(before.changes())
             finally:
                 with _disable_current_modes():
                     before.restore()
                     self._watch.restore_versions()
-            results = _copied_back(reassigned, before, results, self._watch)
+            results = copied_back(changed, before, results, self._watch)
         for each in results:
             _require_known(each)
         self._results = results
@@ -212,98 +191,6 @@ class _Attempt:
         return next(filter(None, holders), "an object" if holders else "")
 
 
-class _Refusals(TorchFunctionMode):
-    """Refuses what would read or change tensors without an operator that could be noted."""
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func in _REFUSED:
-            raise ValueError(_REFUSED[func])
-        return func(*args, **(kwargs or {}))
-
-
-class _Watch(TorchDispatchMode):
-    """Sees each operator first: refuses some, and shows tensors without memory for all others.
-
-    Attributes:
-        found: Tensors that the code found by itself, as a module's parameters, by node.
-    """
-
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
-        self.found: dict[torch.fx.Node, torch.Tensor] = {}
-        self._mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
-        self._versions: list[tuple[torch.Tensor, int]] = []
-        self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        _require_traceable(func, args)
-        if func in self._mode.lift_fns:
-            return func(*args, **(kwargs or {}))
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
-        return func(*args, **kwargs)
-
-    def shown(self, tensor: torch.Tensor) -> torch.Tensor:
-        """One without memory in a tensor's place: torch computes at once with others alone."""
-        if isinstance(tensor, FakeTensor):
-            return tensor
-        _require_memory(tensor)
-        if id(tensor) not in self._shown:
-            with _disable_current_modes():
-                alike = self._mode.from_tensor(tensor.detach())
-                node = self.tracer.create_arg(tensor)
-                proxy = torch.fx.Proxy(node, self.tracer)
-                proxy_tensor.track_tensor_tree(alike, proxy, constant=None, tracer=self.tracer)
-            self.found[node] = tensor
-            if not tensor.is_inference():
-                self._versions.append((tensor, tensor._version))
-            self._shown[id(tensor)] = tensor, alike
-        return self._shown[id(tensor)][1]
-
-    def restore_versions(self) -> None:
-        """Take back that torch has counted changes of tensors, which there were none of."""
-        changed = {
-            tensor: version for tensor, version in self._versions if tensor._version != version
-        }
-        if changed:
-            torch._C._autograd._unsafe_set_version_counter(tuple(changed), tuple(changed.values()))
-
-
-def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
-    """Refuse operators whose effect can't be noted."""
-    if isinstance(func, torch._ops.HigherOrderOperator):
-        msg = f"it calls {func}, which holds code of its own. Call that code directly."
-        raise ValueError(msg)
-    name = func._schema.name
-    moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
-    if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
-        name = name.partition("::")[2]
-        msg = f"it calls {name}, which gives a tensor other memory or shape. Make a new one."
-        raise ValueError(msg)
-    if torch.Tag.nondeterministic_seeded in func.tags and _recomputes():
-        msg = (
-            "it draws random numbers anew in backward, which torch.utils.checkpoint is to repeat. "
-            "Leave the checkpoint out, as a graph keeps results anyway."
-        )
-        raise ValueError(msg)
-
-
-def _recomputes() -> bool:
-    """Whether `torch.utils.checkpoint` is repeating a forward pass, in backward."""
-    frame, path = sys._getframe(), str(_TORCH / "utils" / "checkpoint.py")
-    while frame is not None:
-        if frame.f_code.co_filename == path and frame.f_code.co_name in _RECOMPUTES:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
-
-
 def _chances() -> Iterator[tuple[str, Any]]:
     """The generators of random numbers that need not be named to be used."""
     yield "torch's random numbers", torch.default_generator
@@ -321,125 +208,6 @@ def _require_whole(state: State) -> None:
         if is_lazy(tensor):
             msg = f"{name} has no shape yet, as it is a lazy module's. Call it once before."
             raise ValueError(msg)
-
-
-# -- what the code has changed --------------------------------------------------------------------
-
-
-def _reassigned(changes: Iterable[Change]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Tensors, and what is in their place now, with their names.
-
-    Raises:
-        ValueError: Something else has changed.
-    """
-    found = []
-    for change in changes:
-        old, form = pytree.tree_flatten(change.old)
-        new, new_form = pytree.tree_flatten(change.new)
-        if form != new_form or not all(map(_can_follow, old, new)):
-            raise ValueError(_told(change))
-        pairs = zip(old, new, strict=True)
-        found += [(change.name, a, b) for a, b in pairs if isinstance(a, torch.Tensor)]
-    return found
-
-
-def _can_follow(old: Any, new: Any) -> bool:
-    """Whether a run can put something in the place of something else."""
-    if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
-        return same(old, new)
-    return (old.shape, old.dtype, old.device, old.layout) == (
-        *(new.shape, new.dtype, new.device),
-        new.layout,
-    )
-
-
-def _told(change: Change) -> str:
-    """Why something that the code has changed can't be changed by each run."""
-    name, old, new = change
-    if name.endswith(".grad"):
-        return (
-            f"it sets the gradient of {name.removesuffix('.grad')}, of which there is none before. "
-            f"Use torch.autograd.grad, which returns gradients, or begin with gradients of zeros."
-        )
-    what = f"it changes {name} from {_brief(old)} to {_brief(new)}"
-    if old is NOTHING or old is None:
-        what = f"it sets {name}, which was {'None' if old is None else 'not there'}"
-    elif new is NOTHING:
-        what = f"it deletes {name}"
-    elif isinstance(old, bytes):
-        what = f"it changes {name}"
-    return (
-        f"{what}; a run only repeats operators. Call it once before, if it does so in its first "
-        f"call only; return the value; or keep it in a tensor that is changed in place."
-    )
-
-
-def _brief(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
-    plain = isinstance(value, (int, float, str, type(None), torch.dtype))
-    return repr(value) if plain else f"one {type(value).__name__}"
-
-
-def _copied_back(
-    reassigned: list[tuple[str, torch.Tensor, torch.Tensor]],
-    before: State,
-    results: list[Any],
-    watch: _Watch,
-) -> list[Any]:
-    """Let the code end with copying what it put in tensors' places into those.
-
-    Returns:
-        The results; those that lie in what is overwritten then are copied before.
-    """
-    if not reassigned:
-        return results
-
-    def memory(tensor: torch.Tensor) -> int:
-        return int(watch.shown(tensor).untyped_storage()._cdata)
-
-    with torch.no_grad():
-        targets: dict[int, tuple[str, torch.Tensor]] = {}
-        names = {name for name, _, _ in reassigned}
-        others = [each for each in before.tensors if not _is_part(each[0], names)]
-        for name, old, new in reassigned:
-            first, by = targets.setdefault(memory(old), (name, new))
-            others += [] if by is new else [(first, old)]
-        for name, tensor in others:
-            if tensor.layout == torch.strided and memory(tensor) in targets:
-                first = targets[memory(tensor)][0]
-                msg = (
-                    f"it sets {first}, whose memory is also that of {name}: a run would change "
-                    f"both. Call it once before, if that changes; or give each its own, by clone()."
-                )
-                raise ValueError(msg)
-        news = [new.clone() for _, _, new in reassigned]
-        results = [
-            each.clone() if isinstance(each, torch.Tensor) and memory(each) in targets else each
-            for each in results
-        ]
-        for (_, old, _), new in zip(reassigned, news, strict=True):
-            old.copy_(new)
-    return results
-
-
-def _is_part(name: str, names: set[str]) -> bool:
-    return any(name == each or name.startswith((f"{each}[", f"{each}.")) for each in names)
-
-
-def _require_memory(tensor: torch.Tensor) -> None:
-    """Refuse tensors that stand for others, or have functions of their own."""
-    kind = type(tensor)
-    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
-        msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
-        raise ValueError(msg)
-    plain = torch._C._disabled_torch_function_impl  # of parameters
-    if kind is not torch.Tensor and kind.__torch_function__ is not plain:
-        msg = (
-            f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
-            f"x.as_subclass(torch.Tensor)."
-        )
-        raise ValueError(msg)
 
 
 def _require_known(result: Any) -> None:

@@ -1,0 +1,148 @@
+"""Watch: what sees traced code's operators first, and refuses what can't be noted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental import proxy_tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
+
+_MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
+_RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
+_CHECKPOINT = str(Path(torch.__file__).parent / "utils" / "checkpoint.py")
+
+_PRINTS = (
+    "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
+)
+_READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
+_REFUSED = {
+    torch.Tensor.__repr__: _PRINTS,
+    torch.Tensor.__format__: _PRINTS,
+    torch.Tensor.numpy: _READS.format("NumPy"),
+    torch.Tensor.__array__: _READS.format("NumPy"),
+    torch.Tensor.__dlpack__: _READS.format("DLPack"),
+    torch.Tensor.tolist: _READS.format("tolist()"),
+    torch.Tensor.__deepcopy__: _READS.format("deepcopy"),
+    torch.Tensor.__reduce_ex__: _READS.format("pickle"),
+    torch.Tensor.data.__set__: (  # type: ignore[attr-defined]
+        "it assigns the `data` of a tensor, whose memory the graph knows. Under torch.no_grad(), "
+        "write x.copy_(new)."
+    ),
+}
+
+
+class Refusals(TorchFunctionMode):
+    """Refuses what would read or change tensors without an operator that could be noted."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _REFUSED:
+            raise ValueError(_REFUSED[func])
+        return func(*args, **(kwargs or {}))
+
+
+class Watch(TorchDispatchMode):
+    """Sees each operator first: refuses some, and shows tensors without memory for all others.
+
+    Attributes:
+        found: Tensors that the code found by itself, as a module's parameters, by node.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
+        self.found: dict[torch.fx.Node, torch.Tensor] = {}
+        self._mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        self._versions: list[tuple[torch.Tensor, int]] = []
+        self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        _require_traceable(func, args)
+        if func in self._mode.lift_fns:
+            return func(*args, **(kwargs or {}))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def shown(self, tensor: torch.Tensor) -> torch.Tensor:
+        """One without memory in a tensor's place: torch computes at once with others alone."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        require_memory(tensor)
+        if id(tensor) not in self._shown:
+            with _disable_current_modes():
+                alike = self._mode.from_tensor(tensor.detach())
+                node = self.tracer.create_arg(tensor)
+                proxy = torch.fx.Proxy(node, self.tracer)
+                proxy_tensor.track_tensor_tree(alike, proxy, constant=None, tracer=self.tracer)
+            self.found[node] = tensor
+            if not tensor.is_inference():
+                self._versions.append((tensor, tensor._version))
+            self._shown[id(tensor)] = tensor, alike
+        return self._shown[id(tensor)][1]
+
+    def restore_versions(self) -> None:
+        """Take back that torch has counted changes of tensors, which there were none of."""
+        changed = {
+            tensor: version for tensor, version in self._versions if tensor._version != version
+        }
+        if changed:
+            torch._C._autograd._unsafe_set_version_counter(tuple(changed), tuple(changed.values()))
+
+
+def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuse operators whose effect can't be noted."""
+    if isinstance(func, torch._ops.HigherOrderOperator):
+        msg = f"it calls {func}, which holds code of its own. Call that code directly."
+        raise ValueError(msg)
+    name = func._schema.name
+    moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
+    if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
+        name = name.partition("::")[2]
+        msg = f"it calls {name}, which gives a tensor other memory or shape. Make a new one."
+        raise ValueError(msg)
+    if torch.Tag.nondeterministic_seeded in func.tags and _recomputes():
+        msg = (
+            "it draws random numbers anew in backward, which torch.utils.checkpoint is to repeat. "
+            "Leave the checkpoint out, as a graph keeps results anyway."
+        )
+        raise ValueError(msg)
+
+
+def _recomputes() -> bool:
+    """Whether `torch.utils.checkpoint` is repeating a forward pass, in backward."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == _CHECKPOINT and frame.f_code.co_name in _RECOMPUTES:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def require_memory(tensor: torch.Tensor) -> None:
+    """Refuse tensors that stand for others, or have functions of their own."""
+    kind = type(tensor)
+    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
+        raise ValueError(msg)
+    plain = torch._C._disabled_torch_function_impl  # of parameters
+    if kind is not torch.Tensor and kind.__torch_function__ is not plain:
+        msg = (
+            f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
+            f"x.as_subclass(torch.Tensor)."
+        )
+        raise ValueError(msg)
