@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from autopar import TaskGraph
 from autopar.graph import capture
 
 
@@ -28,6 +29,17 @@ def mended(monkeypatch):
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 7))
     monkeypatch.setattr(capture, "_mend", lambda *args: found.append(args))
     return found
+
+
+def test_what_is_no_task_is_refused_by_name():
+    task = TaskGraph().add(torch.ones, 2, name="ones")
+    captured = capture.Captured(None, (), ["value"], [], 1)
+    assert captured[{"a": [task, 3]}] == {"a": ["value", 3]}
+    for wrong in ("ones", 0):
+        with pytest.raises(KeyError, match=f"{wrong!r} is no task; expected what graph.add"):
+            captured[wrong]
+    with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
+        captured[{task}]
 
 
 def test_a_capture_that_ends_well_needs_no_mending(mended):

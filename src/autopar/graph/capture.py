@@ -15,6 +15,7 @@ from autopar.device import new_stream
 from autopar.effects.state import State
 from autopar.effects.task import Task
 from autopar.graph.node import Node
+from autopar.graph.run import require_tasks
 from autopar.graph.schedule import Job, Resource, Schedule, schedule
 from autopar.lanes.handle import use_on_current_streams
 from autopar.timing.measurement import Measurement
@@ -76,7 +77,11 @@ class Captured:
         """The result of a task, or of tasks in nested containers.
 
         It lies in memory that the next replay writes to again: clone it to keep it.
+
+        Raises:
+            KeyError: It is no task, or lies where it can't be replaced.
         """
+        require_tasks(task)
         value = pytree.tree_map_only(Task, lambda each: self._results[each.number], task)
         use_on_current_streams(value)
         return value
