@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from autopar.device import new_stream
-from autopar.effects.state import State
 from autopar.effects.task import Task
 from autopar.graph.node import Node
 from autopar.graph.run import require_tasks
 from autopar.graph.schedule import Job, Resource, Schedule, schedule
+from autopar.graph.unchanged import unchanged
 from autopar.lanes.handle import use_on_current_streams
 from autopar.timing.measurement import Measurement
 
@@ -24,7 +23,6 @@ BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues b
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
 _ROUNDS = 15
 _WARM_UPS = 2
-_SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are copied
 
 
 class Captured:
@@ -293,57 +291,6 @@ def _issue(
     for each in forked:
         stream.wait_stream(each)
     return results
-
-
-@contextmanager
-def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
-    """Give tensors that tasks write, and random numbers, back: trials are no runs.
-
-    Yields:
-        Generators of the GPU's random numbers that tasks use, beside the default one.
-    """
-    gpu = nodes[0].device
-    found = State((node.name, (node.fn, node.leaves)) for node in nodes)
-    whole = [each for _, each in found.tensors if not is_lazy(each)]
-    listed = {id(each): each for each in whole if each.device == gpu or _is_small(each)}
-    tensors = [(each, each.detach().clone()) for each in listed.values()]
-    defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
-    states = [(each, each.get_state()) for each in [*defaults, *found.generators]]
-    try:
-        yield [each for each in found.generators if each.device == gpu]
-    except BaseException as error:
-        try:
-            _give_back(gpu, tensors, states)
-        except Exception as later:
-            error.add_note(f"after that, tensors could not be given their values back: {later}")
-        raise
-    _give_back(gpu, tensors, states)
-
-
-def _give_back(
-    gpu: torch.device,
-    tensors: Iterable[tuple[torch.Tensor, torch.Tensor]],
-    states: Iterable[tuple[torch.Generator, torch.Tensor]],
-) -> None:
-    torch.cuda.synchronize(gpu)
-    for generator, state in states:
-        generator.set_state(state)
-    for tensor, before in tensors:
-        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            if not _equal(tensor.detach(), before):
-                tensor.copy_(before)
-    torch.cuda.synchronize(gpu)
-
-
-def _is_small(tensor: torch.Tensor) -> bool:
-    return tensor.numel() * tensor.itemsize <= _SMALL_BYTES
-
-
-def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    try:
-        return torch.equal(tensor, other)
-    except (RuntimeError, NotImplementedError):  # some layouts and dtypes can't be compared
-        return False
 
 
 def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:

@@ -32,7 +32,7 @@ from autopar.effects.observer import gradients, random_numbers
 from autopar.effects.operators import returns_fresh
 from autopar.effects.reach import Reach
 from autopar.effects.task import Task
-from autopar.graph.capture import Captured, captured, gpu_of, unchanged
+from autopar.graph.capture import Captured, captured, gpu_of
 from autopar.graph.guard import Guard, Known
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result, ancestors, resource_of
@@ -40,6 +40,7 @@ from autopar.graph.plan import Plan
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
+from autopar.graph.unchanged import unchanged
 from autopar.lanes.lane import require_text
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either

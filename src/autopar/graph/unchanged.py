@@ -1,0 +1,65 @@
+"""Unchanged: what trials of tasks have to give back: tensors' values, and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from autopar.effects.state import State
+from autopar.graph.node import Node
+
+_SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are copied
+
+
+@contextmanager
+def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
+    """Give tensors that tasks write, and random numbers, back: trials are no runs.
+
+    Yields:
+        Generators of the GPU's random numbers that tasks use, beside the default one.
+    """
+    gpu = nodes[0].device
+    found = State((node.name, (node.fn, node.leaves)) for node in nodes)
+    whole = [each for _, each in found.tensors if not is_lazy(each)]
+    listed = {id(each): each for each in whole if each.device == gpu or _is_small(each)}
+    tensors = [(each, each.detach().clone()) for each in listed.values()]
+    defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
+    states = [(each, each.get_state()) for each in [*defaults, *found.generators]]
+    try:
+        yield [each for each in found.generators if each.device == gpu]
+    except BaseException as error:
+        try:
+            _give_back(gpu, tensors, states)
+        except Exception as later:
+            error.add_note(f"after that, tensors could not be given their values back: {later}")
+        raise
+    _give_back(gpu, tensors, states)
+
+
+def _give_back(
+    gpu: torch.device,
+    tensors: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    states: Iterable[tuple[torch.Generator, torch.Tensor]],
+) -> None:
+    torch.cuda.synchronize(gpu)
+    for generator, state in states:
+        generator.set_state(state)
+    for tensor, before in tensors:
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            if not _equal(tensor.detach(), before):
+                tensor.copy_(before)
+    torch.cuda.synchronize(gpu)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.itemsize <= _SMALL_BYTES
+
+
+def _equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    try:
+        return torch.equal(tensor, other)
+    except (RuntimeError, NotImplementedError):  # some layouts and dtypes can't be compared
+        return False
