@@ -18,11 +18,11 @@ import torch
 
 from autopar.device import synchronize
 from autopar.effects.reach import memory_in
-from autopar.graph.guard import Comparison, versions_of
 from autopar.graph.learning import Learning
 from autopar.graph.node import Node
 from autopar.graph.plan import Plan
 from autopar.graph.schedule import Entry
+from autopar.graph.versions import Comparison, versions_of
 from autopar.lanes.handle import Awaited, Handle, awaited, cuda_tensors
 from autopar.lanes.lane import Lane
 from autopar.lanes.outcome import note

@@ -12,8 +12,9 @@ from autopar.effects.memory import keys_of, ranges_of
 from autopar.effects.observer import Seen
 from autopar.effects.reach import BY_ANY_NAME, Reach, memory_in
 from autopar.effects.slots import Came, Slot, Slots
-from autopar.graph.guard import Guard, versions_of
+from autopar.graph.guard import Guard
 from autopar.graph.node import Node, Result, ancestors
+from autopar.graph.versions import versions_of
 
 
 class Learning:
