@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from autopar.effects.kinds import Notes, held, look_at
+from autopar.effects.memory import MEMORY
 
 _MOST = 200_000  # things to look at: who reaches more, reaches a whole program
 # Names in code that may use attributes by names that it does not have.
@@ -81,7 +82,10 @@ def memory_in(*values: object) -> Iterator[Any]:
 
     This is what a task hands on with its result, whatever the code names that uses it.
     """
-    yield from Reach(*values, most=math.inf).memory
+    if all(issubclass(type(value), MEMORY) for value in values):  # as most results are
+        yield from values
+    else:
+        yield from Reach(*values, most=math.inf).memory
 
 
 def _generators() -> Iterator[Any]:
