@@ -54,14 +54,14 @@ class Handle(Generic[T]):
         device: torch.device,
         kind: str,
         *,
-        waits_for: Callable[[], int | Awaited | None] = lambda: None,  # see `Awaited`
+        waits_for: Callable[[], Any] = lambda: None,  # what `Awaited` gives
         urge: Callable[[], None] = lambda: None,  # do what the waiting thread can do for it
     ) -> None:
         self.name = name
         self.lane = lane
         self.device = device
         self.kind = kind
-        self.waits_for = waits_for
+        self.waits_for: Callable[[], int | Awaited | None] = waits_for
         self._urge = urge
         self.blocked_by: Handle[Any] | None = None  # a failed task that kept this from running
         self.unseen_in: dict[Handle[Any], None] = {}  # where it is kept until its error was seen
