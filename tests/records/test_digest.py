@@ -4,10 +4,7 @@ import functools
 import importlib.util
 import itertools
 import linecache
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -229,30 +226,6 @@ def test_a_cell_that_was_changed_and_run_again_counts_as_it_is_now():
     assert other == digest_of(changed("SCALE = 2.0", "SCALE = 3.0"))
     namespace["In"].append("SCALE = 2.0")
     assert code_digest(namespace["experiment"], _PARAMETERS) == digest_of()
-
-
-_PLAIN = """
-import re, sys
-from pathlib import Path
-from IPython.core.interactiveshell import InteractiveShell
-from autopar.records.digest import code_digest
-
-shell = InteractiveShell.instance()
-for cell in ["%pwd", *re.split(r"\\n\\n(?=\\S)", Path(sys.argv[1]).read_text())]:
-    shell.run_cell(cell, silent=True).raise_error()
-assert not any(shell.user_ns["In"])
-print(code_digest(shell.user_ns["experiment"], {parameters!r}))
-"""
-
-
-def test_cells_that_are_in_no_history_count_all_the_same(tmp_path):
-    """As `ipython page.ipynb` runs them."""
-    script = tmp_path / "page.py"
-    script.write_text(_SCRIPT, encoding="utf-8")
-    command = [sys.executable, "-c", _PLAIN.format(parameters=_PARAMETERS), str(script)]
-    environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(_PACKAGE.parent)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.stdout.split()[-1:] == [digest_of()], done.stderr
 
 
 def test_a_wrapped_experiment_is_the_one_inside(tmp_path):
