@@ -6,31 +6,11 @@ import dataclasses
 import traceback
 
 import pytest
+from lane_forms import caught, fail, forms_run_in_time
 
 from autopar import TaskGraph, cpu_lane, timeline_of_handles
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
-
-
-@pytest.fixture(autouse=True)
-def _in_time(request, in_time):
-    """No form hangs: each is run in a thread that is given up after some seconds."""
-    form = request.function
-    request.node.obj = lambda **given: in_time(lambda: form(**given), timeout_s=30)
-
-
-def fail(text="on purpose"):
-    raise ValueError(text)
-
-
-def caught(fn):
-    try:
-        fn()
-    except BaseException as error:
-        return error
-    finally:
-        del fn  # this frame is in the traceback, and must not hold the handle
-    return None
+pytestmark = pytest.mark.usefixtures(forms_run_in_time.__name__, "threads_gone")
 
 
 # -- errors: each arrives, once, as it was --------------------------------------------------------
