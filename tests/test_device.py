@@ -14,9 +14,7 @@ def waited(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
     monkeypatch.setattr(torch.cuda, "synchronize", log.append)
-    monkeypatch.setattr(
-        torch._C, "_cuda_hasPrimaryContext", lambda index: index != 1, raising=False
-    )
+    monkeypatch.setattr("autopar.device.has_context", lambda index: index != 1)
     return log
 
 

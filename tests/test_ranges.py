@@ -34,7 +34,7 @@ class FakeNvtx:
 @pytest.fixture
 def nvtx(monkeypatch):
     fake = FakeNvtx()
-    monkeypatch.setattr(_ROOM, "_nvtx", fake)
+    monkeypatch.setattr(_ROOM, "nvtx", fake)
     return fake
 
 
@@ -181,7 +181,7 @@ def test_a_range_that_outlives_the_profiler(nvtx):
 
 
 def test_without_nvtx_in_the_build(monkeypatch):
-    monkeypatch.setattr(_ROOM, "_nvtx", None)
+    monkeypatch.setattr(_ROOM, "nvtx", None)
     with annotate("plain"):
         pass
 

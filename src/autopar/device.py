@@ -9,6 +9,8 @@ import weakref
 
 import torch
 
+from autopar.torch_private import empty_host_cache, has_context
+
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
 _free_streams: dict[tuple[int, int], list[_Address]] = {}
 _addresses: dict[int, _Address] = {}
@@ -94,15 +96,13 @@ def used_gpus() -> list[torch.device]:
     """
     if not torch.cuda.is_initialized():
         return []
-    used = torch._C._cuda_hasPrimaryContext  # type: ignore[attr-defined]
-    return [gpu(i) for i in range(num_gpus()) if used(i)]
+    return [gpu(i) for i in range(num_gpus()) if has_context(i)]
 
 
 def empty_pinned_pool() -> None:
     """Give back the pinned memory that torch keeps for reuse, so that the next use pays again."""
     if torch.cuda.is_initialized():
-        free = getattr(torch.accelerator, "empty_host_cache", None)
-        (free or torch._C._host_emptyCache)()  # public only in newer versions of torch
+        empty_host_cache()
 
 
 def empty_heap() -> None:

@@ -9,10 +9,7 @@ from typing import ParamSpec, TypeVar
 
 from torch.autograd import profiler
 
-try:
-    from torch._C import _nvtx  # only builds with CUDA have it
-except ImportError:
-    _nvtx = None  # type: ignore[assignment]
+from autopar.torch_private import nvtx
 
 _NOBODY_COUNTS = -2  # NVTX's answer to a push without a tool
 
@@ -27,10 +24,10 @@ def tools_listen() -> bool:
 
 @functools.cache
 def _nvtx_tool_is_there() -> bool:
-    if _nvtx is None:
+    if nvtx is None:
         return False
-    depth = _nvtx.rangePushA("")
-    _nvtx.rangePop()
+    depth = nvtx.rangePushA("")
+    nvtx.rangePop()
     return bool(depth != _NOBODY_COUNTS)
 
 
@@ -72,8 +69,8 @@ class annotate:
             self._records = [*(self._records or ()), record]
         elif self._records:
             self._records.append(None)  # entered again, after a profiler that has stopped
-        if _nvtx is not None:
-            _nvtx.rangePushA(self.name)
+        if nvtx is not None:
+            nvtx.rangePushA(self.name)
 
     def __exit__(
         self,
@@ -81,8 +78,8 @@ class annotate:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if _nvtx is not None:
-            _nvtx.rangePop()
+        if nvtx is not None:
+            nvtx.rangePop()
         if self._records:
             record = self._records.pop()
             if record is not None:

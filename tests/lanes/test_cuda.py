@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 import pytest
 import torch
 
-from autopar import cpu_lane, cuda_lane
+from autopar import cpu_lane, cuda_lane, torch_private
 from autopar.lanes.clock import DeviceClock
 
 pytestmark = pytest.mark.usefixtures("threads_gone", "_streams")
@@ -62,8 +62,8 @@ def current():
 def _streams(monkeypatch, current):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # keeps real GPUs out of it
-    exchange = "_cuda_maybeExchangeDevice"  # which a build for CPUs lacks
-    monkeypatch.setattr(torch._C, exchange, lambda device: device, raising=False)
+    # A build for CPUs lacks it.
+    monkeypatch.setattr(torch_private, "exchange_gpu", lambda device: device)
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     here = threading.local()

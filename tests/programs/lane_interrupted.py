@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import torch
 
 import autopar
+from autopar import torch_private
 from autopar.lanes import cuda as stream
-from autopar.lanes import modes
 
 _PACKAGE = str(Path(autopar.__file__).parent)
 
@@ -51,8 +51,7 @@ def make_up_a_gpu():
     torch.cuda.current_stream = lambda device=None: Stream()
     torch.cuda.stream = contextlib.nullcontext
     stream.device_clock = lambda device, max_age_s=0: SimpleNamespace()
-    exchange = {"_cuda_maybeExchangeDevice": lambda index: index}
-    modes._C = SimpleNamespace(**{**vars(torch._C), **exchange})
+    torch_private.exchange_gpu = lambda index: index
 
 
 def new_lane(kind):

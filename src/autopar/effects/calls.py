@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.chance import chance_of, is_switched_off
 from autopar.effects.memory import MEMORY, is_array
@@ -31,6 +30,7 @@ from autopar.effects.operators import (
     written_arguments,
 )
 from autopar.effects.task import Task
+from autopar.torch_private import ScriptMethod, pytree
 
 _NAMING = {"autopar", "functools", "operator", "torch"}  # whose objects may have names
 
@@ -176,7 +176,7 @@ def _fault(
             "is to change an attribute, which others would read in any order; expected a tensor "
             "that is written. Use copy_, or return the value"
         )
-    if type(fn) is torch._C.ScriptMethod:
+    if type(fn) is ScriptMethod:
         return (
             "is a method of a TorchScript module, which does not tell whose it is; expected a "
             "module or a function. Pass a function that calls it"

@@ -23,10 +23,10 @@ from autopar.effects.operators import (
     chance_of_operator,
     is_off_by_default,
 )
+from autopar.torch_private import STATIC_FUNCTIONS, TENSOR_METHODS, OpOverload, OpOverloadPacket
 
 _SAMPLES = {"sample", "rsample", "sample_n"}  # of torch.distributions
-_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}
-_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+_OPERATORS = (OpOverload, OpOverloadPacket)
 
 
 def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
     if type(fn) is types.FunctionType:
         return _of_function(fn)
     if type(fn) in _OPERATORS:
-        overload = type(fn) is torch._ops.OpOverload
+        overload = type(fn) is OpOverload
         name = fn._schema.name if overload else fn._qualified_op_name
     else:
         name = f"aten::{fn.__name__}"
@@ -69,13 +69,15 @@ def is_torchs(fn: Any) -> bool:
     if type(owner) is types.ModuleType:
         return owner.__name__.partition(".")[0] == "torch"
     if owner is None:  # a static method of a class in C
-        return hasattr(torch._C._VariableFunctions, fn.__name__)
+        return hasattr(STATIC_FUNCTIONS, fn.__name__)
     return torch.Tensor in type.__dict__["__mro__"].__get__(type(owner))
 
 
 def method_draws(name: str) -> bool:
     """Whether a name is that of a method of tensors or distributions that draws random numbers."""
-    return name in _SAMPLES or (name in _METHODS and chance_of_operator(f"aten::{name}") == ALWAYS)
+    return name in _SAMPLES or (
+        name in TENSOR_METHODS and chance_of_operator(f"aten::{name}") == ALWAYS
+    )
 
 
 def is_switched_off(values: Mapping[str, Any]) -> bool:

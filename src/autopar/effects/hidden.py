@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.memory import is_array
 from autopar.effects.objects import attributes_of
 from autopar.effects.reach import Reach
 from autopar.effects.task import Task
+from autopar.torch_private import pytree
 
 # What nothing is hidden in, so that most leaves cost no more than a look at their type.
 _OPEN = {type(None), bool, int, float, complex, str, bytes, range, type}

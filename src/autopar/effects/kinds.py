@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.chance import chance_of, is_switched_off, is_torchs, method_draws
 from autopar.effects.loads import (
@@ -36,6 +35,15 @@ from autopar.effects.memory import MEMORY
 from autopar.effects.objects import attributes_of, home, is_own, mro, namespace
 from autopar.effects.operators import ALWAYS, NEVER, SWITCHED
 from autopar.effects.task import Task
+from autopar.torch_private import (
+    OpOverload,
+    OpOverloadPacket,
+    ScriptMethod,
+    ScriptModule,
+    inline,
+    parse_schema,
+    pytree,
+)
 
 # Methods that are not called of what is there already.
 _MADE = {"__init__", "__new__", "__init_subclass__", "__post_init__"}
@@ -271,14 +279,14 @@ def _assigns(each: Any) -> bool:
     """Whether a TorchScript module binds its attributes anew, or changes lists in them."""
     for name in each._c._method_names():
         code = each._c._get_method(name).graph.copy()
-        torch._C._jit_pass_inline(code)
+        inline(code)
         if code.findAllNodes("prim::SetAttr", True):
             return True
         held = [get.output() for get in code.findAllNodes("prim::GetAttr", True)]
         lists = (each for each in held if each.type().kind() in ("ListType", "DictType"))
         for use in (use for each in lists for use in each.uses()):
             schema = use.user.schema()
-            info = schema.startswith("aten::") and torch._C.parse_schema(schema)
+            info = schema.startswith("aten::") and parse_schema(schema)
             if info and (alias := info.arguments[use.offset].alias_info) and alias.is_write:
                 return True
     return False
@@ -288,7 +296,7 @@ def _assigns(each: Any) -> bool:
 _BY_TYPE: dict[Any, Look] = {
     **dict.fromkeys((str, bytes, int, float, complex, bool, type(None), type(...))),
     **dict.fromkeys((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)),
-    **dict.fromkeys((types.CodeType, torch._C.ScriptModule)),
+    **dict.fromkeys((types.CodeType, ScriptModule)),
     **dict.fromkeys(_ROUTINES, _routine),
     **dict.fromkeys((types.FrameType, weakref.ProxyType, weakref.CallableProxyType), _unknown),
     **dict.fromkeys((operator.attrgetter, operator.methodcaller), _getter),
@@ -300,10 +308,10 @@ _BY_TYPE: dict[Any, Look] = {
 }
 _BY_BASE: dict[Any, Look] = {
     **dict.fromkeys(MEMORY, _memory),
-    **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), _operator),
+    **dict.fromkeys((OpOverload, OpOverloadPacket), _operator),
     **dict.fromkeys((torch.Generator, random.Random), _state),
     torch.nn.Module: _nn_module,
-    torch._C.ScriptMethod: _unknown,
+    ScriptMethod: _unknown,
     Task: _task,
     type: _class,
     types.ModuleType: _module,

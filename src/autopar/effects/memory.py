@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from autopar.effects.access import ByteRange
+from autopar.torch_private import is_traceable_wrapper_subclass, pytree
 
 MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import extent_of, keys_of, memory_key, parts_of, ranges_of
 from autopar.effects.operators import draws, written_arguments
+from autopar.torch_private import TorchDispatchMode
 
 
 class Seen(NamedTuple):

@@ -9,6 +9,15 @@ from typing import Any
 
 import torch
 
+from autopar.torch_private import (
+    OPERATOR_HOMES,
+    OpOverload,
+    OpOverloadPacket,
+    has_kernel,
+    has_kernel_for,
+    schemas_for,
+)
+
 Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
 Places = tuple[tuple[int, str], ...]  # of arguments: where each is, and its name
@@ -20,8 +29,7 @@ SWITCHES = {"training", "train", "dropout", "dropout_p"}  # which tell an operat
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
-_C: Any = torch._C  # whose parts have no types
-_HOMES = (torch, torch.Tensor, _C._nn, _C._linalg, _C._fft, _C._special)
+_HOMES = (torch, torch.Tensor, *OPERATOR_HOMES)
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
 # These declare nothing, and may give their argument back, or a part of it.
@@ -33,9 +41,9 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     """The name of one of torch's operators and its declarations; nothing for other functions."""
     if str(type(fn).__module__).partition(".")[0] in ("torch", "autopar"):
         fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
-    if type(fn) is torch._ops.OpOverload:
+    if type(fn) is OpOverload:
         return fn._schema.name, (fn._schema,)
-    if type(fn) is torch._ops.OpOverloadPacket:
+    if type(fn) is OpOverloadPacket:
         return _of_packet(fn._qualified_op_name)
     if type(fn) not in ROUTINES or type(bound_to(fn)) not in (type(None), types.ModuleType):
         return "", ()
@@ -55,8 +63,8 @@ def _of_packet(name: str) -> tuple[str, Schemas]:
     """All declarations of one name, but for those with `out`, and those of TorchScript alone."""
     schemas = tuple(
         schema
-        for schema in _C._jit_get_schemas_for_operator(name)
-        if _C._dispatch_has_kernel(_dispatch_name(schema))
+        for schema in schemas_for(name)
+        if has_kernel(_dispatch_name(schema))
         and not any(argument.is_out for argument in schema.arguments)
     )
     return (name, schemas) if schemas else ("", ())
@@ -132,7 +140,7 @@ def _operator_returns_fresh(fn: Callable[..., Any]) -> bool:
         return False
     return (
         operator.startswith("aten::")
-        and not _C._dispatch_has_kernel_for_dispatch_key(  # it is made of others
+        and not has_kernel_for(  # it is made of others
             _dispatch_name(schemas[0]), "CompositeImplicitAutograd"
         )
         and any(schema.returns for schema in schemas)
@@ -142,7 +150,7 @@ def _operator_returns_fresh(fn: Callable[..., Any]) -> bool:
 
 def draws(operator: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
     """Whether a call of an operator draws random numbers."""
-    tags = operator.tags if isinstance(operator, torch._ops.OpOverload) else ()
+    tags = operator.tags if isinstance(operator, OpOverload) else ()
     random = torch.Tag.nondeterministic_seeded in tags
     return random and not is_still(operator._schema, args, kwargs)
 
@@ -159,7 +167,7 @@ def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
 @functools.cache
 def chance_of_operator(name: str) -> int:
     """Whether an operator draws random numbers, by its name, as in `aten::rand`."""
-    schemas = _C._jit_get_schemas_for_operator(name)
+    schemas = schemas_for(name)
     namespace, _, own_name = name.partition("::")
     packet = getattr(getattr(torch.ops, namespace), own_name, None) if schemas else None
     overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
@@ -171,7 +179,7 @@ def chance_of_operator(name: str) -> int:
 @functools.cache
 def is_off_by_default(name: str) -> bool:
     """Whether an operator has to be told to draw random numbers, as attention."""
-    switches = _switches(_C._jit_get_schemas_for_operator(name))
+    switches = _switches(schemas_for(name))
     return bool(switches) and all(
         switch.default_value is not None and not switch.default_value for switch in switches
     )

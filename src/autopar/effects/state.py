@@ -21,10 +21,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from autopar.effects.loads import LIBRARIES, is_library, loads_of
 from autopar.effects.objects import dict_of, slots_of
+from autopar.torch_private import FakeTensor
 
 _Items = dict[Any, Any]
 
@@ -34,7 +34,7 @@ _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items loo
 
 _SETTINGS = (
     ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    ("whether gradients are on", torch.is_grad_enabled, torch._C._set_grad_enabled),
+    ("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
 )
 
 NOTHING = object()  # where there is nothing

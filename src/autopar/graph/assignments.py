@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.state import NOTHING, Change, State, same
 from autopar.graph.watch import Watch
+from autopar.torch_private import pytree
 
 
 def reassigned(changes: Iterable[Change]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:

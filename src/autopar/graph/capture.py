@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.device import new_stream
 from autopar.effects.task import Task
@@ -18,6 +17,7 @@ from autopar.graph.schedule import Job, Resource, Schedule, schedule
 from autopar.graph.unchanged import unchanged
 from autopar.lanes.handle import use_on_current_streams
 from autopar.timing.measurement import Measurement
+from autopar.torch_private import clear_workspaces, end_allocating_to, pytree, release_pool
 
 BRANCHES = (2, 4, 8)  # as many streams are tried; a GPU has 8 hardware queues by default
 _GAIN = 0.01  # branches must gain this much over one chain, or else the chain is kept
@@ -183,7 +183,7 @@ def _capture(
     except BaseException as error:
         error.add_note(f"in task {begun[-1]!r}, which was tried before it was captured")
         raise
-    torch._C._cuda_clearCublasWorkspaces()  # the graph must have its own, as others may go
+    clear_workspaces()  # the graph must have its own, as others may go
     torch.cuda.empty_cache()
     cuda_graph, first = torch.cuda.CUDAGraph(), streams[order.entries[0].lane]
     try:
@@ -198,7 +198,7 @@ def _capture(
         )
         raise RuntimeError(msg) from error
     finally:
-        torch._C._cuda_clearCublasWorkspaces()  # nobody else is to work in the graph's
+        clear_workspaces()  # nobody else is to work in the graph's
     return Captured(cuda_graph, nodes, results, inputs, branches)
 
 
@@ -243,9 +243,9 @@ def _mend(
         return
     gpu = torch.device("cuda", torch.cuda.current_device())
     with suppress(RuntimeError):  # it may have ended this, depending on where it failed
-        torch._C._cuda_endAllocateToPool(gpu.index, pool)
+        end_allocating_to(gpu.index, pool)
     with suppress(RuntimeError):
-        torch._C._cuda_releasePool(gpu.index, pool)
+        release_pool(gpu.index, pool)
     number, good = torch.zeros(1, device=gpu), torch.cuda.CUDAGraph()
     for each in generators:
         good.register_generator_state(each)

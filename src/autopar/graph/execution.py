@@ -27,6 +27,7 @@ from autopar.lanes.handle import Awaited, Handle, awaited, cuda_tensors
 from autopar.lanes.lane import Lane
 from autopar.lanes.outcome import note
 from autopar.ranges import annotate, tools_listen
+from autopar.torch_private import spin
 
 _LOOK_S = 0.1  # between two looks whether a wait can end
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
@@ -239,7 +240,7 @@ class Execution:
         with torch.cuda.device(node.gpus[0]):
             stream = torch.cuda.current_stream()
             if self._alone:
-                torch.cuda._sleep(_LAUNCHING_CYCLES)
+                spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
             self.results[number] = self._call(node)
             end: Moment = _mark(stream)

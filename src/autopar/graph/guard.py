@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import is_whole, keys_of, memory_key, ranges_of
@@ -20,6 +19,7 @@ from autopar.effects.reach import memory_in
 from autopar.graph.hazards import Hazards, result_of
 from autopar.graph.node import Node, Result
 from autopar.graph.versions import Comparison, Noted
+from autopar.torch_private import pytree
 
 
 class Known:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.memory import MEMORY
 from autopar.effects.reach import memory_in
+from autopar.torch_private import pytree
 
 
 class Result(NamedTuple):

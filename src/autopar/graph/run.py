@@ -6,7 +6,6 @@ import threading
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.effects.hidden import hidden_tasks
 from autopar.effects.task import Task
@@ -17,6 +16,7 @@ from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
+from autopar.torch_private import pytree
 
 
 class Run:

@@ -20,7 +20,6 @@ from dataclasses import replace
 from typing import Any, Self
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.device import cpu, present, try_all_gpus
 from autopar.effects.access import ByteRange
@@ -42,6 +41,7 @@ from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
 from autopar.graph.unchanged import unchanged
 from autopar.lanes.lane import require_text
+from autopar.torch_private import pytree
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4

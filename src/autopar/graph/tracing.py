@@ -20,26 +20,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    is_traceable_wrapper_subclass,
-)
 
 from autopar.effects.state import State, tensors_in
 from autopar.graph.assignments import copied_back, reassigned
 from autopar.graph.watch import Refusals, Watch, require_memory
+from autopar.torch_private import (
+    AUTOCAST,
+    ExcludeDispatchKeyGuard,
+    FakeTensor,
+    OpOverload,
+    autocast_is_on,
+    disable_current_modes,
+    has_kernel_for,
+    is_traceable_wrapper_subclass,
+    pytree,
+    to_copy,
+)
 
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
-    torch._C.DispatchKey.AutocastCUDA
-)
 
 
 class Call(NamedTuple):
@@ -133,7 +135,7 @@ class _Attempt:
         args, kwargs = pytree.tree_unflatten(given, self._spec)
         named = [(f"args[{i}]", each) for i, each in enumerate(args)]
         roots = [(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()]
-        with _disable_current_modes():
+        with disable_current_modes():
             before = State(roots)
             _require_whole(before)
         self._watch = Watch()
@@ -141,10 +143,10 @@ class _Attempt:
             try:
                 with Refusals():
                     results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
-                with _disable_current_modes():
+                with disable_current_modes():
                     changed = reassigned(before.changes())
             finally:
-                with _disable_current_modes():
+                with disable_current_modes():
                     before.restore()
                     self._watch.restore_versions()
             results = copied_back(changed, before, results, self._watch)
@@ -275,7 +277,7 @@ def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
     """Whether a call copies a tensor to another device, and changes nothing else."""
-    if node.target is not torch.ops.aten._to_copy.default:
+    if node.target is not to_copy:
         return False
     source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
     (result,) = results
@@ -289,8 +291,8 @@ def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
 
 def _as_traced(called: Callable[..., Any]) -> Callable[..., Any]:
     """An operator that the autocast of a run does not change."""
-    kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    if isinstance(called, torch._ops.OpOverload) and any(
+    kernel = has_kernel_for
+    if isinstance(called, OpOverload) and any(
         kernel(called.name(), key) for key in ("AutocastCPU", "AutocastCUDA")
     ):
         return _WithoutAutocast(called)
@@ -302,13 +304,13 @@ class _WithoutAutocast:
 
     __slots__ = ("__name__", "_opoverload")  # as torch.library names what it wraps
 
-    def __init__(self, called: torch._ops.OpOverload) -> None:
+    def __init__(self, called: OpOverload) -> None:
         self._opoverload, self.__name__ = called, called.__name__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch._C._is_any_autocast_enabled():
+        if not autocast_is_on():
             return self._opoverload(*args, **kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(_AUTOCAST):
+        with ExcludeDispatchKeyGuard(AUTOCAST):
             return self._opoverload(*args, **kwargs)
 
 

@@ -7,14 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import (
+
+from autopar.torch_private import (
+    FAKE,
+    FakeTensor,
+    HigherOrderOperator,
     TorchDispatchMode,
-    _disable_current_modes,
+    disable_current_modes,
+    get_dispatch_mode,
     is_traceable_wrapper_subclass,
+    plain_functions,
+    pytree,
+    set_versions,
 )
 
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
@@ -65,7 +71,7 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
-        self._mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+        self._mode = get_dispatch_mode(FAKE)
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -84,7 +90,7 @@ class Watch(TorchDispatchMode):
             return tensor
         require_memory(tensor)
         if id(tensor) not in self._shown:
-            with _disable_current_modes():
+            with disable_current_modes():
                 alike = self._mode.from_tensor(tensor.detach())
                 node = self.tracer.create_arg(tensor)
                 proxy = torch.fx.Proxy(node, self.tracer)
@@ -101,12 +107,12 @@ class Watch(TorchDispatchMode):
             tensor: version for tensor, version in self._versions if tensor._version != version
         }
         if changed:
-            torch._C._autograd._unsafe_set_version_counter(tuple(changed), tuple(changed.values()))
+            set_versions(tuple(changed), tuple(changed.values()))
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
     """Refuse operators whose effect can't be noted."""
-    if isinstance(func, torch._ops.HigherOrderOperator):
+    if isinstance(func, HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
         raise ValueError(msg)
     name = func._schema.name
@@ -139,8 +145,7 @@ def require_memory(tensor: torch.Tensor) -> None:
     if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
         raise ValueError(msg)
-    plain = torch._C._disabled_torch_function_impl  # of parameters
-    if kind is not torch.Tensor and kind.__torch_function__ is not plain:
+    if kind is not torch.Tensor and kind.__torch_function__ is not plain_functions:
         msg = (
             f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
             f"x.as_subclass(torch.Tensor)."

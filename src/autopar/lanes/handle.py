@@ -9,11 +9,11 @@ from concurrent.futures import CancelledError
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.lanes.clock import DeviceClock
 from autopar.lanes.outcome import Outcome
 from autopar.timeline.span import Span, Timeline
+from autopar.torch_private import pytree
 
 T = TypeVar("T")
 

@@ -15,19 +15,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import overrides
-from torch.utils import _python_dispatch
+
+from autopar import torch_private as private
 
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 
-# Much of this has no public name. Each is looked up once, as all are asked for with every task.
-_C: Any = torch._C
+# Each is looked up once, as all are asked for with every task.
 _grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
-_autocast_on, _cuda_is_used = _C._is_any_autocast_enabled, torch.cuda.is_initialized
-_function_modes, _dispatch_modes = _C._len_torch_function_stack, _C._len_torch_dispatch_stack
-_last_hooks = _C._autograd._top_saved_tensors_default_hooks
-_transform = _C._functorch.peek_interpreter_stack
+_autocast_on, _cuda_is_used = private.autocast_is_on, torch.cuda.is_initialized
+_function_modes, _dispatch_modes = private.function_mode_count, private.dispatch_mode_count
+_last_hooks = private.last_hooks
 
 _AUTOCAST_KINDS = ("cpu", "cuda")  # of devices
 
@@ -62,7 +60,7 @@ class Modes(NamedTuple):
         guard = None
         try:
             if self.inference != now.inference:
-                guard = _C._InferenceMode(self.inference)
+                guard = private.InferenceMode(self.inference)
                 guard.__enter__()
                 now = _modes()  # it switches grad mode, too
             self._switch_from(now)
@@ -78,24 +76,24 @@ class Modes(NamedTuple):
             return
         if self.functions != now.functions:  # first and last: they would see what is done between
             while _function_modes():
-                overrides._pop_mode()
+                private.pop_function_mode()
         if self.dispatches != now.dispatches:
             while _dispatch_modes():
-                _python_dispatch._pop_mode()
+                private.pop_dispatch_mode()
             for mode in self.dispatches:
-                _python_dispatch._push_mode(mode)
+                private.push_dispatch_mode(mode)
         if self.hooks != now.hooks:
             _pop_hooks()
             _push_hooks(self.hooks)
         if self.autocast != now.autocast:
             _switch_autocast(self.autocast or _AUTOCAST_OFF)
         if self.gpu is not None and self.gpu != now.gpu:
-            _C._cuda_maybeExchangeDevice(self.gpu)
+            private.exchange_gpu(self.gpu)
         if self.grad != now.grad:
-            _C._set_grad_enabled(self.grad)
+            private.set_grad_enabled(self.grad)
         if self.functions != now.functions:
             for mode in self.functions:
-                overrides._push_mode(mode)
+                private.push_function_mode(mode)
 
 
 def caller_modes() -> Modes:
@@ -107,7 +105,7 @@ def caller_modes() -> Modes:
     Raises:
         RuntimeError: The caller is inside `torch.func.vmap`, `grad` or another transform.
     """
-    if _transform() is not None:
+    if private.transform() is not None:
         msg = (
             "a task was given away inside a transform of torch.func, such as vmap or grad, which "
             "other threads know nothing of; expected it outside. Transform the task's function."
@@ -121,41 +119,41 @@ def caller_modes() -> Modes:
 
 def _modes() -> Modes:
     """What holds in the calling thread."""
-    gpu = _C._cuda_getDevice() if _cuda_is_used() else None
+    gpu = private.current_gpu() if _cuda_is_used() else None
     modes = Modes(_grad_on(), _inference_on(), gpu)
     if not (_autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)):
         return modes
     _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
     return modes._replace(
         autocast=_autocast() if _autocast_on() else None,
-        functions=tuple(overrides._get_current_function_mode_stack()),
-        dispatches=tuple(_python_dispatch._get_current_dispatch_mode_stack()),
+        functions=tuple(private.function_modes()),
+        dispatches=tuple(private.dispatch_modes()),
         hooks=hooks,
     )
 
 
 def _autocast() -> Autocast:
-    on = tuple(_C.is_autocast_enabled(kind) for kind in _AUTOCAST_KINDS)
-    dtypes = tuple(_C.get_autocast_dtype(kind) for kind in _AUTOCAST_KINDS)
-    return Autocast(on, dtypes, _C.is_autocast_cache_enabled())
+    on = tuple(torch.is_autocast_enabled(kind) for kind in _AUTOCAST_KINDS)
+    dtypes = tuple(torch.get_autocast_dtype(kind) for kind in _AUTOCAST_KINDS)
+    return Autocast(on, dtypes, torch.is_autocast_cache_enabled())
 
 
 def _switch_autocast(wanted: Autocast) -> None:
     for kind, on, dtype in zip(_AUTOCAST_KINDS, wanted.on, wanted.dtypes, strict=True):
-        _C.set_autocast_enabled(kind, on)
-        _C.set_autocast_dtype(kind, dtype)
-    _C.set_autocast_cache_enabled(wanted.caches)
-    _C.clear_autocast_cache()  # as at the end of every `with torch.autocast`: weights change
+        torch.set_autocast_enabled(kind, on)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(wanted.caches)
+    torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`: weights change
 
 
 def _pop_hooks() -> Hooks:
     hooks = []
     while last := _last_hooks(True):
         hooks.append(last)
-        _C._autograd._pop_saved_tensors_default_hooks()
+        private.pop_hooks()
     return tuple(reversed(hooks))
 
 
 def _push_hooks(hooks: Hooks) -> None:
     for pair in hooks:
-        _C._autograd._push_saved_tensors_default_hooks(*pair)
+        private.push_hooks(*pair)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
-from torch.utils import _pytree as pytree
 
 from autopar.lanes.handle import Handle, cuda_tensors, use_on_current_streams
 from autopar.lanes.modes import caller_modes
 from autopar.ranges import annotate
+from autopar.torch_private import pytree
 
 T = TypeVar("T")
 

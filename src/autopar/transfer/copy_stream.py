@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from autopar.device import new_stream
 from autopar.lanes.clock import DeviceClock, device_clock
+from autopar.torch_private import current_stream_key
 
 
 class Waitable(Protocol):
@@ -159,7 +160,7 @@ class CudaCopyStream(CopyStream):
 
     @override
     def caller(self) -> torch.cuda.Stream:
-        key = torch._C._cuda_getCurrentStream(self.device.index)
+        key = current_stream_key(self.device.index)
         last = self._caller  # one read: another thread may change it meanwhile
         if last is None or last[0] != key:
             # Torch makes a new object each time, which takes longer than all the rest of this.

@@ -8,8 +8,9 @@ from typing import Self
 import torch
 from torch.autograd import forward_ad
 
+from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys, has_internal_overlap
+
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
-_NEGATIVE, _CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def check_no_overlap(tensor: torch.Tensor, name: str) -> None:
     Raises:
         ValueError: It is one.
     """
-    if not tensor.is_contiguous() and torch._debug_has_internal_overlap(tensor) == 1:
+    if not tensor.is_contiguous() and has_internal_overlap(tensor) == 1:
         msg = (
             f"{name} has elements that share memory; expected one that can be written to. Clone it."
         )
@@ -119,9 +120,8 @@ def check_no_overlap(tensor: torch.Tensor, name: str) -> None:
 
 def _is_put_off(tensor: torch.Tensor) -> bool:
     """Whether its elements are still to be conjugated or negated."""
-    # Its keys tell so as well as is_neg() and is_conj(), which give way to other threads.
-    keys = torch._C._dispatch_keys(tensor)
-    return keys.has(_NEGATIVE) or (tensor.dtype.is_complex and keys.has(_CONJUGATE))
+    keys = dispatch_keys(tensor)
+    return keys.has(NEGATIVE) or (tensor.dtype.is_complex and keys.has(CONJUGATE))
 
 
 def _what_else(tensor: torch.Tensor) -> tuple[str, str] | None:

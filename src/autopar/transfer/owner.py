@@ -9,6 +9,8 @@ from weakref import getweakrefcount
 
 import torch
 
+from autopar.torch_private import storage_use_count
+
 
 def next_owned(source: Iterator[torch.Tensor]) -> tuple[torch.Tensor, bool]:
     """The next tensor of an iterator, and whether its taker is its memory's only owner.
@@ -57,4 +59,4 @@ def _users_of_own_memory() -> tuple[int, int]:
 
 def _users(storage: torch.UntypedStorage) -> tuple[int, int]:
     """References to Python's object for a tensor's memory, and of torch's tensors to it."""
-    return sys.getrefcount(storage), torch._C._storage_Use_Count(storage._cdata)
+    return sys.getrefcount(storage), storage_use_count(storage._cdata)

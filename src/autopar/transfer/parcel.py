@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 from typing_extensions import override
 
 from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
+from autopar.torch_private import pytree
 from autopar.transfer.copy_plan import ALIGNMENT, Pack, packs
 from autopar.transfer.copy_stream import CopyStream, Past, Waitable
 from autopar.transfer.layout import (

@@ -17,6 +17,7 @@ import torch
 
 from autopar.device import present
 from autopar.lanes.handle import Handle
+from autopar.torch_private import transform
 from autopar.transfer.copy_stream import Waitable, copy_stream
 from autopar.transfer.layout import check_tensor
 from autopar.transfer.load import Load, wait_for_end
@@ -345,7 +346,7 @@ class CopyPipeline:
                 raise RuntimeError(msg)
             if not self._open or self._process != os.getpid():
                 raise RuntimeError(self._not_open())
-            if torch._C._functorch.peek_interpreter_stack() is not None:
+            if transform() is not None:
                 msg = (
                     f"the pipeline on {self.device} is used inside of a transform of torch.func, "
                     f"where tensors have no memory. Copy before it or behind it."

@@ -1,0 +1,133 @@
+"""Torch's private names: every one that autopar uses, with the reason, in this one file.
+
+A torch that lacks a function is imported all the same: `_find` puts a function in its place that
+raises an error when it is called, with the name and what needs it. A class or a module that is
+lacking ends the import with torch's own error, as hardly anything would work without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import overrides
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor  # tensors while code is traced
+from torch.utils import _python_dispatch
+from torch.utils import _pytree as pytree  # nested containers; there is no public module
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+__all__ = [  # what is handed on as it is
+    "FakeTensor",
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "TorchDispatchMode",
+    "is_traceable_wrapper_subclass",
+    "pytree",
+]
+
+# Attributes of torch's objects, read where they are needed, as each call counts there.
+ATTRIBUTES = {
+    "_version": "counts the changes of a tensor in place",
+    "_is_view": "whether another tensor counts them, too",
+    "_use_count": "how many of torch's own objects refer to a tensor",
+    "_indices": "of sparse tensors that are not coalesced, which refuse indices()",
+    "_values": "the same for values()",
+    "_cdata": "one number for each memory, that all its tensors have",
+    "_schema": "what an operator reads, writes and returns",
+    "_qualified_op_name": "an operator's name, for all of its overloads",
+    "_opoverload": "the operator that torch.library.custom_op has made",
+    "_c": "the module of TorchScript behind Python's",
+    "_method_names": "its methods",
+    "_get_method": "the code of one of them",
+    "_is_profiler_enabled": "asked at each range, where nanoseconds count",
+    "_current_level": "of forward-mode differentiation, asked at each copy",
+}
+
+
+def _find(path: str, needed_for: str) -> Any:
+    """One of torch's names, or a function in its place that says what is lacking."""
+    value: Any = torch
+    for part in path.split("."):
+        value = getattr(value, part, None)
+    return _lacking(path, needed_for) if value is None else value
+
+
+def _lacking(path: str, needed_for: str) -> Callable[..., NoReturn]:
+    def lacks(*args: object, **kwargs: object) -> NoReturn:
+        msg = (
+            f"torch {torch.__version__} has no torch.{path}, which is needed {needed_for}; "
+            f"expected torch 2.9 to 2.13. Install one of these, with CUDA where GPUs are used."
+        )
+        raise RuntimeError(msg)
+
+    return lacks
+
+
+# Operators: what they declare
+schemas_for = _find("_C._jit_get_schemas_for_operator", "to know what operators write")
+has_kernel = _find("_C._dispatch_has_kernel", "to know which operators are there")
+has_kernel_for = _find("_C._dispatch_has_kernel_for_dispatch_key", "to know what autocast changes")
+OPERATOR_HOMES = [
+    home for name in ("_nn", "_linalg", "_fft", "_special") if (home := getattr(torch._C, name, 0))
+]
+TENSOR_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}
+STATIC_FUNCTIONS = torch._C._VariableFunctions  # whose methods are functions such as torch.add
+
+# TorchScript: what its modules do, which Python's code does not tell
+ScriptMethod = torch._C.ScriptMethod
+ScriptModule = torch._C.ScriptModule
+inline = _find("_C._jit_pass_inline", "to know what TorchScript modules change")
+parse_schema = _find("_C.parse_schema", "to know what TorchScript modules change")
+
+# Modes: those of a thread can be read and switched in no public way, but for the first ones
+autocast_is_on = _find("_C._is_any_autocast_enabled", "to run tasks under autocast")
+function_mode_count = _find("_C._len_torch_function_stack", "to run tasks under modes")
+dispatch_mode_count = _find("_C._len_torch_dispatch_stack", "to run tasks under modes")
+last_hooks = _find("_C._autograd._top_saved_tensors_default_hooks", "to run tasks under hooks")
+push_hooks = _find("_C._autograd._push_saved_tensors_default_hooks", "to run tasks under hooks")
+pop_hooks = _find("_C._autograd._pop_saved_tensors_default_hooks", "to run tasks under hooks")
+transform = _find("_C._functorch.peek_interpreter_stack", "to refuse tasks inside of vmap")
+InferenceMode = _find("_C._InferenceMode", "to run tasks in inference mode")
+set_grad_enabled = _find("_C._set_grad_enabled", "to run tasks without gradients")
+function_modes = overrides._get_current_function_mode_stack
+push_function_mode, pop_function_mode = overrides._push_mode, overrides._pop_mode
+dispatch_modes = _python_dispatch._get_current_dispatch_mode_stack
+push_dispatch_mode = _python_dispatch._push_mode
+pop_dispatch_mode = _python_dispatch._pop_mode
+disable_current_modes = _python_dispatch._disable_current_modes  # to look at tensors in a trace
+
+# Tracing
+get_dispatch_mode = _find("_C._get_dispatch_mode", "to trace code")
+FAKE = torch._C._TorchDispatchModeKey.FAKE  # of the mode that makes tensors without memory
+set_versions = _find("_C._autograd._unsafe_set_version_counter", "to trace changes in place")
+plain_functions = torch._C._disabled_torch_function_impl  # of subclasses that add none of their own
+ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under autocast")
+AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
+    torch._C.DispatchKey.AutocastCUDA
+)
+
+to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
+
+# Memory
+storage_use_count = _find("_C._storage_Use_Count", "to know who else reaches a tensor's memory")
+has_internal_overlap = _find("_debug_has_internal_overlap", "to refuse expanded tensors")
+# Keys tell as well as is_neg() and is_conj(), which give way to other threads.
+dispatch_keys = _find("_C._dispatch_keys", "to copy conjugated and negated tensors")
+NEGATIVE, CONJUGATE = torch._C.DispatchKey.Negative, torch._C.DispatchKey.Conjugate
+
+# CUDA: builds without it lack these, and nothing asks for them there
+nvtx = getattr(torch._C, "_nvtx", None)  # torch.cuda.nvtx imports more, and checks at each call
+has_context = _find("_C._cuda_hasPrimaryContext", "to know which GPUs are in use")
+current_gpu = _find("_C._cuda_getDevice", "to run tasks on the current GPU")
+exchange_gpu = _find("_C._cuda_maybeExchangeDevice", "to run tasks on the current GPU")
+current_stream_key = _find("_C._cuda_getCurrentStream", "to copy beside the current stream")
+spin = _find("cuda._sleep", "to time kernels without their launch")
+clear_workspaces = _find("_C._cuda_clearCublasWorkspaces", "to capture a CUDA graph")
+end_allocating_to = _find("_C._cuda_endAllocateToPool", "to mend a capture that has failed")
+release_pool = _find("_C._cuda_releasePool", "to mend a capture that has failed")
+empty_host_cache = getattr(torch.accelerator, "empty_host_cache", None) or _find(  # public later
+    "_C._host_emptyCache", "to give pinned memory back"
+)
