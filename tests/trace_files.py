@@ -105,11 +105,6 @@ _NSYS = {
         (15_000, 16_000, 60, None, 5, 77 << 24 | 6),
         (15_000, None, 34, "a mark", None, 77 << 24 | 5),
     ],
-    "ENUM_CUDA_MEM_KIND (id INTEGER, name TEXT, label TEXT)": [
-        (0, "CUDA_MEMOPR_MEMORY_KIND_PAGEABLE", "Pageable"),
-        (1, "CUDA_MEMOPR_MEMORY_KIND_PINNED", "Pinned"),
-        (2, "CUDA_MEMOPR_MEMORY_KIND_DEVICE", "Device"),
-    ],
 }
 
 

@@ -1,6 +1,7 @@
 """From exports of Nsight Systems to evidence, whatever their version has."""
 
 import collections
+import re
 import sqlite3
 from contextlib import closing
 
@@ -68,7 +69,6 @@ def test_every_table_is_read_and_joined(read):
         ("CUPTI_ACTIVITY_KIND_MEMSET", {"Memset"}),
         ("NVTX_EVENTS", {"forward", "named"}),
         ("CUPTI_ACTIVITY_KIND_RUNTIME", set()),
-        ("ENUM_CUDA_MEM_KIND", set()),
     ],
 )
 def test_a_missing_table_is_normal(read, table, lost):
@@ -120,10 +120,7 @@ def test_whole_graphs_are_work_and_said_to_be_whole(read):
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ((0, 5_000, 0, 1, 9, 50, _PID, 3, 7), "starts at 0.0 us"),
-        ((50_000, 50_000, 0, 1, 9, 50, _PID, 3, 7), "takes 0.0 us"),
         ((50_000, 40_000, 0, 1, 9, 50, _PID, 3, 7), "takes -10.0 us"),
-        (("soon", 50_000, 0, 1, 9, 50, _PID, 3, 7), "starts at nan us"),
         ((None, b"\xff", 0, 1, 9, 50, _PID, 3, 7), "starts at nan us"),
         ((50_000, 60_000, 0, 1, 7, 50, _PID, 3, 7), "overlaps 'void gemm.*by 90.000 us"),
         ((10_000, 15_000, 0, 1, 9, 1, _PID, 3, 7), "10.000 us before its launch"),
@@ -133,8 +130,7 @@ def test_whole_graphs_are_work_and_said_to_be_whole(read):
 def test_what_cannot_be_is_said_and_doubted(read, row, why):
     trace = read(more={_KERNELS: [row]})
     assert list(trace.doubts) == ["GPU 0"]
-    with pytest.raises(TraceError, match=why):
-        raise TraceError(trace.doubts["GPU 0"])
+    assert re.search(why, trace.doubts["GPU 0"])
 
 
 def test_ranges_without_an_end_are_counted(read):
@@ -145,7 +141,7 @@ def test_ranges_without_an_end_are_counted(read):
 @pytest.mark.parametrize(
     ("tables", "why"),
     [
-        ({"users (id, name)": [(1, "me")]}, "its tables are users"),
+        ({"users (id, name)": [(1, "me")]}, "its tables are users. Expected CUPTI"),
         ({"StringIds (id, value)": []}, "without work of a GPU or NVTX ranges"),
         ({f"{_KERNELS} (start, end)": [(5, 6)]}, "nothing of it can be used: the record of"),
     ],

@@ -5,9 +5,13 @@ import json
 import os
 import pickle
 import random
+import tempfile
 import zipfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sampling import every
 from trace_files import kernel, kineto, kineto_events, own_timeline, write_all, write_nsys
 
@@ -59,47 +63,40 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
     ("content", "name", "why"),
     [
         (b"", "t.json", "it is empty"),
-        (gzip.compress(b"", mtime=0), "t.json", "no format known here"),
-        (b"hello", "t.json", "no format known here"),
-        (b"\0" * 100, "t.json", "no format known here"),
+        (gzip.compress(b"", mtime=0), "t.json", "it is no trace: .* not JSON.* Expected a Chrome"),
+        (b"\0" * 100, "t.json", "it is no trace: .* not JSON"),
+        (b"9" * 10_000, "t.json", "it is no trace: .* not JSON"),
         (b"<!DOCTYPE html><html>404</html>", "t.json", "a page of HTML"),
         (pickle.dumps({"segments": []}), "t.pickle", "it is a pickle"),
-        ("{}".encode("utf-16"), "t.json", "UTF-16"),
-        (b"{}", "t.json", "no format known here"),
-        (b"[]", "t.json", "there is no event with a duration"),
-        (b"[" * 100_000, "t.json", "it is damaged: .*there is no event with a duration"),
-        (b'{"a":' * 100_000, "t.json", "no format known here"),
-        (b'{"traceEvents": []}', "t.json", "there is no event with a duration"),
-        (b'{"traceEvents": 3}', "t.json", "no trace: it has 'traceEvents'"),
-        (b'{"cells": [], "nbformat": 4}', "t.ipynb", "it is JSON, but no trace: it has 'cells'"),
+        (b"{}", "t.json", "JSON, with nothing in it, but no list"),
+        (b'{"cells": [], "nbformat": 4}', "t.ipynb", "JSON, with 'cells', 'nbformat' in it"),
+        (b'{"traceEvents": 3}', "t.json", "no list of traceEvents"),
+        (b"[]", "t.json", "no work of a GPU and no named range"),
+        (b"[" * 100_000, "t.json", "it is damaged: .*no work of a GPU"),
+        (b'[{"ph": "X", "ts": ' + b"9" * 10_000, "t.json", "it is damaged: .*no work of a GPU"),
         (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
-        (b"\x07\0", "t.qdstrm", "nsys export"),
-        (b"SQLite format 3\0", "t.sqlite", "SQLite database"),
-        (b"9" * 10_000, "t.json", "no format known here"),
-        (
-            b'[{"ph": "X", "ts": ' + b"9" * 10_000,
-            "t.json",
-            "it is damaged: .*no event with a duration",
-        ),
+        (b"SQLite format 3\0", "t.sqlite", "SQLite database that can't be read"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
     path = file(content, name)
-    with pytest.raises(TraceError, match=rf"(?s){name.replace('.', '[.]')}.*{why}") as caught:
-        read_evidence(path)
+    with pytest.raises(TraceError, match=rf"{name.replace('.', '[.]')}.*{why}") as caught:
+        read_trace(path)
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(".")
-    with pytest.raises(ValueError, match=why):
-        read_trace(path)
+    assert isinstance(caught.value, ValueError)
 
 
-def test_archives_folders_and_missing_files_are_refused(tmp_path):
+def test_archives_folders_databases_and_missing_files_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("t.json", kineto())
     with pytest.raises(TraceError, match="zip archive; unpack it first"):
-        read_evidence(tmp_path / "t.zip")
+        read_trace(tmp_path / "t.zip")
     with pytest.raises(TraceError, match="it is a folder"):
-        read_evidence(tmp_path)
+        read_trace(tmp_path)
+    write_nsys(tmp_path / "x", {"t (a)": [(1,)]})
+    with pytest.raises(TraceError, match="not one of Nsight Systems"):
+        read_trace(tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         read_trace(tmp_path / "missing.json")
 
@@ -133,11 +130,6 @@ def test_a_large_packed_file_cut_or_spoilt_gives_what_comes_before(file):
     assert read_evidence(file(packed)).warnings == ()
 
 
-def test_events_longer_than_a_chunk_are_read(file):
-    events = [kernel("long" * 600_000, 5.0, 1.0), *kineto_events()]
-    assert len(spans_of(file(json.dumps(events)))) == 5
-
-
 def test_two_events_that_became_one_are_damage(file):
     text = json.dumps(kineto_events())
     start = text.index('"args": {"device"')
@@ -167,29 +159,6 @@ def test_a_file_that_is_right_gives_no_warning(file):
     assert timeline.origin == "a trace of torch.profiler"
 
 
-def test_what_is_written_comes_back(tmp_path):
-    write_trace(own_timeline(), tmp_path / "t.json")
-    back = read_trace(tmp_path / "t.json")
-    assert_same(back, own_timeline())
-    assert (back.alignment_error_s, back.origin) == (2.5e-6, "recorded by hand")
-    (first, *_) = read_evidence(tmp_path / "t.json").activities
-    assert (first.gpu, first.stream) == ("GPU 0", "stream 7")
-
-
-def test_random_timelines_come_back(tmp_path):
-    chance = random.Random(1)
-    lanes = ["GPU 0 stream 7", "rank 3 GPU 1 copies to host", "host", "left \"'\\", "\u00e9 \u2192"]
-    for _ in range(100):
-        spans = [Span("first", "left", 0.0, 1e-9)]
-        for i in range(chance.randrange(20)):
-            start = chance.randrange(10**10)
-            end = start + chance.randrange(10**6)
-            kind = chance.choice(KINDS)
-            spans.append(Span(f"s{i}", chance.choice(lanes), start / 1e9, end / 1e9, kind))
-        write_trace(Timeline(tuple(spans)), tmp_path / "t.json")
-        assert_same(read_trace(tmp_path / "t.json"), Timeline(tuple(spans)))
-
-
 def assert_same(back, timeline):
     def key(span):
         return (span.name, span.lane, span.kind)
@@ -201,44 +170,70 @@ def assert_same(back, timeline):
         assert (ours.start_s, ours.end_s) == pytest.approx(times, abs=1e-12)
 
 
+def test_what_is_written_comes_back(tmp_path):
+    write_trace(own_timeline(), tmp_path / "t.json")
+    back = read_trace(tmp_path / "t.json")
+    assert_same(back, own_timeline())
+    assert (back.alignment_error_s, back.origin) == (2.5e-6, "recorded by hand")
+    (first, *_) = read_evidence(tmp_path / "t.json").activities
+    assert (first.gpu, first.stream) == ("GPU 0", "stream 7")
+
+
+_LANES = ["GPU 0 stream 7", "rank 3 GPU 1 copies to host", "host", "left \"'\\", "\u00e9 \u2192"]
+_SPANS = st.lists(
+    st.tuples(
+        *(st.sampled_from(_LANES), st.sampled_from(KINDS)),
+        *(st.integers(0, 10**10), st.integers(0, 10**6)),
+    ),
+    max_size=20,
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(_SPANS)
+def test_random_timelines_come_back(drawn):
+    spans = [Span("first", "left", 0.0, 1e-9)]
+    for i, (lane, kind, start_ns, length_ns) in enumerate(drawn):
+        spans.append(Span(f"s{i}", lane, start_ns / 1e9, (start_ns + length_ns) / 1e9, kind))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.json"
+        write_trace(Timeline(tuple(spans)), path)
+        assert_same(read_trace(path), Timeline(tuple(spans)))
+
+
+def test_what_is_wrong_with_our_own_traces_is_doubted(file):
+    write_trace(own_timeline(), path := file(""))
+    path.write_text(path.read_text().replace('"dur":100.0', '"dur":-100.0'))
+    trace = read_evidence(path)
+    assert trace.doubts == {"GPU 0": trace.warnings[0]}
+    assert "the record of 'gemm' on GPU 0 can't be right: it starts at 0.0" in trace.warnings[0]
+
+
 def test_names_can_be_printed_and_are_cut_in_warnings(file):
-    names = ["half \ud83d", "nul \0 and bell \7", "k" * 5_000]
+    names = ["half \ud83d", "nul \0 and bell \7", "k" * 600_000]
     events = [kernel(name, 10.0 * i, 5.0) for i, name in enumerate(names, start=1)]
     trace = read_evidence(file(json.dumps([*events, kernel("k" * 5_000, 32.0, 5.0)])))
-    assert [each.span.name for each in trace.activities][:2] == [
+    assert [work.span.name for work in trace.activities][:2] == [
         *("half \ufffd", "nul \ufffd and bell \ufffd")
     ]
     assert len(trace.warnings[0]) < 400
-
-
-def test_a_lane_without_its_name_is_doubted(file):
-    text = json.dumps({"traceEvents": []})
-    write_trace(own_timeline(), path := file(text))
-    path.write_text(path.read_text().replace("thread_name", "thread_game", 1))
-    assert "its lane has no name" in read_evidence(path).warnings[0]
 
 
 @pytest.mark.parametrize("count", every(2, [500, 10_000]))
 def test_damaged_files_lead_to_a_clear_error_or_a_trace(run_program, count):
     done = run_program("trace_fuzz.py", count, 1)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["bad"] == []
-    assert sum(found["outcomes"].values()) == count
-    assert {name.rsplit(" ", 1)[1] for name in found["outcomes"]} == {"read", "refused", "warned"}
+    report = json.loads(done.stdout)
+    assert report["bad"] == []
+    assert sum(report["outcomes"].values()) == count
+    assert {name.rsplit(" ", 1)[1] for name in report["outcomes"]} == {"read", "refused", "warned"}
 
 
 @pytest.mark.stress
 def test_large_files_are_read_in_bounded_memory(run_program):
     done = run_program("trace_speed.py", 100_000)
     assert done.returncode == 0, done.stderr
-    for found in json.loads(done.stdout).values():
-        assert found["activities"] > 20_000
-        assert found["warnings"] == []
-        assert found["peak_bytes"] < 500e6, "a tenth of the size in less than a quarter of 2 GB"
-
-
-def test_an_export_is_told_from_another_database(tmp_path):
-    write_nsys(tmp_path / "x", {"t (a)": [(1,)]})
-    with pytest.raises(TraceError, match="not one of Nsight Systems"):
-        read_trace(tmp_path / "x")
+    for report in json.loads(done.stdout).values():
+        assert report["activities"] > 20_000
+        assert report["warnings"] == []
+        assert report["peak_bytes"] < 500e6, "a tenth of the size in less than a quarter of 2 GB"

@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import (
-    HOST,
-    Complaints,
-    Entry,
-    as_copy,
-    clean,
-    evidence_of,
-    kernel_kind,
-    number,
-)
+from autopar.traces.check import HOST, Complaints, Entry, clean, evidence_of, number, work_entry
 from autopar.traces.trace import Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -28,13 +19,15 @@ _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
 _FILLS, _GRAPHS = f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE"
 _CALLS = (f"{_PREFIX}RUNTIME", f"{_PREFIX}DRIVER")
 _RANGES = "NVTX_EVENTS"
+_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "globalPid", "correlationId")
 _ENDED = (59, 60)  # ranges pushed and popped, or started and ended; others are marks
 # Of damaged files not even the messages can always be decoded.
 _ERRORS = (sqlite3.Error, UnicodeDecodeError, MemoryError)
 _VERSION = re.compile(r"_v\d+(_pt[sd]+z)?$")
-# As CUPTI numbers them, for exports without the tables that say so.
+# As CUPTI numbers them.
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
+_GRAPH = "CUDA graph "
 
 
 def read_export(path: Path) -> Trace:
@@ -59,112 +52,87 @@ class _Export:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        self.damage: list[str] = []
-        self.complaints = Complaints()
+        self.remarks: list[str] = []
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(name) for (name,) in listed}
         self._strings = dict(self.rows("StringIds", "id", "value"))
-        processes = {
-            pid
-            for table in (_KERNELS, _COPIES, _FILLS, _GRAPHS)
-            for (pid,) in self.rows(table, "globalPid", distinct=True)
-            if isinstance(pid, int)
-        }
-        self.several = len(processes) > 1
+        tables = (_KERNELS, _COPIES, _FILLS, _GRAPHS)
+        processes = {pid for table in tables for pid in self.rows(table, "globalPid")}
+        self._several = len(processes - {(None,)}) > 1
         self._contexts: dict[str, Any] = {}
 
-    def rows(self, table: str, *columns: str, distinct: bool = False) -> Iterator[tuple[Any, ...]]:
+    def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table, with None for columns that its version does not have."""
         if table not in self.tables:
             return
         try:
             present = {row[1] for row in self._connection.execute(f'PRAGMA table_info("{table}")')}
             wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns)
-            how = "SELECT DISTINCT" if distinct else "SELECT"
-            yield from self._connection.execute(f'{how} {wanted} FROM "{table}"')
+            yield from self._connection.execute(f'SELECT {wanted} FROM "{table}"')
         except _ERRORS as error:
-            self.damage.append(f"The table {table} was read in part only: {_words(error)}.")
-
-    def check_all_pages(self) -> None:
-        """Look for damage that reading does not meet, such as pages that count too few rows."""
-        try:
-            (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-        except _ERRORS as error:
-            verdict = error
-        if verdict != "ok":
-            self.damage.append(f"The database is damaged; rows may be missing: {_words(verdict)}.")
+            self.remarks.append(f"The table {table} was read in part only: {_words(error)}.")
 
     def name(self, *keys: Any) -> str:
         """The first of some keys that is the number of a string."""
         words = (self._strings.get(key) for key in keys if isinstance(key, int))
         return clean(next((word for word in words if isinstance(word, str)), "unnamed"))
 
-    def process(self, serial: Any) -> str:
-        """What names of one process among several begin with."""
-        # The serial number of a thread is that of its process and its own 24 bits.
-        several = self.several and isinstance(serial, int)
-        return f"process {serial >> 24 & 0xFFFFFF} " if several else ""
-
-    def launch(self, serial: Any, correlation: Any) -> tuple[str, int] | None:
-        """By what a call and what it asked for know each other."""
-        return (self.process(serial), correlation) if isinstance(correlation, int) else None
-
     def on_host(
         self, name: str, start: Any, end: Any, serial: Any, correlation: Any = None
     ) -> Entry:
         """A call or a range of a thread."""
         number_ = serial & 0xFFFFFF if isinstance(serial, int) else "unknown"
-        thread = f"{self.process(serial)}thread {number_}"
-        return Entry(name, HOST, thread, *_times(start, end), self.launch(serial, correlation))
+        thread = clean(f"{self._process(serial)}thread {number_}")
+        launch = self._launch(serial, correlation)
+        return Entry(name, HOST, thread, *_times_us(start, end), launch)
 
-    def on_gpu(self, name: str, kind: str, row: Sequence[Any]) -> Entry:
+    def on_gpu(self, name: str, row: Sequence[Any], **options: Any) -> Entry:
         """Work of a GPU, from the values of `_COLUMNS`."""
-        start, end, device, context, stream, pid, correlation = row
+        start, end, device, context, stream, serial, correlation = row
         gpu = queue = ""
         if isinstance(device, int) and isinstance(stream, int):
-            gpu = f"{self.process(pid)}GPU {device}"
+            gpu = clean(f"{self._process(serial)}GPU {device}")
             # Contexts number their streams each for itself.
             first = self._contexts.setdefault(gpu, context)
-            queue = f"stream {stream}" + (f" of context {context}" if context != first else "")
-        launch = self.launch(pid, correlation)
-        return Entry(name, gpu, f"{gpu} {queue}", *_times(start, end), launch, kind, queue)
+            queue = clean(f"stream {stream}" + (f" of context {context}" * (context != first)))
+        launch = self._launch(serial, correlation)
+        return work_entry(name, gpu, queue, _times_us(start, end), launch, **options)
 
+    def _process(self, serial: Any) -> str:
+        """What names of one process among several begin with."""
+        # The serial number of a thread is that of its process and its own 24 bits.
+        several = self._several and isinstance(serial, int)
+        return f"process {serial >> 24 & 0xFFFFFF} " if several else ""
 
-_COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "globalPid", "correlationId")
-_GRAPH = "CUDA graph "
+    def _launch(self, serial: Any, correlation: Any) -> tuple[str, int] | None:
+        return (self._process(serial), correlation) if isinstance(correlation, int) else None
 
 
 def _trace(export: _Export) -> Trace:
-    export.check_all_pages()
-    work = [*_work(export)]
-    trace = evidence_of(work, _calls(export), _ranges(export), export.complaints, zero_us=0.0)
+    trace = evidence_of(_work(export), _calls(export), _ranges(export), Complaints())
     if not (trace.activities or trace.ranges):
         raise _refusal(export, trace)
-    remarks = list(dict.fromkeys(export.damage))
     if graphs := sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities):
-        remarks.append(
+        export.remarks.append(
             f"{graphs:,} launches of CUDA graphs are one piece each, whatever they hold: profile "
             f"with --cuda-graph-trace=node to see inside."
         )
-    warnings = (*trace.warnings, *remarks)
+    warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
     return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
 
 def _work(export: _Export) -> Iterator[Entry]:
     for *row, whole, short in export.rows(_KERNELS, *_COLUMNS, "demangledName", "shortName"):
-        name = export.name(whole, short)
-        yield export.on_gpu(name, kernel_kind(name), row)
+        yield export.on_gpu(export.name(whole, short), row)
     for fill in export.rows(_FILLS, *_COLUMNS):
-        yield export.on_gpu("Memset", "compute", fill)
-    labels = _MEMORY_KINDS | dict(export.rows("ENUM_CUDA_MEM_KIND", "id", "label"))
+        yield export.on_gpu("Memset", fill)
+    for *row, graph in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
+        yield export.on_gpu(f"{_GRAPH}{graph}", row)
     columns = ("bytes", "copyKind", "srcKind", "dstKind")
     for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
-        ends = [clean(str(labels.get(end, "unknown"))) for end in (source, target)]
+        ends = [_MEMORY_KINDS.get(end, "unknown") for end in (source, target)]
         way = _COPY_KINDS.get(kind, "of another kind")
-        name = f"Memcpy {way} ({' -> '.join(ends)})"
-        yield as_copy(export.on_gpu(name, "copy", row), size)
-    for *row, graph in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
-        yield export.on_gpu(f"{_GRAPH}{graph}", "compute", row)
+        yield export.on_gpu(f"Memcpy {way} ({' -> '.join(ends)})", row, is_copy=True, size=size)
 
 
 def _calls(export: _Export) -> Iterator[Entry]:
@@ -189,24 +157,17 @@ def _ranges(export: _Export) -> Iterator[Entry]:
         name = clean(text) if isinstance(text, str) else export.name(key)
         yield export.on_host(name, start, end, serial)
     if unended:
-        export.damage.append(f"{unended:,} NVTX ranges have no end, and were left out.")
+        export.remarks.append(f"{unended:,} NVTX ranges have no end, and were left out.")
 
 
-def _words(of: object) -> str:
-    """What an error says, in one line of bounded length."""
-    return " ".join(f"{of!s:.200}".split())
-
-
-def _times(start: Any, end: Any) -> tuple[float, float]:
-    """Start and duration in microseconds, from nanoseconds."""
-    if isinstance(start, int) and isinstance(end, int):
-        return start / 1e3, (end - start) / 1e3  # exact before it is a float
-    return number(start) / 1e3, (number(end) - number(start)) / 1e3
+def _times_us(start: Any, end: Any) -> tuple[float, float]:
+    """Start and duration in microseconds, from nanoseconds: exact till they are divided."""
+    start_ns, end_ns = number(start), number(end)
+    return start_ns / 1e3, (end_ns - start_ns) / 1e3
 
 
 def _refusal(export: _Export, trace: Trace) -> TraceError:
-    if export.damage or trace.warnings:
-        why = " ".join((*export.damage, *trace.warnings))
+    if why := " ".join((*export.remarks, *trace.warnings)):
         return TraceError(f"nothing of it can be used: {why}")
     if export.tables & {"StringIds", _KERNELS, _COPIES, _RANGES, *_CALLS}:
         return TraceError(
@@ -218,3 +179,8 @@ def _refusal(export: _Export, trace: Trace) -> TraceError:
         f"it is an SQLite database, but not one of Nsight Systems: its tables are {listed}. "
         f"Expected {_KERNELS}, as nsys export --type sqlite writes it."
     )
+
+
+def _words(error: object) -> str:
+    """What an error says, in one line of bounded length."""
+    return " ".join(f"{error!s:.200}".split())

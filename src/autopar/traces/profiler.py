@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.profiler import record_function
@@ -19,12 +19,13 @@ from torch.autograd.profiler import record_function
 from autopar.device import synchronize
 from autopar.machine import processor_names
 from autopar.ranges import annotate
-from autopar.timeline.span import Span, Timeline
+from autopar.timeline.span import Timeline
+from autopar.traces.check import HOST
+from autopar.traces.chrome import trace_of
+from autopar.traces.trace import Trace
 
 if TYPE_CHECKING:
     from torch.profiler import profile
-
-Event = dict[str, Any]
 
 _MARK = "autopar: the host's clock"
 _MARKS = 5  # the narrowest of these windows aligns the two clocks
@@ -57,10 +58,9 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        events = json.loads(path.read_text())["traceEvents"]
-    offset_s, error_s = _host_offset(events, marks)
+        trace = trace_of(json.loads(path.read_text())["traceEvents"])
     origin = f"measured live on {processor_names()}"
-    timeline = Timeline(spans_of_events(events, offset_s), error_s, origin)
+    timeline = _on_the_hosts_clock(trace, marks, origin)
     if isinstance(returned, Timeline):
         timeline = timeline.merged(returned)
     if not timeline.spans:
@@ -111,43 +111,27 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
     return timelines
 
 
-def spans_of_events(events: list[Event], offset_s: float = 0.0) -> tuple[Span, ...]:
-    """Spans of kernels, copies and annotated ranges in a profiler's Chrome trace events.
-
-    Args:
-        events: The `traceEvents` of the trace.
-        offset_s: Added to every time.
-
-    Raises:
-        RuntimeError: The events contradict each other.
-    """
-    from autopar.traces.check import HOST  # only those who profile need these
-    from autopar.traces.chrome import trace_of
-
-    trace = trace_of(events, zero_us=0.0)
-    for where, doubt in trace.doubts.items():
-        if where == HOST:
-            continue  # of calls no figure is made here
-        msg = f"{doubt} No figure is given of it; run it again."
-        raise RuntimeError(msg)
-    spans = [activity.span for activity in trace.activities]
-    # One lane for all threads: workers have lanes of their own.
-    spans += [replace(span, lane="host") for span in trace.ranges if span.name != _MARK]
-    return tuple(
-        replace(span, start_s=offset_s + span.start_s, end_s=offset_s + span.end_s)
-        for span in spans
-    )
-
-
-def _host_offset(events: list[Event], marks: list[tuple[float, float]]) -> tuple[float, float]:
-    """What to add to the trace's seconds to get the host's clock, and the error of that.
+def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: str) -> Timeline:
+    """What ran, if all of it can be right; what marks the clock is left out.
 
     A mark's start in the trace lies somewhere between the two host readings round it.
     """
-    starts = sorted(event["ts"] / 1e6 for event in events if event.get("name") == _MARK)
-    windows = zip(starts, marks, strict=True)
-    start_s, (before_s, after_s) = min(windows, key=lambda window: window[1][1] - window[1][0])
-    return (before_s + after_s) / 2 - start_s, (after_s - before_s) / 2
+    # Of calls no figure is made here.
+    if doubt := next((why for where, why in trace.doubts.items() if where != HOST), ""):
+        msg = f"{doubt} No figure is given of it; run it again."
+        raise RuntimeError(msg)
+    starts_s = [span.start_s for span in trace.ranges if span.name == _MARK]
+    windows = zip(marks, starts_s, strict=True)
+    (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])
+    offset_s = (before_s + after_s) / 2 - start_s
+    spans = [activity.span for activity in trace.activities]
+    # One lane for all threads: workers have lanes of their own.
+    spans += [replace(span, lane=HOST) for span in trace.ranges if span.name != _MARK]
+    moved = (
+        replace(span, start_s=offset_s + span.start_s, end_s=offset_s + span.end_s)
+        for span in spans
+    )
+    return Timeline(tuple(moved), (after_s - before_s) / 2, origin)
 
 
 def _mark() -> tuple[float, float]:

@@ -13,24 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from autopar.timeline.span import Timeline
-from autopar.traces.chrome import Events
-from autopar.traces.events import Document, decode
+from autopar.traces.chrome import read_text
 from autopar.traces.trace import Trace, TraceError
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
 _PIECE = 1 << 13  # bytes
-_EXPECTED = (
-    "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
-    "Systems, or a file of autopar.write_trace"
-)
 # What else is given by mistake: how it begins, and what to do.
 _OTHERS = (
-    (b"PK", "it is a zip archive; unpack it first"),
-    (b"\x80", "it is a pickle, such as of torch.cuda.memory; export a Chrome trace instead"),
-    (b"\xff\xfe", "it is UTF-16 text; save it as UTF-8"),
-    (b"\xfe\xff", "it is UTF-16 text; save it as UTF-8"),
-    (b"<", "it is a page of HTML or XML, perhaps of a failed download"),
+    (b"PK", "it is a zip archive; unpack it first."),
+    (b"\x80", "it is a pickle, such as of torch.cuda.memory; export a Chrome trace instead."),
+    (b"<", "it is a page of HTML or XML, perhaps of a failed download; fetch it again."),
 )
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
@@ -71,17 +64,9 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
 
 
 def read_evidence(path: str | os.PathLike[str]) -> Trace:
-    """Read what a trace file says, with what is wrong with it; see `read_trace`.
-
-    Raises:
-        TraceError: It is no such file, or nothing is in it.
-        OSError: It can't be opened.
-    """
+    """Read what a trace file says, with what is wrong with it; see `read_trace`."""
     path = Path(path)
     try:
-        if path.is_dir():
-            msg = "it is a folder; name the trace files in it."
-            raise TraceError(msg)
         with uncollected():
             return _read(path)
     except TraceError as error:
@@ -102,37 +87,33 @@ def uncollected() -> Iterator[None]:
 
 
 def _read(path: Path) -> Trace:
+    if path.is_dir():
+        msg = "it is a folder; name the trace files in it."
+        raise TraceError(msg)
     with path.open("rb") as file:
         start = file.read(64)
-    if not start:
-        msg = "it is empty. Export it again, after the profiler has stopped."
-        raise TraceError(msg)
     if start.startswith(_SQLITE):
         from autopar.traces.nsys import read_export  # sqlite3 is slow to import
 
         return read_export(path)
-    content, cut = _unpacked(path) if start.startswith(_GZIP) else (path.read_bytes(), "")
+    if why := _mistake(path, start):
+        raise TraceError(why)
+    content, damage = _unpacked(path) if start.startswith(_GZIP) else (path.read_bytes(), "")
     text = content.decode("utf-8-sig", "replace")
     del content
-    events = Events()
-    document = decode(text, events.take)
-    document = document._replace(damage=cut or document.damage)
-    if not document.has_list:
-        raise _refusal(document, start, path)
-    try:
-        trace = events.trace(document.header)
-    except TraceError as error:
-        if not document.damage:
-            raise
-        msg = (
-            f"it is damaged: {document.damage}. Nothing before that can be used: {error} Export "
-            f"it again."
+    return read_text(text, damage)
+
+
+def _mistake(path: Path, start: bytes) -> str:
+    """What is wrong with a file that is given by mistake, and what to do; empty if it is not."""
+    if not start:
+        return "it is empty. Export it again, after the profiler has stopped."
+    if path.name.endswith(_REPORTS):
+        return (
+            f"it is a report of Nsight Systems in its own format; run `nsys export --type sqlite "
+            f"{path.name}` and read what that writes."
         )
-        raise TraceError(msg) from None
-    if document.damage:
-        cut = f"The file is damaged: {document.damage}. All figures are of what comes before."
-        return replace(trace, warnings=(cut, *trace.warnings))
-    return trace
+    return next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")
 
 
 def _unpacked(path: Path) -> tuple[bytes, str]:
@@ -146,18 +127,3 @@ def _unpacked(path: Path) -> tuple[bytes, str]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         return b"".join(pieces), f"it can't be unpacked to its end ({error})"
     return b"".join(pieces), ""
-
-
-def _refusal(document: Document, start: bytes, path: Path) -> TraceError:
-    """What is wrong with a file in which there is no list of events."""
-    if path.name.endswith(_REPORTS):
-        return TraceError(
-            f"it is a report of Nsight Systems in its own format; run `nsys export --type sqlite "
-            f"{path.name}` and read what that writes."
-        )
-    why = next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")
-    if not why and document.header:
-        keys = ", ".join(f"{key!r:.40}" for key in list(document.header)[:5])
-        why = f"it is JSON, but no trace: it has {keys}, and no list of traceEvents"
-    damage = f" ({document.damage})" if document.damage else ""
-    return TraceError(f"{why or f'it is of no format known here{damage}'}. {_EXPECTED}.")
