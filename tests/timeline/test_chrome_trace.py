@@ -1,19 +1,17 @@
 """Trace files: what a viewer reads, and that a file is whole or not there."""
 
-from __future__ import annotations
-
 import json
-import random
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from autopar.timeline.chrome_trace import trace_events, write_trace
-from autopar.timeline.span import Span, Timeline
-from autopar.traces.read import read_trace
+from autopar import Span, Timeline, read_trace, write_trace
+from autopar.timeline.chrome_trace import trace_bytes
 
-run = Timeline(
+RUN = Timeline(
     (
         Span("D2H", "GPU 0 D2H", 100.003, 100.0045, "copy"),
         Span("gemm", "GPU 0 stream 7", 100.0, 100.003),
@@ -24,44 +22,47 @@ run = Timeline(
 )
 
 
-def test_spans_become_events_in_microseconds_from_zero() -> None:
-    events = [event for event in trace_events(run)["traceEvents"] if event["ph"] == "X"]
-    assert [(e["name"], e["cat"], e["ts"], e["dur"], e["tid"]) for e in events] == [
+def events(timeline, phase):
+    trace = json.loads(trace_bytes(timeline))
+    return [event for event in trace["traceEvents"] if event["ph"] == phase]
+
+
+def test_spans_are_events_in_microseconds_from_zero_in_threads_named_like_lanes():
+    shown = [(e["name"], e["cat"], e["ts"], e["dur"], e["tid"]) for e in events(RUN, "X")]
+    assert shown == [
         ("gemm", "compute", 0.0, pytest.approx(3000.0), 2),
         ("gemm 2", "compute", pytest.approx(3000.0), pytest.approx(3000.0), 2),
         ("D2H", "copy", pytest.approx(3000.0), pytest.approx(1500.0), 3),
     ]
+    told = [(e["name"], e["tid"], *e["args"].values()) for e in events(RUN, "M")]
+    assert told == [
+        ("process_name", 0, "autopar"),
+        ("thread_name", 2, "GPU 0 stream 7"),
+        ("thread_sort_index", 2, 2),
+        ("thread_name", 3, "GPU 0 D2H"),
+        ("thread_sort_index", 3, 3),
+    ]
+    assert {event["pid"] for phase in "XM" for event in events(RUN, phase)} == {1}
+    trace = json.loads(trace_bytes(RUN))
+    assert trace["otherData"] == {"origin": "recorded on two GPUs", "alignment_error_s": 2e-6}
+    assert trace["displayTimeUnit"] == "ms"
+    assert events(Timeline(()), "X") == []
 
 
-def test_lanes_are_named_threads_in_the_order_of_first_use() -> None:
-    events = [event for event in trace_events(run)["traceEvents"] if event["ph"] == "M"]
-    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
-    order = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
-    assert names == {2: "GPU 0 stream 7", 3: "GPU 0 D2H"}
-    assert order == {2: 2, 3: 3}
-    assert len({event["pid"] for event in trace_events(run)["traceEvents"]}) == 1
-
-
-def spans_by_thread(timeline: Timeline) -> dict[int, list[tuple[float, float]]]:
+def spans_by_thread(timeline):
     """Start and end of each event, in nanoseconds."""
-    threads: dict[int, list[tuple[float, float]]] = {}
-    for each in trace_events(timeline)["traceEvents"]:
-        if each["ph"] == "X":
-            start = round(1e3 * each["ts"])
-            threads.setdefault(each["tid"], []).append((start, start + round(1e3 * each["dur"])))
+    threads = {}
+    for event in events(timeline, "X"):
+        start = round(1e3 * event["ts"])
+        spans = threads.setdefault(event["tid"], [])
+        spans.append((start, start + round(1e3 * event["dur"])))
     return threads
 
 
-def crosses(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether one begins within the other and ends after it."""
-    return one[0] < other[0] < one[1] < other[1]
-
-
-def test_spans_that_cross_are_in_threads_of_the_same_name(tmp_path: Path) -> None:
+def test_spans_that_cross_are_in_threads_of_the_same_name(tmp_path):
     times = [(0, 4), (1, 2), (1, 2), (3, 5), (3, 3), (4, 6), (7, 7), (4, 8), (9, 9.5)]
-    crossing = Timeline(tuple(Span(f"copy {n}", "D2H", *each) for n, each in enumerate(times)))
-    threads = spans_by_thread(crossing)
-    assert [len(own) for own in threads.values()] == [8, 1]
+    crossing = Timeline(tuple(Span(f"copy {n}", "D2H", *pair) for n, pair in enumerate(times)))
+    assert [len(spans) for spans in spans_by_thread(crossing).values()] == [8, 1]
     write_trace(crossing, tmp_path / "run.json")
     again = read_trace(tmp_path / "run.json")
     assert again.lanes == ("D2H",)
@@ -70,26 +71,25 @@ def test_spans_that_cross_are_in_threads_of_the_same_name(tmp_path: Path) -> Non
     }
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_no_two_spans_of_a_thread_cross(seed: int) -> None:
-    chance = random.Random(seed)
-    start_s = chance.choice([0.0, 1e3, 1.7e9])
-    ends = [start_s + 1e-8 * chance.random()]
-    while len(ends) < 200:  # each begins where the one before ends, or anywhere
-        ends.append(ends[-1] + 1e-8 * chance.random())
-    spans = [Span("a", "lane", a, b) for a, b in pairwise(ends)]
-    spans += [Span("b", "lane", *sorted(chance.sample(ends, 2))) for _ in range(50)]
-    for own in spans_by_thread(Timeline(tuple(spans))).values():
-        assert not any(crosses(one, other) for one in own for other in own)
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(
+    st.sampled_from([0.0, 1e3, 1.7e9]),
+    st.lists(st.floats(0, 1e-8), min_size=20, max_size=60),
+    st.data(),
+)
+def test_no_two_spans_of_a_thread_cross_and_those_that_touch_share_one(start_s, steps_s, data):
+    ends = [start_s]
+    for step_s in steps_s:  # each begins where the one before ends
+        ends.append(ends[-1] + step_s)
+    touching = tuple(Span("a", "lane", *pair) for pair in pairwise(ends))
+    assert len(spans_by_thread(Timeline(touching))) == 1
+    pairs = st.tuples(st.sampled_from(ends), st.sampled_from(ends)).map(sorted)
+    others = tuple(Span("b", "lane", *pair) for pair in data.draw(st.lists(pairs, max_size=30)))
+    for spans in spans_by_thread(Timeline(touching + others)).values():
+        assert not any(a[0] < b[0] < a[1] < b[1] for a in spans for b in spans)
 
 
-def test_spans_that_touch_share_a_thread() -> None:
-    ends = [1e3 + 1.37e-9 * n for n in range(1000)]
-    touching = Timeline(tuple(Span("a", "lane", a, b) for a, b in pairwise(ends)))
-    assert len(spans_by_thread(touching)) == 1
-
-
-def test_names_are_written_as_they_are(tmp_path: Path) -> None:
+def test_names_are_written_as_they_are(tmp_path):
     names = ["größe", "漢字", 'a "quoted" name', "half a pair \ud800"]
     spans = (Span(name, "Bahn größer", n, n + 1) for n, name in enumerate(names))
     write_trace(Timeline(tuple(spans)), tmp_path / "run.json")
@@ -98,42 +98,19 @@ def test_names_are_written_as_they_are(tmp_path: Path) -> None:
     assert [span.name for span in again.spans] == [*names[:3], "half a pair ?"]
 
 
-def test_a_trace_says_where_it_is_from() -> None:
-    trace = trace_events(run)
-    assert trace["otherData"] == {"origin": "recorded on two GPUs", "alignment_error_s": 2e-6}
-    assert trace["displayTimeUnit"] == "ms"
-
-
-def test_no_spans_no_events() -> None:
-    assert not [e for e in trace_events(Timeline(()))["traceEvents"] if e["ph"] == "X"]
-
-
 @pytest.mark.parametrize("kind", [str, Path])
-def test_write_replaces_a_file_and_leaves_no_other(tmp_path: Path, kind: type) -> None:
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, kind):
     path = tmp_path / "run.json"
     path.write_text("old")
-    write_trace(run, kind(path))
-    assert json.loads(path.read_text()) == trace_events(run)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_write_that_fails_leaves_the_old_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "run.json"
-    path.write_text("old")
-
-    def full(*_: object) -> None:
-        msg = "disk full"
-        raise OSError(msg)
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="disk full"):
-        write_trace(run, path)
+    with monkeypatch.context() as patch, pytest.raises(TypeError):
+        patch.setattr("os.replace", None)  # which is the last step
+        write_trace(RUN, kind(path))
     assert path.read_text() == "old"
+    write_trace(RUN, kind(path))
+    assert path.read_bytes() == trace_bytes(RUN)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
-        write_trace(run, tmp_path / "missing" / "run.json")
+        write_trace(RUN, tmp_path / "missing" / "run.json")

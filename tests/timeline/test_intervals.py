@@ -1,11 +1,7 @@
 """Intervals in numpy: by hand, and against brute force."""
 
-from __future__ import annotations
-
-import random
-
-import pytest
-from sampling import every
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from autopar.timeline.intervals import (
     as_array,
@@ -20,44 +16,36 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span
 
-TICKS = 24
-Pairs = list[tuple[float, float]]
+# Few intervals on few ticks: many touch, nest, are equal or have no length.
+PAIRS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted), max_size=7)
 
 
-def some(rng: random.Random) -> Pairs:
-    """Few intervals on few ticks: many touch, nest, are equal or have no length."""
-    starts = [rng.randrange(TICKS) for _ in range(rng.randrange(7))]
-    return [(float(s), float(rng.randint(s, TICKS))) for s in starts]
-
-
-def ticks(pairs: Pairs) -> set[int]:
+def ticks(pairs):
     return {tick for start, end in pairs for tick in range(int(start), int(end))}
 
 
-@pytest.mark.parametrize("seed", every(10, range(300)))
-def test_against_a_set_of_ticks(seed: int) -> None:
-    rng = random.Random(seed)
-    groups = [some(rng) for _ in range(rng.randint(1, 4))]
-    first, second = some(rng), some(rng)
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(PAIRS, PAIRS, st.lists(PAIRS, min_size=1, max_size=4))
+def test_against_a_set_of_ticks(first, second, groups):
     one, other = covered(as_array(first)), covered(as_array(second))
     assert length_s(one) == len(ticks(first))
     assert (one[1:, 0] > one[:-1, 1]).all(), "disjoint, in order, and none touches the next"
     assert ticks(common(one, other).tolist()) == ticks(first) & ticks(second)
     assert ticks(without(one, other).tolist()) == ticks(first) - ticks(second)
-    counts: dict[int, float] = {0: 0}
+    counts = {0: 0}
     for tick in ticks(second):
         count = sum(tick in ticks(group) for group in groups)
         counts[count] = counts.get(count, 0) + 1
     assert at_once([covered(as_array(group)) for group in groups], other) == counts
-    expected = [bool(ticks([pair]) & ticks(second)) for pair in first if pair[1] > pair[0]]
-    lasting = as_array([pair for pair in first if pair[1] > pair[0]])
-    assert overlapping(lasting, other).tolist() == expected
+    lasting = [pair for pair in first if pair[1] > pair[0]]
+    expected = [bool(ticks([pair]) & ticks(second)) for pair in lasting]
+    assert overlapping(as_array(lasting), other).tolist() == expected
     for start, end in first:
         inside = clipped(Span("s", "lane", start, end), other)
         assert ticks(inside) == ticks([(start, end)]) & ticks(second)
 
 
-def test_nothing_is_nothing() -> None:
+def test_nothing_is_nothing():
     empty, some_time = as_array([]), as_array([(0.0, 2.0)])
     assert covered(empty).shape == common(empty, some_time).shape == (0, 2)
     assert without(some_time, empty).tolist() == [[0.0, 2.0]]
@@ -68,5 +56,5 @@ def test_nothing_is_nothing() -> None:
     assert overlapping(some_time, empty).tolist() == [False]
 
 
-def test_the_longest_is_the_first_of_equals() -> None:
+def test_the_longest_is_the_first_of_equals():
     assert longest(as_array([(0, 1), (2, 4), (5, 7)])) == (2.0, 4.0)

@@ -10,11 +10,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 def grouped(things: Iterable[_T], key: Callable[[_T], _K]) -> dict[_K, list[_T]]:
-    """Key -> the things that have it, both in the order in which they came.
-
-    >>> grouped(["one", "three", "two"], len)
-    {3: ['one', 'two'], 5: ['three']}
-    """
+    """Key -> the things that have it, both in the order in which they came."""
     groups: dict[_K, list[_T]] = {}
     for thing in things:
         groups.setdefault(key(thing), []).append(thing)

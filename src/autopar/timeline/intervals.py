@@ -26,11 +26,7 @@ def as_array(pairs: Sequence[tuple[float, float]]) -> Intervals:
 
 
 def covered(intervals: Intervals) -> Intervals:
-    """The set of times that at least one of the intervals covers.
-
-    >>> covered(as_array([(3, 5), (0, 1), (4, 6), (1, 2)])).tolist()
-    [[0.0, 2.0], [3.0, 6.0]]
-    """
+    """The set of times that at least one of the intervals covers."""
     kept = intervals[intervals[:, 1] > intervals[:, 0]]
     if not len(kept):
         return kept
@@ -42,22 +38,14 @@ def covered(intervals: Intervals) -> Intervals:
 
 
 def common(first: Intervals, second: Intervals) -> Intervals:
-    """Where two sets both cover.
-
-    >>> common(as_array([(0, 2), (4, 9)]), as_array([(1, 5)])).tolist()
-    [[1.0, 2.0], [4.0, 5.0]]
-    """
+    """Where two sets both cover."""
     edges, depths = _depths([first, second])
     both = (depths == 2) & (edges[1:] > edges[:-1])
     return np.column_stack((edges[:-1][both], edges[1:][both]))
 
 
 def without(first: Intervals, second: Intervals) -> Intervals:
-    """Where the first set covers and the second does not.
-
-    >>> without(as_array([(0, 9)]), as_array([(1, 2), (8, 12)])).tolist()
-    [[0.0, 1.0], [2.0, 8.0]]
-    """
+    """Where the first set covers and the second does not."""
     if not len(first) or not len(second):
         return first
     bounds = np.concatenate(([-np.inf], second.ravel(), [np.inf]))
@@ -65,11 +53,7 @@ def without(first: Intervals, second: Intervals) -> Intervals:
 
 
 def at_once(sets: Sequence[Intervals], window: Intervals) -> dict[int, float]:
-    """How many seconds of a window 0, 1, 2, ... of the sets covered.
-
-    >>> at_once([as_array([(0, 4)]), as_array([(3, 5)])], as_array([(0, 6)]))
-    {0: 1.0, 1: 4.0, 2: 1.0}
-    """
+    """How many seconds of a window 0, 1, 2, ... of the sets covered."""
     edges, depths = _depths([window, *(common(one, window) for one in sets)])
     lengths = np.diff(edges)
     # The window itself is one deep everywhere in it; what lies between two windows is not counted.
@@ -95,14 +79,9 @@ def longest(intervals: Intervals) -> tuple[float, float] | None:
 
 def overlapping(intervals: Intervals, windows: Intervals) -> npt.NDArray[np.bool_]:
     """For each interval, in any order, whether it has a moment in common with a set."""
-    if not len(windows):
-        return np.zeros(len(intervals), dtype=np.bool_)
-    # The first window that ends after the interval starts is the only one to ask.
-    place = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")
-    there = place < len(windows)
-    starts = windows[np.where(there, place, 0), 0]
-    inside: npt.NDArray[np.bool_] = there & (starts < intervals[:, 1])
-    return inside
+    ended = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")  # before it starts
+    begun = np.searchsorted(windows[:, 0], intervals[:, 1], side="left")  # before it ends
+    return begun > ended
 
 
 def clipped(span: Any, windows: Intervals) -> list[tuple[float, float]]:
