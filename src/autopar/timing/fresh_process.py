@@ -40,10 +40,9 @@ def in_fresh_process(
 ) -> Any:
     """Call `fn(*args)` in a new process, and return what it returns.
 
-    For what a process can't change once it runs, or can't undo: settings that libraries read as
-    they are loaded, another Python with other packages, a profiler that must start the process, a
-    tracer that can't be turned off. It gets the function's source and, of what the function loads
-    as globals, modules, functions, numbers and strings.
+    For what a process can't change once it runs: settings that libraries read as they are loaded,
+    another Python with other packages, a profiler that must start the process. It gets the
+    function's source and, of what that loads as globals, modules, functions, numbers and strings.
 
     Args:
         fn: A function whose source can be read.
@@ -62,9 +61,8 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
-    _check_source("fn", fn)
-    for used in uses:
-        _check_source("uses", used)
+    for argument, function in [("fn", fn), *(("uses", used) for used in uses)]:
+        _check_source(argument, function)
     sources = {name: text for used in (*uses, fn) for name, text in _sources(used).items()}
     program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
     path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])

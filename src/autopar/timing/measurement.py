@@ -45,7 +45,7 @@ class Measurement:
 
     def __post_init__(self) -> None:
         check_label(self.label)
-        check_amounts(flops=self.flops, size_bytes=self.size_bytes)
+        check_amounts({"flops": self.flops, "size_bytes": self.size_bytes})
         object.__setattr__(self, "values_s", tuple(float(value) for value in self.values_s))
         if len(self.values_s) < MIN_SAMPLES:
             msg = (
@@ -150,22 +150,14 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
 
 
 def check_label(label: str) -> None:
-    """Refuse a label that would leave a row of a table or a lane without a name.
-
-    Raises:
-        ValueError: The label is not a string with something in it.
-    """
+    """Refuse a label that would leave a row of a table or a lane without a name."""
     if not isinstance(label, str) or not label.strip():
         msg = f"label is {label!r}; expected a few words. Say what is measured, as in 'GPU1 alone'."
         raise ValueError(msg)
 
 
 def check_positive(argument: str, value: float) -> float:
-    """Refuse a limit that no time can be held against, or an amount that gives no rate.
-
-    Raises:
-        ValueError: It is not a finite number above zero.
-    """
+    """Refuse a limit that no time can be held against, or an amount that gives no rate."""
     if not isinstance(value, Real) or not 0 < value < math.inf:
         msg = (
             f"{argument} is {value!r}; expected a number, finite and above zero. Compute it from "
@@ -175,22 +167,15 @@ def check_positive(argument: str, value: float) -> float:
     return float(value)
 
 
-def check_amounts(**amounts: float | None) -> None:
-    """Refuse amounts of work that give no rate; None asks for none."""
+def check_amounts(amounts: Mapping[str, float | None]) -> None:
+    """Argument -> amount of work, each refused if it gives no rate; None asks for none."""
     for argument, amount in amounts.items():
         if amount is not None:
             check_positive(argument, amount)
 
 
 def limits_of(labels: Sequence[str], limit_s: Limit) -> tuple[float | None, ...]:
-    """The limit for each label in seconds, None where it has none.
-
-    Raises:
-        ValueError: A limit is not a finite number above zero, or is for a label not there.
-
-    >>> limits_of(["serial", "overlapped"], {"overlapped": 0.131})
-    (None, 0.131)
-    """
+    """The limit for each label in seconds, None where it has none."""
     if not isinstance(limit_s, Mapping):
         return (None if limit_s is None else check_positive("limit_s", limit_s),) * len(labels)
     checked = {}
@@ -201,11 +186,7 @@ def limits_of(labels: Sequence[str], limit_s: Limit) -> tuple[float | None, ...]
 
 
 def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
-    """Refuse a label under which nothing was measured.
-
-    Raises:
-        ValueError: It is none of `labels`; the message lists them.
-    """
+    """Refuse a label under which nothing was measured."""
     if label not in labels:
         measured = ", ".join(map(repr, dict.fromkeys(labels)))
         msg = f"{argument} names {label!r}, under which nothing was measured; expected {measured}."
@@ -213,11 +194,7 @@ def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds in the unit a reader expects, with four figures.
-
-    >>> format_seconds(0.13094), format_seconds(12.5e-6), format_seconds(0)
-    ('130.9 ms', '12.50 us', '0 s')
-    """
+    """Seconds in the unit a reader expects, with four figures: `130.9 ms`, `12.50 us`."""
     if seconds == 0:
         return "0 s"
     seconds = float(f"{seconds:.4g}")  # first, or 0.99996 s would be 1000.0 ms
@@ -228,10 +205,6 @@ def format_seconds(seconds: float) -> str:
 
 
 def figures(value: float, count: int = 3) -> str:
-    """A number with `count` figures and at most three decimals, none of them as an exponent.
-
-    >>> figures(611.73), figures(55.06), figures(0.0521)
-    ('612', '55.1', '0.052')
-    """
+    """A number with `count` figures and at most three decimals: `612`, `55.1`, `0.052`."""
     whole = math.floor(math.log10(abs(value))) if value else count
     return f"{value:.{min(_MOST_DECIMALS, max(0, count - 1 - whole))}f}"

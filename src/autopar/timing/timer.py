@@ -14,17 +14,11 @@ import torch
 
 from autopar.device import present, synchronize
 from autopar.machine import processor_names
-from autopar.timing.measurement import (
-    MIN_SAMPLES,
-    Measurement,
-    check_amounts,
-    check_label,
-    check_positive,
-)
-from autopar.timing.progress import progress
+from autopar.timing.measurement import MIN_SAMPLES, Measurement, check_amounts, check_label
 
 Device = torch.device | str | int
 Devices = Device | Iterable[Device]
+Work = Callable[[], object]
 
 
 class Timer:
@@ -104,14 +98,14 @@ class Benchmark:
 
 
 def measure(
-    fn: Callable[[], object],
+    fn: Work,
     *,
     label: str,
     devices: Devices | None = None,
     warmup: int = 3,
     repeats: int = 20,
     calls: int = 1,
-    setup: Callable[[], object] | None = None,
+    setup: Work | None = None,
     flops: float | None = None,
     size_bytes: float | None = None,
 ) -> Measurement:
@@ -139,20 +133,17 @@ def measure(
         ValueError: An empty label, too few repeats or calls, a negative warm-up, an amount
             that is not positive, a device not here.
     """
-    check_label(label)
-    _check_work("fn", fn)
-    if setup is not None:
-        _check_work("setup", setup)
+    works = {"fn": fn} if setup is None else {"fn": fn, "setup": setup}
+    _check([label], works, {"flops": flops, "size_bytes": size_bytes})
     _check_count("calls", calls, 1, "at least 1 in each sample")
-    check_amounts(flops=flops, size_bytes=size_bytes)
     work = fn if calls == 1 else functools.partial(_call, fn, calls)
-    samples_s, origin = _in_rounds({label: work}, label, devices, warmup, repeats, setup)
+    samples_s, origin = _in_rounds({label: work}, devices, warmup, repeats, setup)
     values_s = tuple(sample_s / calls for sample_s in samples_s[label])
     return Measurement(label, values_s, flops, size_bytes, origin)
 
 
 def measure_in_turn(
-    ways: Mapping[str, Callable[[], object]],
+    ways: Mapping[str, Work],
     *,
     devices: Devices | None = None,
     warmup: int = 3,
@@ -162,7 +153,7 @@ def measure_in_turn(
     """Time several ways, one sample of each in every round, so that they can be compared.
 
     A machine whose speed drifts, as shared ones do, then drifts for all of them alike. Samples
-    are taken as `measure` does.
+    are taken as `measure` does; the measurements come in the order of the ways.
 
     Args:
         ways: Label to work; called without arguments, in this order.
@@ -170,9 +161,6 @@ def measure_in_turn(
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
         flops: Label to floating-point operations, for the ways that are to have a rate.
-
-    Returns:
-        A measurement for each way, in order.
 
     Raises:
         TypeError: `ways` is no mapping, or has something that can't be called.
@@ -187,9 +175,6 @@ def measure_in_turn(
     if not ways:
         msg = "ways is empty; expected at least one label -> work, to be measured in turn."
         raise ValueError(msg)
-    for label, way in ways.items():
-        check_label(label)
-        _check_work(f"ways[{label!r}]", way)
     flops = flops or {}
     if not isinstance(flops, Mapping):
         msg = f"flops is {flops!r}; expected label -> operations, for the ways to have a rate."
@@ -197,9 +182,9 @@ def measure_in_turn(
     if unknown := set(flops) - set(ways):
         msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
         raise ValueError(msg)
-    for label, amount in flops.items():
-        check_positive(f"flops[{label!r}]", amount)
-    samples_s, origin = _in_rounds(ways, "rounds", devices, warmup, repeats)
+    works = {f"ways[{label!r}]": way for label, way in ways.items()}
+    _check(ways, works, {f"flops[{label!r}]": amount for label, amount in flops.items()})
+    samples_s, origin = _in_rounds(ways, devices, warmup, repeats)
     return tuple(
         Measurement(label, tuple(values_s), flops.get(label), origin=origin)
         for label, values_s in samples_s.items()
@@ -207,12 +192,11 @@ def measure_in_turn(
 
 
 def _in_rounds(
-    ways: Mapping[str, Callable[[], object]],
-    title: str,
+    ways: Mapping[str, Work],
     devices: Devices | None,
     warmup: int,
     repeats: int,
-    setup: Callable[[], object] | None = None,
+    setup: Work | None = None,
 ) -> tuple[dict[str, list[float]], str]:
     """Samples of each way, one in every round after the warm-up, and where they were taken."""
     least = f"at least {MIN_SAMPLES} repeats, so that there is a spread"
@@ -220,7 +204,7 @@ def _in_rounds(
     _check_count("warmup", warmup, 0, "no negative warm-up")
     waited = _present(devices)
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
-    for i in progress(range(-warmup, repeats), title):
+    for i in range(-warmup, repeats):
         for label, way in ways.items():
             if setup is not None:
                 setup()
@@ -230,7 +214,7 @@ def _in_rounds(
     return samples_s, f"measured live on {processor_names(waited)}"
 
 
-def _sample(fn: Callable[[], object], devices: list[torch.device] | None) -> float:
+def _sample(fn: Work, devices: list[torch.device] | None) -> float:
     """Seconds that `fn` and the devices take, from idle to done."""
     synchronize()
     collecting = gc.isenabled()
@@ -248,18 +232,25 @@ def _sample(fn: Callable[[], object], devices: list[torch.device] | None) -> flo
     return elapsed_s
 
 
-def _call(fn: Callable[[], object], calls: int) -> None:
+def _call(fn: Work, calls: int) -> None:
     for _ in itertools.repeat(None, calls):  # the least that a loop takes
         fn()
 
 
-def _check_work(argument: str, work: object) -> None:
-    if not callable(work):
-        msg = (
-            f"{argument} is of type {type(work).__name__}, which can't be called; expected a "
-            f"function of no arguments. Wrap the work: measure(lambda: x @ x, label='product')."
-        )
-        raise TypeError(msg)
+def _check(
+    labels: Iterable[str], works: Mapping[str, object], amounts: Mapping[str, float | None]
+) -> None:
+    """Refuse what can't be measured before anything runs; works and amounts by their arguments."""
+    for label in labels:
+        check_label(label)
+    for argument, work in works.items():
+        if not callable(work):
+            msg = (
+                f"{argument} is of type {type(work).__name__}, which can't be called; expected a "
+                f"function of no arguments. Wrap the work: measure(lambda: x @ x, label='product')."
+            )
+            raise TypeError(msg)
+    check_amounts(amounts)
 
 
 def _check_count(argument: str, count: int, least: int, expected: str) -> None:
