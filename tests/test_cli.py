@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import autopar
-from autopar.__main__ import _run, main
+from autopar.__main__ import main
 from autopar.records.experiment import observed
 from autopar.records.gallery import scripts_of, shown_by
 from autopar.records.record import Findings
@@ -132,10 +132,10 @@ def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, tmp_path, c
     assert [path.name for path in tmp_path.glob("machine/*")] == ["plot_2_good.json"]
 
 
-def test_a_script_that_hangs_is_ended(tmp_path, capfd):
-    hangs = tmp_path / "plot_1_hangs.py"
-    hangs.write_text("import time\nwhile True:\n    time.sleep(1)\n")
-    assert _run(hangs, tmp_path / "records", 1.0) is None
+def test_a_script_that_hangs_is_ended(a_gpu, monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr("autopar.__main__._TIMEOUT_S", 1.0)
+    hangs = script(tmp_path / "plot_1_hangs.py", "while True:\n    pass\n")
+    assert main(["record", hangs, "--to", str(tmp_path / "records")]) == 1
     assert "plot_1_hangs.py: FAILED (not done by then) in " in capfd.readouterr().out
     assert not (tmp_path / "records").exists()
 

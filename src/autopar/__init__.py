@@ -8,46 +8,64 @@ Each public name is loaded at its first use, from the room that it is written in
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from autopar import workload
-    from autopar.device import (
-        cpu,
-        empty_heap,
-        empty_pinned_pool,
-        gpu,
-        num_gpus,
-        synchronize,
-        try_all_gpus,
-        try_gpu,
-    )
-    from autopar.display import plot
-    from autopar.display.show import show
-    from autopar.display.svg import Drawing, draw, show_timelines
-    from autopar.display.table import Table, against_goals, compare, tabulate
-    from autopar.effects.task import Task
-    from autopar.graph.capture import Captured
-    from autopar.graph.plan import Plan
-    from autopar.graph.run import Run
-    from autopar.graph.task_graph import TaskGraph
-    from autopar.lanes.cpu import cpu_lane
-    from autopar.lanes.cuda import cuda_lane
-    from autopar.lanes.handle import Handle, timeline_of_handles
-    from autopar.lanes.lane import Lane
-    from autopar.machine import Capacity, capacity, describe
-    from autopar.ranges import annotate
-    from autopar.records.claim import Claim, Estimate, claim
-    from autopar.records.experiment import newest_record, observed, recorded
-    from autopar.records.provenance import __version__
-    from autopar.records.record import Findings, Record, RecordError
-    from autopar.timeline.chrome_trace import write_trace
-    from autopar.timeline.span import Span, Timeline
-    from autopar.timing.fresh_process import in_fresh_process
-    from autopar.timing.measurement import Measurement, hidden_share
-    from autopar.timing.timer import Benchmark, Timer, measure, measure_in_turn
-    from autopar.traces.profiler import timeline_of, timelines_of
-    from autopar.traces.read import read_trace
-    from autopar.traces.trace import TraceError
-    from autopar.transfer.pipeline import CopyPipeline
+if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see `__all__`
+    from autopar import workload as workload
+    from autopar.device import cpu as cpu
+    from autopar.device import empty_heap as empty_heap
+    from autopar.device import empty_pinned_pool as empty_pinned_pool
+    from autopar.device import gpu as gpu
+    from autopar.device import num_gpus as num_gpus
+    from autopar.device import synchronize as synchronize
+    from autopar.device import try_all_gpus as try_all_gpus
+    from autopar.device import try_gpu as try_gpu
+    from autopar.display import plot as plot
+    from autopar.display.show import show as show
+    from autopar.display.svg import Drawing as Drawing
+    from autopar.display.svg import draw as draw
+    from autopar.display.svg import show_timelines as show_timelines
+    from autopar.display.table import Table as Table
+    from autopar.display.table import against_goals as against_goals
+    from autopar.display.table import compare as compare
+    from autopar.display.table import tabulate as tabulate
+    from autopar.effects.task import Task as Task
+    from autopar.graph.capture import Captured as Captured
+    from autopar.graph.plan import Plan as Plan
+    from autopar.graph.run import Run as Run
+    from autopar.graph.task_graph import TaskGraph as TaskGraph
+    from autopar.lanes.cpu import cpu_lane as cpu_lane
+    from autopar.lanes.cuda import cuda_lane as cuda_lane
+    from autopar.lanes.handle import Handle as Handle
+    from autopar.lanes.handle import timeline_of_handles as timeline_of_handles
+    from autopar.lanes.lane import Lane as Lane
+    from autopar.machine import Capacity as Capacity
+    from autopar.machine import capacity as capacity
+    from autopar.machine import describe as describe
+    from autopar.ranges import annotate as annotate
+    from autopar.records.claim import Claim as Claim
+    from autopar.records.claim import Estimate as Estimate
+    from autopar.records.claim import claim as claim
+    from autopar.records.experiment import newest_record as newest_record
+    from autopar.records.experiment import observed as observed
+    from autopar.records.experiment import recorded as recorded
+    from autopar.records.provenance import __version__ as __version__
+    from autopar.records.record import Findings as Findings
+    from autopar.records.record import Record as Record
+    from autopar.records.record import RecordError as RecordError
+    from autopar.timeline.chrome_trace import write_trace as write_trace
+    from autopar.timeline.span import Span as Span
+    from autopar.timeline.span import Timeline as Timeline
+    from autopar.timing.fresh_process import in_fresh_process as in_fresh_process
+    from autopar.timing.measurement import Measurement as Measurement
+    from autopar.timing.measurement import hidden_share as hidden_share
+    from autopar.timing.timer import Benchmark as Benchmark
+    from autopar.timing.timer import Timer as Timer
+    from autopar.timing.timer import measure as measure
+    from autopar.timing.timer import measure_in_turn as measure_in_turn
+    from autopar.traces.profiler import timeline_of as timeline_of
+    from autopar.traces.profiler import timelines_of as timelines_of
+    from autopar.traces.read import read_trace as read_trace
+    from autopar.traces.trace import TraceError as TraceError
+    from autopar.transfer.pipeline import CopyPipeline as CopyPipeline
 
 # Where each name is written, the ones to begin with first.
 _HOME = {
@@ -84,65 +102,7 @@ _HOME = {
 _MODULES = {"plot": "autopar.display.plot", "workload": "autopar.workload"}
 _ROOM_OF = {name: room for room, names in _HOME.items() for name in names.split()}
 
-__all__ = [  # noqa: RUF022 - the ones to begin with first
-    "measure",
-    "measure_in_turn",
-    "Timer",
-    "Benchmark",
-    "compare",
-    "tabulate",
-    "against_goals",
-    "Table",
-    "TaskGraph",
-    "CopyPipeline",
-    "cpu_lane",
-    "cuda_lane",
-    "timeline_of",
-    "timelines_of",
-    "read_trace",
-    "draw",
-    "Drawing",
-    "plot",
-    "show",
-    "show_timelines",
-    "annotate",
-    "cpu",
-    "gpu",
-    "num_gpus",
-    "try_gpu",
-    "try_all_gpus",
-    "synchronize",
-    "empty_heap",
-    "empty_pinned_pool",
-    "describe",
-    "capacity",
-    "Capacity",
-    "workload",
-    "Measurement",
-    "hidden_share",
-    "in_fresh_process",
-    "Span",
-    "Timeline",
-    "write_trace",
-    "Lane",
-    "Handle",
-    "timeline_of_handles",
-    "Task",
-    "Plan",
-    "Run",
-    "Captured",
-    "recorded",
-    "observed",
-    "newest_record",
-    "claim",
-    "Claim",
-    "Estimate",
-    "Findings",
-    "Record",
-    "RecordError",
-    "TraceError",
-    "__version__",
-]
+__all__ = [*_ROOM_OF, *_MODULES]
 
 
 def __dir__() -> list[str]:

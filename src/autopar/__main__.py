@@ -15,7 +15,7 @@ from pathlib import Path
 from autopar.records.provenance import __version__
 
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
-_PACKAGE = Path(__file__).parent
+_PACKAGES = Path(__file__).parents[1]
 _TIMEOUT_S = 900.0  # no script takes a third of it
 _OUTPUTS = {
     "html": "all of it as one HTML page",
@@ -37,39 +37,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timeline.add_argument("--range", metavar="NAME", help="only this NVTX or record_function range")
     for ending, what in _OUTPUTS.items():
         timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
-    timeline.add_argument("--png", "--svg", nargs="?", const="", type=_gone, help=argparse.SUPPRESS)
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument(
         "scripts", nargs="*", metavar="SCRIPT", help="file, or start of its name; all if not given"
     )
     record.add_argument("--to", type=Path, metavar="FOLDER", help="of records")
     record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
-    record.add_argument(
-        "--timeout", type=float, default=_TIMEOUT_S, metavar="S", help="seconds for each script"
-    )
     options = parser.parse_args(arguments)
     if options.verb == "timeline":
-        outputs = {each: path for each in _OUTPUTS if (path := getattr(options, each))}
+        outputs = {name: path for name in _OUTPUTS if (path := getattr(options, name))}
         return _timeline(options.files, options.range, outputs)
     if options.verb == "devices":
         return _devices()
-    return _record(options.scripts, options.to, check=options.check, timeout_s=options.timeout)
-
-
-def _gone(_path: str) -> None:
-    msg = (
-        "pictures are saved from Python: "
-        "autopar.draw(autopar.read_trace('trace.json'), title='My program').save('picture.svg')"
-    )
-    raise argparse.ArgumentTypeError(msg)
+    return _record(options.scripts, options.to, check=options.check)
 
 
 def _devices() -> int:
     from autopar.machine import capacity, describe
 
-    here = describe()
-    here["software"] = {"autopar": __version__, **here["software"]}
-    print(here)
+    machine = describe()
+    machine["software"] = {"autopar": __version__, **machine["software"]}
+    print(machine)
     print(f"capacity\n  {capacity()}")
     return 0
 
@@ -80,21 +68,20 @@ def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, 
     try:
         print(inspect(files, range_name, outputs), end="")
     except OSError as error:
-        about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        return _complain(about)
+        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:  # as a TraceError is
         return _complain(" ".join(str(error).split()))
     return 0
 
 
-def _record(names: Sequence[str], to: Path | None, *, check: bool, timeout_s: float) -> int:
+def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
     """Run each script in a process of its own, so that none warms a pool for another."""
     from autopar.device import num_gpus
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
     from autopar.records.store import FOLDER
 
     folder = to or FOLDER
-    gallery = scripts_of(Path("gallery"))
+    gallery = scripts_of(Path("gallery").resolve())
     chosen = {name: _named(name, gallery) for name in names}
     missing = [name for name, scripts in chosen.items() if not scripts]
     scripts = list(dict.fromkeys(itertools.chain(*chosen.values()))) if names else gallery
@@ -114,14 +101,13 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool, timeout_s: fl
             "autopar were measured on a machine that has them; the site builds from those."
         )
     start_s = time.perf_counter()
-    made = {script: _run(script.resolve(), folder.resolve(), timeout_s) for script in scripts}
-    failed = [script.name for script, records in made.items() if records is None]
-    count = sum(records or 0 for records in made.values())
-    print(f"{count} records of {len(made)} scripts in {time.perf_counter() - start_s:.0f} s")
-    shown = {each.resolve() for each in gallery} & {each.resolve() for each in scripts}
-    stale = stale_records(sorted(shown), folder, FOLDER)
-    for line in stale:
-        print(line, file=sys.stderr)
+    counts = {script: _run(script, folder.resolve()) for script in scripts}
+    failed = [script.name for script, count in counts.items() if count is None]
+    count = sum(filter(None, counts.values()))
+    print(f"{count} records of {len(counts)} scripts in {time.perf_counter() - start_s:.0f} s")
+    stale = stale_records([script for script in scripts if script in gallery], folder, FOLDER)
+    if stale:
+        print("\n".join(stale), file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}; no record of theirs was replaced", file=sys.stderr)
     return 1 if failed or stale else 0
@@ -130,38 +116,35 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool, timeout_s: fl
 def _named(name: str, gallery: Sequence[Path]) -> list[Path]:
     """The script of a path, or those of the gallery whose names begin so: `e3`, `plot_x`."""
     if Path(name).is_file():
-        return [Path(name)]
-    return [each for each in gallery if each.stem.startswith((name, f"plot_{name}"))]
+        return [Path(name).resolve()]
+    return [path for path in gallery if path.stem.startswith((name, f"plot_{name}"))]
 
 
-def _run(script: Path, folder: Path, timeout_s: float) -> int | None:
-    """Run a gallery script as a reader would, with records and figures going elsewhere.
+def _run(script: Path, folder: Path) -> int | None:
+    """Run a script as a reader would; the number of its records, None if it failed.
 
-    Its records come to the folder when it has run to its end: till then a check of it may fail.
-    Returns how many there are, or None if it failed.
+    They come to the folder when it has run to its end: till then a check of it may fail.
     """
     from autopar.files import write_atomically
     from autopar.records.experiment import RECORD_TO
 
-    path = os.pathsep.join([str(_PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     print(f"recording {script.name} ...", flush=True)
     start_s, why, count = time.perf_counter(), "", 0
+    packages = os.pathsep.join([str(_PACKAGES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
-        environment = os.environ | {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": path}
-        command = [sys.executable, "-u", str(script)]
+        variables = {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": packages}
+        environment, command = os.environ | variables, [sys.executable, "-u", str(script)]
         try:
-            subprocess.run(command, cwd=figures, env=environment, timeout=timeout_s, check=True)
-            for made in sorted(Path(records).glob("*/*")):
-                place = folder / made.relative_to(records)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(place, made.read_bytes())
-                count += place.suffix == ".json"
+            subprocess.run(command, cwd=figures, env=environment, timeout=_TIMEOUT_S, check=True)
         except subprocess.CalledProcessError as error:
             why = f"exit status {error.returncode}"
         except subprocess.TimeoutExpired:
             why = "not done by then"
-        except OSError as error:
-            why = str(error)
+        for path in () if why else sorted(Path(records).glob("*/*")):
+            place = folder / path.relative_to(records)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(place, path.read_bytes())
+            count += place.suffix == ".json"
     ending = f"FAILED ({why})" if why else f"{count} records"
     print(f"{script.name}: {ending} in {time.perf_counter() - start_s:.1f} s", flush=True)
     return None if why else count

@@ -44,13 +44,7 @@ def try_all_gpus() -> list[torch.device]:
 
 
 def present(device: torch.device | str | int) -> torch.device:
-    """The device with its index filled in, checked to be on this machine.
-
-    An integer is the number of a GPU; `"cuda"` is the current one.
-
-    Raises:
-        ValueError: The device is neither a CPU nor a CUDA GPU of this machine.
-    """
+    """The device with its index, refused if not here; `0` is a GPU, `"cuda"` the current one."""
     try:
         if isinstance(device, bool) or (isinstance(device, int) and device > _LAST_INDEX):
             raise TypeError(device)  # torch takes one for a number, and the other's last bits
@@ -84,16 +78,13 @@ def synchronize(*devices: torch.device | str | int) -> None:
     Raises:
         ValueError: A device that is not on this machine.
     """
-    for device in [present(each) for each in devices] if devices else used_gpus():
+    for device in list(map(present, devices)) if devices else used_gpus():
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
 
 def used_gpus() -> list[torch.device]:
-    """The GPUs that this process has given anything to.
-
-    Others have nothing to wait for, and asking them would take memory there for a context.
-    """
+    """GPUs that this process has given anything to; asking others takes memory for a context."""
     if not torch.cuda.is_initialized():
         return []
     return [gpu(i) for i in range(num_gpus()) if has_context(i)]
@@ -116,14 +107,10 @@ def empty_heap() -> None:
 
 
 def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
-    """A CUDA stream that nothing else in the process uses.
+    """A CUDA stream that nothing else in the process uses; lower priorities go first.
 
     Torch hands out the same 32 streams again and again, so two parts of a program that ask it may
     get one stream: each waits for the other's work then, and a capture takes up both.
-
-    Args:
-        device: The GPU.
-        priority: Lower numbers go first.
     """
     driver = _driver()
     if driver is None:
@@ -135,12 +122,12 @@ def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
         try:
             address = free.pop().stream
         except IndexError:  # none was given back
-            made = ctypes.c_void_p()
-            error = driver.cuStreamCreateWithPriority(ctypes.byref(made), _NON_BLOCKING, priority)
-            if error or made.value is None:
+            handle = ctypes.c_void_p()
+            error = driver.cuStreamCreateWithPriority(ctypes.byref(handle), _NON_BLOCKING, priority)
+            if error or handle.value is None:
                 msg = f"{device} makes no more CUDA streams (error {error} of its driver)"
                 raise RuntimeError(msg) from None
-            address = made.value
+            address = handle.value
         stream = torch.cuda.ExternalStream(address, device)
     vars(stream)["life"] = life = _Life()
     # A weak reference to a stream of torch's never tells its end, and Ctrl-C can end a `__del__`.

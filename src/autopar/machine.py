@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from autopar.device import num_gpus
+from autopar.device import gpu, num_gpus, try_all_gpus
 
 Fields = dict[str, Any]
 
+_STUCK_S = 10.0  # a thread that isn't there by then never settled
 _settling = threading.Lock()
 
 
@@ -73,13 +74,9 @@ def cpu_name() -> str:
 
 
 def processor_names(devices: Iterable[torch.device] | None = None) -> str:
-    """The machine's processors in a few words: `2 x NVIDIA H200`, or the CPU's name.
-
-    Args:
-        devices: Name only these. All GPUs if not given, and the CPU where there are none.
-    """
-    named = [torch.device("cuda", i) for i in range(num_gpus())] if devices is None else [*devices]
-    gpus = [torch.cuda.get_device_name(each) for each in named if each.type == "cuda"]
+    """The machine's or some devices' GPUs: `2 x NVIDIA H200`, or the CPU where there are none."""
+    devices = try_all_gpus() if devices is None else devices
+    gpus = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
     if not gpus:
         return f"{cpu_name()}, {torch.get_num_threads()} threads"
     counts = {name: gpus.count(name) for name in gpus}
@@ -88,12 +85,7 @@ def processor_names(devices: Iterable[torch.device] | None = None) -> str:
 
 @dataclass(frozen=True)
 class Capacity:
-    """How much work a machine does when all its hardware threads are busy.
-
-    Args:
-        workers: Threads that worked at once.
-        cores: What they got done, in units of what one of them does alone.
-    """
+    """How much a machine does: `workers` threads at once get done what `cores` alone would."""
 
     workers: int
     cores: float
@@ -121,7 +113,7 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
         msg = f"workers is {workers} and rounds {rounds}; expected at least one of each"
         raise ValueError(msg)
     x = torch.rand(size, size)
-    barrier = threading.Barrier(workers)
+    barrier = threading.Barrier(workers, timeout=_STUCK_S)
 
     def work(together: bool) -> tuple[float, float]:
         if together:
@@ -131,25 +123,16 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
             x.mm(x)
         return start_s, time.perf_counter()
 
-    def join_in(together: bool) -> tuple[float, float]:
-        try:
-            settle_threads(1)
-        except BaseException:
-            barrier.abort()  # the others wait there for this one
-            raise
-        return work(together)
-
     ratios = []
-    with ThreadPoolExecutor(workers) as pool:
+    with ThreadPoolExecutor(workers, initializer=settle_threads, initargs=(1,)) as pool:
         try:
-            list(pool.map(join_in, [True] * workers))  # starts and warms every thread
+            list(pool.map(work, [True] * workers))  # starts and warms every thread
             for _ in range(rounds):
-                alone = pool.submit(work, False).result()
-                spans = list(pool.map(work, [True] * workers))
-                together_s = max(end for _, end in spans) - min(start for start, _ in spans)
-                ratios.append(workers * (alone[1] - alone[0]) / together_s)
+                start_s, end_s = pool.submit(work, False).result()
+                starts_s, ends_s = zip(*pool.map(work, [True] * workers), strict=True)
+                ratios.append(workers * (end_s - start_s) / (max(ends_s) - min(starts_s)))
         except BaseException:
-            barrier.abort()  # who waits there for one that was not begun
+            barrier.abort()  # for those that wait there for one that was not begun
             raise
     return Capacity(workers, statistics.median(ratios))
 
@@ -157,9 +140,9 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
 def settle_threads(threads: int) -> None:
     """Fix the number of intra-op threads of the calling thread, which must be a new one.
 
-    Its number also becomes the default of threads yet to run an operator, so another one puts that
-    back: in this one it would change the number again. And a thread takes over the default at its
-    first operator, also after its own number was set; asking for the number counts as one.
+    It also becomes the default of threads yet to run an operator, so another thread puts that back:
+    in this one it would change the number again. And a thread takes over the default at its first
+    operator, also after its own number was set; asking for the number counts as one.
     """
     with _settling:  # else one thread could take another's number for the default
         default = torch.get_num_threads()
@@ -182,16 +165,21 @@ def _restore(default: int, restored: threading.Lock) -> None:
 
 def _describe_gpu(i: int) -> Fields:
     properties = torch.cuda.get_device_properties(i)
+
+    def ask(read: Callable[[Any, Any], Any]) -> Any:  # by UUID: NVML ignores CUDA_VISIBLE_DEVICES
+        uuid = f"GPU-{properties.uuid}"
+        return _nvml(lambda nvml: read(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)))
+
     return {
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "multiprocessors": properties.multi_processor_count,
         "compute_capability": f"{properties.major}.{properties.minor}",
-        "pcie_generation": _nvml_of(i, lambda nvml, h: nvml.nvmlDeviceGetMaxPcieLinkGeneration(h)),
-        "pcie_width_lanes": _nvml_of(i, lambda nvml, h: nvml.nvmlDeviceGetMaxPcieLinkWidth(h)),
-        "nvlinks_active": _nvml_of(i, _active_nvlinks),
+        "pcie_generation": ask(lambda nvml, gpu: nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu)),
+        "pcie_width_lanes": ask(lambda nvml, gpu: nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu)),
+        "nvlinks_active": ask(_active_nvlinks),
         "peer_access_to": [
-            f"cuda:{j}"
+            str(gpu(j))
             for j in range(num_gpus())
             if j != i and torch.cuda.can_device_access_peer(i, j)
         ],
@@ -208,13 +196,8 @@ def _active_nvlinks(nvml: Any, handle: Any) -> int:
     return active
 
 
-def _nvml_of(i: int, read: Callable[[Any, Any], Any]) -> Any:
-    """Read one field of a GPU; found by its UUID, as NVML ignores CUDA_VISIBLE_DEVICES."""
-    uuid = f"GPU-{torch.cuda.get_device_properties(i).uuid}"
-    return _nvml(lambda nvml: read(nvml, nvml.nvmlDeviceGetHandleByUUID(uuid)))
-
-
 def _nvml(read: Callable[[Any], Any]) -> Any:
+    """What NVIDIA's management library says, or why it says nothing."""
     try:
         import pynvml
     except ImportError:
@@ -240,8 +223,8 @@ def _lines(fields: Fields, indent: int) -> list[str]:
     lines = []
     for name, value in fields.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):
-            for i, each in enumerate(value):
-                lines += [f"{'':{indent}}{name}[{i}]", *_lines(each, indent + 2)]
+            for i, part in enumerate(value):
+                lines += [f"{'':{indent}}{name}[{i}]", *_lines(part, indent + 2)]
         else:
             shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
             if name.endswith("_bytes") and isinstance(value, int):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from torch.autograd import profiler
 
@@ -72,18 +71,13 @@ class annotate:
         if nvtx is not None:
             nvtx.rangePushA(self.name)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: Any) -> None:
         if nvtx is not None:
             nvtx.rangePop()
         if self._records:
             record = self._records.pop()
             if record is not None:
-                record.__exit__(kind, error, traceback)
+                record.__exit__(*raised)
 
     def __call__(self, fn: Callable[_P, _R]) -> Callable[_P, _R]:
         """Annotate every call of `fn`."""

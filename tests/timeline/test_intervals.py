@@ -29,9 +29,12 @@ def ticks(pairs):
 def test_against_a_set_of_ticks(first, second, groups):
     one, other = covered(as_array(first)), covered(as_array(second))
     assert length_s(one) == len(ticks(first))
-    assert (one[1:, 0] > one[:-1, 1]).all(), "disjoint, in order, and none touches the next"
-    assert ticks(common(one, other).tolist()) == ticks(first) & ticks(second)
-    assert ticks(without(one, other).tolist()) == ticks(first) - ticks(second)
+    both, rest = common(one, other), without(one, other)
+    assert ticks(both.tolist()) == ticks(first) & ticks(second)
+    assert ticks(rest.tolist()) == ticks(first) - ticks(second)
+    for disjoint in (one, both, rest):
+        assert (disjoint[:, 0] < disjoint[:, 1]).all()
+        assert (disjoint[1:, 0] > disjoint[:-1, 1]).all(), "in order, and none touches the next"
     counts = {0: 0}
     for tick in ticks(second):
         count = sum(tick in ticks(group) for group in groups)

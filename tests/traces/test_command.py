@@ -90,15 +90,6 @@ def test_reading_and_reporting_do_without_torch(files: dict[str, Path]) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("option", ["--png", "--svg"])
-def test_pictures_are_saved_from_python(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for value in ([], ["out"]):
-        with pytest.raises(SystemExit) as caught:
-            main(["timeline", "t.json", option, *value])
-        assert caught.value.code == 2
-        assert "autopar.draw(autopar.read_trace(" in capsys.readouterr().err
-
-
 def test_figures_and_findings_in_words() -> None:
     said = text_of(busy)
     assert re.search(r"GPU 0 +10\.00 ms +7\.0 ms +6\.0 ms +compute +60\.0 %", said)

@@ -33,7 +33,7 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
 
 
 def trace_bytes(timeline: Timeline) -> bytes:
-    """A timeline as a Chrome trace in JSON, its times in microseconds from the start of the first span.
+    """A timeline as a Chrome trace: JSON, with times in microseconds from the first span's start.
 
     Lanes are threads, numbered in the order of their first use. In a thread of the format's, spans
     follow or hold each other: one that does neither goes to another thread of the lane's name.
