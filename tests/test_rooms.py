@@ -28,10 +28,10 @@ _MAY = {
     "graph": "autopar effects timing timeline lanes",
     "display": "autopar timing timeline",
     "traces": "autopar timeline display",
-    "records": "autopar effects timing timeline display",
+    "records": "autopar effects timing timeline lanes display traces",
 }
 _WITHOUT_TORCH = {"timeline", "display", "traces", "records", "effects.loads", "timing.measurement"}
-_WITH_TORCH = {"traces.profiler", "records.experiment"}
+_WITH_TORCH = {"traces.profiler", "records.experiment", "records.race"}
 
 
 def room_of(module):

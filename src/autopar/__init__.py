@@ -48,6 +48,7 @@ if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see
     from autopar.records.experiment import observed as observed
     from autopar.records.experiment import recorded as recorded
     from autopar.records.provenance import __version__ as __version__
+    from autopar.records.race import race as race
     from autopar.records.record import Findings as Findings
     from autopar.records.record import Record as Record
     from autopar.records.record import RecordError as RecordError
@@ -92,6 +93,7 @@ _HOME = {
     "graph.plan": "Plan",
     "graph.run": "Run",
     "graph.capture": "Captured",
+    "records.race": "race",
     "records.experiment": "recorded observed newest_record",
     "records.claim": "claim Claim Estimate",
     "records.record": "Findings Record RecordError",

@@ -159,6 +159,17 @@ def measure_in_turn(
         TypeError: `ways` is no mapping, or has something that can't be called.
         ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
     """
+    flops = flops or {}
+    check_ways(ways, flops)
+    samples_s, origin = _in_rounds(ways, devices, warmup, repeats)
+    return tuple(
+        Measurement(label, tuple(values_s), flops.get(label), origin=origin)
+        for label, values_s in samples_s.items()
+    )
+
+
+def check_ways(ways: Mapping[str, Work], flops: Mapping[str, float]) -> None:
+    """Refuse ways that can't be measured in turn, before any is called."""
     if not isinstance(ways, Mapping):
         msg = (
             f"ways is of type {type(ways).__name__}; expected label -> work. Give each way a "
@@ -168,7 +179,6 @@ def measure_in_turn(
     if not ways:
         msg = "ways is empty; expected at least one label -> work, to be measured in turn."
         raise ValueError(msg)
-    flops = flops or {}
     if not isinstance(flops, Mapping):
         msg = f"flops is {flops!r}; expected label -> operations, for the ways to have a rate."
         raise TypeError(msg)
@@ -177,11 +187,6 @@ def measure_in_turn(
         raise ValueError(msg)
     works = {f"ways[{label!r}]": way for label, way in ways.items()}
     _check(ways, works, {f"flops[{label!r}]": amount for label, amount in flops.items()})
-    samples_s, origin = _in_rounds(ways, devices, warmup, repeats)
-    return tuple(
-        Measurement(label, tuple(values_s), flops.get(label), origin=origin)
-        for label, values_s in samples_s.items()
-    )
 
 
 def _in_rounds(

@@ -1,0 +1,164 @@
+"""Race: several ways to one result, checked, timed in turn, and seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import torch
+
+from autopar.device import synchronize, used_gpus
+from autopar.lanes.handle import Handle, timeline_of_handles
+from autopar.records.record import Findings
+from autopar.timeline.span import Timeline
+from autopar.timing.timer import Devices, check_ways, measure_in_turn
+from autopar.torch_private import pytree
+from autopar.traces.profiler import timelines_of
+
+Ways = Mapping[str, Callable[[], object]]
+
+
+def race(
+    ways: Ways,
+    *,
+    parts: Ways | None = None,
+    expected: object = None,
+    close: Mapping[str, float] | None = None,
+    reset: Callable[[], object] | None = None,
+    see: Collection[str] = (),
+    devices: Devices | None = None,
+    warmup: int = 1,
+    repeats: int = 7,
+    flops: Mapping[str, float] | None = None,
+) -> Findings:
+    """Check that several ways give one result, time them in turn, and see what ran when.
+
+    First each way runs once, and its result is compared bit for bit with the expected one: if they
+    differ, nothing is timed. Then all ways and parts are timed by `measure_in_turn`. At last those
+    to be seen run under the profiler, and how long each timeline is beside the clock's median is
+    kept, so that a page can tell whether both saw the same.
+
+    A way that hands work to lanes returns their handles, alone or in containers: they are waited
+    for, their results are compared, and their spans are part of the timeline.
+
+    Args:
+        ways: Label to work, called without arguments. The first is the baseline.
+        parts: Label to what the ways are made of, timed beside them to tell the limit.
+        expected: What each way is to return: tensors, or containers of them. If not given, what
+            the baseline returns.
+        close: Label to the largest relative difference, for ways that add up in another order.
+        reset: Called before each way is checked, as to fill buffers with NaN.
+        see: Labels of the ways whose timelines are taken.
+        devices: What to wait for, as in `measure`.
+        warmup: Rounds before the first that counts.
+        repeats: Rounds, at least three.
+        flops: Label to floating-point operations, for the ways and parts that are to have a rate.
+
+    Returns:
+        Measurements, timelines and checks, for `recorded` or `observed`.
+
+    Raises:
+        TypeError: As `measure_in_turn` does.
+        ValueError: The same; a label stands for a way and for a part, or for none of the ways.
+
+    >>> x = torch.ones(2, 2)
+    >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
+    >>> findings.checks
+    {'doubled: equal to twice': True}
+    """
+    parts, close = parts or {}, close or {}
+    check_ways(ways, {})
+    if both := ways.keys() & parts.keys():
+        msg = f"{sorted(both)} are labels of ways and of parts; expected different ones."
+        raise ValueError(msg)
+    for name, labels in (("see", see), ("close", close)):
+        if unknown := set(labels) - set(ways):
+            msg = f"{name} has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}."
+            raise ValueError(msg)
+    checks = _checks(ways, expected, close, reset)
+    if not all(checks.values()):
+        return Findings([], {}, checks)
+    timed = {label: _waited_for(work) for label, work in {**parts, **ways}.items()}
+    measurements = measure_in_turn(
+        timed, devices=devices, warmup=warmup, repeats=repeats, flops=flops
+    )
+    timelines = _seen({label: way for label, way in ways.items() if label in see})
+    median_s = {measurement.label: measurement.median_s for measurement in measurements}
+    values = {
+        f"{label}: timeline over clock": timeline.makespan_s / median_s[label]
+        for label, timeline in timelines.items()
+    }
+    return Findings(measurements, timelines, checks, values)
+
+
+def _checks(
+    ways: Ways,
+    expected: object,
+    close: Mapping[str, float],
+    reset: Callable[[], object] | None,
+) -> dict[str, bool]:
+    """Run each way once, and compare its result with what is expected, or with the first one's.
+
+    That is kept as a copy, as other ways may write to the same memory.
+    """
+    checks, than = {}, "what is expected"
+    for label, way in ways.items():
+        if reset is not None:
+            reset()
+        result = pytree.tree_map_only(Handle, Handle.result, way())
+        synchronize()
+        if expected is None:
+            expected, than = pytree.tree_map_only(torch.Tensor, torch.clone, result), label
+        elif label in close:
+            name = f"{label}: within {close[label]:g} of {than}"
+            checks[name] = _is_same(result, expected, close[label])
+        else:
+            checks[f"{label}: equal to {than}"] = _is_same(result, expected)
+    return checks
+
+
+def _is_same(result: object, expected: object, tolerance: float = 0.0) -> bool:
+    """Whether both hold the same values in the same order, wherever each lies."""
+    leaves, wanted = pytree.tree_leaves(result), pytree.tree_leaves(expected)
+    return len(leaves) == len(wanted) and all(map(_is_equal, leaves, wanted, repeat(tolerance)))
+
+
+def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
+        return bool(value == wanted)
+    value = value.to(wanted.device)
+    if not tolerance:
+        return torch.equal(value, wanted)
+    return bool((value - wanted).abs().max() <= tolerance * wanted.abs().max())
+
+
+def _waited_for(work: Callable[[], object]) -> Callable[[], object]:
+    """The same work, which ends when the tasks do that it has handed to lanes."""
+
+    def waited() -> object:
+        result = work()
+        for handle in _handles(result):
+            handle.wait()
+        return result
+
+    return waited
+
+
+def _seen(ways: Ways) -> dict[str, Timeline]:
+    """A timeline for each way: kernels and copies by the profiler, CPU lanes by their handles."""
+
+    def lanes(way: Callable[[], object]) -> Timeline:
+        return timeline_of_handles(
+            handle for handle in _handles(way()) if handle.device.type == "cpu"
+        )
+
+    runs = {label: partial(lanes, way) for label, way in ways.items()}
+    if used_gpus():
+        return timelines_of(runs)
+    return {label: run() for label, run in runs.items()}
+
+
+def _handles(result: object) -> list[Handle[Any]]:
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Handle)]
