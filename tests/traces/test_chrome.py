@@ -134,10 +134,8 @@ def test_what_cannot_be_is_said_and_its_gpu_is_in_doubt(wrong, why, left_out):
     assert re.search(r"'bad' on GPU 0 .*, and \d more\.$", twice.warnings[0])
 
 
-@pytest.mark.parametrize(
-    "wrong", [kernel("bad", 500.0, 5.0, device="0"), kernel("bad", 500.0, 5.0) | {"ph": "i"}]
-)
-def test_a_record_without_a_gpu_puts_all_in_doubt(wrong):
+def test_a_record_without_a_gpu_puts_all_in_doubt():
+    wrong = kernel("bad", 500.0, 5.0, device="0")
     trace = read(wrong, *kineto_events(), kernel("k", 1, 2, device=1))
     assert list(trace.doubts) == ["GPU 0", "GPU 1"]
     assert "the record of 'bad' on a GPU" in trace.doubts["GPU 1"]
@@ -167,8 +165,6 @@ def test_what_can_be_right_is_taken_without_a_word(fine):
         call("cudaBad", 20.0, -1.0, 9),
         call("cudaBad", -BASE_US, 1.0, 9),
         call("cudaBad", 20.0, "soon", 9),
-        call("cudaBad", 20.0, 2.0, None),
-        call("cudaBad", 20.0, 2.0, 9) | {"ph": "B"},
     ],
 )
 def test_a_call_that_cannot_be_puts_the_host_in_doubt_alone(wrong):
@@ -193,8 +189,6 @@ def test_what_is_of_another_category_is_counted():
         "Events of other categories were left out: odd (2), (no category) without a duration (2), "
         "odd without a duration (1), (no category) (1)."
     )
-    many = read(*kineto_events(), *(event(f"c{i}", "x", 1.0, 2.0) for i in range(7)))
-    assert many.warnings[0].endswith("c3 (1), c4 (1), 2 more.")
 
 
 def test_seconds_since_1970_keep_what_precision_the_file_has():

@@ -68,8 +68,7 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         (b"9" * 10_000, "t.json", "it is no trace: .* not JSON"),
         (b"<!DOCTYPE html><html>404</html>", "t.json", "a page of HTML"),
         (pickle.dumps({"segments": []}), "t.pickle", "it is a pickle"),
-        (b"{}", "t.json", "JSON, with nothing in it, but no list"),
-        (b'{"cells": [], "nbformat": 4}', "t.ipynb", "JSON, with 'cells', 'nbformat' in it"),
+        (b"{}", "t.json", "it is JSON, but has no list"),
         (b'{"traceEvents": 3}', "t.json", "no list of traceEvents"),
         (b"[]", "t.json", "no work of a GPU and no named range"),
         (b"[" * 100_000, "t.json", "it is damaged: .*no work of a GPU"),
@@ -95,7 +94,7 @@ def test_archives_folders_databases_and_missing_files_are_refused(tmp_path):
     with pytest.raises(TraceError, match="it is a folder"):
         read_trace(tmp_path)
     write_nsys(tmp_path / "x", {"t (a)": [(1,)]})
-    with pytest.raises(TraceError, match="not one of Nsight Systems"):
+    with pytest.raises(TraceError, match="SQLite database without work"):
         read_trace(tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         read_trace(tmp_path / "missing.json")
@@ -175,8 +174,7 @@ def test_what_is_written_comes_back(tmp_path):
     back = read_trace(tmp_path / "t.json")
     assert_same(back, own_timeline())
     assert (back.alignment_error_s, back.origin) == (2.5e-6, "recorded by hand")
-    (first, *_) = read_evidence(tmp_path / "t.json").activities
-    assert (first.gpu, first.stream) == ("GPU 0", "stream 7")
+    assert read_evidence(tmp_path / "t.json").activities[0].gpu == "GPU 0"
 
 
 _LANES = ["GPU 0 stream 7", "rank 3 GPU 1 copies to host", "host", "left \"'\\", "\u00e9 \u2192"]
@@ -201,12 +199,12 @@ def test_random_timelines_come_back(drawn):
         assert_same(read_trace(path), Timeline(tuple(spans)))
 
 
-def test_what_is_wrong_with_our_own_traces_is_doubted(file):
+def test_what_is_wrong_with_our_own_traces_is_left_out_with_a_warning(file):
     write_trace(own_timeline(), path := file(""))
     path.write_text(path.read_text().replace('"dur":100.0', '"dur":-100.0'))
     trace = read_evidence(path)
-    assert trace.doubts == {"GPU 0": trace.warnings[0]}
-    assert "the record of 'gemm' on GPU 0 can't be right: it starts at 0.0" in trace.warnings[0]
+    assert "compute without a time (1)" in trace.warnings[0]
+    assert "gemm" not in {work.span.name for work in trace.activities}
 
 
 def test_names_can_be_printed_and_are_cut_in_warnings(file):

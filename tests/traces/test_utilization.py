@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from sampling import every
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trace_builder import MS, call, copy, kernel, launch, named, trace
 
 from autopar.timeline.intervals import length_s, longest
 from autopar.traces.trace import Activity
-from autopar.traces.utilization import OTHER_LANES, View, view_of
+from autopar.traces.utilization import OTHER_LANES, Usage, View, view_of
 
 
-def usage_of(view: View, name: str):
-    return next(each for each in view.usages if each.name == name)
+def usage_of(view: View, name: str) -> Usage:
+    return next(usage for usage in view.usages if usage.name == name)
 
 
 # GPU 0 computes from 0 to 4 and 6 to 8 and copies from 3 to 7; GPU 1 computes from 4 to 10.
@@ -27,34 +26,19 @@ two = trace(
 )
 
 
-def test_a_copy_is_hidden_by_its_own_gpu_only() -> None:
-    first = usage_of(view_of(two), "GPU 0")
-    assert first.busy_s("copy") == pytest.approx(4 * MS)
-    assert first.hidden_s("copy") == pytest.approx(2 * MS), "3 to 4 and 6 to 7, not 4 to 6"
-    assert first.exposed_s([a for a in first.activities if a.span.kind == "copy"]) == (
-        pytest.approx(2 * MS)
-    )
-    assert first.hidden_s("communication") == first.busy_s("communication") == 0
-
-
-def test_every_gpu_has_the_window_of_the_trace() -> None:
+def test_every_gpu_has_the_window_of_the_trace_and_hides_only_its_own_copies() -> None:
     view = view_of(two)
     first, second = usage_of(view, "GPU 0"), usage_of(view, "GPU 1")
-    assert length_s(first.window) == length_s(second.window) == pytest.approx(10 * MS)
+    assert first.hidden_s("copy") == pytest.approx(2 * MS), "3 to 4 and 6 to 7, not 4 to 6"
+    assert first.hidden_s("communication") == first.busy_s("communication") == 0
     assert first.idle.tolist() == [[pytest.approx(8 * MS), pytest.approx(10 * MS)]]
     assert second.idle.tolist() == [[0.0, pytest.approx(4 * MS)]]
     assert len(view.nothing) == 0
     assert view.start_s == pytest.approx(-2 * MS), "times are given from where the trace begins"
 
 
-def test_lanes_at_once_and_the_bound() -> None:
-    first = usage_of(view_of(two), "GPU 0")
-    assert first.at_once == {
-        0: pytest.approx(2 * MS),
-        1: pytest.approx(6 * MS),
-        2: pytest.approx(2 * MS),
-    }
-    assert first.bound == ("compute", pytest.approx(6 * MS))
+def test_the_bound_is_the_busiest_resource() -> None:
+    assert usage_of(view_of(two), "GPU 0").bound == ("compute", pytest.approx(6 * MS))
     copying = trace(kernel(0, 1), copy(1, 4), copy(1, 3, way="from host"))
     assert view_of(copying).usages[0].bound == ("GPU 0 copies to host", pytest.approx(3 * MS))
 
@@ -89,7 +73,7 @@ def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> No
 
 def test_a_copy_that_is_cut_has_no_size() -> None:
     view = view_of(trace(copy(0, 4), copy(5, 6), ranges=(named("r", 2, 8),)), "r")
-    assert [each.size_bytes for each in view.trace.activities] == [None, 1_000_000]
+    assert [work.size_bytes for work in view.trace.activities] == [None, 1_000_000]
 
 
 def test_a_range_that_is_not_there_is_refused_with_those_that_are() -> None:
@@ -106,7 +90,7 @@ def test_nothing_is_said_of_what_is_in_doubt() -> None:
         doubts={"GPU 1": "Two of its kernels overlap on one stream."},
     )
     view = view_of(doubtful)
-    assert [each.name for each in view.usages] == ["GPU 0"]
+    assert [usage.name for usage in view.usages] == ["GPU 0"]
     assert length_s(view.window) == pytest.approx(4 * MS), "the other's times have no part in it"
     host = trace(kernel(0, 1, launch(0)), ranges=(named("r", 0, 1),), doubts={"host": "Late."})
     assert view_of(host).trace.calls == view_of(host).trace.ranges == ()
@@ -116,28 +100,33 @@ def test_nothing_is_said_of_what_is_in_doubt() -> None:
 
 
 def test_lanes_of_no_gpu_come_last_and_no_work_makes_no_usage() -> None:
-    names = [e.name for e in view_of(trace(kernel(0, 1, gpu=""), kernel(0, 1), copy(0, 1))).usages]
-    assert names == ["GPU 0", OTHER_LANES]
-    ranked = trace(*(kernel(0, 1, gpu=f"GPU {i}") for i in (10, 9, 0)))
-    assert [each.name for each in view_of(ranked).usages] == ["GPU 0", "GPU 9", "GPU 10"]
+    mixed = trace(kernel(0, 1, gpu=""), *(kernel(0, 1, gpu=f"GPU {i}") for i in (10, 9, 0)))
+    names = [usage.name for usage in view_of(mixed).usages]
+    assert names == ["GPU 0", "GPU 9", "GPU 10", OTHER_LANES]
     assert view_of(trace()).usages == ()
     assert view_of(trace(calls=(call("cudaFree", 1, 2),))).usages == ()
 
 
-@pytest.mark.parametrize("seed", every(5, range(100)))
-def test_figures_against_brute_force(seed: int) -> None:
-    rng = random.Random(seed)
-    work: list[Activity] = []
-    for _ in range(rng.randint(1, 12)):
-        gpu, start = f"GPU {rng.randrange(2)}", rng.randrange(20)
-        end = start + rng.randint(1, 6)
-        stream = str(rng.randrange(3))
-        kind = rng.choice(["compute", "communication"])
-        kernel_or_copy = [
-            kernel(start, end, gpu=gpu, stream=stream, kind=kind),
-            copy(start, end, gpu=gpu, way=rng.choice(["to host", "from host"])),
-        ]
-        work.append(rng.choice(kernel_or_copy))
+def work_of(gpu: str, start: int, length: int, stream: str, way: str, kind: str) -> Activity:
+    if kind == "copy":
+        return copy(start, start + length, gpu=gpu, way=way)
+    return kernel(start, start + length, gpu=gpu, stream=stream, kind=kind)
+
+
+_WORK = st.builds(
+    work_of,
+    st.sampled_from(["GPU 0", "GPU 1"]),
+    st.integers(0, 20),
+    st.integers(1, 6),
+    st.sampled_from("123"),
+    st.sampled_from(["to host", "from host"]),
+    st.sampled_from(["compute", "communication", "copy"]),
+)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(_WORK, min_size=1, max_size=12))
+def test_figures_against_brute_force(work: list[Activity]) -> None:
     view = view_of(trace(*work))
 
     def when(chosen: list[Activity]) -> set[int]:

@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -48,22 +48,18 @@ class Entry(NamedTuple):
         """End in microseconds."""
         return self.start_us + self.duration_us
 
-    @property
-    def times(self) -> str:
-        """When it was, in words."""
-        return f"it starts at {self.start_us} us and takes {self.duration_us} us"
 
-
-class Complaints:
+class _Complaints:
     """What can't be right of each GPU and of the host: the first of it, and how much there is."""
 
     def __init__(self) -> None:
         self._first: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def add(self, name: str, where: str, why: str) -> None:
-        """Note that the record of `name` can't be right; `where` is empty if it may be any GPU."""
-        first = f"the record of {_short(name)} on {where or 'a GPU'} can't be right: {why}"
+    def add(self, entry: Entry, why: str) -> None:
+        """Note that a record can't be right."""
+        where = entry.where  # empty if it may be any GPU
+        first = f"the record of {_short(entry.name)} on {where or 'a GPU'} can't be right: {why}"
         self._first.setdefault(where, first)
         self._counts[where] += 1
 
@@ -76,19 +72,21 @@ class Complaints:
         return said
 
 
-def evidence_of(
-    work: Iterable[Entry], calls: Iterable[Entry], ranges: Iterable[Entry], complaints: Complaints
-) -> Trace:
+def evidence_of(work: Iterable[Entry], calls: Iterable[Entry], ranges: Iterable[Entry]) -> Trace:
     """What records say, in seconds, with what can't be right of them.
 
     Those without a time or place are left out. Those that start before their launch or overlap
     another of their stream stay, since nobody can tell which of the two is wrong.
     """
+    complaints = _Complaints()
     work, calls, ranges = (
         sorted((entry for entry in entries if _is_usable(entry, complaints)), key=_START)
         for entries in (work, calls, ranges)
     )
-    zero_us = _near([*work, *calls, *ranges])
+    # A time in whole thousands of seconds near most others (the first may be wrong): seconds since
+    # 1970 would have steps of a quarter of a microsecond.
+    starts_us = sorted(entry.start_us for entries in (work, calls, ranges) for entry in entries)
+    zero_us = starts_us[len(starts_us) // 2] // 1e9 * 1e9 if starts_us else 0.0
     api_calls = [ApiCall(call.name, call.lane, *_seconds(call, zero_us)) for call in calls]
     launches: dict[Hashable, tuple[Entry, ApiCall]] = {}
     for call, api_call in zip(calls, api_calls, strict=True):
@@ -102,7 +100,7 @@ def evidence_of(
         place = (entry.where, entry.stream)
         before = last.get(place)
         for why in _contradictions(entry, asked, before):
-            complaints.add(entry.name, entry.where, f"at {entry.start_us} us it {why}")
+            complaints.add(entry, f"at {entry.start_us} us it {why}")
         if before is None or entry.end_us > before.end_us:
             last[place] = entry
         span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
@@ -111,8 +109,12 @@ def evidence_of(
     doubts = {where: why for where, why in wrong.items() if where}
     if "" in wrong:  # it may have been on any of them
         doubts = dict.fromkeys(sorted({entry.where for entry in work}), wrong[""]) | doubts
-    spans = _host_spans(ranges, zero_us)
-    return Trace(tuple(activities), tuple(api_calls), spans, tuple(wrong.values()), doubts)
+    spans = []
+    for entry in ranges:  # the first thread to open one is the host, others go by their name
+        lane = HOST if entry.lane == ranges[0].lane else f"{HOST} {entry.lane}"
+        spans.append(Span(entry.name, lane, *_seconds(entry, zero_us), HOST))
+    warnings = tuple(wrong.values())
+    return Trace(tuple(activities), tuple(api_calls), tuple(spans), warnings, doubts)
 
 
 def work_entry(
@@ -137,11 +139,7 @@ def work_entry(
 
 
 def number(value: object) -> float:
-    """What a file has as a number, also as text; NaN for all else.
-
-    >>> number(3), number("2.5"), number([1])
-    (3.0, 2.5, nan)
-    """
+    """What a file has as a number, also as text; NaN for all else."""
     if type(value) is float:
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -158,17 +156,17 @@ def clean(text: str) -> str:
     return _UNWRITABLE.sub("\ufffd", text)
 
 
-def _is_usable(entry: Entry, complaints: Complaints) -> bool:
+def _is_usable(entry: Entry, complaints: _Complaints) -> bool:
     on_host = entry.where == HOST
     # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
     lasts = 0 < entry.duration_us < LONGEST_US or (on_host and entry.duration_us == 0)
     if not (lasts and 0 < entry.start_us < LATEST_US):
-        why = entry.times
+        why = f"it starts at {entry.start_us} us and takes {entry.duration_us} us"
     elif not (on_host or (entry.where and entry.stream)):
         why = f"at {entry.start_us} us it does not say of which GPU and stream it is"
     else:
         return True
-    complaints.add(entry.name, entry.where, why)
+    complaints.add(entry, why)
     return False
 
 
@@ -184,28 +182,9 @@ def _contradictions(work: Entry, call: Entry | None, before: Entry | None) -> It
         yield f"overlaps {_short(before.name)} of its stream by {overlap_us:.3f} us"
 
 
-def _near(entries: Sequence[Entry]) -> float:
-    """A time in whole thousands of seconds, near most of the others.
-
-    Seconds since 1970 would have steps of a quarter of a microsecond. Of all times the first is
-    the likeliest to be wrong.
-    """
-    middle = sorted(map(_START, entries))[len(entries) // 2] if entries else 0.0
-    return middle // 1e9 * 1e9
-
-
 def _seconds(entry: Entry, zero_us: float) -> tuple[float, float]:
     start_us = entry.start_us - zero_us
     return start_us / 1e6, (start_us + entry.duration_us) / 1e6
-
-
-def _host_spans(ranges: Sequence[Entry], zero_us: float) -> tuple[Span, ...]:
-    """Ranges as spans; the first thread to open one is the host, others go by their name."""
-    main = ranges[0].lane if ranges else ""
-    lanes = {entry.lane: f"{HOST} {entry.lane}" for entry in ranges} | {main: HOST}
-    return tuple(
-        Span(entry.name, lanes[entry.lane], *_seconds(entry, zero_us), HOST) for entry in ranges
-    )
 
 
 def _short(name: str) -> str:

@@ -15,7 +15,6 @@ from autopar.traces.check import (
     HOST,
     LATEST_US,
     LONGEST_US,
-    Complaints,
     Entry,
     clean,
     evidence_of,
@@ -24,9 +23,12 @@ from autopar.traces.check import (
 )
 from autopar.traces.trace import Activity, Trace, TraceError
 
-_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_CALLS = ("cuda_runtime", "cuda_driver")
-_RANGE = "user_annotation"
+# What is taken, by its category.
+_TAKEN_AS = {
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "work"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver"), "calls"),
+    "user_annotation": "ranges",
+}
 # Of the host's operators and the profiler itself; a range on the GPU doubles one of the host.
 _LEFT_OUT = {
     *("cpu_op", "python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event"),
@@ -35,28 +37,18 @@ _LEFT_OUT = {
 }
 _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
-# How lanes of our own traces name a GPU and its stream.
-_GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")
-_STREAM = re.compile(r"stream \S+$")
+_GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
 _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
     "Systems, or a file of autopar.write_trace."
 )
-_TAKEN = object()  # what stays of an event that was handed on
+_GONE = object()  # what stays of an event that was handed on
 
 Event = Mapping[str, Any]
 
 
 def read_text(text: str, damage: str = "") -> Trace:
-    """What the text of a Chrome trace says, up to its first damage.
-
-    Args:
-        text: May be cut off or damaged anywhere.
-        damage: What is known to be wrong with it already.
-
-    Raises:
-        TraceError: It is no such trace, or nothing can be used of it.
-    """
+    """What the text of a Chrome trace says, up to its first damage; some may be known already."""
     events = Events()
     header, end = _decode(text, events.take)
     damage = damage or end
@@ -92,7 +84,7 @@ def _decode(text: str, take: Callable[[Any], None]) -> tuple[Event | None, str]:
             msg = "an event has a key twice"  # with a piece missing, two have become one
             raise ValueError(msg)
         take(decoded)
-        return _TAKEN
+        return _GONE
 
     try:
         whole = json.loads(text, strict=False, object_pairs_hook=finish)
@@ -104,10 +96,9 @@ def _decode(text: str, take: Callable[[Any], None]) -> tuple[Event | None, str]:
     header = whole if isinstance(whole, dict) else {"traceEvents": whole}
     events = header.pop("traceEvents", None)
     if not isinstance(events, list):
-        keys = ", ".join(f"{key!r:.40}" for key in list(header)[:_MOST_NAMED])
-        return None, f"it is JSON, with {keys or 'nothing'} in it, but no list of traceEvents"
+        return None, "it is JSON, but has no list of traceEvents"
     for event in events:
-        if event is not _TAKEN:  # it has no phase
+        if event is not _GONE:  # it has no phase
             take(event)
     return header, ""
 
@@ -124,14 +115,11 @@ class Events:
     """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
 
     def __init__(self) -> None:
-        self._work: list[Entry] = []
-        self._calls: list[Entry] = []
-        self._ranges: list[Entry] = []
+        self._entries: dict[str, list[Entry]] = {"work": [], "calls": [], "ranges": []}
         self._is_own = False  # whether `write_trace` wrote them
         self._own: list[Entry] = []
         self._lanes: dict[str, str] = {}  # thread -> what it is called
         self._others: Counter[str] = Counter()
-        self._complaints = Complaints()
 
     def take(self, event: Any) -> None:
         """Add an event, or count it if it can't be understood."""
@@ -142,38 +130,29 @@ class Events:
             category = _NO_CATEGORY
         if category in _LEFT_OUT:
             self._others[category] += 1
+        elif phase == "M":
+            self._take_name(event)
         elif phase != "X":
-            self._take_mark(event, category, phase)
-        elif category in _WORK:
-            self._work.append(_work_entry(event, category))
-        elif category in _CALLS:
-            call = _host_entry(event)
-            self._calls.append(call)
-            if call.launch is None:
-                why = f"at {call.start_us} us it has no number by which its work knows it"
-                self._complaints.add(call.name, HOST, why)
-        elif category == _RANGE:
-            self._ranges.append(_host_entry(event))
+            if category != _NO_CATEGORY or phase is None:  # others are marks
+                self._others[f"{category} without a duration"] += 1
+        elif sort := _TAKEN_AS.get(category):
+            self._entries[sort].append(_entry(event, category))
         elif self._is_own and category in KINDS:
             lane = str(event.get("tid"))
-            self._own.append(_host_entry(event)._replace(kind=category, lane=lane))
+            self._own.append(_entry(event, category)._replace(kind=category, lane=lane))
         else:
             self._others[category] += 1
 
     def trace(self, header: Event) -> Trace:
-        """What they say, with what stands beside them in the file.
-
-        Raises:
-            TraceError: They are neither of torch.profiler nor of `write_trace`.
-        """
+        """What they say, with what stands beside them in the file."""
         if self._own:
             trace = self._own_trace(header)
         else:
-            work = _of_rank(self._work, header)
-            trace = evidence_of(work, self._calls, self._ranges, self._complaints)
+            work = _of_rank(self._entries["work"], header)
+            trace = evidence_of(work, self._entries["calls"], self._entries["ranges"])
             trace = replace(trace, origin="a trace of torch.profiler")
         if not (trace.activities or trace.calls or trace.ranges):
-            raise self._refusal()
+            raise self._refusal(trace)
         remarks = []
         strange = {name: count for name, count in self._others.items() if name not in _LEFT_OUT}
         if strange:
@@ -185,52 +164,40 @@ class Events:
             )
         return replace(trace, warnings=(*trace.warnings, *remarks))
 
-    def _take_mark(self, event: Event, category: str, phase: Any) -> None:
-        """Take in an event that says something other than that something took time."""
+    def _take_name(self, event: Event) -> None:
         arguments = event.get("args")
         name = arguments.get("name") if isinstance(arguments, dict) else None
-        if category in _WORK or category in _CALLS:
-            where = "" if category in _WORK else HOST
-            why = f"it is not an event with a duration, its phase is {phase!r:.40}"
-            self._complaints.add(_name(event), where, why)
-        elif phase == "M" and event.get("name") == "thread_name" and isinstance(name, str):
+        if event.get("name") == "thread_name" and isinstance(name, str):
             self._lanes[str(event.get("tid"))] = clean(name)
-        elif phase == "M" and event.get("name") == "process_name":
-            self._is_own = self._is_own or name == PROGRAM
-        elif category != _NO_CATEGORY or phase is None:
-            self._others[f"{category} without a duration"] += 1
+        elif event.get("name") == "process_name" and name == PROGRAM:
+            self._is_own = True
 
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
         activities, ranges = [], []
         for entry in self._own:
-            lane = self._lanes.get(entry.lane) or clean(f"thread {entry.lane}")
-            gpu, stream = _GPU.match(lane), _STREAM.search(lane)
-            where = gpu[0] if gpu else ""
             if not (0 <= entry.start_us < LATEST_US and 0 <= entry.duration_us < LONGEST_US):
-                self._complaints.add(entry.name, where or lane, entry.times)
+                self._others[f"{entry.kind} without a time"] += 1
                 continue
+            lane = self._lanes.get(entry.lane) or clean(f"thread {entry.lane}")
             span = Span(entry.name, lane, entry.start_us / 1e6, entry.end_us / 1e6, entry.kind)
             if entry.kind == HOST:
                 ranges.append(span)
             else:
-                activities.append(Activity(span, gpu=where, stream=stream[0] if stream else ""))
-        about = header.get("otherData")
-        about = about if isinstance(about, dict) else {}
+                gpu = _GPU.match(lane)
+                activities.append(Activity(span, gpu=gpu[0] if gpu else ""))
+        about = _dictionary(header, "otherData")
         error_s = number(about.get("alignment_error_s"))
-        doubts = self._complaints.sentences()
         return Trace(
             tuple(activities),
             ranges=tuple(ranges),
-            warnings=tuple(doubts.values()),
-            doubts=doubts,
             origin=clean(str(about.get("origin") or f"a trace of {PROGRAM}")),
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US else 0.0,
         )
 
-    def _refusal(self) -> TraceError:
-        if wrong := self._complaints.sentences():
-            return TraceError(f"none of its records can be right: {' '.join(wrong.values())}")
+    def _refusal(self, trace: Trace) -> TraceError:
+        if trace.warnings:
+            return TraceError(f"none of its records can be right: {' '.join(trace.warnings)}")
         if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
             return TraceError(
                 "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
@@ -242,66 +209,45 @@ class Events:
         )
 
 
-def _name(event: Event) -> str:
-    name = event.get("name")
-    return clean(name if type(name) is str else f"unnamed ({name!r:.40})")
+def _dictionary(of: Event, key: str) -> dict[str, Any]:
+    value = of.get(key)
+    return value if type(value) is dict else {}
 
 
-def _times_us(event: Event) -> tuple[float, float]:
-    return number(event.get("ts")), number(event.get("dur"))
-
-
-def _arguments(event: Event) -> dict[str, Any]:
-    arguments = event.get("args")
-    return arguments if type(arguments) is dict else {}
-
-
-def _launch(arguments: Event) -> int | None:
-    correlation = arguments.get("correlation")
-    return correlation if type(correlation) is int and correlation > 0 else None
-
-
-def _host_entry(event: Event) -> Entry:
-    """A call or a range."""
-    thread = clean(f"thread {event.get('tid')!s:.40}")
-    return Entry(_name(event), HOST, thread, *_times_us(event), _launch(_arguments(event)))
-
-
-def _work_entry(event: Event, category: str) -> Entry:
-    arguments = _arguments(event)
+def _entry(event: Event, category: str) -> Entry:
+    """Work of a GPU, a call or a range."""
+    arguments, name = _dictionary(event, "args"), event.get("name")
+    name = clean(name if type(name) is str else f"unnamed ({name!r:.40})")
+    times_us = number(event.get("ts")), number(event.get("dur"))
+    launch = arguments.get("correlation")
+    if type(launch) is not int or launch <= 0:
+        launch = None
+    if _TAKEN_AS.get(category) != "work":
+        thread = clean(f"thread {event.get('tid')!s:.40}")
+        return Entry(name, HOST, thread, *times_us, launch)
     # Copies between two GPUs name three, of which one does the work.
     device = arguments.get("device", arguments.get("inDevice"))
     stream = arguments.get("stream")
-    return work_entry(
-        _name(event),
-        clean(f"GPU {device}") if type(device) is int and device >= 0 else "",
-        clean(f"stream {stream}") if type(stream) is int else "",
-        _times_us(event),
-        _launch(arguments),
-        is_copy=category == "gpu_memcpy",
-        size=arguments.get("bytes"),
-    )
+    gpu = clean(f"GPU {device}") if type(device) is int and device >= 0 else ""
+    queue = clean(f"stream {stream}") if type(stream) is int else ""
+    size = arguments.get("bytes")
+    is_copy = category == "gpu_memcpy"
+    return work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
 
 
 def _of_rank(work: list[Entry], header: Event) -> list[Entry]:
     """The work, its GPUs and lanes named with the rank if there are several processes."""
-    about = header.get("distributedInfo")
-    about = about if isinstance(about, dict) else {}
+    about = _dictionary(header, "distributedInfo")
     rank, size = about.get("rank"), about.get("world_size")
     if not (type(rank) is int and type(size) is int and size > 1):
         return work
-    prefix = f"rank {rank} "
-    return [
-        entry._replace(
-            where=clean(entry.where and prefix + entry.where), lane=clean(prefix + entry.lane)
-        )
-        for entry in work
-    ]
+    ranked = []
+    for entry in work:
+        where = entry.where and clean(f"rank {rank} {entry.where}")
+        ranked.append(entry._replace(where=where, lane=clean(f"rank {rank} {entry.lane}")))
+    return ranked
 
 
 def _listed(counts: Mapping[str, int]) -> str:
-    most = sorted(counts.items(), key=lambda item: -item[1])
-    words = [f"{clean(name):.40} ({count:,})" for name, count in most]
-    if len(words) > _MOST_NAMED:
-        words[_MOST_NAMED:] = [f"{len(words) - _MOST_NAMED} more"]
-    return ", ".join(words)
+    most = Counter(counts).most_common(_MOST_NAMED)
+    return ", ".join(f"{clean(name):.40} ({count:,})" for name, count in most)

@@ -6,7 +6,7 @@ import html
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,24 +27,12 @@ _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a fi
 def inspect(
     files: Sequence[Path], range_name: str | None = None, outputs: Mapping[str, Path] | None = None
 ) -> str:
-    """Report on trace files, each on its own clock, and return the reports as text.
+    """Report on trace files or folders of them, each on its own clock; return the text.
 
-    Args:
-        files: Traces, or folders of them.
-        range_name: An NVTX or `record_function` range to limit the reports to.
-        outputs: `html`, `json` or `trace` -> the file to write.
-
-    Raises:
-        ValueError: A file can't be read as a trace, or none has such a range.
-        OSError: A file can't be opened or written.
+    `outputs` has the files to write besides, by `html`, `json` or `trace`.
     """
     outputs = outputs or {}
-    for path in outputs.values():  # before minutes are spent on reading
-        if not path.parent.is_dir():
-            where = str(path.parent)
-            msg = f"there is no folder {where!r} to write {path.name!r} to; make it first."
-            raise FileNotFoundError(msg)
-    reports, left_out = _reports(_traces_in(files), {*files}, range_name)
+    reports, left_out = _reports(files, range_name)
     sections = [section for report in reports for section in report.sections()]
     text = as_text(sections) + "".join(f"\nLeft out: {why}\n" for why in left_out)
     if len(reports) > 1:
@@ -62,36 +50,33 @@ def inspect(
     return printable(text).encode(encoding, "replace").decode(encoding)
 
 
-def _traces_in(files: Iterable[Path]) -> dict[str, Path]:
-    """What a file is called -> the file, folders opened; each once."""
-    paths: dict[Path, None] = {}
-    for path in files:
-        inside = [path]
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.name.endswith(_ENDINGS))
-        if not inside:
-            msg = f"there is no trace in {str(path)!r}: no file that ends in {', '.join(_ENDINGS)}."
-            raise TraceError(msg)
-        paths |= dict.fromkeys(inside)
-    names = [path.name for path in paths]
-    return {path.name if names.count(path.name) == 1 else str(path): path for path in paths}
-
-
-def _reports(
-    named: Mapping[str, Path], asked_for: Container[Path], range_name: str | None
-) -> tuple[list[Report], list[str]]:
+def _reports(files: Iterable[Path], range_name: str | None) -> tuple[list[Report], list[str]]:
     """Reports, and why files of a folder have none: it may hold files that are no traces."""
+    asked_for = dict.fromkeys(files)
+    inside = (
+        file
+        for folder in asked_for
+        if folder.is_dir()
+        for file in sorted(folder.iterdir())
+        if file.name.endswith(_ENDINGS)
+    )
+    paths = dict.fromkeys([*(path for path in asked_for if not path.is_dir()), *inside])
+    names = [path.name for path in paths]
     reports, left_out = [], []
-    for name, path in named.items():
+    for path in paths:
+        name = path.name if names.count(path.name) == 1 else str(path)
         try:
             reports.append(Report(read_evidence(path), name=name, range_name=range_name))
+        except TraceError as error:
+            if path in asked_for:
+                raise
+            left_out.append(str(error))
         except ValueError as error:
-            why = str(error) if str(path) in str(error) else f"{path}: {error}"
-            if not isinstance(error, TraceError) or path in asked_for:
-                raise type(error)(why) from error
-            left_out.append(why)
+            msg = f"{path}: {error}"
+            raise ValueError(msg) from error
     if not reports:
-        msg = f"no file in the folder can be read as a trace; of the first: {left_out[0]}"
+        why = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
+        msg = f"there is no trace in {', '.join(map(str, asked_for))}: {why[0]}"
         raise TraceError(msg)
     return reports, left_out
 

@@ -7,11 +7,12 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import HOST, Complaints, Entry, clean, evidence_of, number, work_entry
+from autopar.traces.check import HOST, Entry, clean, evidence_of, number, work_entry
 from autopar.traces.trace import Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -31,11 +32,7 @@ _GRAPH = "CUDA graph "
 
 
 def read_export(path: Path) -> Trace:
-    """What an export of Nsight Systems says.
-
-    Raises:
-        TraceError: It is no such export, has no work of a GPU and no range, or can't be opened.
-    """
+    """What an export of Nsight Systems says."""
     # Neither locked nor changed, and no other file is made beside it.
     place = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
@@ -109,9 +106,18 @@ class _Export:
 
 
 def _trace(export: _Export) -> Trace:
-    trace = evidence_of(_work(export), _calls(export), _ranges(export), Complaints())
+    trace = evidence_of(_work(export), _calls(export), _ranges(export))
     if not (trace.activities or trace.ranges):
-        raise _refusal(export, trace)
+        if why := " ".join((*export.remarks, *trace.warnings)):
+            msg = f"nothing of it can be used: {why}"
+        else:
+            listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+            msg = (
+                f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
+                f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
+                f"nsys profile --trace=cuda,nvtx."
+            )
+        raise TraceError(msg)
     if graphs := sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities):
         export.remarks.append(
             f"{graphs:,} launches of CUDA graphs are one piece each, whatever they hold: profile "
@@ -137,12 +143,10 @@ def _work(export: _Export) -> Iterator[Entry]:
 
 def _calls(export: _Export) -> Iterator[Entry]:
     columns = ("nameId", "start", "end", "globalTid", "correlationId")
-    names: dict[Any, str] = {}
+    name_of = cache(lambda key: _VERSION.sub("", export.name(key)))
     for table in _CALLS:
         for key, *row in export.rows(table, *columns):
-            if key not in names:
-                names[key] = _VERSION.sub("", export.name(key))
-            yield export.on_host(names[key], *row)
+            yield export.on_host(name_of(key), *row)
 
 
 def _ranges(export: _Export) -> Iterator[Entry]:
@@ -164,21 +168,6 @@ def _times_us(start: Any, end: Any) -> tuple[float, float]:
     """Start and duration in microseconds, from nanoseconds: exact till they are divided."""
     start_ns, end_ns = number(start), number(end)
     return start_ns / 1e3, (end_ns - start_ns) / 1e3
-
-
-def _refusal(export: _Export, trace: Trace) -> TraceError:
-    if why := " ".join((*export.remarks, *trace.warnings)):
-        return TraceError(f"nothing of it can be used: {why}")
-    if export.tables & {"StringIds", _KERNELS, _COPIES, _RANGES, *_CALLS}:
-        return TraceError(
-            "it is an export of Nsight Systems without work of a GPU or NVTX ranges. Profile with "
-            "nsys profile --trace=cuda,nvtx."
-        )
-    listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
-    return TraceError(
-        f"it is an SQLite database, but not one of Nsight Systems: its tables are {listed}. "
-        f"Expected {_KERNELS}, as nsys export --type sqlite writes it."
-    )
 
 
 def _words(error: object) -> str:

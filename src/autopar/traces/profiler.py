@@ -75,9 +75,9 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
 def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline]:
     """Run several ways, one after the other, in one session; return a timeline for each.
 
-    A session of the profiler may take seconds to start and to read, so one for all is quicker than
-    `timeline_of` for each. Devices are idle before each way, and have finished after it. What was
-    named with `annotate` is not part of these timelines.
+    One session of the profiler for all is quicker than `timeline_of` for each. Devices are idle
+    before each way, and have finished after it. What was named with `annotate` is not part of these
+    timelines.
 
     Args:
         ways: Label to work, which may return a Timeline, as in `timeline_of`.

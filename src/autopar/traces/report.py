@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,9 +12,9 @@ from autopar.display.table import Table, tabulate
 from autopar.display.text import lane_table
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import length_s, longest
-from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of, moved
-from autopar.traces.idle import NOISE_S, gaps_of
-from autopar.traces.trace import Trace
+from autopar.traces.findings import CAUSES, LEAST_SHARE, cause_of, findings_of, moved
+from autopar.traces.idle import NOISE_S, Gap, gaps_of
+from autopar.traces.trace import ApiCall, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
@@ -31,37 +31,23 @@ class Section(NamedTuple):
 
 
 class Report:
-    """What one trace shows, or one named range of it.
-
-    Args:
-        trace: What a file says.
-        name: What to call it, such as its file.
-        range_name: A range to limit the report to.
-
-    Attributes:
-        view: The part of the trace that the figures are of.
-        timeline: The same, to be drawn or written.
-        gaps: GPU -> its gaps with their causes.
-        findings: Those worth their cost, most expensive first, and the others.
-        figures: GPU -> the figures of it that tables and files show; times in seconds.
-
-    Raises:
-        ValueError: There is no such range.
-    """
+    """What one trace shows, or one named range of it; the range has to be there."""
 
     def __init__(self, trace: Trace, *, name: str, range_name: str | None = None) -> None:
-        self.name = name
+        self.name = name  # such as the file's
         self.view = view = view_of(trace, range_name)
-        self.timeline = view.trace.timeline
-        gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
-        self.gaps = {usage.name: gaps_of(usage, view.trace.calls) for usage in gpus}
-        self.findings = findings_of(view, self.gaps)
-        self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
+        self.timeline = view.trace.timeline  # of the view, to be drawn or written
         self._window_s = length_s(view.window)
+        gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        self.idle = {gpu.name: _idle(gpu, view.trace.calls) for gpu in gpus}
+        # Those worth their cost, most expensive first, and the others.
+        self.findings = findings_of(view, self.idle)
+        # What tables and files show of each GPU; times in seconds.
+        self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         behind = [kind for kind in ("copy", "communication") if usage.busy_s(kind)]
-        gaps = grouped(self.gaps.get(usage.name, ()), lambda gap: gap.cause)
+        causes = self.idle.get(usage.name, {})
         resource, bound_s = usage.bound
         return {
             "busy_s": length_s(usage.busy),
@@ -73,7 +59,7 @@ class Report:
             "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
             "gaps": len(usage.idle),
             "idle_by_cause_s": {
-                cause: sum(gap.duration_s for gap in some) for cause, some in gaps.items()
+                cause: sum(gap.duration_s for gap in gaps) for cause, gaps in causes.items()
             },
             "bound": {"resource": resource, "seconds": bound_s},
         }
@@ -104,26 +90,22 @@ class Report:
             "findings": findings,
         }
 
-    def sections(self) -> list[Section]:
+    def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
-        first = [Section(self.name, list(self._opening()), level=1)]
+        yield Section(self.name, list(self._opening()), level=1)
         if self.timeline.spans:
             limited = self.view.range_name is not None
             title = f"{self.name}: {self.view.range_name}" if limited else self.name
             drawing = draw(self.timeline, title=title)
-            first.append(Section("What ran when", (drawing, lane_table(self.timeline, "Lanes"))))
-        if not self.view.usages:
-            return first
-        return [
-            *first,
-            Section("How far from the limit", self._bounds() + self._hidings()),
-            Section("How many lanes were busy at once", self._at_once()),
-            Section("When nothing ran", [self._nothing(), *self._idleness()]),
-            *(Section("Copies", [table]) for table in self._copies()),
-            *self._why(),
-        ]
+            yield Section("What ran when", (drawing, lane_table(self.timeline, "Lanes")))
+        if self.view.usages:
+            yield Section("How far from the limit", self._bounds() + self._hidings())
+            yield Section("How many lanes were busy at once", self._at_once())
+            yield Section("When nothing ran", [self._nothing(), *self._idleness()])
+            yield from (Section("Copies", [table]) for table in self._copies())
+            yield from self._why()
 
-    def _opening(self) -> Iterable[str]:
+    def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
         if trace.origin:
             yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
@@ -147,9 +129,9 @@ class Report:
     def _bounds(self) -> list[Table]:
         whole_s, rows = self._window_s, []
         for gpu, its in self.figures.items():
-            bound_s = its["bound"]["seconds"]
+            resource, bound_s = its["bound"].values()
             times = (format_seconds(whole_s), like(its["busy_s"], whole_s), like(bound_s, whole_s))
-            rows.append((gpu, *times, its["bound"]["resource"], percent(bound_s, whole_s)))
+            rows.append((gpu, *times, resource, percent(bound_s, whole_s)))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
             "At least: the busiest resource (computing, communication, or copies in one "
@@ -171,16 +153,12 @@ class Report:
         return _table("Hidden behind computing", headers, rows, note)
 
     def _at_once(self) -> list[Table]:
-        whole_s, rows = self._window_s, []
-        by_gpu = [its["lanes_at_once_s"] for its in self.figures.values()]
-        for count in sorted({*chain(*by_gpu)}, key=int):
-            row = [count]
-            for spent_s in by_gpu:
-                there = count in spent_s
-                row.append(like(spent_s[count], whole_s) if there else NOTHING)
-                row.append(percent(spent_s[count], whole_s) if there else NOTHING)
-            rows.append(row)
-        headers = ["lanes", *chain(*((gpu, "share") for gpu in self.figures))]
+        rows = [
+            (gpu, count, like(spent_s, self._window_s), percent(spent_s, self._window_s))
+            for gpu, its in self.figures.items()
+            for count, spent_s in its["lanes_at_once_s"].items()
+        ]
+        headers = ("GPU", "lanes", "time", "share")
         return _table("Time by how many lanes were busy", headers, rows)
 
     def _nothing(self) -> str:
@@ -195,13 +173,13 @@ class Report:
 
     def _idleness(self) -> list[Table]:
         rows = []
-        for gpu, gaps in self.gaps.items():
-            idle_s = self.figures[gpu]["idle_by_cause_s"]
-            for cause in (cause for cause in CAUSES if cause in idle_s):
-                lengths = [gap.duration_s for gap in gaps if gap.cause == cause]
-                times = (format_seconds(idle_s[cause]), format_seconds(max(lengths)))
-                share = percent(idle_s[cause], self._window_s)
-                rows.append((gpu, CAUSES[cause].idle, f"{len(lengths):,}", *times, share))
+        for gpu, causes in self.idle.items():
+            for cause, gaps in causes.items():
+                idle_s = self.figures[gpu]["idle_by_cause_s"][cause]
+                longest_s = max(gap.duration_s for gap in gaps)
+                times = (format_seconds(idle_s), format_seconds(longest_s))
+                share = percent(idle_s, self._window_s)
+                rows.append((gpu, CAUSES[cause].title, f"{len(gaps):,}", *times, share))
         headers = ("GPU", "why it was idle", "gaps", "in all", "longest", "share of time")
         least = format_seconds(NOISE_S)
         note = f"Gaps of up to {least} are between any two kernels: they are not counted here."
@@ -214,7 +192,7 @@ class Report:
         headers = ("lane", "the host's memory", "copies", "moved")
         return _table("Copies by direction and memory", headers, rows)
 
-    def _why(self) -> Iterable[Section]:
+    def _why(self) -> Iterator[Section]:
         expensive, cheap = self.findings
         said = [
             "The most expensive comes first. The same time may count in two findings, and to mend "
@@ -239,6 +217,12 @@ class Report:
 
     def _clock(self, *times_s: float) -> list[str]:
         return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
+
+
+def _idle(gpu: Usage, calls: Sequence[ApiCall]) -> dict[str, list[Gap]]:
+    """Cause -> its gaps, in the order of the causes."""
+    gaps = grouped(gaps_of(gpu, calls), lambda gap: cause_of(gap, gpu))
+    return {cause: gaps[cause] for cause in CAUSES if cause in gaps}
 
 
 def _table(

@@ -29,37 +29,28 @@ OTHER_LANES = "lanes of no GPU"
 
 
 class Usage:
-    """What one GPU did within a window of time.
-
-    Args:
-        name: Which GPU; `OTHER_LANES` where it is none.
-        activities: By start.
-        window: The set of times that counts: what is not covered there is idle.
-
-    Attributes:
-        lanes: Lane -> the set of times in which it was busy, in the order of their first work.
-        kinds: Kind of work -> the set of times in which there was some.
-        busy: When anything ran.
-        idle: The gaps: when nothing ran.
-        at_once: For how many seconds 0, 1, 2, ... lanes were busy.
-        bound: The busiest resource, in words, and for how many seconds it was busy. Compute is one
-            resource and so is communication; each direction of copies is one.
-    """
+    """What one GPU did within a window: a set of times, of which the part not covered is idle."""
 
     def __init__(self, name: str, activities: Sequence[Activity], window: Intervals) -> None:
-        self.name = name
-        self.activities = activities
-        self.window = window
-        self.lanes = _sets(activities, lambda work: work.span.lane)
+        self.name = name  # `OTHER_LANES` where it is no GPU
+        self.activities = activities  # by start
+        self.lanes = _sets(activities, lambda work: work.span.lane)  # lane -> when it was busy
         self.kinds = _sets(activities, lambda work: work.span.kind)
         self.busy = covered(_intervals(activities))
         self.idle = without(window, self.busy)
+        # For how many seconds 0, 1, 2, ... lanes were busy.
         self.at_once = at_once(list(self.lanes.values()), window)
+        computing = (work for work in activities if work.span.kind == "compute")
+        self.computing_streams = {work.stream for work in computing} - {""}
+
+    @property
+    def bound(self) -> tuple[str, float]:
+        """The busiest of compute, communication and each direction of copies, with its seconds."""
+        copies = [work for work in self.activities if work.span.kind == "copy"]
         resources = {kind: when for kind, when in self.kinds.items() if kind != "copy"}
-        copies = [work for work in activities if work.span.kind == "copy"]
         resources |= _sets(copies, lambda copy: copy.span.lane)
-        busiest = max(resources, key=lambda resource: length_s(resources[resource]))
-        self.bound = (busiest, length_s(resources[busiest]))
+        busy_s = {resource: length_s(when) for resource, when in resources.items()}
+        return max(busy_s.items(), key=lambda item: item[1])
 
     def when(self, kind: str) -> Intervals:
         """The set of times in which there was work of a kind."""
@@ -97,46 +88,35 @@ class View:
 
 
 def view_of(trace: Trace, range_name: str | None = None) -> View:
-    """Look at a whole trace, or at one named range of it.
+    """Look at a whole trace, or at one named range of it; what is in doubt is left out.
 
     Each occurrence of the range counts from its start to its end, or to the end of the last work
     that was launched in it where that is later: the host does not wait for its GPUs.
-
-    What is in doubt is left out: all work of a GPU whose times can't be right, and calls, launches
-    and ranges where those of the host can't.
-
-    Raises:
-        ValueError: There is no such range; the message names those there are.
     """
-    trace = _beyond_doubt(trace)
+    trace = replace(trace, activities=tuple(trace.trusted()))
+    if "host" in trace.doubts:
+        unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
+        trace = replace(trace, activities=unlaunched, calls=(), ranges=())
     work = _intervals(trace.activities)
     starts_s = np.concatenate([work, intervals_of(trace.ranges), intervals_of(trace.calls)])[:, 0]
-    named = [each for each in trace.ranges if each.name == range_name]
+    start_s = float(starts_s.min()) if len(starts_s) else 0.0
+    named = [span for span in trace.ranges if span.name == range_name]
     if range_name is None:
         window = covered(as_array([(work[:, 0].min(), work[:, 1].max())] if len(work) else []))
     elif named:
         window = _with_its_work(covered(intervals_of(named)), trace.activities)
         trace = _cut(trace, window)
     else:
-        names = sorted({each.name for each in trace.ranges})
+        names = sorted({span.name for span in trace.ranges})
         shown = ", ".join(map(repr, names[:20])) or "none"
         more = f", and {len(names) - 20} more" if len(names) > 20 else ""
         why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
         msg = f"there is no range {range_name!r}; its ranges are: {shown}{more}.{why}"
         raise ValueError(msg)
-    start_s = float(starts_s.min()) if len(starts_s) else 0.0
-    by_gpu = grouped(trace.activities, lambda each: each.gpu or OTHER_LANES)
+    by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
     usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
     return View(trace, window, start_s, usages, range_name, len(named))
-
-
-def _beyond_doubt(trace: Trace) -> Trace:
-    trace = replace(trace, activities=tuple(trace.trusted()))
-    if "host" not in trace.doubts:
-        return trace
-    unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
-    return replace(trace, activities=unlaunched, calls=(), ranges=())
 
 
 def _cut(trace: Trace, window: Intervals) -> Trace:
@@ -167,8 +147,8 @@ def _with_its_work(window: Intervals, activities: Iterable[Activity]) -> Interva
 
 
 def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:
-    return {each: covered(_intervals(some)) for each, some in grouped(activities, name).items()}
+    return {key: covered(_intervals(some)) for key, some in grouped(activities, name).items()}
 
 
 def _intervals(activities: Iterable[Activity]) -> Intervals:
-    return intervals_of(each.span for each in activities)
+    return intervals_of(work.span for work in activities)
