@@ -26,16 +26,16 @@ def _set_streams(streams):
 
 def traced():
     """Whether each call of CUDA's is traced, which slows all that comes after it."""
-    return any(getattr(each, "callback_list", None) for each in vars(_gpu_trace).values())
+    return any(getattr(registry, "callback_list", None) for registry in vars(_gpu_trace).values())
 
 
-def _threads_of_a_new_thread():
+def threads_of_a_new_thread():
     """How many threads torch gives a new thread: another number than the caller's own."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    numbers = []
+    thread = threading.Thread(target=lambda: numbers.append(torch.get_num_threads()))
     thread.start()
     thread.join()
-    return found[0]
+    return numbers[0]
 
 
 _OF_PROCESS = {  # how to read it, and how to set it
@@ -47,7 +47,7 @@ _OF_PROCESS = {  # how to read it, and how to set it
     ),
     "autograd's mode": (torch.is_grad_enabled, torch._C._set_grad_enabled),
     "the default dtype": (torch.get_default_dtype, torch.set_default_dtype),
-    "how many threads torch gives a new one": (_threads_of_a_new_thread, torch.set_num_threads),
+    "how many threads torch gives a new one": (threads_of_a_new_thread, torch.set_num_threads),
     "how many threads torch has": (torch.get_num_threads, torch.set_num_threads),
 }
 _OF_GPUS = {
@@ -70,17 +70,17 @@ class Before:
 
     def changed(self):
         """What is otherwise now, in words. Settings are set back, and GPUs can be used again."""
-        found = [f"the thread {thread.name!r} runs" for thread in self._new_threads()]
+        words = [f"the thread {thread.name!r} runs" for thread in self._new_threads()]
         if self._gpus and torch.cuda.is_current_stream_capturing():
-            found.append("a CUDA graph is being captured")
+            words.append("a CUDA graph is being captured")
         if traced():
-            found.append("each call of CUDA's is traced")
+            words.append("each call of CUDA's is traced")
         for name, (read, write) in self._settings.items():
             before, now = self._values[name], read()
             if now != before:
-                found.append(f"{name}: {before} became {now}")
+                words.append(f"{name}: {before} became {now}")
                 write(before)
-        return [*found, *broken_generators()] if self._gpus else found
+        return [*words, *broken_generators()] if self._gpus else words
 
     def _new_threads(self):
         for thread in set(threading.enumerate()) - self._threads:

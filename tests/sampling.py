@@ -17,8 +17,8 @@ def every(step, values, name_of=None):
 
 def names_of(marks):
     """The names that `parametrize` marks give values to, in the marks' order."""
-    given = [mark.args[0] for mark in marks]
-    lists = [each.split(",") if isinstance(each, str) else each for each in given]
+    lists = [mark.args[0] for mark in marks]
+    lists = [names.split(",") if isinstance(names, str) else names for names in lists]
     return [name.strip() for names in lists for name in names]
 
 
@@ -30,8 +30,8 @@ def few(marks, chance):
     count = max((len(cases) for cases in parameters if not _is_marked(cases)), default=1)
     for kept in product(*(cases if _is_marked(cases) else [None] for cases in parameters)):
         columns = [
-            [own] * count if own else _drawn(cases, count, chance)
-            for cases, own in zip(parameters, kept, strict=True)
+            [case] * count if case else _drawn(cases, count, chance)
+            for cases, case in zip(parameters, kept, strict=True)
         ]
         for row in zip(*columns, strict=True):
             values = [value for case in row for value in case.values]

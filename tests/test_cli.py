@@ -55,37 +55,30 @@ def test_devices_by_the_command_itself():
     assert done.stderr == ""
 
 
-def test_its_version_is_told(capsys):
+def test_its_version_is_told_by_the_command_that_an_installation_makes(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
     assert capsys.readouterr().out == f"autopar {autopar.__version__}\n"
-
-
-def test_the_command_that_an_installation_makes_is_this_one():
     declared = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
     assert declared["project"]["scripts"] == {"autopar": f"{main.__module__}:{main.__name__}"}
 
 
-def test_recording_without_a_gpu_is_declined(no_gpu, tmp_path, capsys):
-    assert main(["record", script(tmp_path / "plot_a.py"), "--to", str(tmp_path)]) == 2
+def test_what_cannot_be_recorded_is_told_before_any_script_is_run(
+    no_gpu, tmp_path, monkeypatch, capsys
+):
+    there = script(tmp_path / "plot_a.py")
+    assert main(["record", there, "--to", str(tmp_path)]) == 2
     said = capsys.readouterr()
     assert said.err.startswith("python -m autopar: recording needs CUDA GPUs")
     assert said.out == ""
-    assert not (tmp_path / "machine" / "plot_a.json").exists()
-
-
-def test_scripts_that_are_not_there_are_named_before_any_is_run(a_gpu, tmp_path, capsys):
-    there = script(tmp_path / "plot_a.py")
+    monkeypatch.setattr("autopar.device.num_gpus", lambda: 1)
     assert main(["record", there, str(tmp_path / "plot_b.py"), "--to", str(tmp_path)]) == 2
     assert "plot_b.py" in capsys.readouterr().err
-    assert not (tmp_path / "machine" / "plot_a.json").exists()
-
-
-def test_outside_a_checkout_there_is_nothing_to_record(a_gpu, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["record"]) == 2
     assert "root of a checkout" in capsys.readouterr().err
+    assert not (tmp_path / "machine").exists()
 
 
 def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
@@ -114,30 +107,22 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     ]
 
 
-def test_what_lies_beside_a_record_comes_along(a_gpu, tmp_path):
-    beside = "(folder / 'report.sqlite').write_bytes(bytes(range(256)))\n"
-    assert main(["record", script(tmp_path / "plot_a.py", beside), "--to", str(tmp_path)]) == 0
-    assert (tmp_path / "machine" / "report.sqlite").read_bytes() == bytes(range(256))
-
-
-def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, tmp_path, capfd):
+def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, monkeypatch, tmp_path, capfd):
+    monkeypatch.setattr("autopar.__main__._TIMEOUT_S", 2.0)
     bad = script(tmp_path / "plot_1_bad.py", "sys.exit('the claim does not hold')\n")
-    good = script(tmp_path / "plot_2_good.py")
-    assert main(["record", bad, good, "--to", str(tmp_path)]) == 1
+    hangs = script(tmp_path / "plot_2_hangs.py", "while True:\n    pass\n")
+    beside = "(folder / 'report.sqlite').write_bytes(bytes(range(256)))\n"
+    good = script(tmp_path / "plot_3_good.py", beside)
+    assert main(["record", bad, hangs, good, "--to", str(tmp_path)]) == 1
     said = capfd.readouterr()
     assert "the claim does not hold" in said.err
-    assert "failed: plot_1_bad.py;" in said.err
+    assert "failed: plot_1_bad.py, plot_2_hangs.py;" in said.err
     assert "plot_1_bad.py: FAILED (exit status 1) in " in said.out
-    assert "1 records of 2 scripts in " in said.out
-    assert [path.name for path in tmp_path.glob("machine/*")] == ["plot_2_good.json"]
-
-
-def test_a_script_that_hangs_is_ended(a_gpu, monkeypatch, tmp_path, capfd):
-    monkeypatch.setattr("autopar.__main__._TIMEOUT_S", 1.0)
-    hangs = script(tmp_path / "plot_1_hangs.py", "while True:\n    pass\n")
-    assert main(["record", hangs, "--to", str(tmp_path / "records")]) == 1
-    assert "plot_1_hangs.py: FAILED (not done by then) in " in capfd.readouterr().out
-    assert not (tmp_path / "records").exists()
+    assert "plot_2_hangs.py: FAILED (not done by then) in " in said.out
+    assert "1 records of 3 scripts in " in said.out
+    names = sorted(path.name for path in tmp_path.glob("machine/*"))
+    assert names == ["plot_3_good.json", "report.sqlite"], "what lies beside a record comes along"
+    assert (tmp_path / "machine" / "report.sqlite").read_bytes() == bytes(range(256))
 
 
 _PAGE = """
@@ -167,8 +152,8 @@ def test_outdated_records_are_listed_without_running_anything(no_gpu, pages, tmp
     assert lines[0].endswith("python -m autopar record gallery/experiments/plot_e1_one.py")
     assert main(["record", "--check", "--to", "records", "x1"]) == 1
     assert len(capsys.readouterr().out.splitlines()) == 1
-    for each in shown_by(scripts_of(tmp_path / "gallery")):
-        write_record(record_of(each), "records")
+    for shown in shown_by(scripts_of(tmp_path / "gallery")):
+        write_record(record_of(shown), "records")
     assert main(["record", "--check", "--to", "records"]) == 0
     assert capsys.readouterr().out == "The records of 2 scripts hold.\n"
 

@@ -14,37 +14,34 @@ from torch.cuda import _gpu_trace
 
 LEFT = {
     "switch interval": lambda: sys.setswitchinterval(0.1),
-    "working directory": None,
     # A job in the background has SIG_IGN from the beginning.
     "Ctrl-C": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    "autograd": lambda: torch._C._set_grad_enabled(False),
+    "autograd": lambda: torch.set_grad_enabled(False),
     "default dtype": lambda: torch.set_default_dtype(torch.float64),
     "how many threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),
 }
 
 
-@pytest.mark.parametrize("what", LEFT)
+@pytest.mark.parametrize("what", [*LEFT, "working directory"])
 def test_a_setting_is_told_and_set_back(what, tmp_path, monkeypatch):
     before = Before()
-    (LEFT[what] or (lambda: monkeypatch.chdir(tmp_path)))()
+    LEFT.get(what, lambda: monkeypatch.chdir(tmp_path))()
     (words,) = before.changed()
     assert what in words
     assert before.changed() == []
 
 
-def test_that_calls_of_cuda_are_traced_is_told(monkeypatch):
-    assert not leftovers.traced()
-    monkeypatch.setattr(_gpu_trace.EventCreationCallbacks, "callback_list", [print])
-    assert leftovers.traced()
-
-
-def test_a_thread_is_told(gate):
+def test_a_thread_and_traced_calls_are_told(gate, monkeypatch):
     before = Before()
     thread = threading.Thread(target=gate, name="mine")
     thread.start()
+    monkeypatch.setattr(leftovers, "_GONE_S", 0.05)
     assert before.changed() == ["the thread 'mine' runs"]
     gate.open()
+    thread.join()
     assert before.changed() == []
+    monkeypatch.setattr(_gpu_trace.EventCreationCallbacks, "callback_list", [print])
+    assert before.changed() == ["each call of CUDA's is traced"]
 
 
 class InCapture:
@@ -69,17 +66,20 @@ def test_a_generator_in_capture_is_told_and_mended(monkeypatch):
     monkeypatch.setattr(leftovers, "used_gpus", lambda: [torch.device("cuda", 0)])
     monkeypatch.setattr(torch.cuda, "default_generators", (generator,))
     monkeypatch.setattr(torch, "rand", generator.rand)
-    told = "cuda:0 has no random numbers: Offset increment outside graph capture"
-    assert list(leftovers.broken_generators()) == [told]
+    words = "cuda:0 has no random numbers: Offset increment outside graph capture"
+    assert list(leftovers.broken_generators()) == [words]
     assert list(leftovers.broken_generators()) == []
 
 
-# -- on GPUs --------------------------------------------------------------------------------------
-
-
 @pytest.mark.gpu
-def test_a_stream_is_told_and_set_back():
+def test_a_stream_is_told_and_set_back_and_pools_are_empty_before_each_test():
+    tensors = [torch.empty(2**24, device="cuda:0"), torch.empty(2**24, pin_memory=True)]
+    tensors.clear()
+    reserved_bytes = torch.cuda.memory_reserved(0)
+    freed = torch.cuda.host_memory_stats()["num_host_free"]
     before = Before(gpus=True)
+    assert torch.cuda.memory_reserved(0) <= reserved_bytes - 4 * 2**24
+    assert torch.cuda.host_memory_stats()["num_host_free"] > freed
     torch.cuda.set_stream(torch.cuda.Stream(0))
     (words,) = before.changed()
     assert "current streams" in words
@@ -95,34 +95,18 @@ def test_a_gpu_is_told_and_set_back():
     assert torch.cuda.current_device() == 0
 
 
-@pytest.mark.gpu
-def test_pools_are_empty_before_each_test():
-    kept = [torch.empty(2**24, device="cuda:0"), torch.empty(2**24, pin_memory=True)]
-    kept.clear()
-    reserved_bytes = torch.cuda.memory_reserved(0)
-    freed = torch.cuda.host_memory_stats()["num_host_free"]
-    Before(gpus=True)
-    assert torch.cuda.memory_reserved(0) <= reserved_bytes - 4 * 2**24
-    assert torch.cuda.host_memory_stats()["num_host_free"] > freed
-
-
-# -- few cases of many ----------------------------------------------------------------------------
-
-
 def test_few_cases_show_every_value_on_each_device():
     gpu = pytest.param("gpu", marks=pytest.mark.gpu)
     parameters = [("device", ["cpu", gpu]), ("verb", "abcdefg"), ("slots, k", [(1, 2), (3, 4)])]
-    marks = [pytest.mark.parametrize(*each).mark for each in parameters]
+    marks = [pytest.mark.parametrize(*parameter).mark for parameter in parameters]
     assert names_of(marks) == ["device", "verb", "slots", "k"]
     cases = list(few(marks, random.Random(0)))
     assert len(cases) == 2 * 7
     for device in ("cpu", "gpu"):
-        own = [case for case in cases if case.values[0] == device]
-        assert {case.values[1] for case in own} == {*"abcdefg"}
-        assert {case.values[2:] for case in own} == {(1, 2), (3, 4)}
-        assert {bool(case.marks) for case in own} == {device == "gpu"}
-
-
-def test_one_value_in_so_many_is_for_a_quick_run():
-    assert [bool(case.marks) for case in every(3, range(5))] == [False, True, True, False, True]
-    assert [case.id for case in every(1, [10], str)] == ["10"]
+        chosen = [case for case in cases if case.values[0] == device]
+        assert {case.values[1] for case in chosen} == {*"abcdefg"}
+        assert {case.values[2:] for case in chosen} == {(1, 2), (3, 4)}
+        assert {bool(case.marks) for case in chosen} == {device == "gpu"}
+    values = every(3, range(5), str)
+    assert [bool(case.marks) for case in values] == [False, True, True, False, True]
+    assert values[0].id == "0"

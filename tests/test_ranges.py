@@ -3,13 +3,14 @@
 import sys
 import threading
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from autopar.ranges import annotate
+from autopar import annotate
 
-_ROOM = sys.modules["autopar.ranges"]  # the package's attribute of this name is the function
+_ROOM = sys.modules[annotate.__module__]
 
 
 class FakeNvtx:
@@ -35,7 +36,8 @@ class FakeNvtx:
 def nvtx(monkeypatch):
     fake = FakeNvtx()
     monkeypatch.setattr(_ROOM, "nvtx", fake)
-    return fake
+    yield fake
+    assert fake.open == []
 
 
 class FakeProfiler:
@@ -59,20 +61,13 @@ def tool(monkeypatch):
     return fake
 
 
-def test_ranges_nest(nvtx):
-    with annotate("outer"):
-        with annotate("inner"):
-            assert nvtx.open == ["outer", "inner"]
-        assert nvtx.open == ["outer"]
-    assert nvtx.open == []
-
-
-def test_one_object_may_be_entered_again(nvtx):
+def test_ranges_nest_and_one_object_may_be_entered_again(nvtx):
     step = annotate("step")
     for _ in range(2):
         with step, step:
+            with annotate("inner"):
+                assert nvtx.open == ["step", "step", "inner"]
             assert nvtx.open == ["step", "step"]
-    assert nvtx.open == []
 
 
 def test_an_exception_closes_what_it_leaves(nvtx):
@@ -82,7 +77,6 @@ def test_an_exception_closes_what_it_leaves(nvtx):
         assert nvtx.open == ["outer"]
         with annotate("inner"):
             _ = 1 / 0
-    assert nvtx.open == []
     assert nvtx.opened == ["outer", "caught", "inner"]
 
 
@@ -93,12 +87,10 @@ def test_decorator_with_recursion_errors_and_what_it_returns(nvtx):
         assert nvtx.open == ["down"] * (5 - n)
         return down(n - 1, end=end) + 1 if n else 10 // end
 
-    assert down.__name__ == "down"
-    assert down.__doc__ == "Counts."
+    assert (down.__name__, down.__doc__) == ("down", "Counts.")
     assert down(4, end=5) == 6
     with pytest.raises(ZeroDivisionError):
         down(4)
-    assert nvtx.open == []
     assert nvtx.opened == ["down"] * 10
 
 
@@ -111,10 +103,9 @@ def test_one_decorated_function_on_several_threads_at_once(nvtx, tool):
         barrier.wait(10)  # all four are inside before any leaves
         return list(nvtx.open)
 
-    def run():
-        leaks.append((meet(), list(nvtx.open)))
-
-    threads = [threading.Thread(target=run) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: leaks.append((meet(), list(nvtx.open)))) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -163,21 +154,13 @@ def test_a_profiler_that_comes_and_goes_inside_a_range(nvtx):
         with shared:  # after it
             pass
     assert names(session) == ["autopar-shared"]
-    assert nvtx.open == []
-    with profiled() as second, shared:
-        pass
-    assert names(second) == ["autopar-shared"]
-
-
-def test_a_range_that_outlives_the_profiler(nvtx):
-    shared = annotate("autopar-long")
     session = profiled()
     session.start()
-    with shared:
+    with shared:  # outlives it
         session.stop()
-        with shared:
-            pass
-    assert nvtx.open == []
+    with profiled() as session, shared:
+        pass
+    assert names(session) == ["autopar-shared"]
 
 
 def test_without_nvtx_in_the_build(monkeypatch):
@@ -186,7 +169,21 @@ def test_without_nvtx_in_the_build(monkeypatch):
         pass
 
 
-@pytest.mark.parametrize("name", [None, 3, b"bytes", test_ranges_nest])
+@pytest.mark.parametrize("name", [None, 3, len])
 def test_refuses_a_name_that_is_none(name):
     with pytest.raises(TypeError, match="expected a string.*annotate"):
         annotate(name)
+
+
+@pytest.mark.gpu
+def test_a_build_for_gpus_has_nvtx_and_ranges_are_closed(monkeypatch):
+    calls, built = [], _ROOM.nvtx  # without a tool the library itself keeps no count
+
+    def counted(name):
+        return lambda *args: (calls.append((name, *args)), getattr(built, name)(*args))[1]
+
+    names = ("rangePushA", "rangePop")
+    monkeypatch.setattr(_ROOM, "nvtx", SimpleNamespace(**{name: counted(name) for name in names}))
+    with pytest.raises(ZeroDivisionError), annotate("one"), annotate("two"):
+        _ = 1 / 0
+    assert calls == [("rangePushA", "one"), ("rangePushA", "two"), ("rangePop",), ("rangePop",)]

@@ -6,19 +6,15 @@ import torch
 from autopar import workload
 
 
-def test_a_seed_gives_the_same_matrix_and_another_gives_another():
-    x = workload.matrix(32, seed=3)
-    assert (x.shape, x.dtype) == ((32, 32), torch.float32)
-    assert torch.equal(x, workload.matrix(32, seed=3))
-    assert not torch.equal(x, workload.matrix(32, seed=4))
-
-
-def test_drawing_a_matrix_leaves_the_callers_random_numbers_alone():
+def test_a_seed_gives_the_same_matrix_and_leaves_the_callers_random_numbers_alone():
     torch.manual_seed(0)
     expected = torch.rand(4)
     torch.manual_seed(0)
-    workload.matrix(8)
+    x = workload.matrix(32, seed=3)
     assert torch.equal(torch.rand(4), expected)
+    assert (x.shape, x.dtype) == ((32, 32), torch.float32)
+    assert torch.equal(x, workload.matrix(32, seed=3))
+    assert not torch.equal(x, workload.matrix(32, seed=4))
 
 
 def test_products_keep_their_magnitude():
@@ -37,7 +33,7 @@ def test_a_matrix_needs_a_side(size):
 def test_products_are_independent_and_right():
     x = workload.matrix(16)
     results = workload.products(x, 3)
-    assert len({each.data_ptr() for each in results}) == 3
+    assert len({result.data_ptr() for result in results}) == 3
     assert workload.equal(results, [x @ x] * 3)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from autopar.timeline.span import Span, Timeline
+from autopar import Span, Timeline
 
 _RUN = Timeline(
     (
@@ -72,8 +72,11 @@ def test_merging_keeps_the_larger_error_and_the_origin():
 
 
 def test_rebasing_moves_all_spans_alike():
-    moved = Timeline((Span("a", "x", 10, 11), Span("b", "y", 12, 15))).rebased()
+    late = Timeline((Span("a", "x", 10, 11), Span("b", "y", 12, 15)))
+    moved = late.rebased()
     assert [(span.start_s, span.end_s) for span in moved.spans] == [(0, 1), (2, 5)]
+    assert late.makespan_s == moved.makespan_s == 5
+    assert [span.duration_s for span in late.spans] == [1, 3]
 
 
 @pytest.mark.parametrize(

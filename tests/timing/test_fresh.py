@@ -24,21 +24,18 @@ def counted(fn):
 
 
 @counted
-def seen(numbers, name):
-    return {"sum": sum(plus_one(each) for each in numbers), "set": os.environ.get(name)}
+def summed(numbers, name):
+    return [sum(plus_one(number) for number in numbers), os.environ.get(name)]
 
 
 def process():
     import os
     import sys
 
-    return [os.getpid(), sys.executable, "autopar" in sys.modules]
-
-
-def finds_autopar():
+    imported = "autopar" in sys.modules
     import autopar
 
-    return autopar.__version__
+    return [os.getpid(), sys.executable, imported, autopar.__file__]
 
 
 def noisy():
@@ -51,12 +48,6 @@ def broken():
     raise ValueError(msg)
 
 
-def test_a_function_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given():
-    found = in_fresh_process(seen, [1, 2], "AUTOPAR_TEST", environment={"AUTOPAR_TEST": "on"})
-    assert found == {"sum": 5, "set": "on"}
-    assert "AUTOPAR_TEST" not in os.environ
-
-
 def aborts_as_it_ends():
     import atexit
     import os
@@ -65,38 +56,8 @@ def aborts_as_it_ends():
     return "there"
 
 
-def test_what_libraries_do_as_python_ends_is_not_waited_for():
-    assert in_fresh_process(aborts_as_it_ends) == "there"
-
-
-def test_it_is_another_process_of_this_python_that_has_imported_nothing_yet():
-    number, python, imported = in_fresh_process(process)
-    assert number != os.getpid()
-    assert python == sys.executable
-    assert not imported
-
-
-def test_it_finds_this_autopar():
-    assert in_fresh_process(finds_autopar)
-
-
-def test_what_it_prints_is_not_its_result():
-    assert in_fresh_process(noisy) == 1
-
-
-def test_an_error_there_is_told_here():
-    with pytest.raises(RuntimeError, match=r"(?s)broken failed .*no such luck"):
-        in_fresh_process(broken)
-
-
 def by_name(name):
     return globals()[name](1)
-
-
-def test_what_it_finds_in_other_ways_has_to_be_named():
-    with pytest.raises(RuntimeError, match="plus_one"):
-        in_fresh_process(by_name, "plus_one")
-    assert in_fresh_process(by_name, "plus_one", uses=(plus_one,)) == 2
 
 
 def again_and_again(number):
@@ -107,8 +68,24 @@ def once_more(number):
     return again_and_again(number + 1)
 
 
-def test_functions_may_call_each_other():
-    assert in_fresh_process(again_and_again, 0) == 3
+def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given():
+    environment = {"AUTOPAR_TEST": "on"}
+    assert in_fresh_process(summed, [1, 2], "AUTOPAR_TEST", environment=environment) == [5, "on"]
+    assert "AUTOPAR_TEST" not in os.environ
+    assert in_fresh_process(again_and_again, 0) == 3, "functions may call each other"
+
+
+def test_it_is_another_process_of_this_python_that_finds_this_autopar():
+    number, python, imported, package = in_fresh_process(process)
+    assert number != os.getpid()
+    assert (python, package) == (sys.executable, sys.modules["autopar"].__file__)
+    assert not imported
+
+
+def test_what_it_finds_in_other_ways_has_to_be_named():
+    with pytest.raises(RuntimeError, match="plus_one"):
+        in_fresh_process(by_name, "plus_one")
+    assert in_fresh_process(by_name, "plus_one", uses=(plus_one,)) == 2
 
 
 _ROUND = """import subprocess, sys
@@ -118,11 +95,17 @@ sys.exit(done.returncode)
 """
 
 
-def test_it_runs_under_a_command_that_prints_too():
-    under = [sys.executable, "-c", _ROUND]
+@pytest.mark.parametrize("under", [[], [sys.executable, "-c", _ROUND]])
+def test_what_it_prints_is_not_its_result_but_tells_an_error(under):
     assert in_fresh_process(noisy, under=under) == 1
     with pytest.raises(RuntimeError, match=r"(?s)broken failed .*exit 1.*no such luck"):
         in_fresh_process(broken, under=under)
+
+
+def test_what_libraries_do_as_python_ends_is_not_waited_for_but_under_a_command():
+    assert in_fresh_process(aborts_as_it_ends) == "there"
+    with pytest.raises(RuntimeError, match="aborts_as_it_ends failed"):
+        in_fresh_process(aborts_as_it_ends, under=[sys.executable, "-c", _ROUND])
 
 
 def test_a_command_that_does_not_run_it_is_told():
@@ -133,14 +116,10 @@ def test_a_command_that_does_not_run_it_is_told():
 
 @pytest.mark.parametrize(
     ("fn", "what"),
-    [
-        (lambda: 1, "fn is a lambda"),
-        (len, "fn is of type builtin_function"),
-        (3, "fn is of type int"),
-    ],
+    [(lambda: 1, "is a lambda"), (len, "is of type builtin_function"), (3, "is of type int")],
 )
 def test_a_function_without_a_source_of_its_own_is_refused(fn, what):
-    with pytest.raises(TypeError, match=f"{what}.*; expected a function that is written with def"):
+    with pytest.raises(TypeError, match=f"fn {what}.*; expected a function that is written with"):
         in_fresh_process(fn)
-    with pytest.raises(TypeError, match=what.replace("fn", "uses")):
+    with pytest.raises(TypeError, match=f"uses {what}"):
         in_fresh_process(noisy, uses=(fn,))

@@ -6,9 +6,8 @@ import weakref
 import pytest
 import torch
 
-from autopar.device import cpu
+from autopar import Benchmark, cpu, measure, measure_in_turn
 from autopar.timing import timer
-from autopar.timing.timer import Benchmark, measure, measure_in_turn
 
 
 class FakeTime:
@@ -71,8 +70,10 @@ def test_what_a_sample_is_made_of(log, devices, waits):
     assert measured.origin == "measured live on two GPUs"
 
 
-@pytest.mark.parametrize(("warmup", "repeats"), [(0, 3), (3, 20), (1, 5)])
-def test_all_samples_are_kept_and_no_warm_up(log, warmup, repeats):
+@pytest.mark.parametrize(
+    ("counts", "warmup", "repeats"), [({"warmup": 0, "repeats": 3}, 0, 3), ({}, 3, 20)]
+)
+def test_all_samples_are_kept_and_no_warm_up(log, counts, warmup, repeats):
     calls = []
 
     def fn():
@@ -80,7 +81,7 @@ def test_all_samples_are_kept_and_no_warm_up(log, warmup, repeats):
             timer.time.perf_counter()
         calls.append(None)
 
-    measured = measure(fn, label="work", warmup=warmup, repeats=repeats)
+    measured = measure(fn, label="work", **counts)
     assert len(calls) == warmup + repeats
     assert measured.values_s == tuple(float(warmup + i + 1) for i in range(repeats))
 
@@ -118,33 +119,38 @@ def test_the_garbage_collector_rests_inside_the_clock_only(monkeypatch, collecti
     assert not any(seen)
 
 
+def ran():
+    pytest.fail("it ran")
+
+
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
         ({"label": " "}, "expected a few words"),
-        ({"label": None}, "expected a few words"),
         ({"repeats": 2}, "at least 3 repeats"),
+        ({"repeats": 5.5}, "repeats is 5.5; expected a whole number"),
         ({"warmup": -1}, "no negative warm-up"),
+        ({"warmup": True}, "warmup is True; expected a whole number"),
+        ({"calls": 0}, "calls is 0; expected a whole number, at least 1"),
         ({"devices": ["cuda:99"]}, "cuda:99"),
         ({"devices": "cuda:99"}, "cuda:99"),
         ({"devices": 1.5}, "device is 1.5; expected the CPU or a CUDA GPU"),
-        ({"repeats": 5.5}, "repeats is 5.5; expected a whole number"),
-        ({"warmup": True}, "warmup is True; expected a whole number"),
-        ({"calls": 0}, "calls is 0; expected a whole number, at least 1"),
         ({"flops": -1.0}, "flops is -1.0; expected .*above zero"),
         ({"size_bytes": -1}, "size_bytes is -1; expected .*above zero"),
     ],
 )
 def test_refuses_before_running_anything(changes, match):
     with pytest.raises(ValueError, match=match):
-        measure(lambda: pytest.fail("it ran"), **{"label": "work", **changes})
+        measure(ran, **{"label": "work", **changes})
 
 
-@pytest.mark.parametrize("argument", ["fn", "setup"])
-def test_what_cannot_be_called_is_named(argument):
-    given = {"fn": lambda: pytest.fail("it ran"), argument: torch.ones(2)}
-    with pytest.raises(TypeError, match=rf"{argument} is of type Tensor.*measure\(lambda: x @ x"):
-        measure(given.pop("fn"), label="work", **given)
+@pytest.mark.parametrize("wrong", [torch.ones(2), None])
+def test_what_cannot_be_called_is_named(wrong):
+    what = rf"is of type {type(wrong).__name__}.*measure\(lambda: x @ x"
+    with pytest.raises(TypeError, match=f"fn {what}"):
+        measure(wrong, label="work", setup=ran)
+    with pytest.raises(TypeError, match="setup is of type int"):
+        measure(ran, label="work", setup=3)
 
 
 def test_several_calls_are_one_sample_of_the_time_of_one(log):
@@ -181,16 +187,13 @@ def test_benchmark_waits_before_both_readings(log, devices, waits, capsys):
     assert capsys.readouterr().out == "both: 1.0000 sec\n"
 
 
-def test_benchmark_of_work_that_failed_prints_no_time(capsys):
+def test_benchmark_prints_no_time_of_work_that_failed_or_of_a_device_not_there(capsys):
     with pytest.raises(ZeroDivisionError), Benchmark("half") as benchmark:
         _ = 1 / 0
-    assert capsys.readouterr().out == ""
-    assert benchmark.elapsed_s is None
-
-
-def test_benchmark_refuses_a_device_that_is_not_there():
     with pytest.raises(ValueError, match="cuda:99"):
         Benchmark("there", [99])
+    assert capsys.readouterr().out == ""
+    assert benchmark.elapsed_s is None
 
 
 def test_in_turn_each_round_has_one_sample_of_every_way(log):
@@ -198,35 +201,25 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
     one, other = measure_in_turn(ways, devices=[GPU], warmup=1, repeats=3, flops={"other": 8.0})
     samples = [entry for way in ways for entry in ("all", "clock", way, (GPU,), "clock", "all")]
     assert log == samples * 4
+    assert [len(way.values_s) for way in measure_in_turn(ways)] == [20, 20]
     assert (one.label, one.values_s, one.flops) == ("one", (1.0,) * 3, None)
     assert (other.label, other.values_s, other.flops) == ("other", (1.0,) * 3, 8.0)
 
 
 @pytest.mark.parametrize(
-    ("changes", "match"),
+    ("error", "changes", "match"),
     [
-        ({"ways": {"": int}}, "expected a few words"),
-        ({"repeats": 2}, "at least 3 repeats"),
-        ({"flops": {"else": 1.0}}, r"flops has \['else'\]; expected labels of the ways: work"),
-        ({"devices": ["cuda:99"]}, "cuda:99"),
-        ({"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*above zero"),
-        ({"ways": {}}, "ways is empty; expected at least one label -> work"),
+        (ValueError, {"ways": {"": ran}}, "expected a few words"),
+        (ValueError, {"ways": {}}, "ways is empty; expected at least one label -> work"),
+        (ValueError, {"repeats": 2}, "at least 3 repeats"),
+        (ValueError, {"devices": ["cuda:99"]}, "cuda:99"),
+        (ValueError, {"flops": {"else": 1.0}}, r"\['else'\]; expected labels of the ways: work"),
+        (ValueError, {"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*above zero"),
+        (TypeError, {"ways": [ran]}, "ways is of type list; expected label -> work.*_in_turn"),
+        (TypeError, {"ways": {"a": ran, "b": 3}}, r"ways\['b'\] is of type int"),
+        (TypeError, {"flops": 2e12}, "flops is 2000000000000.0; expected label -> operations"),
     ],
 )
-def test_in_turn_refuses_before_running_anything(changes, match):
-    ways = {"work": lambda: pytest.fail("it ran")}
-    with pytest.raises(ValueError, match=match):
-        measure_in_turn(**{"ways": ways, **changes})
-
-
-@pytest.mark.parametrize(
-    ("ways", "flops", "match"),
-    [
-        ([int], None, "ways is of type list; expected label -> work.*measure_in_turn"),
-        ({"one": int, "other": torch.ones(2)}, None, r"ways\['other'\] is of type Tensor"),
-        ({"one": int}, 2e12, "flops is 2000000000000.0; expected label -> operations"),
-    ],
-)
-def test_in_turn_names_what_is_no_work(ways, flops, match):
-    with pytest.raises(TypeError, match=match):
-        measure_in_turn(ways, flops=flops)
+def test_in_turn_refuses_before_running_anything(error, changes, match):
+    with pytest.raises(error, match=match):
+        measure_in_turn(**{"ways": {"work": ran}, **changes})
