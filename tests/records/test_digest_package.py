@@ -1,10 +1,7 @@
 """What of the package counts as measured code: each working room, and no words of it."""
 
 import ast
-import contextlib
-import copy
-import functools
-import itertools
+import importlib.util
 import json
 import os
 import shutil
@@ -15,19 +12,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import every
 
 import autopar as ap
 from autopar.records import digest
-from autopar.records.digest import script_digest
 
 _PACKAGE = Path(ap.__file__).parent
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _GALLERY = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
-
-
-def digest_of(text):
-    return script_digest(text, "experiment", {})
-
-
+_WORKING = [
+    path.relative_to(_PACKAGE)
+    for room in ("effects", "graph", "lanes", "timing", "transfer")
+    for path in sorted((_PACKAGE / room).glob("[!_]*.py"))
+]
 # What measured work is made with. What reads and shows records isn't part of it.
 _ALL = """
 import autopar as ap
@@ -44,128 +41,61 @@ def experiment():
 """
 
 
-def reached(script=_ALL, experiment="experiment"):
-    """The definitions that an experiment names, at any depth: (module, name)."""
-    module = digest._module_of(script)
-    _, queue = digest._linked(digest._definition(module.definitions[experiment]), module)
-    found = {}
-    while queue:
-        if (target := queue.pop()) not in found:
-            found[target] = None
-            queue += digest._linked_target(target)[1]
-    return list(found)
-
-
-def shows(node):
-    return node.name in digest._SHOWS or node.name.startswith("_repr_")
-
-
-@contextlib.contextmanager
-def changed_inside(node):
-    """One statement more in a function, another value of a constant."""
-    if is_function(node):
-        node.body.append(ast.parse("changed = 0").body[0])
-        yield
-        node.body.pop()
-    else:
-        value, node.value = node.value, ast.Tuple([node.value], ast.Load())
-        yield
-        node.value = value
-
-
-def changeable(definition):
-    """Its functions, but for those that only show it, or the definition, if it is a constant."""
-    if isinstance(definition, (ast.Assign, ast.AnnAssign)):
-        return [definition] if definition.value else []
-    if is_function(definition) and shows(definition):
-        return []
-    nested = [changeable(each) for each in getattr(definition, "body", [])]
-    return [*([definition] if is_function(definition) else []), *itertools.chain(*nested)]
-
-
-def is_function(node):
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-
-
-@pytest.mark.stress
-def test_each_function_and_each_constant_of_the_working_rooms_counts():
-    """The text that is hashed has all of them, and a changed one has another text."""
-    targets, total = reached(), 0
-    sources = {module.name: definitions_of(source_of(module.name)) for module, _ in targets}
-    for module, name in targets:
-        for own in sources[module.name][name]:
-            digest._Stripped().visit(own)
-            for node in changeable(own):
-                total += 1
-                before = digest._text(node)
-                assert before in digest._text_of((module, name)), f"{module.name}: {name}"
-                with changed_inside(node):
-                    assert digest._text(node) != before, f"{module.name}: {name}"
-    assert total > 500
-
-
-def source_of(module, package=_PACKAGE):
-    path = package.joinpath(*module.split(".")[1:])
-    return path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
-
-
-def definitions_of(path):
-    return digest.Module(ast.parse(path.read_text(encoding="utf-8")).body).definitions
-
-
-def test_a_change_in_any_working_room_is_seen(monkeypatch):
-    before, rooms, chosen = digest_of(_ALL), {}, {}
-    for module, name in reached():
-        chosen.setdefault(module.name, []).append(name)
-    read = functools.cache(digest._room.__wrapped__)
-    monkeypatch.setattr(digest, "_room", lambda path: rooms.get(path) or read(path))
-    for path, names in chosen.items():
-        statements = ast.parse(source_of(path).read_text(encoding="utf-8")).body
-        changed = digest.Module(statements, path)
-        definitions = [own for name in names for own in changed.definitions[name]]
-        node = next(node for own in definitions for node in changeable(own))
-        with changed_inside(node):
-            rooms = {path: changed}
-            digest._linked_target.cache_clear()
-            digest._module_of.cache_clear()
-            assert digest_of(_ALL) != before, f"{path}: {node.lineno}"
-    assert len(chosen) > 30
-
-
 @pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A copy of the package that may be changed, and that is read in its place."""
+def package(tmp_path):
+    """A copy of the package that may be changed."""
     folder = tmp_path / "autopar"
     shutil.copytree(_PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
-    with monkeypatch.context() as patch:
-        patch.setattr(digest, "_ROOT", folder)
-        forget()
-        yield folder
-    forget()
+    return folder
 
 
-def forget():
-    digest._room.cache_clear()
-    digest._module_of.cache_clear()
+def digests_by(package, *experiments):
+    """Digests by a module of its own, which has read nothing yet."""
+    spec = importlib.util.spec_from_file_location(digest.__name__, digest.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module._ROOT = package
+    return [module.script_digest(script, name, {}) for script, name in experiments]
+
+
+def rewrite(path, change):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    path.write_text(ast.unparse(ast.fix_missing_locations(change(tree))), encoding="utf-8")
+
+
+class Reworded(ast.NodeTransformer):
+    """Other docstrings; comments and layout are gone by themselves."""
+
+    def visit_Expr(self, node):
+        return ast.Expr(ast.Constant("Words.")) if isinstance(node.value, ast.Constant) else node
+
+
+class Changed(ast.NodeTransformer):
+    """A statement more in each function, those inside of it included."""
+
+    def visit_FunctionDef(self, node):
+        self.generic_visit(node)
+        node.body.append(ast.parse("changed = 0").body[0])
+        return node
 
 
 def test_words_and_layout_of_the_package_do_not_matter(package):
-    before = digest_of(_ALL)
+    before = digests_by(package, (_ALL, "experiment"))
     for path in package.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
-            if hasattr(node, "body") and isinstance(node.body, list) and node.body:
-                first = node.body[0]
-                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-                    first.value = ast.Constant("Other words.")
-        path.write_text(ast.unparse(tree), encoding="utf-8")  # no comments, other layout
-    forget()
-    assert digest_of(_ALL) == before
+        rewrite(path, Reworded().visit)
+    assert digests_by(package, (_ALL, "experiment")) == before
+
+
+@pytest.mark.parametrize("path", every(10, _WORKING, name_of=str))
+def test_a_change_in_any_working_room_is_seen(package, path):
+    before = digests_by(package, (_ALL, "experiment"))
+    rewrite(package / path, Changed().visit)
+    assert digests_by(package, (_ALL, "experiment")) != before
 
 
 def test_where_modules_lie_and_what_they_are_called_does_not_matter(package):
     """All but the package itself move into other folders, under other names."""
-    before = digest_of(_ALL)
+    before = digests_by(package, (_ALL, "experiment"))
     paths = [path for path in package.rglob("*.py") if not path.stem.startswith("__")]
     named = {".".join(path.relative_to(package).with_suffix("").parts): path for path in paths}
     moved = {name: f"room{len(name) % 3}.new_{name.replace('.', '_')}" for name in named}
@@ -173,12 +103,10 @@ def test_where_modules_lie_and_what_they_are_called_does_not_matter(package):
         (package / folder).mkdir()
         (package / folder / "__init__.py").write_text('"""A room."""\n')
     for path in (package / "__init__.py", *named.values()):
-        tree = Moved(moved).visit(ast.parse(path.read_text(encoding="utf-8")))
-        path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
+        rewrite(path, Moved(moved).visit)
     for name, path in named.items():
         path.rename(package.joinpath(*moved[name].split(".")).with_suffix(".py"))
-    forget()
-    assert digest_of(_ALL) == before
+    assert digests_by(package, (_ALL, "experiment")) == before
 
 
 class Moved(ast.NodeTransformer):
@@ -189,71 +117,75 @@ class Moved(ast.NodeTransformer):
 
     def visit_Module(self, node):
         self.generic_visit(node)
-        imports = [each for each in node.body if isinstance(each, (ast.Import, ast.ImportFrom))]
-        imports = [each for each in imports if getattr(each, "module", "") != "__future__"]
-        for each, other in zip(imports, reversed(imports), strict=True):
-            node.body[node.body.index(each)] = copy.copy(other)
+        _, *others = (i for i, part in enumerate(node.body) if isinstance(part, _IMPORTS))
+        imports = [node.body[i] for i in others]  # the first one may be of the future
+        for i, part in zip(others, reversed(imports), strict=True):
+            node.body[i] = part
         return node
 
     def visit_ImportFrom(self, node):
-        place = f"{node.module}.".removeprefix("autopar.")
-        modules = [name for name in node.names if f"{place}{name.name}" in self.moved]
-        if modules:
-            found = []
-            for name in modules:
-                room, _, new = self.moved[f"{place}{name.name}"].rpartition(".")
-                alias = ast.alias(new, asname=name.asname or name.name)
-                found.append(ast.ImportFrom(f"autopar.{room}", [alias], level=0))
-            return found
-        if (node.module or "").startswith("autopar."):
-            node.module = f"autopar.{self.moved[place.removesuffix('.')]}"
-        return node
+        parts = []
+        for alias in node.names:
+            module, name = node.module, alias.name
+            if moved := self.moved.get(f"{module}.{name}".removeprefix("autopar.")):
+                module, _, name = f"autopar.{moved}".rpartition(".")
+            elif moved := self.moved.get(module.removeprefix("autopar.")):
+                module = f"autopar.{moved}"
+            alias = ast.alias(name, alias.asname or alias.name)
+            parts.append(ast.ImportFrom(module, [alias], level=0))
+        return parts
 
 
-@pytest.mark.parametrize("name", ap.__all__)
-def test_every_public_name_leads_to_its_definition(name):
-    """Also those that are imported at their first use."""
-    found = list(digest._room("autopar").find((name,)))
-    assert found or isinstance(getattr(ap, name), type(ap)), "a module holds definitions itself"
-
-
-@pytest.mark.parametrize("path", sorted(_PACKAGE.rglob("*.py")), ids=lambda path: path.stem)
-def test_no_module_does_more_than_define(path):
-    """A digest has what is named; what a module did by being imported would be missed."""
-    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-        module = digest.Module([statement])
-        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
-        is_command = ast.unparse(statement).startswith("if __name__ == '__main__':")
-        what = f"{path.name}:{statement.lineno} binds no name"
-        assert module.definitions or module.imports or is_text or is_command, what
-
-
-_SHOW_OR_KEEP = {"recorded", "observed", "newest_record", "show", "tabulate", "compare", "draw"}
-_SHOW_OR_KEEP |= {"show_timelines", "claim", "Record", "write_record", "code_digest"}
-
-
-@pytest.mark.parametrize("path", _GALLERY, ids=lambda path: path.stem)
-def test_no_digest_of_the_gallery_has_what_shows_or_keeps(path):
+def test_how_results_are_shown_and_kept_is_in_no_digest_of_the_gallery(package):
     """So no page's variable is in one either: these are made by what shows and keeps."""
-    script = path.read_text(encoding="utf-8")
-    for node in ast.walk(ast.parse(script)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ap.recorded", "ap.observed"):
-            names = {name for _, name in reached(script, ast.unparse(node.args[0]))}
-            assert "Findings" in names
-            assert not names & _SHOW_OR_KEEP
+    measuring = ("ap.recorded", "ap.observed")
+    experiments = [
+        (script, ast.unparse(node.args[0]))
+        for script in (path.read_text(encoding="utf-8") for path in _GALLERY)
+        for node in ast.walk(ast.parse(script))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in measuring
+    ]
+    before = digests_by(package, *experiments)
+    for room in ("display", "records"):
+        for path in (package / room).glob("*.py"):
+            if path.stem not in ("record", "digest"):
+                rewrite(path, Changed().visit)
+    assert digests_by(package, *experiments) == before
+    rewrite(package / "records" / "record.py", Changed().visit)  # of which `Findings` is
+    assert not {*digests_by(package, *experiments)} & {*before}
+
+
+def test_no_module_does_more_than_define():
+    """A digest has what is named; what a module did by being imported would be missed."""
+    for path in _PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            known = (
+                "'",
+                '"',
+                "import ",
+                "from ",
+                "if __name__ == '__main__':",
+                "if TYPE_CHECKING:",
+            )
+            defines = [*digest.bound(node)] or ast.unparse(node).startswith(known)
+            assert defines, f"{path.name}:{node.lineno} binds no name"
 
 
 def test_whatever_runs_is_part_of_the_digest():
     """Watch measured work: each function of the package that runs is one that counts."""
     for name in ap.__all__:
         getattr(ap, name)  # whatever is imported at its first use
-    counted = {(Path(*module.name.split(".")[1:]).name, name) for module, name in reached()}
+    counted = [(digest._script(_ALL), "experiment")]
+    for target in counted:  # which grows meanwhile
+        for _, targets, _ in digest._linked(target)[1]:
+            counted += {*targets}.difference(counted)
     ran, prefix = set(), f"{_PACKAGE}{os.sep}"
 
     def watch(frame, event, _):
         code = frame.f_code
         if event == "call" and code.co_filename.startswith(prefix):
-            ran.add((Path(code.co_filename).stem, code.co_qualname.split(".")[0], code.co_name))
+            dotted = ".".join(Path(code.co_filename).relative_to(_PACKAGE).with_suffix("").parts)
+            ran.add((f"autopar.{dotted}", code.co_qualname.split(".")[0], code.co_name))
 
     threading.setprofile(watch)
     sys.setprofile(watch)
@@ -262,9 +194,13 @@ def test_whatever_runs_is_part_of_the_digest():
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    seen = {each for each in ran if each[1] not in ("<module>", "<lambda>", "__getattr__")}
-    missed = {each for each in seen if each[:2] not in counted and each[2] not in digest._SHOWS}
-    assert len(seen) > 100
+    ran = {call for call in ran if call[1] not in ("<module>", "<lambda>", "__getattr__")}
+    missed = {
+        (path, name, inner)
+        for path, name, inner in ran
+        if (digest._module(path), name) not in counted and inner not in ("__repr__", "__str__")
+    }
+    assert len(ran) > 100
     assert not missed
 
 
@@ -291,37 +227,24 @@ def work():
         list(pipeline.map(lambda x: x + 1, [x, x]))
 
 
-def digests(run_program, *scripts, python=sys.executable):
-    done = run_program("digests.py", _PACKAGE, *scripts, python=python)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
 def other_pythons():
-    """Pythons from 3.11 on that are installed here, one of each version, but for this one."""
-    found = {}
-    names = [f"python3.{minor}" for minor in range(11, 20)]
-    paths = [Path(path) for name in names if (path := shutil.which(name))]
-    for root in ("PYENV_ROOT", "UV_PYTHON_INSTALL_DIR"):
-        homes = {"PYENV_ROOT": "~/.pyenv", "UV_PYTHON_INSTALL_DIR": "~/.local/share/uv/python"}
-        home = Path(os.environ.get(root, homes[root])).expanduser()
-        paths += [*home.glob("versions/3.*/bin/python"), *home.glob("cpython-3.*/bin/python")]
+    """Pythons from 3.11 on that are installed here, by version, but for this one."""
+    pythons = {}
+    paths = [Path(path) for minor in range(11, 20) if (path := shutil.which(f"python3.{minor}"))]
+    paths += (
+        Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob("versions/3.*/bin/python")
+    )
     for path in paths:
         asked = [path, "-c", "import sys; print(*sys.version_info[:2])"]
         done = subprocess.run(asked, capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            version = tuple(map(int, done.stdout.split()))
-            if (3, 11) <= version != sys.version_info[:2]:
-                found.setdefault(version, path)
-    return found
+            pythons[tuple(map(int, done.stdout.split()))] = path
+    return {at: path for at, path in pythons.items() if (3, 11) <= at != sys.version_info[:2]}
 
 
 @pytest.mark.stress
 def test_every_python_here_gives_the_same_digests(run_program, tmp_path):
     """Of pages, of a script with odd f-strings, and without torch at hand."""
-    others = other_pythons()
-    if not others:
-        pytest.skip("no other Python from 3.11 on is installed here")
     odd = tmp_path / "odd.py"
     odd.write_text(
         '''def odd(x, w=3, p=2, é=1):
@@ -338,10 +261,16 @@ def test_every_python_here_gives_the_same_digests(run_program, tmp_path):
 ''',
         encoding="utf-8",
     )
-    scripts = [*_GALLERY[::3], odd]
-    expected = digests(run_program, *scripts)
-    assert len(expected["digests"]) > 30
+
+    def digests(python):
+        done = run_program("digests.py", _PACKAGE, *_GALLERY[::3], odd, python=python)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    others = other_pythons()
+    if not others:
+        pytest.skip("no other Python from 3.11 on is installed here")
+    expected = digests(sys.executable)
+    assert len(expected) > 30
     for version, python in others.items():
-        found = digests(run_program, *scripts, python=python)
-        assert tuple(found["version"]) == version
-        assert found["digests"] == expected["digests"], f"Python {version}"
+        assert digests(python) == expected, f"Python {version}"

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from autopar.records import gallery
-from autopar.records.experiment import RECORD_TO, newest_record, observed
+from autopar.records.experiment import RECORD_TO, newest_record
 from autopar.records.gallery import scripts_of, shown_by, stale_records, unshown_records
-from autopar.records.record import Findings, RecordError
+from autopar.records.record import RecordError
 from autopar.records.store import FOLDER, newest_of, write_record
-from autopar.timing.measurement import Measurement
 
 _PAGE = '''
 """A page."""
@@ -45,15 +44,11 @@ def page(tmp_path):
 
 
 @pytest.fixture
-def records(page, tmp_path, monkeypatch):
+def records(page, record, tmp_path):
     """Good records of it."""
-
-    def anything():
-        return Findings([Measurement("a", (1, 1, 1))])
-
-    one, folder = observed(anything, name="any", parameters={}), tmp_path / "records"
-    for each in shown_by(scripts_of(tmp_path / "gallery")):
-        write_record(replace(one, experiment=each.name, digest=each.digest), folder)
+    folder = tmp_path / "records"
+    for shown in shown_by(scripts_of(tmp_path / "gallery")):
+        write_record(replace(record, experiment=shown.name, digest=shown.digest), folder)
     return folder
 
 
@@ -63,18 +58,14 @@ def outdated(gallery, folder):
 
 
 def test_what_a_script_shows_is_read_off_its_text(page, tmp_path):
-    shown = list(shown_by(scripts_of(tmp_path / "gallery")))
-    assert [each.name for each in shown] == ["shown", "shown_too"]
-    assert len({each.digest for each in shown}) == 2
-    assert shown[0].again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
-    assert [each.name for each in shown_by(scripts_of(tmp_path / "gallery"), "shown_too")] == [
-        "shown_too"
-    ]
-    assert list(shown_by(scripts_of(tmp_path / "nowhere"))) == []
-
-
-def test_records_that_hold_need_no_words(records, tmp_path):
-    assert outdated(tmp_path / "gallery", records) == []
+    one, two = shown_by(scripts_of(tmp_path / "gallery"))
+    assert (one.name, two.name) == ("shown", "shown_too")
+    assert one.digest != two.digest
+    assert one.again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
+    page("range(3)", "[0, 1, 2]")
+    assert shown_by(scripts_of(tmp_path / "gallery")) == [one, two]
+    page("WORK = {", "WORK = {}\nWORK = {")
+    assert shown_by(scripts_of(tmp_path / "gallery")) == [one, two]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +88,10 @@ def test_each_record_that_no_longer_holds_gets_a_line(records, page, tmp_path, o
     assert all(line.endswith((again, "no script shows this record. Delete it.")) for line in lines)
 
 
-def test_a_damaged_record_gets_a_line(records, tmp_path):
+def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(records, tmp_path):
+    scripts = scripts_of(tmp_path / "gallery")
+    assert len(stale_records(scripts, tmp_path / "none")) == 2
+    assert stale_records(scripts, tmp_path / "none", records) == []
     (path,) = records.glob("*/shown.json")
     path.write_bytes(b"\0")
     (line,) = outdated(tmp_path / "gallery", records)
@@ -113,19 +107,15 @@ def test_a_damaged_record_gets_a_line(records, tmp_path):
         ("parameters=WORK", "**WORK"),
         ('name="shown"', "name=experiment.__name__"),
         ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
-        ("WORK = {", "WORK = {}\nWORK = {"),
+        ("found = ap", "WORK = ap.capacity()\nfound = ap"),
+        ("found = ap", "for WORK in ({},):\n    pass\nfound = ap"),
+        ("found = ap", "WORK.update(rounds=5)\nfound = ap"),
     ],
 )
 def test_what_only_running_tells_is_refused(page, tmp_path, old, new):
     page(old, new)
     with pytest.raises(ValueError, match=r"plot_1_page\.py:\d+: recorded.* can't be read without"):
-        list(shown_by(scripts_of(tmp_path / "gallery")))
-
-
-def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
-    names = [each.name for each in shown_by(scripts_of())]
-    assert len(names) == len(set(names)) > 30
-    assert {path.stem for path in FOLDER.glob("*/*.json")} <= set(names)
+        shown_by(scripts_of(tmp_path / "gallery"))
 
 
 def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_path, monkeypatch):
@@ -148,31 +138,23 @@ def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_pat
 
 
 def test_scripts_come_in_reading_order(tmp_path):
-    for name in (
-        "beyond/plot_b1",
-        "experiments/plot_e2",
-        "exercises/plot_x1",
-        "experiments/plot_e1",
-    ):
+    for name in ("beyond/plot_1", "experiments/plot_3", "exercises/plot_4", "experiments/plot_2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").touch()
-    assert [path.stem[-2:] for path in scripts_of(tmp_path)] == ["e1", "e2", "x1", "b1"]
+    assert [path.stem for path in scripts_of(tmp_path)] == ["plot_2", "plot_3", "plot_4", "plot_1"]
+    assert scripts_of(tmp_path / "nowhere") == []
 
 
-def test_a_record_in_any_of_the_folders_will_do(records, tmp_path):
-    scripts = scripts_of(tmp_path / "gallery")
-    assert len(stale_records(scripts, tmp_path / "none")) == 2
-    assert stale_records(scripts, tmp_path / "none", records) == []
+def test_every_record_of_the_gallery_is_read_and_none_is_shown_twice():
+    names = [shown.name for shown in shown_by(scripts_of())]
+    assert len(names) == len(set(names)) > 30
+    assert {path.stem for path in FOLDER.glob("*/*.json")} <= {*names}
 
 
 def test_pages_assert_nothing() -> None:
     """Results are checked by `Findings.checks`; what is true of a machine is a claim."""
     scripts = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
-    asserting = {
-        f"{script.name}:{node.lineno}"
-        for script in scripts
-        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Assert)
-    }
     assert scripts, "there is no gallery"
-    assert not asserting
+    for script in scripts:
+        nodes = ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        assert not [node.lineno for node in nodes if isinstance(node, ast.Assert)], script.name

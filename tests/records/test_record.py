@@ -1,10 +1,9 @@
-"""Records: what was measured comes back exactly, and anything doubtful is refused by name."""
+"""Records: what was measured comes back exactly, measured here or loaded, and says so."""
 
-import importlib.util
 import itertools
 import json
 import os
-import re
+import runpy
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -23,116 +22,71 @@ from autopar.timing.measurement import Measurement
 _SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
 
 
-# -- round trip -----------------------------------------------------------------------------------
-
-
 def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
     loaded = load(tmp_path)
     assert (record.live, loaded.live) == (True, False)
     for field in vars(record).keys() - {"live", "measurements", "timelines"}:
         assert getattr(loaded, field) == getattr(record, field), field
-    for label, measurement in record.measurements.items():
-        assert replace(loaded.measurements[label], origin="") == replace(measurement, origin="")
-    for label, timeline in record.timelines.items():
-        assert replace(loaded.timelines[label], origin="") == replace(timeline, origin="")
-    assert list(loaded.measurements) == ["both", "GPU1 alone"]
-
-
-def test_a_record_says_in_a_line_what_it_is(record):
-    assert repr(record) == f"<Record of {record.experiment}: {record.origin}>"
-
-
-def test_writing_what_was_loaded_gives_the_same_file(path, tmp_path):
-    again = write_record(load_record(path), tmp_path / "again")
+    for field in ("measurements", "timelines"):
+        before, after = ({**getattr(each, field)} for each in (record, loaded))
+        assert list(before) == list(after)
+        assert [replace(part, origin="") for part in before.values()] == [
+            replace(part, origin="") for part in after.values()
+        ]
+    again = write_record(loaded, tmp_path / "again")
     assert again.read_bytes() == path.read_bytes()
     assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
 
 
-def with_report(size=300_000):
-    return Findings([Measurement("a", (1, 1, 1))], files={"report.sqlite": bytes(size)})
-
-
-def test_files_lie_beside_the_record_and_are_those_that_were_recorded(gpus, tmp_path):
-    gpus(0)
-    live = observed(with_report, name="with_report", parameters={})
-    path = write_record(live, tmp_path)
-    beside = path.with_name("report.sqlite")
-    assert load_record(path).files == live.files == {"report.sqlite": beside.read_bytes()}
-    beside.write_bytes(b"another")
-    with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
-        load_record(path)
-    beside.unlink()
-    with pytest.raises(RecordError, match=r"report\.sqlite is missing"):
-        load_record(path)
-
-
-def test_files_beside_a_record_are_small(gpus, tmp_path):
-    gpus(0)
-    large = observed(with_report, name="large", parameters={"size": 300_001})
-    with pytest.raises(RecordError, match=r"report\.sqlite takes 300001 bytes, over 300000"):
-        write_record(large, tmp_path)
-    assert not list(tmp_path.rglob("*.sqlite"))
-
-
-_LACKING = {
-    "programs": "python-of-nobody",
-    "modules": "module_of_nobody",
-    "variables": "NOBODY_SET",
-}
-
-
-@pytest.mark.parametrize("kind", _LACKING)
-def test_without_what_it_needs_an_experiment_is_shown_from_its_record(path, gpus, tmp_path, kind):
-    gpus(2)
-    assert load(tmp_path).live
-    assert not load(tmp_path, **{kind: [_LACKING[kind]]}).live
-    with pytest.raises(RecordError, match=f"2 GPUs and {_LACKING[kind]} run") as caught:
-        load(tmp_path, **{kind: [_LACKING[kind]], "name": "another"})
-    assert "there is no such record" in str(caught.value)
-
-
-def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch):
-    gpus(2)
-    monkeypatch.setenv("SOMEBODY_SET", "this")
-    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
-    assert load(tmp_path, **needs).live
-    monkeypatch.setenv("SOMEBODY_SET", "")
-    assert not load(tmp_path, **needs).live
-
-
-@pytest.mark.parametrize("kind", [*_LACKING, "gpus"])
-def test_while_recording_any_record_stands_in_for_what_cannot_be_measured(
-    path, gpus, tmp_path, monkeypatch, capsys, kind
-):
-    """The page that runs then is shown to nobody; the command says what is outdated at its end."""
-    gpus(1 if kind == "gpus" else 2)
-    missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
-    monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
-    for parameters in (PARAMETERS, {**PARAMETERS, "size": 65}):
-        assert not load(tmp_path, parameters=parameters, **missing).live
-        what = _LACKING.get(kind, r"2 GPUs \(this machine has 1\)")
-        assert re.search(f"{NAME}: not measured, for want of {what}", capsys.readouterr().out)
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(RecordError, match="there is no such record"):
-        load(tmp_path, name="another", **missing)
-
-
-def test_everything_shown_says_where_it_comes_from(record, path):
-    loaded = load_record(path)
+def test_all_that_is_shown_says_where_it_comes_from(record, path):
     rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
-    for each, how in ((record, "measured live on"), (loaded, "recorded on")):
+    for each, how in ((record, "measured live on"), (load_record(path), "recorded on")):
         assert each.origin == f"{how} {rest}"
         assert str(each) == f"{NAME}: {each.origin}"
+        assert repr(each) == f"<Record of {each}>"
         things = [*each.measurements.values(), *each.timelines.values()]
         assert {thing.origin for thing in things} == {each.origin}
 
 
-def test_timelines_start_at_zero(record):
-    def late():
-        return Findings([Measurement("a", (1, 1, 1))], {"t": Timeline((Span("a", "x", 7, 9),))})
+@pytest.mark.parametrize("field", ["measurements", "timelines"])
+def test_what_was_found_is_final(record, field):
+    with pytest.raises(TypeError):
+        getattr(record, field)["both"] = None
 
-    timeline = observed(late, name="late", parameters={}).timelines["t"]
-    assert (timeline.start_s, timeline.end_s) == (0, 2)
+
+def test_findings_become_plain_and_timelines_start_at_zero(tmp_path):
+    def odd():
+        checks, values = {"same": torch.tensor(True)}, {"share": torch.tensor(0.5)}
+        timelines = {"t": Timeline((Span("a", "x", 7, 9),))}
+        return Findings([Measurement("a", (1, 1, 1))], timelines, checks, values)
+
+    record = load_record(write_record(observed(odd, name="odd", parameters={}), tmp_path))
+    assert record.checks == {"same": True}
+    assert record.values == {"share": 0.5}
+    assert (record.timelines["t"].start_s, record.timelines["t"].end_s) == (0, 2)
+
+
+def test_two_measurements_of_one_label_and_a_record_without_a_name_are_refused():
+    with pytest.raises(ValueError, match="expected each label once"):
+        Findings([Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))])
+    with pytest.raises(ValueError, match="expected a few words"):
+        observed(experiment, name="", parameters=PARAMETERS)
+
+
+def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
+    def wrong(size, counts, label):
+        checks = {"same result": True, "same shape": torch.tensor(False)}
+        return replace(experiment(size, counts, label), checks=checks)
+
+    gpus(2)
+    monkeypatch.setenv(RECORD_TO, str(tmp_path))
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match=f"'{NAME}' failed its check: same shape"):
+        load(tmp_path, experiment=wrong)
+    assert path.read_bytes() == before
+
+
+# -- the file -------------------------------------------------------------------------------------
 
 
 def test_provenance_is_there_and_tells_no_names(path):
@@ -147,6 +101,9 @@ def test_provenance_is_there_and_tells_no_names(path):
     assert path.name == f"{NAME}.json"
     assert socket.gethostname() not in text
     assert_no_paths(fields)
+    lines = text.splitlines()  # can be read in a diff
+    assert max(map(len, lines)) < 500
+    assert any(line.startswith('  "both": {"values_s"') for line in lines)
 
 
 def assert_no_paths(fields):
@@ -166,17 +123,53 @@ def test_records_that_come_with_autopar_are_whole_and_tell_no_paths(path):
     assert_no_paths(json.loads(path.read_text()))
 
 
-def test_a_record_can_be_read_in_a_diff(path):
-    lines = path.read_text().splitlines()
-    assert max(map(len, lines)) < 500
-    assert any(line.startswith('  "both": {"values_s"') for line in lines)
+def test_files_lie_beside_the_record_and_are_those_that_were_recorded(record, tmp_path):
+    live = replace(record, files={"report.sqlite": bytes(300_000)})
+    path = write_record(live, tmp_path)
+    beside = path.with_name("report.sqlite")
+    assert load_record(path).files == live.files == {"report.sqlite": beside.read_bytes()}
+    beside.write_bytes(b"another")
+    with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
+        load_record(path)
+    beside.unlink()
+    with pytest.raises(RecordError, match=r"report\.sqlite is missing"):
+        load_record(path)
 
 
-# -- old records ----------------------------------------------------------------------------------
+def test_what_is_too_large_is_not_written(record, path):
+    """A thousand spans are not."""
+    before = path.read_bytes()
+    spans = [Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in range(5_000)]
+    some, all_of_them = (
+        replace(record, timelines={"all": Timeline(tuple(part))}) for part in (spans[:1000], spans)
+    )
+    with pytest.raises(RecordError, match="bytes, over 100000; keep fewer spans"):
+        write_record(all_of_them, path.parents[1])
+    with pytest.raises(RecordError, match="a.sqlite takes 300001 bytes, over 300000"):
+        write_record(replace(record, files={"a.sqlite": bytes(300_001)}), path.parents[1])
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+    written = load_record(write_record(some, path.parents[1]))
+    assert written.timelines["all"].lanes == ("lane 0", "lane 1", "lane 2")
+
+
+def test_a_write_that_dies_leaves_the_old_record(record, path, monkeypatch):
+    before = path.read_bytes()
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", die)
+        write_record(replace(record, recorded_at="2027-01-01T00:00:00+00:00"), path.parents[1])
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+# -- other code, other machines -------------------------------------------------------------------
 
 _PAGE = """
 from autopar.records.record import Findings
-from autopar.records.experiment import RECORD_TO, observed, recorded
 from autopar.timing.measurement import Measurement
 
 def experiment(size, counts, label):
@@ -188,14 +181,11 @@ _numbers = itertools.count()
 
 def page(folder, text):
     """An experiment of a page's own file; only the last part of its path must be told."""
-    gallery = folder / "gallery" / "experiments"
-    gallery.mkdir(parents=True, exist_ok=True)
-    path = gallery / f"plot_{next(_numbers)}.py"
+    path = folder / "gallery" / "experiments" / f"plot_{next(_numbers)}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.experiment, f"python -m autopar record gallery/experiments/{path.name}"
+    command = f"python -m autopar record gallery/experiments/{path.name}"
+    return runpy.run_path(str(path))["experiment"], command
 
 
 def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gpus):
@@ -209,6 +199,8 @@ def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gp
         load(tmp_path / "records", experiment=other)
     assert str(caught.value).endswith(f"run: {command}")
     assert str(tmp_path) not in str(caught.value)
+    with pytest.raises(RecordError, match="other code or parameters"):
+        load(tmp_path / "records", experiment=measured, parameters={**PARAMETERS, "size": 65})
 
 
 def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gpus):
@@ -224,49 +216,55 @@ def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gp
         load(tmp_path, experiment=namespace["experiment"])
 
 
-@pytest.mark.parametrize("change", [{"size": 65}, {"counts": [2, 1]}, {"label": ""}])
-def test_a_record_with_other_parameters_is_refused(path, tmp_path, change):
-    with pytest.raises(RecordError, match="other code or parameters"):
-        load(tmp_path, parameters={**PARAMETERS, **change})
-
-
 def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):
     gpus(0)
-    for processors, digest in (("A", record.digest), ("Z", f"sha256:{'0' * 64}")):
-        machine = {**record.hardware, "processors": f"2 x NVIDIA {processors}"}
-        at = f"2026-03-0{1 + (processors == 'Z')}T10:00:00+00:00"
-        other = replace(record, hardware=machine, digest=digest, recorded_at=at)
-        write_record(other, tmp_path)
-    assert load(tmp_path).processors == "2 x NVIDIA A"
-    assert newest_of(NAME, tmp_path).processors == "2 x NVIDIA Z"
+    other = f"sha256:{'0' * 64}"
+    for machine, when, digest in (
+        ("A", "2026-03-01", record.digest),
+        ("M", "2026-11-21", record.digest),
+        ("T", "2026-12-01", other),
+        ("Z", "2026-01-01", record.digest),
+    ):
+        hardware = {**record.hardware, "processors": f"2 x NVIDIA {machine}"}
+        at = f"{when}T10:00:00+00:00"
+        changed = replace(record, hardware=hardware, recorded_at=at, digest=digest)
+        written = write_record(changed, tmp_path)
+        assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
+    assert load(tmp_path).origin.startswith("recorded on 2 x NVIDIA M, 2026-11-21, torch ")
+    for newest in (newest_of(NAME, tmp_path), newest_record(NAME, tmp_path)):
+        assert newest.processors == "2 x NVIDIA T"
     with pytest.raises(RecordError, match="other code or parameters"):
         newest_of(NAME, tmp_path, digest=f"sha256:{'1' * 64}")
 
 
-def test_the_newest_of_several_machines_records_is_taken(record, tmp_path, gpus):
-    gpus(0)
-    for processors, when in (("A", "2026-03-01"), ("Z", "2026-01-01"), ("M", "2026-11-21")):
-        machine = {**record.hardware, "processors": f"2 x NVIDIA {processors}"}
-        at = f"{when}T10:00:00+00:00"
-        written = write_record(replace(record, hardware=machine, recorded_at=at), tmp_path)
-        assert written.parent.name == f"2-x-nvidia-{processors.lower()}"
-    for newest in (load(tmp_path), newest_record(NAME, tmp_path)):
-        assert newest.origin.startswith("recorded on 2 x NVIDIA M, 2026-11-21, torch ")
-
-
 # -- measuring or loading -------------------------------------------------------------------------
+
+_LACKING = {"programs": "python-of-nobody", "modules": "module_of_nobody", "variables": "NOBODY"}
 
 
 @pytest.mark.parametrize("here", [0, 1, 2, 3])
 def test_it_is_measured_here_if_there_are_gpus_enough(path, tmp_path, gpus, here):
     gpus(here)
     assert load(tmp_path).live == (here >= 2)
-
-
-def test_what_needs_no_gpu_is_always_measured(tmp_path, gpus):
-    gpus(0)
     assert load(tmp_path, gpus=0).live
-    assert not os.listdir(tmp_path)
+    assert [*tmp_path.rglob("*.json")] == [path]
+
+
+@pytest.mark.parametrize("kind", _LACKING)
+def test_without_what_it_needs_an_experiment_is_shown_from_its_record(path, gpus, tmp_path, kind):
+    gpus(2)
+    assert not load(tmp_path, **{kind: [_LACKING[kind]]}).live
+    with pytest.raises(RecordError, match=f"no such record. .* 2 GPUs and {_LACKING[kind]} run"):
+        load(tmp_path, **{kind: [_LACKING[kind]], "name": "another"})
+
+
+def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch):
+    gpus(2)
+    monkeypatch.setenv("SOMEBODY_SET", "this")
+    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
+    assert load(tmp_path, **needs).live
+    monkeypatch.setenv("SOMEBODY_SET", "")
+    assert not load(tmp_path, **needs).live
 
 
 @pytest.mark.parametrize("needed", [0, 2])
@@ -290,67 +288,18 @@ def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatc
     assert load(tmp_path).recorded_at == live.recorded_at
 
 
-def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
-    def wrong(size, counts, label):
-        found = experiment(size, counts, label)
-        return replace(found, checks={"same result": True, "same shape": torch.tensor(False)})
-
-    gpus(2)
-    monkeypatch.setenv(RECORD_TO, str(tmp_path))
-    before = path.read_bytes()
-    with pytest.raises(RuntimeError, match=f"'{NAME}' failed its check: same shape"):
-        load(tmp_path, experiment=wrong)
-    assert path.read_bytes() == before
-
-
-def test_checks_and_values_become_plain(tmp_path):
-    def odd():
-        checks, values = {"same": torch.tensor(True)}, {"share": torch.tensor(0.5)}
-        return Findings([Measurement("a", (1, 1, 1))], checks=checks, values=values)
-
-    record = load_record(write_record(observed(odd, name="odd", parameters={}), tmp_path))
-    assert record.checks == {"same": True}
-    assert record.values == {"share": 0.5}
-
-
-def test_two_measurements_of_one_label_are_refused():
-    twice = [Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))]
-    with pytest.raises(ValueError, match="expected each label once"):
-        Findings(twice)
-
-
-@pytest.mark.parametrize("name", ["", None])
-def test_an_experiment_needs_a_name(name):
-    with pytest.raises(ValueError, match="expected a few words"):
-        observed(experiment, name=name, parameters=PARAMETERS)
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
-def test_a_record_that_is_too_large_is_not_written(record, path):
-    before = path.read_bytes()
-    spans = tuple(Span("mm", f"lane {i}", i, i + 1) for i in range(5_000))
-    large = replace(record, timelines={"all": Timeline(spans)})
-    with pytest.raises(RecordError, match="over 100000; keep fewer spans"):
-        write_record(large, path.parents[1])
-    assert path.read_bytes() == before
-
-
-def test_a_thousand_spans_are_not_too_large(record, tmp_path):
-    spans = tuple(Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in range(1_000))
-    path = write_record(replace(record, timelines={"all": Timeline(spans)}), tmp_path)
-    assert load_record(path).timelines["all"].lanes == ("lane 0", "lane 1", "lane 2")
-
-
-def test_a_write_that_dies_leaves_the_old_record(record, path, monkeypatch):
-    before = path.read_bytes()
-
-    def die(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(os, "replace", die)
-        write_record(replace(record, recorded_at="2027-01-01T00:00:00+00:00"), path.parents[1])
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
+@pytest.mark.parametrize("kind", [*_LACKING, "gpus"])
+def test_while_recording_any_record_stands_in_for_what_cannot_be_measured(
+    path, gpus, tmp_path, monkeypatch, capsys, kind
+):
+    """The page that runs then is shown to nobody; the command says what is outdated at its end."""
+    gpus(1 if kind == "gpus" else 2)
+    missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
+    monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
+    for parameters in (PARAMETERS, {**PARAMETERS, "size": 65}):
+        assert not load(tmp_path, parameters=parameters, **missing).live
+        what = _LACKING.get(kind, "2 GPUs")
+        assert capsys.readouterr().out == f"{NAME}: not measured, for want of {what}\n"
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(RecordError, match="there is no such record"):
+        load(tmp_path, name="another", **missing)

@@ -1,6 +1,4 @@
-"""Verdict: a sentence about a machine, held against what was measured there, with a verdict.
-
-    record.estimate(figure)  ->  Estimate: value, interval  ->  claim(sentence, ..., at_least=)
+"""Claim: a sentence about a machine, held against what was measured there, with a verdict.
 
 Whether results are right is a check, and stops a page. How times compare is a claim: on another
 machine it may not hold, and then the page says so.
@@ -12,13 +10,13 @@ import html
 import json
 import math
 import os
-import random
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from autopar.display.format import badge
 from autopar.timing.measurement import Measurement, check_label
@@ -27,9 +25,7 @@ CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds 
 HOLDS, FAILS, UNSURE = "holds", "does not hold here", "too noisy to tell"
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNSURE: "unsure"}  # of the box on a page
 _RESAMPLES = 1000  # a twentieth of them lies outside of the interval: enough to tell where it ends
-_ENOUGH = (
-    6  # samples: a bootstrap of fewer gives their range, which misses more than 5 % of medians
-)
+_ENOUGH = 6  # samples: the interval of fewer is their range, and misses more than 5 % of medians
 _DIGITS = 12  # more than the four that are shown by rule; what differs beyond is rounding
 _OUTSIDE = 0.05  # share of the resamples beyond either end of the interval, together
 
@@ -38,13 +34,11 @@ Figure = Callable[[Mapping[str, float]], float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure derived from timings, and the 95 % interval of its bootstrap.
-
-    `Record.estimate` makes one.
+    """A figure derived from timings, as `Record.estimate` makes it.
 
     Args:
         value: The figure.
-        low: The lower end of its interval.
+        low: The lower end of its 95 % interval, a bootstrap's.
         high: The upper end.
         samples: How many samples each of the timings has, at least; none for an exact number.
         origin: Where and when it was measured, in words.
@@ -62,64 +56,46 @@ class Estimate:
 def interval(
     figure: Figure, measurements: Mapping[str, Measurement]
 ) -> tuple[float, float, float, int]:
-    """A figure by the medians of some measurements, its 95 % interval, and the fewest samples.
+    """A figure by medians in seconds, its 95 % interval, and the fewest samples it is derived from.
 
-    The interval is a bootstrap's: rounds are drawn again, with repetition, for all measurements of
-    as many rounds alike, as ways that took turns met the same moods of the machine.
-
-    Args:
-        figure: Gets seconds by label, and returns a number.
-        measurements: By label.
-
-    Raises:
-        KeyError: The figure asks for a label that is not there.
+    Rounds are drawn again, with repetition, for all measurements of as many rounds alike: ways that
+    took turns met the same moods of the machine.
     """
-    medians = _Medians(measurements, {})
-    value = _value(figure, medians)
-    used = {label: measurements[label] for label in medians.used}
-    samples = min((len(each.values_s) for each in used.values()), default=0)
-    chance = random.Random(0)  # the same samples have the same interval
-    counts = {len(each.values_s) for each in used.values()}
-    drawn = sorted(
-        _value(figure, _Medians(measurements, {n: chance.choices(range(n), k=n) for n in counts}))
-        for _ in range(_RESAMPLES)
-    )
-    if any(map(math.isnan, drawn)):
-        return value, math.nan, math.nan, samples
-    beyond = round(_RESAMPLES * _OUTSIDE / 2)
-    return value, min(value, drawn[beyond]), max(value, drawn[-1 - beyond]), samples
+    medians: dict[str, list[float]] = {}
+    figures = []
+    for number in range(1 + _RESAMPLES):
+        try:
+            figures.append(float(figure(_Resample(number, measurements, medians))))
+        except (ZeroDivisionError, ValueError):  # as of shares that no run can have
+            figures.append(math.nan)
+    value, *drawn = figures
+    samples = min((len(measurements[label].values_s) for label in medians), default=0)
+    ends = np.quantile(drawn, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # no numbers if one of them is none
+    return value, float(np.minimum(value, ends[0])), float(np.maximum(value, ends[1])), samples
 
 
-class _Medians(Mapping[str, float]):
-    """Median seconds by label, of chosen rounds, worked out for those labels that are asked for."""
+@dataclass
+class _Resample(Mapping[str, float]):
+    """Median seconds by label of one resample, worked out once they are asked for."""
 
-    def __init__(
-        self, measurements: Mapping[str, Measurement], rounds: Mapping[int, Sequence[int]]
-    ) -> None:
-        self._measurements, self._rounds = measurements, rounds
-        self.used: set[str] = set()
+    number: int
+    measurements: Mapping[str, Measurement]
+    medians: dict[str, list[float]]  # by label, those of all resamples; they fill it
 
     def __getitem__(self, label: str) -> float:
-        self.used.add(label)
-        values_s = self._measurements[label].values_s
-        chosen = self._rounds.get(len(values_s))
-        return statistics.median(values_s if chosen is None else [values_s[i] for i in chosen])
+        if label not in self.medians:
+            values_s = np.array(self.measurements[label].values_s)
+            count = len(values_s)
+            drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
+            rounds = np.vstack([np.arange(count), drawn])  # first all of them, for the figure
+            self.medians[label] = np.median(values_s[rounds], axis=1).tolist()
+        return self.medians[label][self.number]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._measurements)
+        return iter(self.measurements)
 
     def __len__(self) -> int:
-        return len(self._measurements)
-
-
-def _value(figure: Figure, seconds: Mapping[str, float]) -> float:
-    try:
-        return float(figure(seconds))
-    except (
-        ZeroDivisionError,
-        ValueError,
-    ):  # as of shares that no run can have: times are too noisy
-        return math.nan
+        return len(self.measurements)
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,10 +120,7 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`holds`, `does not hold here`, or, if the bound is in the interval, `too noisy to tell`.
-
-        A figure that is no number can't be told either.
-        """
+        """`holds`, `does not hold here`, or `too noisy to tell` if the interval has the bound."""
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         if low <= self.estimate.low and self.estimate.high <= high:
@@ -177,18 +150,17 @@ class Claim:
 
     def _shown(self, value: float | None) -> str:
         """A figure or a bound as text, with as many digits as tell the one from the other."""
-        assert value is not None
+        numbers = (value, *({self.low, self.high} - {None, value}))
+        for more in range(_DIGITS):
+            shown, *others = (self._text(number, more) for number in numbers)
+            if shown not in others:
+                break
+        return shown
 
-        def text(number: float, more: int) -> str:
-            if self.unit == "%":
-                return f"{number:.{1 + more}%}".replace("%", " %")
-            return f"{number:.{4 + more}g} {self.unit}".rstrip()
-
-        others = {bound for bound in (self.low, self.high) if bound is not None} - {value}
-        more = 0
-        while more < _DIGITS and text(value, more) in {text(bound, more) for bound in others}:
-            more += 1
-        return text(value, more)
+    def _text(self, number: float | None, more: int) -> str:
+        if self.unit == "%":
+            return f"{number:.{1 + more}%}".replace("%", " %")
+        return f"{number:.{4 + more}g} {self.unit}".rstrip()
 
     def __str__(self) -> str:
         where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
@@ -218,8 +190,7 @@ def claim(
     """Hold a sentence against a figure; the verdict says whether it is true on this machine.
 
     Where the bound lies within the figure's interval, it is too noisy to tell. Nothing is measured
-    on until it can be told: what a page shows is all of one run, and a run that ends when its
-    figure pleases is no evidence.
+    again then: a run that ends when its figure pleases is no evidence.
 
     Args:
         sentence: What is claimed, in words; a whole sentence.
@@ -257,10 +228,11 @@ def claim(
         msg = f"value is {value!r}; expected a number, or what Record.estimate returns."
         raise TypeError(msg)
     low, high = (at_least, at_most) if between is None else between
-    made = Claim(sentence, value, low, high, unit)
+    claimed = Claim(sentence, value, low, high, unit)
     if path := os.environ.get(CLAIMS_TO):
-        line = {name: getattr(made, name) for name in ("sentence", "verdict", "measured", "bound")}
-        line |= {name: getattr(value, name) for name in ("origin", "machine")}
+        names = ("sentence", "verdict", "measured", "bound")
+        line = {name: getattr(claimed, name) for name in names}
+        line |= {"origin": value.origin, "machine": value.machine}
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(f"{json.dumps(line)}\n")
-    return made
+    return claimed

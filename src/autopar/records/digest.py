@@ -10,6 +10,7 @@ from __future__ import annotations
 import __future__
 
 import ast
+import contextlib
 import functools
 import hashlib
 import inspect
@@ -18,53 +19,41 @@ import json
 import linecache
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from autopar.effects.loads import Chain, chains
 
-_HOUSE = __name__.partition(".")[0]  # autopar
-_ROOT = next(each for each in Path(__file__).parents if each.name == _HOUSE)
+_PACKAGE = __name__.partition(".")[0]  # autopar
+_ROOT = next(folder for folder in Path(__file__).parents if folder.name == _PACKAGE)
 _SHOWS = {"__repr__", "__str__", "__format__"}  # and `_repr_html_` and its like
 _CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
-_NO_PART = {"ctx", "kind", "returns", "type_comment"}  # fields of a node that change nothing
+_NO_PART = {"annotation", "ctx", "kind", "returns", "type_comment"}  # fields of syntax trees
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _SCOPES = _DEFINES | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 Target = tuple["Module", str]  # a definition: the module and its name there
+Link = tuple[Chain, list[Target], list[str]]  # a name: definitions, or paths in other packages
 
 
 def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]) -> str:
-    """A SHA-256 over the experiment's code and parameters.
-
-    Args:
-        experiment: A function whose source can be read, of a file or a notebook.
-        parameters: What it is called with; must be JSON.
-
-    Raises:
-        OSError: The source can't be read, as that of a function made by `exec`.
-        TypeError: The experiment is no function, or the parameters are no JSON.
-    """
+    """The `script_digest` of a function of a file or a notebook; OSError if it has no source."""
     experiment = inspect.unwrap(experiment)
-    lines, _ = inspect.findsource(experiment)
-    texts = [*_cells(experiment, "".join(lines)), "".join(lines)]
-    try:
-        own = ast.parse(textwrap.dedent(inspect.getsource(experiment))).body[:1]
-    except SyntaxError as error:  # a lambda in the middle of a statement
+    text = "".join(inspect.findsource(experiment)[0])
+    cells = dict.fromkeys(reversed([*_cells(experiment, text), text]))  # each as it was run last
+    script = _script(*reversed(cells), textwrap.dedent(inspect.getsource(experiment)))
+    if experiment.__name__ not in script.definitions:  # a lambda
         msg = f"{experiment!r} has no source of its own; expected a function made with def."
-        raise OSError(msg) from error
-    return _digest(own, _module_of(*reversed(dict.fromkeys(reversed(texts)))), parameters)
+        raise OSError(msg)
+    return _digest((script, experiment.__name__), parameters)
 
 
-def _cells(experiment: Callable[..., object], own: str) -> list[str]:
+def _cells(experiment: Callable[..., object], text: str) -> list[str]:
     """What a notebook has run, if the experiment is of one; its own cell has a given text."""
-    namespace = getattr(experiment, "__globals__", {})
-    if "get_ipython" not in namespace:
-        return []
-    history: list[str] = namespace.get("In", [])
     place = _CELLS.match(inspect.getsourcefile(experiment) or "")
-    if place is None or own.strip() in map(str.strip, history):
+    history: list[str] = getattr(experiment, "__globals__", {}).get("In", []) if place else []
+    if place is None or text.strip() in map(str.strip, history):
         return history
     # Run without a history, as by `ipython page.ipynb`. What was compiled is there all the same.
     names = [name for name in linecache.cache if name.startswith(place[0])]
@@ -72,49 +61,38 @@ def _cells(experiment: Callable[..., object], own: str) -> list[str]:
 
 
 def script_digest(script: str, experiment: str, parameters: Mapping[str, Any]) -> str:
-    """The same for a function of a script's text, which isn't run.
-
-    Raises:
-        KeyError: The script has no such function.
-    """
-    module = _module_of(script)
-    return _digest(module.definitions[experiment], module, parameters)
+    """A SHA-256 over the code that a function of a script's text runs through, and parameters."""
+    return _digest((_script(script), experiment), parameters)
 
 
-def _digest(own: Iterable[ast.stmt], script: Module, parameters: Mapping[str, Any]) -> str:
-    """Follow what the experiment names to all that counts, and hash that."""
-    part, targets = _linked(experiment := _definition(own), script)
-    parts, seen, queue = {part}, set(), [*targets]
-    while queue:
-        if (target := queue.pop()) not in seen:
-            seen.add(target)
-            part, targets = _linked_target(target)
-            parts.add(part)
-            queue += targets
-    whole = {"parameters": parameters, "code": sorted(parts), "experiment": experiment.text}
-    text = json.dumps(whole, sort_keys=True)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+def _digest(experiment: Target, parameters: Mapping[str, Any]) -> str:
+    """Hash what each definition does, and by their numbers which ones it names."""
+    numbers, code = {experiment: 0}, []
+    for definition in (reached := [experiment]):  # which grows meanwhile
+        text, links = _linked(definition)
+        for target in itertools.chain(*(targets for _, targets, _ in links)):
+            if target not in numbers:
+                numbers[target] = len(numbers)
+                reached.append(target)
+        named = [(chain, [numbers[t] for t in targets], paths) for chain, targets, paths in links]
+        code.append((text, named))
+    whole = json.dumps({"parameters": parameters, "code": code}, sort_keys=True)
+    return f"sha256:{hashlib.sha256(whole.encode()).hexdigest()}"
 
 
 class Module:
-    """What the top level of some source defines and imports.
+    """What the top level of some source defines and imports."""
 
-    Attributes:
-        definitions: Name to the statements that bind it or change what it is bound to.
-        imports: Name to where it comes from: a module, and a name in it or None for all of it.
-    """
-
-    def __init__(self, statements: Iterable[ast.stmt], name: str = "") -> None:
-        self.name = name
-        self.definitions: dict[str, list[ast.stmt]] = {}
-        self.imports: dict[str, list[tuple[str, str | None]]] = {}
+    def __init__(self, statements: Iterable[ast.stmt]) -> None:
+        self.definitions: dict[str, list[ast.stmt]] = {}  # what binds a name or changes its value
+        self.imports: dict[str, list[str]] = {}  # the dotted paths that a name may stand for
         for statement in statements:
-            for alias, origin in _imports([statement]):
-                self.imports.setdefault(alias, []).append(origin)
-            house = {each for each, found in self.imports.items() if _is_house(found[0][0])}
-            for bound in _bound(statement, house):
-                before = self.definitions.setdefault(bound, [])
-                if _replaces(statement, bound):
+            for name, path in _imports(statement):
+                self.imports.setdefault(name, []).append(path)
+            ours = {name for name, paths in self.imports.items() if _is_ours(paths[0])}
+            for name in bound(statement, ours):
+                before = self.definitions.setdefault(name, [])
+                if before and _replaces(statement, name):
                     before.clear()
                 before.append(statement)
 
@@ -123,109 +101,72 @@ class Module:
         name, *attributes = chain
         if name in self.definitions:
             yield self, name
-        for origin in self.imports.get(name, ()):
-            yield from _find(origin, tuple(attributes))
-        if not {name} & {*self.definitions, *self.imports} and self.name:
-            yield from _find((f"{self.name}.{name}", None), tuple(attributes))
-
-
-class _Definition(NamedTuple):
-    """What counts of a definition: what it does, as text, and what it names."""
-
-    text: str
-    chains: tuple[Chain, ...]
-    imports: tuple[ast.stmt, ...]  # in functions
-
-
-def _find(origin: tuple[str, str | None], attributes: Chain) -> Iterator[Target]:
-    """The definitions that an import leads to, with the attributes that are read of it."""
-    path, name = origin
-    if name is not None and (room := _room(f"{path}.{name}")):  # a module of a package
-        path, name = room.name, None
-    room = _room(path)
-    chain = attributes if name is None else (name, *attributes)
-    if room and chain:
-        yield from room.find(chain)
-    elif room:  # a module as a value: any of what it defines or passes on may be meant
-        for each in room.definitions:
-            yield room, each
-        for origin in itertools.chain(*room.imports.values()):
-            if origin[1] is not None and not _room(f"{origin[0]}.{origin[1]}"):
-                yield from _find(origin, ())
-
-
-def _linked(definition: _Definition, module: Module) -> tuple[str, list[Target]]:
-    """A definition's text and that of what it names as a digest, and where the latter are.
-
-    Only one step deep: each that is named has a digest of its own.
-    """
-    inside = Module(definition.imports)
-    found: list[Target] = []
-    links: list[Chain] = []
-    for chain in definition.chains:
-        targets = list((inside if chain[0] in inside.imports else module).find(chain))
-        found += targets
-        links += [(*chain, text) for text in dict.fromkeys(_text_of(each) for each in targets)]
-        for path, name in (*inside.imports.get(chain[0], ()), *module.imports.get(chain[0], ())):
-            original = name or path.rpartition(".")[2]  # as in `from torch import mm as product`
-            if chain[0] not in (original, path.partition(".")[0]) and not _is_house(path):
-                links.append((chain[0], original))
-    text = json.dumps([definition.text, sorted({*links})])
-    return hashlib.sha256(text.encode()).hexdigest(), found
+        for path in self.imports.get(name, ()):
+            yield from _find((*path.split("."), *attributes))
 
 
 @functools.cache  # each is named by many
-def _linked_target(target: Target) -> tuple[str, list[Target]]:
+def _linked(target: Target) -> tuple[str, list[Link]]:
+    """What a definition does, as text, and what each name that it loads stands for."""
     module, name = target
-    return _linked(_definition(module.definitions[name]), module)
+    texts, loads, imports = zip(*map(_definition, module.definitions[name]), strict=True)
+    inside = Module(itertools.chain(*imports))
+    links = []
+    for chain in sorted({*itertools.chain(*loads)}):
+        scope = inside if chain[0] in inside.imports else module
+        origins = [path for path in scope.imports.get(chain[0], ()) if not _is_ours(path)]
+        if (targets := list(scope.find(chain))) or origins:
+            links.append((chain, targets, origins))
+    return " ".join(texts), links
+
+
+def _find(path: Chain) -> Iterator[Target]:
+    """The definitions of the package that a path leads to: through modules into the last one."""
+    for end in range(len(path), 0, -1):
+        if module := _module(".".join(path[:end])):
+            if path[end:]:
+                yield from module.find(path[end:])
+                return
+            for name in sorted({*module.definitions, *module.imports}):  # any may be meant
+                if not any(map(_module, module.imports.get(name, ()))):
+                    yield from module.find((name,))
+            return
+
+
+def _is_ours(path: str) -> bool:
+    return path.split(".")[0] == _PACKAGE
 
 
 @functools.cache
-def _text_of(target: Target) -> str:
-    module, name = target
-    return _definition(module.definitions[name]).text
-
-
-def _is_house(path: str) -> bool:
-    return path.partition(".")[0] == _HOUSE
-
-
-@functools.cache
-def _room(path: str) -> Module | None:
-    """A module of autopar by its dotted path, or None for others'."""
-    if not _is_house(path):
-        return None
+def _module(path: str) -> Module | None:
+    """A module of autopar by its dotted path, or None if there is none."""
     place = _ROOT.joinpath(*path.split(".")[1:])
     for file in (place / "__init__.py", place.with_suffix(".py")):
-        if file.is_file():
-            return Module(ast.parse(file.read_text(encoding="utf-8")).body, path)
+        if _is_ours(path) and file.is_file():
+            return Module(ast.parse(file.read_text(encoding="utf-8")).body)
     return None
 
 
 @functools.lru_cache(maxsize=64)
-def _module_of(*texts: str) -> Module:
-    """A script, or the cells of a notebook that can be read."""
+def _script(*texts: str) -> Module:
+    """A script, or the cells of a notebook."""
     statements: list[ast.stmt] = []
     for text in texts:
-        try:
+        with contextlib.suppress(SyntaxError):  # as of a cell with a magic command
             statements += ast.parse(text).body
-        except SyntaxError:
-            if len(texts) == 1:
-                raise
     return Module(statements)
 
 
-def _imports(statements: Iterable[ast.stmt]) -> Iterator[tuple[str, tuple[str, str | None]]]:
-    """Name to where it is imported from; not those of functions and classes inside."""
-    for node in _walk(statements):
+def _imports(statement: ast.stmt) -> Iterator[tuple[str, str]]:
+    """Name to the dotted path that it is imported from; not those of functions inside."""
+    for node in _walk([statement]):
         if isinstance(node, ast.Import):
-            for each in node.names:
-                top = each.name.partition(".")[0]
-                yield each.asname or top, (each.name if each.asname else top, None)
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield alias.asname or top, alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom):
-            path = "." * node.level + (node.module or "")  # autopar's modules are named in full
-            for each in node.names:
-                yield each.asname or each.name, (path, each.name)
+            for alias in node.names:
+                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 
 def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
@@ -236,21 +177,21 @@ def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield from _walk(ast.iter_child_nodes(node))
 
 
-def _bound(statement: ast.stmt, house: Set[str]) -> Iterator[str]:
+def bound(statement: ast.stmt, modules: Set[str] = frozenset()) -> Iterator[str]:
     """The names that a top-level statement binds, or whose value it changes.
 
-    Calls of autopar's functions, `ap.show(...)`, change none.
+    A call such as `TABLE.update(...)` changes one, but for those of modules, as `ap.show(...)`.
     """
     for node in _walk([statement]):
         if isinstance(node, _DEFINES):
             yield node.name
         elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
-            if isinstance(node.ctx, (ast.Store, ast.Del)) and (owner := _owner(node)):
+            if not isinstance(node.ctx, ast.Load) and (owner := _owner(node)):
                 yield owner
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            function = node.value.func  # such as `TABLE.update(...)`
+            function = node.value.func
             owner = _owner(function) if isinstance(function, ast.Attribute) else None
-            if owner and owner not in house:
+            if owner and owner not in modules:
                 yield owner
 
 
@@ -263,77 +204,50 @@ def _owner(node: ast.expr) -> str | None:
 
 def _replaces(statement: ast.stmt, name: str) -> bool:
     """Whether nothing that a name was bound to before can matter after a statement."""
-    if isinstance(statement, _DEFINES):
-        return not any(name == _owner(each) for each in statement.decorator_list)
-    if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
-        return False
-    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-    reads = {node.id for node in ast.walk(statement.value) if isinstance(node, ast.Name)}
-    plain = all(isinstance(node, (ast.Name, ast.Tuple, ast.List)) for node in targets)
-    return plain and name not in reads
+    if isinstance(statement, ast.Assign):
+        _, loads, _ = _definition(statement)
+        return name not in {chain[0] for chain in loads}
+    return isinstance(statement, _DEFINES)
 
 
-def _definition(statements: Iterable[ast.stmt]) -> _Definition:
-    """What counts of some statements together."""
-    found = [_own(statement) for statement in statements]
-    return _Definition(
-        " ".join(each.text for each in found),
-        tuple(dict.fromkeys(chain for each in found for chain in each.chains)),
-        tuple(each for one in found for each in one.imports),
-    )
-
-
-@functools.cache  # by identity: a statement is stripped once
-def _own(statement: ast.stmt) -> _Definition:
-    stripped = _Stripped()
-    bare = stripped.visit(statement)
-    body = [] if bare is None else [bare]
-    module = ast.fix_missing_locations(ast.Module(body, type_ignores=[]))
+@functools.cache  # by identity, as stripping changes a statement
+def _definition(statement: ast.stmt) -> tuple[str, set[Chain], Sequence[ast.stmt]]:
+    """What a statement does, as text, the global names that it loads, and its inner imports."""
+    imports = [n for n in ast.walk(statement) if isinstance(n, (ast.Import, ast.ImportFrom))]
+    module = ast.Module([_Stripped().visit(statement)], type_ignores=[])
+    ast.fix_missing_locations(module)
     flags = __future__.annotations.compiler_flag  # annotations are text, and so load nothing
     code = compile(module, "<definition>", "exec", flags=flags, dont_inherit=True, optimize=0)
-    return _Definition(_text(body), tuple(dict.fromkeys(chains(code))), tuple(stripped.imports))
+    return _text(module.body), {*chains(code)}, imports
 
 
 class _Stripped(ast.NodeTransformer):
-    """Takes off what is no part of what code does, and keeps its imports for itself."""
+    """Puts `pass`, which is no part of the text, in place of what is no part of what code does."""
 
-    def __init__(self) -> None:
-        self.imports: list[ast.stmt] = []
-
-    def generic_visit(self, node: ast.AST) -> ast.AST:
-        super().generic_visit(node)
-        if getattr(node, "body", None) == []:
-            node.body = [ast.Pass()]  # type: ignore[attr-defined]
-        return node
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        self.imports.append(node)
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> ast.AST:
+        return ast.Pass()
 
     visit_ImportFrom = visit_Import
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        return None if isinstance(node.value, ast.Constant) else self.generic_visit(node)
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)
 
-    def visit_arg(self, node: ast.arg) -> ast.AST:
-        node.annotation = None
-        return node
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST | None:
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         shows = node.name in _SHOWS or node.name.startswith("_repr_")
-        return None if shows else self.generic_visit(node)
+        return ast.Pass() if shows else self.generic_visit(node)
 
 
 def _text(node: object) -> str:
     """A syntax tree as text that every Python writes alike, unlike `ast.dump`."""
     if isinstance(node, list):
-        return f"[{', '.join(map(_text, node))}]"
+        return f"[{', '.join(_text(part) for part in node if not isinstance(part, ast.Pass))}]"
     if not isinstance(node, ast.AST):
         return ascii(node)
     if isinstance(node, ast.JoinedStr):  # pieces of text are cut differently
-        words = [each.value if isinstance(each, ast.Constant) else each for each in node.values]
-        pieces = itertools.groupby(words, key=lambda each: isinstance(each, str))
+        words = [value.value if isinstance(value, ast.Constant) else value for value in node.values]
+        pieces = itertools.groupby(words, key=lambda word: isinstance(word, str))
         joined = ["".join(same) if text else [*same] for text, same in pieces]  # type: ignore
-        return f"JoinedStr({', '.join(_text(each) for each in joined if each)})"
+        return f"JoinedStr({', '.join(_text(piece) for piece in joined if piece)})"
     fields = [
         f"{name}={_text(value)}"
         for name, value in ast.iter_fields(node)

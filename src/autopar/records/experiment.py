@@ -14,6 +14,7 @@ from typing import Any
 from autopar.device import cpu, num_gpus
 from autopar.display.show import RICH
 from autopar.machine import describe, processor_names
+from autopar.records import gallery
 from autopar.records.digest import code_digest
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
@@ -49,21 +50,21 @@ def observed(
         digest = code_digest(experiment, parameters)
     except OSError:  # no source can be read, so no record of it can be written
         digest = ""
+    machine = describe()
     processors = processor_names(None if gpus else [cpu()])
-    description = describe()
     return Record(
         experiment=name,
         parameters=dict(parameters),
         digest=digest,
-        measurements={each.label: each for each in findings.measurements},
-        timelines={label: each.rebased() for label, each in findings.timelines.items()},
+        measurements={measurement.label: measurement for measurement in findings.measurements},
+        timelines={label: timeline.rebased() for label, timeline in findings.timelines.items()},
         checks={check: bool(held) for check, held in findings.checks.items()},
         values={value: float(number) for value, number in findings.values.items()},
-        files=dict(findings.files),
-        hardware={"processors": processors, **description["hardware"]},
-        software={**provenance(), **description["software"]},
+        hardware={"processors": processors, **machine["hardware"]},
+        software={**provenance(), **machine["software"]},
         recorded_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=_command(experiment),
+        files=dict(findings.files),
         live=True,
     )
 
@@ -81,8 +82,8 @@ def recorded(
 ) -> Record:
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
-    A record is refused unless it was measured with this very code and these parameters. While
-    records are made, which nobody is shown, one of other code does where a new one can't be had.
+    A record must have been measured with this very code and these parameters. While records are
+    made, which nobody is shown, one of other code does where a new one can't be had.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -92,22 +93,26 @@ def recorded(
         programs: Programs that it starts, which must be on the path.
         modules: Python modules that it imports, beside those that autopar needs.
         variables: Environment variables that it reads, which must be set.
-        folder: Where records lie, one folder per machine; those that come with autopar if not
-            given. Of several machines' records the newest is taken.
+        folder: Where records lie, one folder per machine, of which the newest record is taken;
+            those that come with autopar if not given.
 
     Raises:
-        RecordError: There is no record, or it is damaged, edited, of another version of the
-            format, or was measured with other code or parameters.
+        RecordError: There is none, or it is damaged, edited or of other code or parameters.
         RuntimeError: A check of the experiment failed.
     """
     record_to = os.environ.get(RECORD_TO)
-    lacking = _lacking(gpus, programs, modules, variables)
+    needs = {
+        **({f"{gpus} GPUs": num_gpus() >= gpus} if gpus else {}),
+        **{program: shutil.which(program) for program in programs},
+        **{module: importlib.util.find_spec(module.partition(".")[0]) for module in modules},
+        **{variable: os.environ.get(variable) for variable in variables},
+    }
+    lacking = [need for need, there in needs.items() if not there]
     if not lacking:
         record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
         if record_to:
             write_record(record, record_to)
         return record
-    needs = [*([f"{gpus} GPUs"] if gpus else []), *programs, *modules, *variables]
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
     try:
         digest = code_digest(experiment, parameters)
@@ -119,19 +124,6 @@ def recorded(
     return newest_of(name, folder, digest=_wanted(digest), again=again)
 
 
-def _lacking(
-    gpus: int, programs: Sequence[str], modules: Sequence[str], variables: Sequence[str]
-) -> list[str]:
-    """What of all this the machine doesn't have, in words."""
-    here = num_gpus()
-    return [
-        *([f"{gpus} GPUs (this machine has {here})"] if here < gpus else []),
-        *(program for program in programs if not shutil.which(program)),
-        *(module for module in modules if not importlib.util.find_spec(module.partition(".")[0])),
-        *(variable for variable in variables if not os.environ.get(variable)),
-    ]
-
-
 def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """Load the record that an experiment of the gallery has left, without the experiment.
 
@@ -140,17 +132,15 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
 
     Args:
         name: The record's name.
-        folder: Where records lie, one folder per machine; those that come with autopar if not
-            given. Of several machines' records the newest that fits is taken.
+        folder: Where records lie, as for `recorded`.
 
     Raises:
-        RecordError: There is none, one of that name is damaged, or none was measured with what the
-            gallery says now.
+        RecordError: There is none, or it is damaged, edited or of other code or parameters.
     """
-    from autopar.records import gallery  # which only this needs
-
-    for each in () if folder else gallery.shown_by(gallery.scripts_of(), name):
-        return newest_of(name, digest=_wanted(each.digest), again=each.again)
+    scripts = [] if folder else gallery.scripts_of()
+    for shown in gallery.shown_by(script for script in scripts if name in script.read_text()):
+        if shown.name == name:
+            return newest_of(name, digest=_wanted(shown.digest), again=shown.again)
     return newest_of(name, folder)
 
 

@@ -20,11 +20,8 @@ def provenance() -> dict[str, str]:
     for path in sorted(package.rglob("*.py")):
         sources.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes())
     commit = _commit(Path(__file__))
-    return {
-        "autopar": __version__,
-        **({"autopar_commit": commit} if commit else {}),
-        "autopar_sources": f"sha256:{sources.hexdigest()}",
-    }
+    named = {"autopar_commit": commit} if commit else {}
+    return {"autopar": __version__, **named, "autopar_sources": f"sha256:{sources.hexdigest()}"}
 
 
 def _commit(file: Path) -> str | None:
@@ -32,8 +29,7 @@ def _commit(file: Path) -> str | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "--no-optional-locks", "-C", str(file.parent), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
         git("ls-files", "--error-unmatch", file.name)  # or it is another project's repository

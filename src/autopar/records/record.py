@@ -56,11 +56,11 @@ class Record:
         timelines: Label to timeline.
         checks: What was checked before anything was timed; all true.
         values: Other numbers, with the unit in the name.
-        files: Name to content.
         hardware: The machine, as `describe` tells.
         software: Versions, and the commit or the digest of autopar's sources.
         recorded_at: UTC, ISO 8601.
         command: What measured it.
+        files: Name to content.
         live: Whether this process measured it.
     """
 
@@ -71,20 +71,18 @@ class Record:
     timelines: Mapping[str, Timeline]
     checks: Mapping[str, bool]
     values: Mapping[str, float]
-    files: Mapping[str, bytes]
     hardware: Mapping[str, Any]
-    software: Mapping[str, Any]
+    software: Mapping[str, str]
     recorded_at: str
     command: str
+    files: Mapping[str, bytes]
     live: bool
 
     def __post_init__(self) -> None:
-        """Let every measurement and timeline say where it comes from."""
-        for name in ("measurements", "timelines"):
-            of = {
-                label: replace(it, origin=self.origin) for label, it in getattr(self, name).items()
-            }
-            object.__setattr__(self, name, MappingProxyType(of))
+        """Let every measurement and timeline say where it comes from, and let none be replaced."""
+        for name, by_label in (("measurements", self.measurements), ("timelines", self.timelines)):
+            named = {label: replace(it, origin=self.origin) for label, it in by_label.items()}
+            object.__setattr__(self, name, MappingProxyType(named))
 
     @property
     def processors(self) -> str:
@@ -112,5 +110,4 @@ class Record:
         return f"{self.experiment}: {self.origin}"
 
     def __repr__(self) -> str:
-        """Short: the fields, with all samples and spans, would be tens of pages."""
         return f"<Record of {self}>"
