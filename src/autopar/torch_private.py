@@ -39,9 +39,6 @@ ATTRIBUTES = {
     "_schema": "what an operator reads, writes and returns",
     "_qualified_op_name": "an operator's name, for all of its overloads",
     "_opoverload": "the operator that torch.library.custom_op has made",
-    "_c": "the module of TorchScript behind Python's",
-    "_method_names": "its methods",
-    "_get_method": "the code of one of them",
     "_is_profiler_enabled": "asked at each range, where nanoseconds count",
     "_current_level": "of forward-mode differentiation, asked at each copy",
 }
@@ -76,11 +73,9 @@ OPERATOR_HOMES = [
 TENSOR_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}
 STATIC_FUNCTIONS = torch._C._VariableFunctions  # whose methods are functions such as torch.add
 
-# TorchScript: what its modules do, which Python's code does not tell
+# TorchScript: its modules and methods, whose code is not Python's
 ScriptMethod = torch._C.ScriptMethod
 ScriptModule = torch._C.ScriptModule
-inline = _find("_C._jit_pass_inline", "to know what TorchScript modules change")
-parse_schema = _find("_C.parse_schema", "to know what TorchScript modules change")
 
 # Modes: those of a thread can be read and switched in no public way, but for the first ones
 autocast_is_on = _find("_C._is_any_autocast_enabled", "to run tasks under autocast")

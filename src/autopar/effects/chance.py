@@ -22,6 +22,7 @@ from autopar.effects.operators import (
     SWITCHES,
     chance_of_operator,
     is_off_by_default,
+    parameters_of,
 )
 from autopar.torch_private import STATIC_FUNCTIONS, TENSOR_METHODS, OpOverload, OpOverloadPacket
 
@@ -32,10 +33,8 @@ _OPERATORS = (OpOverload, OpOverloadPacket)
 def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
     """Whether one of torch's functions draws random numbers: never, unless switched off, or always.
 
-    Args:
-        fn: The function, or anything else.
-        keywords: Those of the calls that may be its, if they are known: an operator that has to be
-            told to draw, such as attention, isn't then.
+    `keywords` are those of the calls that may be its, if they are known: an operator that has to be
+    told to draw, such as attention, isn't then.
 
     >>> import torch.nn.functional as F
     >>> chance_of(F.linear), chance_of(F.dropout), chance_of(torch.rand)
@@ -46,8 +45,7 @@ def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
     if type(fn) is types.FunctionType:
         return _of_function(fn)
     if type(fn) in _OPERATORS:
-        overload = type(fn) is OpOverload
-        name = fn._schema.name if overload else fn._qualified_op_name
+        name = fn._schema.name if type(fn) is OpOverload else fn._qualified_op_name
     else:
         name = f"aten::{fn.__name__}"
     if keywords is not None and is_off_by_default(name) and SWITCHES.isdisjoint(keywords):
@@ -70,14 +68,13 @@ def is_torchs(fn: Any) -> bool:
         return owner.__name__.partition(".")[0] == "torch"
     if owner is None:  # a static method of a class in C
         return hasattr(STATIC_FUNCTIONS, fn.__name__)
-    return torch.Tensor in type.__dict__["__mro__"].__get__(type(owner))
+    return issubclass(type(owner), torch.Tensor)
 
 
 def method_draws(name: str) -> bool:
     """Whether a name is that of a method of tensors or distributions that draws random numbers."""
-    return name in _SAMPLES or (
-        name in TENSOR_METHODS and chance_of_operator(f"aten::{name}") == ALWAYS
-    )
+    is_method = name in TENSOR_METHODS
+    return name in _SAMPLES or (is_method and chance_of_operator(f"aten::{name}") == ALWAYS)
 
 
 def is_switched_off(values: Mapping[str, Any]) -> bool:
@@ -102,8 +99,7 @@ def _of_function(fn: types.FunctionType) -> int:
         _under_way.discard(fn)
     if any(map(method_draws, loads.names)):
         chance = ALWAYS
-    parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
-    return chance if SWITCHES.isdisjoint(parameters) else min(chance, SWITCHED)
+    return chance if SWITCHES.isdisjoint(parameters_of(fn)) else min(chance, SWITCHED)
 
 
 _under_way: set[types.FunctionType] = set()

@@ -12,16 +12,14 @@ from typing import Any
 import torch
 
 from autopar.effects.memory import is_array
-from autopar.effects.objects import attributes_of
 from autopar.effects.reach import Reach
 from autopar.effects.task import Task
 from autopar.torch_private import pytree
 
 # What nothing is hidden in, so that most leaves cost no more than a look at their type.
-_OPEN = {type(None), bool, int, float, complex, str, bytes, range, type}
+_OPEN = {type(None), bool, int, float, complex, str, bytes, range, type, types.FunctionType}
 _ONCE = (types.GeneratorType, map, filter, zip)  # made as they are iterated over
 _DICTS = (dict, OrderedDict, defaultdict)
-_VIEWED: tuple[type, ...] = (set, frozenset, dict, type({}.values()), type({}.keys()))
 
 
 def require_none_hidden(
@@ -31,26 +29,16 @@ def require_none_hidden(
     name: str,
     what: str,
 ) -> None:
-    """Refuse nested containers that hold something where nobody looks for it.
+    """Refuse containers that hold something of a kind where nobody looks for it, one level deep.
 
-    The keys of dicts, sets, views of dicts and objects' attributes are looked into, one level
-    deep. What is only made as it is iterated over, such as a generator, is refused as it is.
-
-    Args:
-        values: The containers.
-        leaves: What is left of them, and not of this kind.
-        kind: What must not be hidden in them.
-        name: Where the leaves are from.
-        what: What is looked for, in words.
-
-    Raises:
-        TypeError: There is some.
+    `leaves` are those that are not of that kind; `name` says where they are from, `what` what is
+    looked for. What is only made as it is iterated over, such as a generator, is refused as it is.
     """
     for leaf in itertools.chain(leaves, _keys_in(values)):
         if type(leaf) in _OPEN:
             continue
         _require_made(leaf, name, what)
-        if any(issubclass(type(each), kind) for each in pytree.tree_leaves([*_inside(leaf)])):
+        if any(issubclass(type(part), kind) for part in pytree.tree_leaves(_inside(leaf))):
             msg = (
                 f"{name} holds a {type(leaf).__name__} with {what} in it; expected {what} in "
                 f"lists, tuples and values of dicts, as others are not looked into. Pass them so, "
@@ -62,14 +50,7 @@ def require_none_hidden(
 def require_tasks_seen(values: object, leaves: Iterable[Any], name: str) -> None:
     """Refuse arguments of a task that hold other tasks where nobody looks for them.
 
-    Args:
-        values: The arguments.
-        leaves: What is left of their containers, but for tasks and tensors.
-        name: The task's.
-
-    Raises:
-        TypeError: Something makes what it holds only as it is iterated over.
-        ValueError: There are some, as in a set.
+    `leaves` are those of the arguments that are no tasks and no tensors.
     """
     for leaf in leaves:
         _require_made(leaf, f"task {name!r}", "tasks")
@@ -95,14 +76,11 @@ def _require_made(leaf: object, name: str, what: str) -> None:
         raise TypeError(msg)
 
 
-def _inside(leaf: Any) -> Iterator[Any]:
+def _inside(leaf: Any) -> list[Any]:
     """What an object holds, as far as it can be seen without calling anything of its own."""
-    if issubclass(type(leaf), _VIEWED):
-        yield from gc.get_referents(leaf)
-    elif is_array(leaf) and leaf.dtype.hasobject:
-        yield from gc.get_referents(leaf.tolist())
-    if not issubclass(type(leaf), type):
-        yield from attributes_of(leaf).values()
+    if issubclass(type(leaf), (type, types.ModuleType)):
+        return []
+    return gc.get_referents(leaf.tolist() if is_array(leaf) and leaf.dtype.hasobject else leaf)
 
 
 def _keys_in(values: Any) -> Iterator[object]:

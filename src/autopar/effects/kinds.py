@@ -31,7 +31,7 @@ from autopar.effects.loads import (
     loaded,
     loads_of,
 )
-from autopar.effects.memory import MEMORY
+from autopar.effects.memory import MEMORY, is_array
 from autopar.effects.objects import attributes_of, home, is_own, mro, namespace
 from autopar.effects.operators import ALWAYS, NEVER, SWITCHED
 from autopar.effects.task import Task
@@ -40,8 +40,6 @@ from autopar.torch_private import (
     OpOverloadPacket,
     ScriptMethod,
     ScriptModule,
-    inline,
-    parse_schema,
     pytree,
 )
 
@@ -59,237 +57,206 @@ _CODE = (types.FunctionType, *_ROUTINES)
 
 
 class Notes:
-    """What is noted of values that are looked at.
-
-    Args:
-        code: Whether to look at what code loads, not only at what values hold.
-
-    Attributes:
-        memory: Tensors, arrays and storages.
-        tasks: Tasks of graphs.
-        states: What each use changes: iterators, and generators of random numbers.
-        names: Names of attributes and globals.
-        stores: What the code binds anew, with its name.
-        stands_in: Whether it calls modules with other tensors in place of theirs.
-        whole: Whether all of it was understood; otherwise there may be more.
-        draws: Whether the code draws random numbers, whatever mode it is in.
-        methods: Functions of modules, by their numbers.
-        namespaces: What has names that code may load, and whether it is an object's or a class's.
-    """
+    """What is noted of values that are looked at; with `code`, of what code loads, too."""
 
     def __init__(self, code: bool) -> None:
-        self.memory: list[Any] = []
-        self.tasks: list[Task] = []
-        self.states: list[Any] = []
-        self.names: set[str] = set()
-        self.stores: set[tuple[str, str]] = set()
-        self.stands_in = False
-        self.whole = True
         self.code = code
-        self.draws = self._draws_in_training = self._trains = False
-        self.methods: set[int] = set()  # functions of modules, by id
-        self._classes: set[type] = set()
+        self.memory: list[Any] = []  # tensors, arrays and storages
+        self.tasks: list[Task] = []
+        self.states: list[Any] = []  # what each use changes: iterators, and generators of chance
+        self.names: set[str] = set()  # of attributes and globals that code loads
+        self.stores: set[tuple[str, str]] = set()  # what code binds anew
         self.namespaces: list[tuple[Mapping[str, Any], bool]] = []  # and whether of an object
+        self.stands_in = False  # whether it calls modules with other tensors in place of theirs
+        self.whole = True  # whether all of it was understood; otherwise there may be more
+        self._draws = self._draws_in_training = self._trains = False
+        self._methods: set[int] = set()  # functions of modules, by id
+        self._classes: set[type] = set()
 
     @property
     def random(self) -> bool:
         """Whether the code draws random numbers, as far as its names tell."""
-        return self.draws or (self._draws_in_training and self._trains)
+        return self._draws or (self._draws_in_training and self._trains)
 
-    def note_chance(self, chance: int, loader: Any) -> None:
+    def note_chance(self, chance: int, loader: Any = None) -> None:
         """Note that a function draws random numbers, and which one loads it."""
-        if chance == SWITCHED and id(loader) in self.methods:
+        if chance == SWITCHED and id(loader) in self._methods:
             self._draws_in_training = True
         else:
-            self.draws |= chance != NEVER
+            self._draws |= chance != NEVER
 
-    def note_module(self, each: torch.nn.Module, attributes: Mapping[str, Any]) -> None:
+    def note_module(self, module: torch.nn.Module, attributes: Mapping[str, Any]) -> None:
         """Note whether a module draws random numbers, which those in evaluation mode don't."""
-        forward = next(
-            namespace(kind)["forward"] for kind in mro(type(each)) if "forward" in namespace(kind)
-        )
+        homes = map(namespace, mro(type(module)))
+        forward = next(home["forward"] for home in homes if "forward" in home)
         chance, is_off = chance_of(forward), is_switched_off(attributes)
-        self.draws |= chance == ALWAYS or (chance == SWITCHED and not is_off)
+        self._draws |= chance == ALWAYS or (chance == SWITCHED and not is_off)
         self._trains |= not is_off and not is_torchs(forward)
+
+    def note_method(self, fn: Any, owner: type) -> None:
+        """Note that a function may be a module's, which draws no random numbers in evaluation."""
+        if torch.nn.Module in mro(owner):
+            self._methods.add(id(fn))
 
     def note_class(self, kind: type, *, made: bool = False) -> list[Any]:
         """Note what code may name of a class; return what is called without being named."""
         if kind in self._classes:
             return []
         self._classes.add(kind)
-        bases = mro(kind)
-        homes = [namespace(each) for each in bases if not is_own(each) and each is not object]
-        found = []
-        for own in (namespace(each) for each in bases if is_own(each)):
-            self.namespaces.append((own, True))
-            for name, value in own.items():
-                if torch.nn.Module in bases:
-                    self.methods.add(id(value))
+        bases = [base for base in mro(kind) if base is not object]
+        inherited = {name for base in bases if not is_own(base) for name in namespace(base)}
+        called = []
+        for content in (namespace(base) for base in bases if is_own(base)):
+            self.namespaces.append((content, True))
+            for name, value in content.items():
+                self.note_method(value, kind)
                 is_dunder = name.startswith("__") and name.endswith("__")
                 is_code = type(value) in (types.FunctionType, staticmethod, classmethod)
-                if is_code and (is_dunder or any(name in home for home in homes)):
-                    found += [value] if made or name not in _MADE else []
-        return found
+                if is_code and (is_dunder or name in inherited) and (made or name not in _MADE):
+                    called.append(value)
+        return called
 
 
 Look = Callable[[Notes, Any], Iterable[Any]] | None
 
 
-def held(notes: Notes, each: Any) -> Iterable[Any]:
+def held(notes: Notes, value: Any) -> Iterable[Any]:
     """What the garbage collector says that a value holds."""
-    return gc.get_referents(each)
+    return gc.get_referents(value)
 
 
-def _memory(notes: Notes, each: Any) -> Iterable[Any]:
-    notes.memory.append(each)
+def _memory(notes: Notes, value: Any) -> Iterable[Any]:
+    notes.memory.append(value)
+    return [value.tolist()] if is_array(value) and value.dtype.hasobject else ()
+
+
+def _task(notes: Notes, task: Task) -> Iterable[Any]:
+    notes.tasks.append(task)
     return ()
 
 
-def _array(notes: Notes, each: Any) -> Iterable[Any]:
-    notes.memory.append(each)
-    return [each.tolist()] if each.dtype.hasobject else ()
+def _state(notes: Notes, value: Any) -> Iterable[Any]:
+    notes.states.append(value)
+    kind: Any = type(value)
+    return _object(notes, value) if is_own(kind) else gc.get_referents(value)
 
 
-def _task(notes: Notes, each: Task) -> Iterable[Any]:
-    notes.tasks.append(each)
-    return ()
-
-
-def _state(notes: Notes, each: Any) -> Iterable[Any]:
-    notes.states.append(each)
-    return _object(notes, each) if is_own(type(each)) else gc.get_referents(each)  # type: ignore[arg-type]
-
-
-def _unknown(notes: Notes, each: Any) -> Iterable[Any]:
+def _unknown(notes: Notes, value: Any) -> Iterable[Any]:
     notes.whole = False
     return ()
 
 
-def _variable(notes: Notes, each: contextvars.ContextVar[Any]) -> Iterable[Any]:
-    return (each.get(None), *gc.get_referents(each))
+def _variable(notes: Notes, variable: contextvars.ContextVar[Any]) -> Iterable[Any]:
+    return (variable.get(None), *gc.get_referents(variable))
 
 
-def _reference(notes: Notes, each: Any) -> Iterable[Any]:
-    return (weakref.ref.__call__(each),)
+def _reference(notes: Notes, reference: Any) -> Iterable[Any]:
+    return (weakref.ref.__call__(reference),)
 
 
-def _getter(notes: Notes, each: Any) -> Iterable[Any]:
+def _getter(notes: Notes, getter: Any) -> Iterable[Any]:
     notes.names.add("attrgetter")
-    return gc.get_referents(each)
+    return gc.get_referents(getter)
 
 
-def _operator(notes: Notes, each: Any) -> Iterable[Any]:
-    notes.note_chance(chance_of(each), None)
+def _operator(notes: Notes, op: Any) -> Iterable[Any]:
+    notes.note_chance(chance_of(op))
     return ()
 
 
-def _custom_operator(notes: Notes, each: Any) -> Iterable[Any]:
-    return (attributes_of(each).get("_init_fn"),)
+def _custom_operator(notes: Notes, op: Any) -> Iterable[Any]:
+    return (attributes_of(op).get("_init_fn"),)
 
 
-def _routine(notes: Notes, each: Any) -> Iterable[Any]:
+def _routine(notes: Notes, fn: Any) -> Iterable[Any]:
     """A function that is written in C: it leads to its object, but not to its module."""
-    notes.note_chance(chance_of(each, ()), None)
-    owner = getattr(each, "__self__", None)
+    notes.note_chance(chance_of(fn, ()))
+    owner = getattr(fn, "__self__", None)
     if type(owner) is not types.ModuleType:
         return (owner,)
-    names = {owner.__name__} - {"builtins"} or {each.__name__}
-    notes.whole &= _ANYWHERE.isdisjoint(names)
+    notes.whole &= _ANYWHERE.isdisjoint({owner.__name__} - {"builtins"} or {fn.__name__})
     return ()
 
 
-def _method(notes: Notes, each: types.MethodType) -> Iterable[Any]:
-    if torch.nn.Module in mro(type(each.__self__)):
-        notes.methods.add(id(each.__func__))
-    return (each.__self__, each.__func__)
+def _method(notes: Notes, method: types.MethodType) -> Iterable[Any]:
+    notes.note_method(method.__func__, type(method.__self__))
+    return (method.__self__, method.__func__)
 
 
-def _function(notes: Notes, each: types.FunctionType) -> Iterable[Any]:
-    found: list[Any] = [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
-    home = str(dict.get(each.__globals__, "__name__"))
-    notes.stands_in |= each.__name__ == "functional_call"
+def _function(notes: Notes, fn: types.FunctionType) -> Iterable[Any]:
+    values: list[Any] = [fn.__closure__, fn.__defaults__, fn.__kwdefaults__, fn.__dict__]
+    home = str(dict.get(fn.__globals__, "__name__"))
+    notes.stands_in |= fn.__name__ == "functional_call"
     if not notes.code or is_library(home):
         notes.whole &= home.partition(".")[0] not in _ANYWHERE
-        notes.note_chance(chance_of(each), each)
-        return found
-    loads = loads_of(each.__code__)
+        notes.note_chance(chance_of(fn), fn)
+        return values
+    loads = loads_of(fn.__code__)
     notes.names |= loads.names
     notes.stands_in |= "functional_call" in loads.names
-    if each.__name__ not in _MADE:
+    if fn.__name__ not in _MADE:
         notes.stores |= loads.stores
     if not _MODES.isdisjoint(loads.names - loads.globals):
         notes.stores.add(("attribute", "training"))
-    notes.draws |= any(map(method_draws, loads.names))
-    notes.whole &= all(name in each.__globals__ for name in loads.globals & _ANYWHERE)
-    for value in loaded(each):
+    if any(map(method_draws, loads.names)):
+        notes.note_chance(ALWAYS)
+    notes.whole &= all(name in fn.__globals__ for name in loads.globals & _ANYWHERE)
+    for value in loaded(fn):
         if type(value) in _CODE:
-            notes.note_chance(chance_of(value, loads.keywords), each)
+            notes.note_chance(chance_of(value, loads.keywords), fn)
         if value is sys.modules:
             notes.whole = False
         elif type(value) not in _CODE or not is_torchs(value):
-            found.append(value)
-    for module in imported(each):
+            values.append(value)
+    for module in imported(fn):
         if isinstance(module, str):
             notes.whole &= is_library(module)
         else:
             names = loads.names if is_library(module.__name__) else ()
-            found += [module, *(attribute(module, name) for name in names)]
-    return found
+            values += [module, *(attribute(module, name) for name in names)]
+    return values
 
 
-def _module(notes: Notes, each: types.ModuleType) -> Iterable[Any]:
-    own = held_by(each)
-    name = str(own.get("__name__"))
+def _module(notes: Notes, module: types.ModuleType) -> Iterable[Any]:
+    content = held_by(module)
+    name = str(content.get("__name__"))
     notes.whole &= name.partition(".")[0] not in _ANYWHERE
     if name == "random":
-        return (own["_inst"],)
+        return (content["_inst"],)
     if notes.code and not is_library(name):
-        notes.namespaces.append((own, False))
+        notes.namespaces.append((content, False))
     return ()
 
 
-def _class(notes: Notes, each: type) -> Iterable[Any]:
+def _class(notes: Notes, kind: type) -> Iterable[Any]:
     if not notes.code:
         return ()
-    return [*notes.note_class(each, made=True), *notes.note_class(type(each))]
+    return [*notes.note_class(kind, made=True), *notes.note_class(type(kind))]
 
 
-def _object(notes: Notes, each: Any) -> Iterable[Any]:
+def _object(notes: Notes, value: Any) -> Iterable[Any]:
     """An object of a class of the program's."""
     if not notes.code:
-        return gc.get_referents(each)
-    kind, found = type(each), notes.note_class(type(each))
-    if any(not is_own(base) and base not in _BASES for base in mro(kind)) or _is_open(kind):
-        return [*found, *gc.get_referents(each)]
-    notes.namespaces.append((attributes_of(each), True))
-    return found
+        return gc.get_referents(value)
+    kind = type(value)
+    called = notes.note_class(kind)
+    # Libraries look at all attributes of what is theirs in part, is a dataclass or a container.
+    of_libraries = any(not is_own(base) and base not in _BASES for base in mro(kind))
+    is_dataclass = any("__dataclass_fields__" in namespace(base) for base in mro(kind))
+    if of_libraries or is_dataclass or kind in pytree.SUPPORTED_NODES:
+        return [*called, *gc.get_referents(value)]
+    notes.namespaces.append((attributes_of(value), True))
+    return called
 
 
-def _nn_module(notes: Notes, each: torch.nn.Module) -> Iterable[Any]:
-    own, kind = attributes_of(each), type(each)
-    notes.note_module(each, own)
-    found = list(own.values())
+def _nn_module(notes: Notes, module: torch.nn.Module) -> Iterable[Any]:
+    attributes, kind = attributes_of(module), type(module)
+    notes.note_module(module, attributes)
+    values = list(attributes.values())
     if torch.jit.ScriptModule in mro(kind):
-        found += [*each.parameters(), *each.buffers()]
-        notes.states += filter(_assigns, each.modules() if notes.code else ())
-    return found + notes.note_class(kind) if notes.code else found
-
-
-def _assigns(each: Any) -> bool:
-    """Whether a TorchScript module binds its attributes anew, or changes lists in them."""
-    for name in each._c._method_names():
-        code = each._c._get_method(name).graph.copy()
-        inline(code)
-        if code.findAllNodes("prim::SetAttr", True):
-            return True
-        held = [get.output() for get in code.findAllNodes("prim::GetAttr", True)]
-        lists = (each for each in held if each.type().kind() in ("ListType", "DictType"))
-        for use in (use for each in lists for use in each.uses()):
-            schema = use.user.schema()
-            info = schema.startswith("aten::") and parse_schema(schema)
-            if info and (alias := info.arguments[use.offset].alias_info) and alias.is_write:
-                return True
-    return False
+        values += [*module.parameters(), *module.buffers()]
+        notes.states += module.modules() if notes.code else ()  # what they bind anew isn't known
+    return values + notes.note_class(kind) if notes.code else values
 
 
 # By type, and by what a type is made of; others hold what the garbage collector knows of.
@@ -319,7 +286,7 @@ _BY_BASE: dict[Any, Look] = {
     threading.local: _unknown,
 }
 _BY_NAME: dict[tuple[str, str], Look] = {
-    ("numpy", "ndarray"): _array,
+    ("numpy", "ndarray"): _memory,
     ("numpy.random._generator", "Generator"): _state,
     ("numpy.random.mtrand", "RandomState"): _state,
     ("torch._library.custom_ops", "CustomOpDef"): _custom_operator,
@@ -349,9 +316,3 @@ def look_at(kind: Any) -> Look:
     if kind.__flags__ & _HOLDS:
         return held
     return None if root in LIBRARIES - {"torch"} else _unknown
-
-
-def _is_open(kind: type) -> bool:
-    """Whether libraries look at all attributes of a class's objects."""
-    dataclass = any("__dataclass_fields__" in namespace(base) for base in mro(kind))
-    return dataclass or kind in pytree.SUPPORTED_NODES

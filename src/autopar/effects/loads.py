@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 Chain = tuple[str, ...]  # a global name and its attributes, as in `ap.workload.matrix`
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 _STEPS = ("LOAD_ATTR", "LOAD_METHOD")
+_STORES = {"ATTR": "attribute", "GLOBAL": "global", "DEREF": "variable"}
 LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} - {"__main__"}
 _SITES = {"site-packages", "dist-packages"}
 _SILENT = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOP", "RESUME", "COPY_FREE_VARS")
@@ -25,24 +25,14 @@ held_by = _module.__dict__["__dict__"].__get__  # what a module holds, whatever 
 
 
 class Loads(NamedTuple):
-    """What code, and code inside it, loads.
-
-    Args:
-        globals: Names of globals.
-        names: All names: of globals, attributes and what is imported.
-        stores: What it binds anew, each with its name: an `attribute`, but for those of what a call
-            there has just made, a `global`, or a `variable` of a closure.
-        chains: Globals and variables of closures, each with the attributes that follow it.
-        imports: Modules that it imports by itself.
-        keywords: Names of the arguments that it gives by name.
-    """
+    """What code, and code inside it, loads."""
 
     globals: frozenset[str]
-    names: frozenset[str]
-    stores: frozenset[tuple[str, str]]
-    chains: frozenset[Chain]
+    names: frozenset[str]  # of globals, attributes and what is imported
+    stores: frozenset[tuple[str, str]]  # an `attribute`, a `global` or a closure's `variable`
+    chains: frozenset[Chain]  # globals and variables of closures, with the attributes that follow
     imports: frozenset[str]
-    keywords: frozenset[str]
+    keywords: frozenset[str]  # names of the arguments that it gives by name
 
 
 @functools.cache
@@ -54,12 +44,17 @@ def loads_of(code: CodeType) -> Loads:
     [('torch', 'nn', 'Linear')]
     """
     names, stores, imports, keywords = set[str](), set[tuple[str, str]](), set[str](), set[str]()
-    for each in _codes(code):
-        names.update(each.co_names)
-        stores.update(_stored(each))
-        steps = dis.get_instructions(each)
-        imports.update(str(step.argval) for step in steps if step.opname == "IMPORT_NAME")
-        constants = [value for value in each.co_consts if isinstance(value, tuple)]
+    for part in _codes(code):
+        names.update(part.co_names)
+        for step in dis.get_instructions(part):
+            action, _, kind = step.opname.partition("_")
+            if step.opname == "IMPORT_NAME":
+                imports.add(str(step.argval))
+            elif action in ("STORE", "DELETE") and (
+                kind in ("ATTR", "GLOBAL") or (kind == "DEREF" and step.argval in part.co_freevars)
+            ):
+                stores.add((_STORES[kind], str(step.argval)))
+        constants = [value for value in part.co_consts if isinstance(value, tuple)]
         keywords.update(name for given in constants for name in given if isinstance(name, str))
     return Loads(
         frozenset(chain[0] for chain in chains(code)),
@@ -72,15 +67,10 @@ def loads_of(code: CodeType) -> Loads:
 
 
 def chains(code: CodeType, roots: Iterable[str] = _GLOBALS) -> Iterator[Chain]:
-    """The names that code loads as globals, with the attributes that it reads of them.
-
-    Args:
-        code: The code, with that inside it.
-        roots: The instructions that load them.
-    """
-    for each in _codes(code):
+    """The names that code, and code inside it, loads as globals, with the attributes it reads."""
+    for part in _codes(code):
         chain: Chain = ()
-        for step in dis.get_instructions(each):
+        for step in dis.get_instructions(part):
             if chain and step.opname in _STEPS:
                 chain = (*chain, str(step.argval))
             elif step.opname not in _SILENT:
@@ -95,13 +85,12 @@ def loaded(fn: FunctionType) -> Iterator[Any]:
     Attributes of modules are followed, those of other values are not. The program's own modules
     on the way are among it.
     """
-    namespace, cells = fn.__globals__, dict[str, Any]()
-    for chain in loads_of(fn.__code__).chains:
-        value = dict.get(namespace, chain[0], NOTHING)
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    for root, *attributes in loads_of(fn.__code__).chains:
+        value = dict.get(fn.__globals__, root, NOTHING)
         if value is NOTHING:
-            cells = cells or dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
-            value = _content(cells.get(chain[0]))
-        for name in chain[1:]:
+            value = _content(cells.get(root))
+        for name in attributes:
             if value is NOTHING or not issubclass(type(value), ModuleType):
                 break
             if not is_library(value.__name__):
@@ -126,21 +115,18 @@ def imported(fn: FunctionType) -> Iterator[ModuleType | str]:
 
 def attribute(module: ModuleType, name: str) -> Any:
     """What a module holds by a name, without asking it; torch's operators are held elsewhere."""
-    held: Mapping[str, Any] = held_by(module)
-    if name in held:
-        return held[name]
+    content: Mapping[str, Any] = held_by(module)
+    if name in content:
+        return content[name]
     if type(module).__name__ == "VFModule" and module.__name__ == "torch._VF":
-        return getattr(held["vf"], name, NOTHING)
+        return getattr(content["vf"], name, NOTHING)
     return NOTHING
 
 
+@functools.cache
 def is_library(name: str) -> bool:
     """Whether a module is Python's or was installed, so that it isn't the program's own."""
-    return _is_installed(name.partition(".")[0])
-
-
-@functools.cache
-def _is_installed(root: str) -> bool:
+    root = name.partition(".")[0]
     place = str(getattr(sys.modules.get(root), "__file__", None))
     return root in LIBRARIES or not _SITES.isdisjoint(Path(place).parts)
 
@@ -152,36 +138,8 @@ def _content(cell: Any) -> Any:
         return NOTHING
 
 
-def _stored(code: CodeType) -> Iterator[tuple[str, str]]:
-    """What code binds anew, but for attributes of what it has just made."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _SILENT]
-    made, others = set[str](), {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
-    for before, step in itertools.pairwise(steps):
-        if step.opname.startswith("STORE_FAST"):
-            of_call = step.opname == "STORE_FAST" and before.opname.startswith("CALL")
-            (made if of_call else others).update(_locals(step))
-    owner = set[str]()
-    for before, step in itertools.pairwise([*steps[:1], *steps]):
-        if step.opname.startswith("COPY") and before.opname.startswith("LOAD_FAST"):
-            owner = {*_locals(before)[-1:]}  # as for `x.n += 1`
-        if step.opname in ("STORE_ATTR", "DELETE_ATTR"):
-            loaded = before.opname.startswith("LOAD_FAST")
-            own = {*_locals(before)[-1:]} if loaded else owner if before.opname == "SWAP" else set()
-            if not own or not own <= made - others:
-                yield "attribute", str(step.argval)
-        elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
-            yield "global", str(step.argval)
-        elif step.opname in ("STORE_DEREF", "DELETE_DEREF") and step.argval in code.co_freevars:
-            yield "variable", str(step.argval)
-
-
-def _locals(step: dis.Instruction) -> tuple[str, ...]:
-    """The local variables of an instruction, which has two of them sometimes."""
-    return step.argval if isinstance(step.argval, tuple) else (str(step.argval),)
-
-
 def _codes(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for each in code.co_consts:
-        if inspect.iscode(each):
-            yield from _codes(each)
+    for constant in code.co_consts:
+        if inspect.iscode(constant):
+            yield from _codes(constant)

@@ -16,28 +16,18 @@ from autopar.torch_private import TorchDispatchMode
 
 
 class Seen(NamedTuple):
-    """A range of bytes that was read or written.
-
-    Args:
-        lies: Where it is.
-        key: What all tensors of its storage have in common.
-        written: Whether it was written.
-        shape: The shape of the tensor, for people; none for random numbers.
-    """
+    """A range of bytes that was read or written."""
 
     lies: ByteRange
-    key: object
+    key: object  # what all tensors of its storage have in common
     written: bool
-    shape: tuple[int, ...] | None
+    shape: tuple[int, ...] | None  # for people; none for random numbers
 
 
 class Ground:
     """Memory that stays there while tasks run, found by its storages and by where it lies.
 
     What other libraries make of an address, as `torch.from_numpy` does, has its own storage.
-
-    Args:
-        values: Tensors, arrays and storages.
     """
 
     def __init__(self, values: Iterable[Any]) -> None:
@@ -85,10 +75,8 @@ class Ground:
 class Observer(TorchDispatchMode):
     """Notes what operators of this thread read and write, but for memory that is born inside.
 
-    It takes up to 100 µs an operator. What NumPy does is no operator.
-
-    Args:
-        ground: Memory that was there before.
+    Memory of `ground` was there before. It takes up to 100 µs an operator. What NumPy does is no
+    operator.
 
     >>> x = torch.ones(3)
     >>> with Observer(Ground([x])) as seen:

@@ -79,6 +79,11 @@ def bound_to(fn: Any) -> Any:
     return fn.__self__ if type(fn) in BOUND else None
 
 
+def parameters_of(fn: types.FunctionType) -> tuple[str, ...]:
+    """The names of a function's parameters."""
+    return fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
+
+
 def is_of_torch(fn: Callable[..., Any]) -> bool:
     """Whether a function says that it is torch's."""
     return str(fn.__module__).partition(".")[0] == "torch"
@@ -119,10 +124,10 @@ _known_places: dict[int, tuple[Any, Places, Places, Places]] = {}
 
 
 def returns_fresh(fn: Callable[..., Any]) -> bool:
-    """Whether results of a function never lie in the memory of its arguments, as far as is known.
+    """Whether results never lie in the memory of arguments: torch's operators declare it.
 
-    That is known of torch's operators, which declare it, unless called with `out`; of other
-    functions, and of operators made of others, it is not.
+    Not so where they are called with `out`; of other functions, and of operators made of others, it
+    is not known.
 
     >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
     (True, False, False)

@@ -21,18 +21,10 @@ BY_ANY_NAME |= {"attrgetter", "methodcaller"}
 class Reach(Notes):
     """What some values lead to, and the names that the code among them loads.
 
-    Values lead to all that they hold. Where code is looked at, too, a function leads to its
-    closure, its defaults and the globals that it loads, and an object of the program's to those
-    of its attributes, and of its class's, that the code names. Globals that libraries' own code
-    loads are left out.
-
-    Args:
-        *values: Where to begin.
-        code: Whether to look at what code loads, not only at what values hold.
-        most: How much to look at; who reaches more is not understood.
-
-    Attributes:
-        seen: All that was looked at, by its number.
+    Values lead to all that they hold. With `code`, a function leads to its closure, its defaults
+    and the globals that it loads, too, and an object of the program's to those of its attributes,
+    and of its class's, that the code names. Globals that libraries' own code loads are left out.
+    Who reaches more than `most` values is not understood.
     """
 
     def __init__(self, *values: Any, code: bool = False, most: float = _MOST) -> None:
@@ -67,14 +59,14 @@ class Reach(Notes):
 
     def _named(self) -> list[Any]:
         """What objects, classes and modules have by the names of the code."""
-        found: list[Any] = []
+        values: list[Any] = []
         names, has_all = self.names, not self.names.isdisjoint(BY_ANY_NAME)
         for attributes, of_object in self.namespaces:
             if of_object and has_all:
-                found += attributes.values()
+                values += attributes.values()
             else:
-                found += [attributes[name] for name in names & attributes.keys()]
-        return found
+                values += [attributes[name] for name in names & attributes.keys()]
+        return values
 
 
 def memory_in(*values: object) -> Iterator[Any]:
@@ -82,9 +74,11 @@ def memory_in(*values: object) -> Iterator[Any]:
 
     This is what a task hands on with its result, whatever the code names that uses it.
     """
+    if len(values) == 1 and type(values[0]) is list:
+        values = tuple(values[0])
     if all(issubclass(type(value), MEMORY) for value in values):  # as most results are
         yield from values
-    else:
+    elif any(look_at(type(value)) is not None for value in values):
         yield from Reach(*values, most=math.inf).memory
 
 

@@ -7,15 +7,12 @@ other libraries' objects are not, modules and optimizers excepted.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
-import itertools
 import operator
 import pickle
 import random
 import types
-import warnings
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -29,7 +26,10 @@ from autopar.torch_private import FakeTensor
 _Items = dict[Any, Any]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_OF_TORCH = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
+_OPEN = (  # of libraries' classes, those whose objects are looked into
+    *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
+    types.SimpleNamespace,
+)
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 _SETTINGS = (
@@ -41,43 +41,34 @@ NOTHING = object()  # where there is nothing
 
 
 class Change(NamedTuple):
-    """Something that is not as it was.
+    """Something that is not as it was; `old` or `new` is `NOTHING` where nothing was or is."""
 
-    Args:
-        name: Where it is, as one would write it.
-        old: What it was, or `NOTHING`.
-        new: What it is, or `NOTHING`.
-    """
-
-    name: str
+    name: str  # where it is, as one would write it
     old: Any
     new: Any
 
 
-class _Held(NamedTuple):
+class _Holder(NamedTuple):
     """What something held, by name."""
 
-    named: Callable[[Any], str]
+    label: Callable[[Any], str]
     read: Callable[[], _Items]
     write: Callable[[_Items], object]
     before: _Items
 
 
 class State:
-    """All that can be reached from some objects, as it was when this was made.
+    """All that can be reached from some objects, each with its name, as it was when this was made.
 
-    Args:
-        roots: The objects, by name.
-
-    Attributes:
-        tensors: Those that were found, each with its name.
-        generators: torch's generators of random numbers that were found.
+    `tensors`, torch's `generators` of random numbers and `iterators` are listed by themselves: how
+    far an iterator is can't be put back.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.generators: list[torch.Generator] = []
-        self._held: list[_Held] = []
+        self.iterators: list[str] = []
+        self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
         for what, get, put in _SETTINGS:
@@ -88,82 +79,73 @@ class State:
                 self.tensors.append((name, value))
             if not isinstance(value, _PLAIN) and id(value) not in self._seen:
                 self._seen[id(value)] = value  # kept, as its number would be used again
-                self._find(name, value)
+                self._look(name, value)
 
     def changes(self) -> Iterator[Change]:
         """What is not as it was."""
-        for held in self._held:
-            now = held.read()
-            for key in dict.fromkeys([*held.before, *now]):
-                old, new = held.before.get(key, NOTHING), now.get(key, NOTHING)
+        for holder in self._holders:
+            now = holder.read()
+            for key in dict.fromkeys([*holder.before, *now]):
+                old, new = holder.before.get(key, NOTHING), now.get(key, NOTHING)
                 if not same(old, new):
-                    yield Change(held.named(key), old, new)
+                    yield Change(holder.label(key), old, new)
 
     def restore(self) -> None:
         """Put all back as it was."""
-        for held in self._held:
-            now = held.read()
-            if not _all(same, now, held.before) or not _all(
-                operator.is_, now.values(), held.before.values()
-            ):
-                held.write(held.before)
+        for holder in self._holders:
+            now, before = holder.read(), holder.before
+            if not _all(same, now, before) or not _all(operator.is_, now.values(), before.values()):
+                holder.write(before)
 
-    def _find(self, name: str, value: Any) -> None:
+    def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
         if isinstance(value, tuple):
-            self._left += [(f"{name}[{i}]", each) for i, each in enumerate(value)]
+            self._left += [(f"{name}[{i}]", item) for i, item in enumerate(value)]
         elif isinstance(value, dict):
             self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
         elif isinstance(value, (list, deque)):
             self._hold(
                 lambda key: f"{name}[{key}]",
                 lambda: dict(enumerate(value)),
-                _refill(value, lambda old: value.extend(old.values())),
+                lambda old: (value.clear(), value.extend(old.values())),
             )
         elif isinstance(value, set):
             self._hold(
                 lambda key: f"{name}[{_label(key)}]",
                 lambda: dict.fromkeys(value),
-                _refill(value, value.update),
+                lambda old: (value.clear(), value.update(old)),
             )
         elif isinstance(value, types.CellType):
-            self._hold(lambda key: name, *_slots(value, ["cell_contents"]))
+            self._hold_attributes(value, ["cell_contents"], lambda key: name)
         elif isinstance(value, torch.Tensor):
             if value.is_leaf:
-                self._hold(lambda key: f"{name}.{key}", *_slots(value, ["requires_grad", "grad"]))
+                self._hold_attributes(value, ["requires_grad", "grad"], f"{name}.{{}}".format)
             if not isinstance(value, FakeTensor):
                 self._hold_object(name, value)
         elif isinstance(value, types.FunctionType):
-            self._find_in_function(value)
-        elif isinstance(value, types.MethodType):
-            self._left += [(name, value.__self__), (name, value.__func__)]
-        elif isinstance(value, functools.partial):
-            self._left += [(name, part) for part in (value.func, value.args, value.keywords)]
+            self._look_at_function(value)
         elif isinstance(value, type):
-            self._find_in_class(value)
+            self._look_at_class(value)
         elif (chance := _chance(value)) is not None:
             get, put = chance
             self.generators += [value] if isinstance(value, torch.Generator) else []
-            self._hold_value(
-                f"the state of {name}",
-                lambda: pickle.dumps(get()),
-                lambda old: put(pickle.loads(old)),
-            )
-        elif hasattr(type(value), "__next__") and not _is_own(type(value).__module__):
-            self._find_in_iterator(name, value)
-        elif isinstance(value, torch.nn.Module):
+            what = f"the state of {name}"
+            self._hold_value(what, lambda: pickle.dumps(get()), lambda old: put(pickle.loads(old)))
+        elif _is_iterator(value) or isinstance(value, (types.MethodType, functools.partial)):
+            self.iterators += [name] if _is_iterator(value) else []
+            self._left += [(name, part) for part in gc.get_referents(value)]
+        elif isinstance(value, _OPEN) or _is_own(type(value)):
             self._left.append((name, type(value)))
             self._hold_object(name, value)
-            for part in _PARTS & vars(value).keys():
-                if isinstance(vars(value)[part], dict):  # not so in TorchScript
-                    self._hold_dict(vars(value)[part], lambda key: _attribute(name, key))
-        elif isinstance(value, _OF_TORCH) or _is_own(type(value).__module__):
-            self._left.append((name, type(value)))
-            self._hold_object(name, value)
+            if isinstance(value, torch.nn.Module):
+                parts = [vars(value)[part] for part in _PARTS & vars(value).keys()]
+                for part in parts:
+                    if isinstance(part, dict):  # not so in TorchScript
+                        self._hold_dict(part, lambda key: _attribute(name, key))
 
-    def _find_in_function(self, fn: types.FunctionType) -> None:
+    def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
-        self._left += [(fn.__qualname__, each) for each in (fn.__defaults__, fn.__kwdefaults__)]
+        self._left += [(fn.__qualname__, held) for held in (fn.__defaults__, fn.__kwdefaults__)]
         if is_library(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
@@ -174,42 +156,32 @@ class State:
             if isinstance(module, types.ModuleType) and not is_library(module.__name__):
                 self._hold_names(vars(module), names, f"{name}.")
 
-    def _find_in_iterator(self, name: str, value: Any) -> None:
-        """Note how far an iterator is, which nothing can put back, and what it goes through."""
-        self._hold_value(
-            f"how far {name} is", lambda: str(_position(value)).encode(), lambda old: None
-        )
-        self._left += [(name, each) for each in gc.get_referents(value)]
-        self._hold_object(name, value)
-
-    def _find_in_class(self, kind: type) -> None:
-        for each in kind.__mro__:
-            if not is_library(each.__module__):
-                own = [key for key, value in vars(each).items() if not hasattr(value, "__get__")]
-                own = [key for key in own if not key.startswith("__")]
-                self._hold(f"{each.__qualname__}.{{}}".format, *_slots(each, own))
-                for value in vars(each).values():
+    def _look_at_class(self, kind: type) -> None:
+        for base in kind.__mro__:
+            if not is_library(base.__module__):
+                names = [key for key, value in vars(base).items() if not hasattr(value, "__get__")]
+                names = [key for key in names if not key.startswith("__")]
+                self._hold_attributes(base, names, f"{base.__qualname__}.{{}}".format)
+                for value in vars(base).values():
                     parts = [getattr(value, part, None) for part in ("__func__", "fget", "fset")]
                     self._left += [("", part) for part in (value, *parts) if callable(part)]
 
-    def _hold_object(self, name: str, value: object) -> None:
-        """Note the attributes of an object."""
-        kind: Any = type(value)
-        if names := slots_of(kind):
-            self._hold(lambda key: _attribute(name, key), *_slots(value, names))
+    def _hold_object(self, name: str, value: Any) -> None:
+        if slots := slots_of(type(value)):
+            self._hold_attributes(value, slots, lambda key: _attribute(name, key))
         if (attributes := dict_of(value)) is not None:
             self._hold_dict(attributes, lambda key: _attribute(name, key))
 
-    def _hold_dict(self, value: _Items, named: Callable[[Any], str]) -> None:
+    def _hold_dict(self, value: _Items, label: Callable[[Any], str]) -> None:
         self._seen[id(value)] = value
         base = OrderedDict if isinstance(value, OrderedDict) else dict  # whose methods don't refuse
 
         def write(old: _Items) -> None:
             base.clear(value)
-            for key, each in old.items():
-                base.__setitem__(value, key, each)
+            for key, item in old.items():
+                base.__setitem__(value, key, item)
 
-        self._hold(named, lambda: dict(value), write)
+        self._hold(label, lambda: dict(value), write)
 
     def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
@@ -225,16 +197,38 @@ class State:
 
         self._hold(lambda key: f"{prefix}{key}", read, write)
 
+    def _hold_attributes(
+        self, value: Any, names: Iterable[str], label: Callable[[Any], str]
+    ) -> None:
+        def read() -> _Items:
+            now = {}
+            for name in names:
+                try:
+                    now[name] = getattr(value, name)
+                except (AttributeError, ValueError):  # there is nothing in it
+                    continue
+            return now
+
+        def write(old: _Items) -> None:
+            now = read()
+            for name in now.keys() - old.keys():
+                delattr(value, name)
+            for name, was in old.items():
+                if now.get(name, NOTHING) is not was:
+                    setattr(value, name, was)
+
+        self._hold(label, read, write)
+
     def _hold(
         self,
-        named: Callable[[Any], str],
+        label: Callable[[Any], str],
         read: Callable[[], _Items],
         write: Callable[[_Items], object],
     ) -> None:
         before = read()
-        self._held.append(_Held(named, read, write, before))
+        self._holders.append(_Holder(label, read, write, before))
         self._left += [
-            (named(key), each) for key, each in before.items() if not isinstance(each, _PLAIN)
+            (label(key), item) for key, item in before.items() if not isinstance(item, _PLAIN)
         ]
 
 
@@ -263,43 +257,6 @@ def tensors_in(value: Any) -> bool:
     return bool(State([("", value)]).tensors)
 
 
-def _refill(value: Any, fill: Callable[[_Items], object]) -> Callable[[_Items], object]:
-    """How to write a container: anew."""
-
-    def write(old: _Items) -> None:
-        value.clear()
-        fill(old)
-
-    return write
-
-
-def _slots(
-    value: Any, names: Iterable[str]
-) -> tuple[Callable[[], _Items], Callable[[_Items], object]]:
-    """How to read and to write some attributes of an object, by themselves."""
-    names = list(names)
-
-    def read() -> _Items:
-        found = {}
-        for name in names:
-            try:
-                found[name] = getattr(value, name)
-            except (AttributeError, ValueError):  # there is nothing in it
-                continue
-        return found
-
-    def write(old: _Items) -> None:
-        for name, now in read().items():
-            if name not in old:
-                delattr(value, name)
-            elif now is not old[name]:
-                setattr(value, name, old[name])
-        for name in old.keys() - read().keys():
-            setattr(value, name, old[name])
-
-    return read, write
-
-
 def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
     """How to read and to write the state of a generator of random numbers, if it is one."""
     if isinstance(value, random.Random):
@@ -317,28 +274,15 @@ def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | N
     return None
 
 
-def _position(value: Any) -> Any:
-    """How far an iterator is, as far as Python's own ones and generators tell."""
-    if isinstance(value, tuple):
-        return [_position(each) for each in value]
-    if isinstance(value, (types.GeneratorType, types.CoroutineType)):
-        frame = value.gi_frame if isinstance(value, types.GeneratorType) else value.cr_frame
-        return frame and (frame.f_lasti, [*map(id, gc.get_referents(value))])
-    if isinstance(value, (itertools.count, itertools.repeat, range)):
-        return repr(value)
-    if isinstance(value, list):  # a new one of what is left, for some
-        return len(value)
-    if type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__"):
-        with warnings.catch_warnings():  # some are not to be copied so any more
-            warnings.simplefilter("ignore", DeprecationWarning)
-            with contextlib.suppress(TypeError):
-                return _position(value.__reduce__())
-    return value if isinstance(value, int) else id(value)
+def _is_iterator(value: Any) -> bool:
+    """Whether something is one of Python's own iterators, generators and coroutines."""
+    steps = hasattr(type(value), "__next__") or hasattr(type(value), "__await__")
+    return steps and type(value).__module__ in ("builtins", "itertools")
 
 
-def _is_own(module: str) -> bool:
-    """Whether objects of a module's classes are to be looked into."""
-    return module.partition(".")[0] not in LIBRARIES
+def _is_own(kind: type) -> bool:
+    """Whether objects of a class are to be looked into."""
+    return kind.__module__.partition(".")[0] not in LIBRARIES
 
 
 def _attribute(name: str, key: Any) -> str:

@@ -205,7 +205,13 @@ def _chances() -> Iterator[tuple[str, Any]]:
 
 
 def _require_whole(state: State) -> None:
-    """Refuse tensors that have no shape or memory yet."""
+    """Refuse tensors that have no shape or memory yet, and what can't be put back."""
+    for name in state.iterators:
+        msg = (
+            f"it comes to {name}, an iterator, which it may change; a run only repeats operators. "
+            f"Take what it needs out of it before, or keep it where the code does not come to it."
+        )
+        raise ValueError(msg)
     for name, tensor in state.tensors:
         if is_lazy(tensor):
             msg = f"{name} has no shape yet, as it is a lazy module's. Call it once before."
