@@ -73,14 +73,7 @@ def test_that_test_sees_every_form(code):
     assert any(map(is_private, private_names(ast.parse(code))))
 
 
-class Empty(torch.nn.Module):
-    def forward(self, x):
-        return x
-
-
 def test_attributes_are_there():
-    with pytest.warns(DeprecationWarning, match="jit.script"):
-        scripted = torch.jit.script(Empty())
     tensor = torch.ones(1)
     custom = torch.library.custom_op(
         "autopar_test::same", torch.clone, mutates_args=(), schema="(Tensor x) -> Tensor"
@@ -91,8 +84,6 @@ def test_attributes_are_there():
         "_schema": torch.ops.aten.add.Tensor,
         "_qualified_op_name": torch.ops.aten.add,
         "_opoverload": custom,
-        "_c": scripted,
-        **dict.fromkeys(("_method_names", "_get_method"), scripted._c),
         "_is_profiler_enabled": torch.autograd.profiler,
         "_current_level": torch.autograd.forward_ad,
     }

@@ -76,9 +76,10 @@ def memory_in(*values: object) -> Iterator[Any]:
     """
     if len(values) == 1 and type(values[0]) is list:
         values = tuple(values[0])
-    if all(issubclass(type(value), MEMORY) for value in values):  # as most results are
+    kinds: set[Any] = {*map(type, values)}
+    if all(issubclass(kind, MEMORY) for kind in kinds):  # as most results are
         yield from values
-    elif any(look_at(type(value)) is not None for value in values):
+    elif any(look_at(kind) is not None for kind in kinds):
         yield from Reach(*values, most=math.inf).memory
 
 

@@ -107,13 +107,13 @@ class State:
             self._hold(
                 lambda key: f"{name}[{key}]",
                 lambda: dict(enumerate(value)),
-                lambda old: (value.clear(), value.extend(old.values())),
+                _refill(value, lambda old: value.extend(old.values())),
             )
         elif isinstance(value, set):
             self._hold(
                 lambda key: f"{name}[{_label(key)}]",
                 lambda: dict.fromkeys(value),
-                lambda old: (value.clear(), value.update(old)),
+                _refill(value, value.update),
             )
         elif isinstance(value, types.CellType):
             self._hold_attributes(value, ["cell_contents"], lambda key: name)
@@ -167,7 +167,8 @@ class State:
                     self._left += [("", part) for part in (value, *parts) if callable(part)]
 
     def _hold_object(self, name: str, value: Any) -> None:
-        if slots := slots_of(type(value)):
+        kind: Any = type(value)
+        if slots := slots_of(kind):
             self._hold_attributes(value, slots, lambda key: _attribute(name, key))
         if (attributes := dict_of(value)) is not None:
             self._hold_dict(attributes, lambda key: _attribute(name, key))
@@ -255,6 +256,14 @@ def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collectio
 def tensors_in(value: Any) -> bool:
     """Whether tensors can be reached from something."""
     return bool(State([("", value)]).tensors)
+
+
+def _refill(value: Any, fill: Callable[[_Items], object]) -> Callable[[_Items], object]:
+    def write(old: _Items) -> None:
+        value.clear()
+        fill(old)
+
+    return write
 
 
 def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
