@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -18,7 +20,8 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
 from autopar import plot
-from autopar.display.shapes import COLOURS
+from autopar.display.rows import COLOURS
+from autopar.graph.schedule import Job, Resource, schedule
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
@@ -46,10 +49,14 @@ def texts(ax: Axes) -> str:
     return "\n".join(text.get_text() for text in ax.texts)
 
 
+def extents(ax: Axes, i: int) -> list[list[float]]:
+    """Left, lower, right and upper end of each bar of a collection."""
+    return [list(path.get_extents().extents) for path in ax.collections[i].get_paths()]
+
+
 def boxes(ax: Axes, i: int) -> list[tuple[float, float]]:
-    """Start and end of each bar of a collection, as drawn."""
-    corners = [np.asarray(path.vertices, dtype=float) for path in ax.collections[i].get_paths()]
-    return [(float(one[:, 0].min()), float(one[:, 0].max())) for one in corners]
+    """Start and end of each bar of a collection."""
+    return [(left, right) for left, _, right, _ in extents(ax, i)]
 
 
 def test_timeline_has_a_row_for_each_lane_from_zero() -> None:
@@ -118,14 +125,34 @@ def test_bars_from_two_places_say_which() -> None:
     ax = plot.bars({"a": slow, "b": here}, limit_s=0.3)
     labels = [label.get_text() for label in ax.get_yticklabels()]
     assert labels == ["slow\nrecorded on two GPUs", "slow\nthis machine"]
-    with pytest.raises(ValueError, match="limit_s names 'x'"):
-        plot.bars([slow], limit_s={"x": 1.0})
 
 
-@pytest.mark.parametrize("limit_s", [-1.0, 0.0, float("nan")])
-def test_limits_that_are_none_are_refused(limit_s: float) -> None:
-    with pytest.raises(ValueError, match="limit_s is"):
-        plot.timeline(run, limit_s=limit_s)
+def test_what_is_no_timeline_or_limit_is_refused() -> None:
+    with pytest.raises(TypeError, match="timeline is of type list; expected a Timeline"):
+        plot.timeline([run])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no spans"):
+        plot.timeline(Timeline(()))
+    with pytest.raises(ValueError, match="limit_s is -1"):
+        plot.timeline(run, limit_s=-1.0)
+
+
+def test_nested_ranges_are_in_layers_with_their_names() -> None:
+    step, forward = Span("step", "host", 0, 4, "host"), Span("forward $x^$", "host", 0, 2, "host")
+    backward, brief = Span("backward", "host", 2, 4, "host"), Span("brief", "host", 2, 2.01, "host")
+    ax = plot.timeline(Timeline((forward, brief, backward, step, Span("k", "stream", 0, 4))))
+    layers = [boxes(ax, i) for i in range(4)]
+    assert layers == [[(0, 4)], [(0, 2), (2, 4)], [(2, 2.01)], [(0, 4)]]
+    for upper, lower in pairwise(range(4)):
+        assert extents(ax, upper)[0][3] < extents(ax, lower)[0][1]  # the axis goes downwards
+    named = {text.get_text(): text for text in ax.texts}
+    assert named.keys() == {"step", "forward $x^$", "backward"}, "there is no room for the other"
+    ax.figure.canvas.draw()
+    for name, (layer, at) in {"step": (0, 0), "forward $x^$": (1, 0), "backward": (1, 1)}.items():
+        left, _, right, lower = extents(ax, layer)[at]
+        assert named[name].get_position() == (left, lower)
+        clip = named[name].get_clip_box()
+        assert clip is not None
+        assert clip.x1 == pytest.approx(ax.transData.transform((right, lower))[0])
 
 
 def test_spans_without_length_are_drawn() -> None:
@@ -139,6 +166,7 @@ def test_styles_stay_as_they_are() -> None:
     plot.timeline(run)
     plot.bars([slow])
     plot.timelines({"a": run})
+    plot.graph(SimpleNamespace(schedule=schedule([Job("a", "cpu", 1.0)], {"cpu": Resource()})))
     assert dict(matplotlib.rcParams) == before
 
 
@@ -148,11 +176,9 @@ def test_nothing_is_cut_off_a_saved_figure() -> None:
         figure.canvas.draw()
         width, height = figure.canvas.get_width_height()
         for text in ax.texts:
-            box = text.get_window_extent()
-            assert box.x0 >= 0
-            assert box.y0 >= 0
-            assert box.x1 <= width
-            assert box.y1 <= height
+            (left, lower), (right, upper) = np.asarray(text.get_window_extent())
+            assert 0 <= left <= right <= width
+            assert 0 <= lower <= upper <= height
 
 
 def test_show_writes_each_figure_at_twice_the_dots_and_closes_it(
@@ -211,10 +237,3 @@ def test_very_many_spans_are_drawn_as_few_and_palest_where_least_busy() -> None:
     (one,) = plot.timeline(Timeline(spans)).collections
     assert len(one.get_paths()) < 50
     assert np.asarray(one.get_facecolor())[0][3] == pytest.approx(0.5, abs=0.01)
-
-
-def test_a_lane_may_be_called_like_half_a_formula(tmp_path: Path) -> None:
-    ax = plot.timeline(Timeline((Span("k", "$x^$", 0, 1),)))
-    plot.save(ax, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert not plt.get_fignums()

@@ -20,41 +20,25 @@ _FORBIDDEN = re.compile(
 
 
 def unit_of(seconds: float) -> tuple[str, float]:
-    """The unit that `format_seconds` writes a time in, and its length in seconds.
-
-    >>> unit_of(0.131)
-    ('ms', 0.001)
-    """
+    """The unit that `format_seconds` writes a time in, and its length in seconds."""
     unit = format_seconds(seconds).split()[1]
     return unit, _SCALES[unit]
 
 
 def like(seconds: float, model_s: float) -> str:
-    """Seconds in the unit of `model_s`, to the tenth, or with two figures where that is less.
-
-    >>> like(0.0123, 0.131), like(0.000021, 0.131)
-    ('12.3 ms', '0.021 ms')
-    """
+    """Seconds in the unit of `model_s`, to the tenth, or with two figures where that is less."""
     unit, scale_s = unit_of(model_s)
     value = seconds / scale_s
     return f"{value:.1f} {unit}" if abs(value) >= 1 else f"{figures(value, 2)} {unit}"
 
 
 def percent(part: float, whole: float = 1.0) -> str:
-    """A share as text; of nothing there is none.
-
-    >>> percent(0.982), percent(1, 4), percent(0, 0)
-    ('98.2 %', '25.0 %', '0.0 %')
-    """
+    """A share as text; of nothing there is none."""
     return f"{100 * (part / whole) if whole else 0.0:.1f} %"
 
 
 def shortened(name: str, most: int = 70) -> str:
-    """A name of at most `most` characters, for a table: names of kernels run to thousands.
-
-    >>> shortened("gemm", 4), shortened("gemms", 4)
-    ('gemm', 'gem…')
-    """
+    """A name of at most `most` characters, for a table: names of kernels run to thousands."""
     return name if len(name) <= most else name[: most - 1] + "\u2026"
 
 
@@ -80,10 +64,6 @@ def short_origins(origins: Sequence[str]) -> list[str]:
 
 
 def badge(origin: str) -> str:
-    """An origin as HTML that a style sheet can mark as recorded or live.
-
-    >>> badge("recorded on 2 x NVIDIA H200")
-    '<span class="autopar-recorded">recorded on 2 x NVIDIA H200</span>'
-    """
+    """An origin as HTML that a style sheet can mark as recorded or live."""
     kind = "recorded" if origin.startswith("recorded") else "live"
     return f'<span class="autopar-{kind}">{html.escape(origin)}</span>'

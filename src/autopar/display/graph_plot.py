@@ -1,51 +1,50 @@
-"""Graph plot: a graph's plan on matplotlib axes, as boxes in layers with arrows between them.
+"""Graph plot: a plan on matplotlib axes, as boxes in layers with arrows between them.
 
-Like `plot`, it imports what it draws with when it is called.
+    layers by the longest way from a start  ->  order by the neighbours' mean  ->  places near it
+
+An arrow that passes layers by has narrow places in them, so that it runs beside boxes, not behind
+them. Arrows from one task share these. This is the method of Sugiyama, Tagawa and Toda (1981).
+Matplotlib, networkx and numpy are imported when they are needed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from itertools import groupby, pairwise
+from bisect import bisect_right, insort
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from statistics import fmean
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from autopar.display.graph_layout import Arrow, laid_out
-from autopar.display.shapes import COLOURS
+from autopar.display.rows import COLOURS
+from autopar.timeline.groups import grouped
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
+    import networkx
     from matplotlib.axes import Axes
-    from matplotlib.patches import Rectangle
-    from matplotlib.text import Text
 
-# Lanes of a plan, and letters on them. Neighbours differ in lightness too, and for readers who
-# confuse red and green or blue and yellow; beyond these the outline and the letter tell them apart.
-_LANE_COLOURS = {
-    "compute": {
-        COLOURS["compute"]: "white",
-        "#f0dc6a": "black",
-        "#36a077": "black",
-        "#8c2f6b": "white",
-        "#9bd0ee": "black",
-    },
-    "copy": {COLOURS["copy"]: "black", "#f6c795": "black", "#8a4b12": "white"},
-}
+# Colours of lanes that compute and of those that copy, and of letters on them. Neighbours differ in
+# lightness too, for readers who confuse red and green; beyond these outline and letter tell.
+COMPUTE = {COLOURS["compute"]: "w", "#f0dc6a": "k", "#36a077": "k", "#8c2f6b": "w", "#9bd0ee": "k"}
+COPY = {COLOURS["copy"]: "k", "#f6c795": "k", "#8a4b12": "w"}
 _ARROW = COLOURS["host"]  # stands out on white and on black
 _ARROW_WIDTHS = {True: 1.5, False: 0.6}  # of waits for another lane, and of what needs none
-_POINTS = 72  # to an inch; lengths in the drawing of a plan are in points
-_WIDTH, _MOST_HEIGHT = 7.0 * _POINTS, 13.0 * _POINTS  # of a column of text; beyond, boxes are lower
-_BOX = (100.0, 18.0)  # what a task's box takes where there is room, across and down
-_COPY_SHARE = (0.86, 0.92)  # how much of that a copy's box takes
-_NARROW, _HIGH = 50.0, 27.0  # a box that is narrower is as high as this, if it can, for its name
+_WIDTH, _MOST_HEIGHT = 504.0, 936.0  # points: of a column of text; beyond, boxes are lower
+_BOX = (100.0, 18.0)  # points: a task's box where there is room, across and down
+_NARROW, _HIGH = 50.0, 27.0  # a box that is narrower has its letter on top, and is as high as this
 _READABLE = 70.0  # across: if boxes were narrower, layers are drawn downwards if that helps
-_GAP, _DROP = 0.45, 25.0  # between layers for arrows' curves: across in boxes, down in points
-_ROWS = (27.0, 11.0)  # from box to box in a column: for up to 20, and at least
-_SMALL, _LINE = 7, 7.9  # points: text as small as in other figures, and what a line of it takes
-_EDGE = 2.5  # beside boxes, and beside words in them
-_FEWEST_LETTERS = 3  # of a name that is shortened
+_SMALL, _LINE, _LETTER = 7, 7.9, 4.3  # points: the font, its lines, and how wide most letters are
+_FEWEST_LETTERS = 4  # of a name that is shortened
+_EDGE = 4.0  # points for the outlines of boxes at the edges
+_PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a box
+_MOST_TASKS = 200  # arrows among more can't be followed anyway: they pass behind boxes
+_SWEEPS = 24  # after fewer the order hardly changes any more
+_CHAIN = 50.0  # how much more a chain's arrows pull than others, so that they run straight
 
+Arrow = tuple[int, int]  # from which task to which
+Point = int | tuple[int, int]  # a task's number, or whose arrow passes which layer
 _Spot = tuple[float, float]
 
 
@@ -57,117 +56,160 @@ class Planned(Protocol):
         """Jobs in the order in which they are issued, each on its lane, with its waits."""
 
 
+class _Look(NamedTuple):
+    letter: str
+    ink: str
+    box: dict[str, Any]  # arguments of its patch
+
+
+class _Grid(NamedTuple):
+    flow: int  # layers follow each other across (0) or down (1)
+    start: float  # the middle of the first layer, in cells
+    cell: _Spot  # points, across and down: what a layer and a place take
+    box: _Spot
+    size: _Spot
+
+
 def draw_plan(
     plan: Planned, ax: Axes | None, *, title: str, axes_of: Callable[[float], Axes]
 ) -> Axes:
-    """Draw a plan, as `plot.graph` says.
-
-    Args:
-        plan: A graph's plan.
-        ax: Where to draw, if there is such a place.
-        title: What is drawn.
-        axes_of: Makes axes of a height in inches, on a figure as wide as a column of text.
-
-    Raises:
-        ValueError: The plan has no tasks.
-    """
-    from matplotlib.patches import Rectangle
-
+    """Draw a plan, as `plot.graph` says; `axes_of` makes axes of a height in inches."""
     schedule, arrows = plan.schedule, arrows_of(plan)
     if not schedule.entries:
         msg = "plan has no tasks; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
     looks = _looks({entry.lane for entry in schedule.entries})
-    rows, places, breadth, ways = laid_out(len(schedule.entries), arrows)
+    rows, places, ways = _laid_out(len(schedule.entries), arrows)
+    shape = len(rows), max(places.values()) + 0.5
     if ax is None:
-        height = min(_Frame(len(rows), breadth, _WIDTH).sides[1], _MOST_HEIGHT)
-        ax = axes_of(height / _POINTS + 0.4 + 0.05 * len(looks) + 0.3 * bool(title))
+        height = _grid(*shape, _WIDTH - _EDGE, _MOST_HEIGHT).size[1] + _EDGE
+        ax = axes_of(height / 72 + 0.4 + 0.05 * len(looks) + 0.3 * bool(title))
     ax.set_axis_off()
     ax.set_title(title)
-    width, height, beneath = _room(ax, looks, set(arrows.values()))
-    ax.set_xlim(0, width)
-    ax.set_ylim(height + beneath, 0)
-    frame = _Frame(len(rows), breadth, width, height)
-    spots = {p: frame.spot(layer, places[p]) for layer, row in enumerate(rows) for p in row}
-    sizes = dict.fromkeys(spots, frame.box)
+    width, height = _room(ax, looks, set(arrows.values()))
+    grid = _grid(*shape, width - _EDGE, height - _EDGE)
+    left, top = (width - grid.size[0]) / 2, (height - grid.size[1]) / 2
+    spots = {}
+    for layer, point in ((layer, point) for layer, row in enumerate(rows) for point in row):
+        x, y = (layer + grid.start, places[point])[:: -1 if grid.flow else 1]
+        spots[point] = left + x * grid.cell[0], top + y * grid.cell[1]
     for number, entry in enumerate(schedule.entries):
-        job, look = schedule.jobs[entry.job], looks[entry.lane]
-        (x, y), (wide, high) = spots[number], frame.box
-        if _is_copy(job.resource):
-            sizes[number] = wide, high = wide * _COPY_SHARE[0], high * _COPY_SHARE[1]
-        style = {**look.style, "linewidth": min(look.style["linewidth"], high / 8)}
-        box = Rectangle((x - wide / 2, y - high / 2), wide, high, zorder=3, **style)
-        ax.add_patch(box)
-        if high >= 0.8 * _LINE:  # it is for letters that reach below the others
-            _write(ax, box, " ".join(job.name.split()), look)
+        name = " ".join(schedule.jobs[entry.job].name.split())
+        _draw_box(ax, spots[number], grid.box, name, looks[entry.lane])
     # Side by side in the order in which they come, so that they don't cross at the end.
-    came = sorted(arrows, key=lambda arrow: (arrow[1], spots[ways[arrow][-2]][1 - frame.flow]))
-    for then, group in groupby(came, key=lambda arrow: arrow[1]):
-        into = list(group)
+    came = sorted(arrows, key=lambda arrow: spots[ways[arrow][-2]][1 - grid.flow])
+    for into in grouped(came, lambda arrow: arrow[1]).values():
         for i, arrow in enumerate(into):
-            port = 0.7 * ((i + 0.5) / len(into) - 0.5) * sizes[then][1 - frame.flow]
-            stops = [(spots[point], sizes[point][frame.flow] / 2) for point in ways[arrow]]
-            _draw_arrow(ax, stops, frame.flow, port, wait=arrows[arrow])
+            port = 0.7 * ((i + 0.5) / len(into) - 0.5) * grid.box[1 - grid.flow]
+            _draw_arrow(ax, [spots[point] for point in ways[arrow]], grid, port, arrows[arrow])
     return ax
 
 
 def arrows_of(plan: Planned) -> dict[Arrow, bool]:
-    """What comes after what, as (before, after) -> whether it is a wait for another lane.
+    """What comes after what, by place in the order of issue -> whether it waits for another lane.
 
-    What is no wait is implied by waits and by the order on the lanes. Numbers are places in the
-    order of issue.
+    What is no wait is implied by waits and by the order on the lanes.
     """
     schedule = plan.schedule
     place_of = {entry.job: place for place, entry in enumerate(schedule.entries)}
-    arrows = {}
-    for place, entry in enumerate(schedule.entries):
-        for job in {*schedule.jobs[entry.job].after, *entry.waits} & place_of.keys():
-            arrows[place_of[job], place] = job in entry.waits
-    return dict(sorted(arrows.items()))
+    return {
+        (place_of[job], place): job in entry.waits
+        for place, entry in enumerate(schedule.entries)
+        for job in sorted({*schedule.jobs[entry.job].after, *entry.waits} & place_of.keys())
+    }
 
 
-class _Frame:
-    """Where boxes are, in points from the upper left corner of the axes, and how large.
+def _laid_out(
+    count: int, arrows: Collection[Arrow]
+) -> tuple[list[list[Point]], dict[Point, float], dict[Arrow, list[Point]]]:
+    """Points by layer, their places across it in widths of a box, and the points on each arrow."""
+    import networkx
 
-    Layers are `depth` many and up to `breadth` boxes broad. Without a height it takes a good one.
-    """
-
-    def __init__(
-        self, depth: int, breadth: float, width: float, height: float | None = None
-    ) -> None:
-        beside = min(_BOX[0], (width - 2 * _EDGE) / (depth + _GAP * (depth - 1)))
-        below = min(_BOX[0], 0.88 * (width - 2 * _EDGE) / breadth)
-        self.flow = int(beside < min(_READABLE, below))  # the axis from layer to layer
-        high = _HIGH if self.flow and below < _NARROW else _BOX[1]
-        few, least = _ROWS
-        row = min(few, max(least, 20 * few / breadth))
-        drawn = high + (depth - 1) * (high + _DROP) if self.flow else row * max(2.0, breadth)
-        self.sides = width, drawn if height is None else height
-        rows = 1.6 * depth if self.flow else breadth / 0.78  # that fit below each other
-        self.box = below if self.flow else beside, min(high, self.sides[1] / rows)
-        along, aside = self.sides[:: -1 if self.flow else 1]
-        step, pitch = (3 * high, 1.4 * _BOX[0]) if self.flow else (1.8 * _BOX[0], 2.2 * high)
-        self.step = min(step, (along - 2 * _EDGE - self.box[self.flow]) / max(1, depth - 1))
-        self.pitch = min(pitch, aside / breadth)
-        self.start = (along - self.step * (depth - 1)) / 2, (aside - self.pitch * breadth) / 2
-
-    def spot(self, layer: int, place: float) -> _Spot:
-        """The middle of a box, or of where an arrow passes."""
-        along, aside = self.start[0] + layer * self.step, self.start[1] + place * self.pitch
-        return (aside, along) if self.flow else (along, aside)
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(range(count))
+    graph.add_edges_from(arrows)
+    rows = list(networkx.topological_generations(graph))
+    layer_of = {task: layer for layer, row in enumerate(rows) for task in row}
+    graph.clear_edges()
+    ways: dict[Arrow, list[Point]] = {}
+    for a, b in arrows:
+        passed = range(layer_of[a] + 1, layer_of[b]) if count <= _MOST_TASKS else ()
+        for layer in passed:
+            if (a, layer) not in graph:
+                rows[layer].append((a, layer))
+        ways[a, b] = [a, *((a, layer) for layer in passed), b]
+        networkx.add_path(graph, ways[a, b])
+    rows = min(_orders(graph, rows), key=partial(_crossings, graph))
+    return rows, _placed(graph, rows), ways
 
 
-class _Look(NamedTuple):
-    """What the boxes of a lane have in common: its letter, the colour of letters, and the box."""
+def _orders(graph: networkx.DiGraph, rows: list[list[Point]]) -> Iterator[list[list[Point]]]:
+    """Sort rows by means of neighbours' places, above and below by turns."""
+    places = {point: (i + 0.5) / len(row) for row in rows for i, point in enumerate(row)}
+    for sweep in range(_SWEEPS):
+        yield [*map(list, rows)]
+        near = graph.succ if sweep % 2 else graph.pred
+        for row in rows[:: -1 if sweep % 2 else 1]:
+            means = {p: fmean(places[other] for other in near[p] or [p]) for p in row}
+            row.sort(key=means.__getitem__)
+            places.update((point, (i + 0.5) / len(row)) for i, point in enumerate(row))
 
-    letter: str
-    ink: str
-    style: dict[str, Any]
+
+def _crossings(graph: networkx.DiGraph, rows: list[list[Point]]) -> int:
+    places = {point: i for row in rows for i, point in enumerate(row)}
+    count = 0
+    for row in rows:
+        seen: list[int] = []
+        for _, end in sorted((places[a], places[b]) for a in row for b in graph[a]):
+            count += len(seen) - bisect_right(seen, end)
+            insort(seen, end)
+    return count
 
 
-def _is_copy(resource: str) -> bool:
-    # Devices have no blanks in their names; what copies between them is named by both.
-    return " to " in resource or " from " in resource
+def _placed(graph: networkx.DiGraph, rows: list[list[Point]]) -> dict[Point, float]:
+    """Points' places, as near to the mean of their neighbours as order and widths allow."""
+    import numpy as np
+
+    widths = {point: 1.0 if isinstance(point, int) else _PASSAGE for point in graph}
+    breadth = max(sum(widths[point] for point in row) for row in rows)
+    pulls: dict[Point, dict[Point, float]] = {point: {} for point in graph}
+    for a, b in graph.edges:
+        chain = len(graph.succ[a]) == len(graph.pred[b]) == 1
+        pulls[a][b] = pulls[b][a] = _CHAIN if chain else 1.0
+    places = dict.fromkeys(graph, breadth / 2)
+    for sweep in range(_SWEEPS):
+        for row in rows[:: -1 if sweep % 2 else 1]:
+            around = [pulls[point] or {point: 1.0} for point in row]
+            wanted = [fmean(map(places.__getitem__, near), near.values()) for near in around]
+            taken = np.array([widths[point] for point in row])
+            packed = taken.cumsum() - taken / 2  # where they are if all stand at one end
+            shift = np.array(wanted) - packed
+            up, down = np.maximum.accumulate(shift), np.minimum.accumulate(shift[::-1])[::-1]
+            packed += np.clip((up + down) / 2, 0, breadth - taken.sum())
+            places.update(zip(row, packed.tolist(), strict=True))
+    return places
+
+
+def _grid(depth: int, breadth: float, width: float, height: float) -> _Grid:
+    """Layers from left to right where their boxes are wide enough to read, else downwards."""
+    below = 0.88 * width / breadth
+    if 0.72 * width / (depth - 0.28) >= min(_READABLE, below):
+        flow, shares, high = 0, (0.72, 0.78), _BOX[1]
+        most = 1.8 * _BOX[0], max(11.0, min(27.0, 540 / breadth))  # lower ones where they are many
+        cells = depth - 1 + shares[0], max(2.0, breadth)
+    else:
+        flow, shares, high = 1, (0.88, 0.52), _HIGH if below < _NARROW else _BOX[1]
+        most = 1.4 * _BOX[0], high + 25  # room for arrows' curves
+        cells = breadth, depth - 1 + shares[1]
+    cell = min(most[0], width / cells[0]), min(most[1], height / cells[1])
+    box = min(_BOX[0], shares[0] * cell[0]), min(high, shares[1] * cell[1])
+    size = cell[0] * cells[0], cell[1] * cells[1]
+    return _Grid(flow, shares[flow] / 2, cell, box, size)
+
+
+def is_copy(lane: str) -> bool:
+    """Whether a lane copies: devices have no blanks in their names, what is between them has."""
+    return " to " in lane or " from " in lane
 
 
 def _looks(lanes: Collection[str]) -> dict[str, _Look]:
@@ -177,62 +219,93 @@ def _looks(lanes: Collection[str]) -> dict[str, _Look]:
         return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", lane)]
 
     looks: dict[str, _Look] = {}
-    for kind, colours in _LANE_COLOURS.items():
-        alike = [lane for lane in sorted(lanes, key=rank) if _is_copy(lane) == (kind == "copy")]
+    for copies, colours, line in ((False, COMPUTE, "-"), (True, COPY, (0, (3, 2)))):
+        alike = [lane for lane in sorted(lanes, key=rank) if is_copy(lane) == copies]
         for number, lane in enumerate(alike):
             turn, place = divmod(number, len(colours))
             letter = ascii_uppercase[len(looks) % 26] * (len(looks) // 26 + 1)  # after Z: AA, BB
             colour, ink = list(colours.items())[place]
-            dashes = (0, (3, 2)) if kind == "copy" else "-"
-            style = {"facecolor": colour, "edgecolor": "#2b3038", "linestyle": dashes}
+            style = {"facecolor": colour, "edgecolor": "#2b3038", "linestyle": line}
             looks[lane] = _Look(letter, ink, {**style, "linewidth": 0.8 + 0.7 * turn})
     return looks
 
 
-def _room(
-    ax: Axes, looks: Mapping[str, _Look], waits: Collection[bool]
-) -> tuple[float, float, float]:
-    """Add a legend at the bottom of the axes; what it leaves across and down, and what it takes."""
+def _room(ax: Axes, looks: dict[str, _Look], waits: Collection[bool]) -> _Spot:
+    """Measure axes in points, with a legend at their bottom; the room above it."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Artist] = [
-        Patch(label=f"{look.letter}: {lane}", **look.style) for lane, look in looks.items()
+    handles: list[Any] = [
+        Patch(label=f"{look.letter}: {lane}".replace("$", r"\$"), **look.box)
+        for lane, look in looks.items()
     ]
     for wait, name in ((True, "waits for another lane"), (False, "needs no wait")):
         if wait in waits:
             handles.append(Line2D([], [], color=_ARROW, lw=_ARROW_WIDTHS[wait], label=name))
     figure = ax.figure.canvas.figure
     figure.draw_without_rendering()  # so that the axes have their size
-    whole, points = ax.get_window_extent(), _POINTS / figure.dpi
+    points = 72 / figure.dpi
+    width, height = ax.get_window_extent().width * points, ax.get_window_extent().height * points
     how: dict[str, Any] = {"loc": "lower center", "fontsize": _SMALL, "frameon": False}
     for columns in range(min(6, len(handles)), 0, -1):
         legend = ax.legend(handles=handles, ncols=columns, borderaxespad=0, **how)
-        for text in legend.get_texts():
-            text.set_parse_math(False)
         size = legend.get_window_extent()
-        if size.width <= whole.width:
+        if size.width * points <= width:
             break
-    beneath = min(size.height + 6 / points, 0.75 * whole.height)
-    return whole.width * points, (whole.height - beneath) * points, beneath * points
+    ax.set_xlim(0, width)
+    ax.set_ylim(height, 0)
+    return width, height - min(size.height * points + 6, 0.75 * height)
 
 
-def _draw_arrow(
-    ax: Axes, stops: Sequence[tuple[_Spot, float]], flow: int, port: float, *, wait: bool
-) -> None:
-    """Draw an arrow past the middles of boxes and passages, each half as long as is told.
+def _draw_box(ax: Axes, middle: _Spot, size: _Spot, name: str, look: _Look) -> None:
+    """Draw a box with its lane's letter, and the name beside it, or below it in a narrow box."""
+    from matplotlib.patches import Rectangle
 
-    It bends between layers, runs straight past one, and ends `port` beside the last one's middle.
-    """
+    (x, y), (width, height) = middle, size
+    style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
+    box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **style))
+    lines = int(height / _LINE + 0.2)  # most names have no letters that reach below the others
+    used = _LETTER * (1.5 + len(look.letter))
+    if lines > 2 and width < _NARROW:
+        words = [(x, y - height / 3, look.letter, "bold")]
+        words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
+    else:
+        words = [(x - (width - used) / 2, y, look.letter, "bold")]
+        words += [(x + used / 2 - 1, y, _label(name, width - used, lines), "normal")]
+    for left, at, text, weight in words:
+        if lines and text and used <= width:
+            shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
+            shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
+            shown.set(parse_math=False, linespacing=1.0, clip_path=box)
+
+
+def _label(name: str, width: float, lines: int) -> str:
+    """A name in one or two lines, without letters from their middle: names differ at their ends."""
+    most, parts = int(width / _LETTER), [name]
+    breaks = [match.end() for match in re.finditer(r"[^\w]+|_", name) if match.end() < len(name)]
+    if len(name) > most and lines > 1 and breaks:
+        middle = min(breaks, key=lambda place: abs(2 * place - len(name)))
+        parts = [name[:middle].rstrip(), name[middle:]]
+    if most <= _FEWEST_LETTERS < max(map(len, parts)):
+        return ""
+    return "\n".join(
+        part if len(part) <= most else f"{part[: most // 2]}\u2026{part[-((most - 1) // 2) :]}"
+        for part in parts
+    )
+
+
+def _draw_arrow(ax: Axes, stops: Sequence[_Spot], grid: _Grid, port: float, wait: bool) -> None:
+    """Draw an arrow that bends between layers, past places, and ends `port` beside a middle."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
+    flow, half = grid.flow, grid.box[grid.flow] / 2
     points, codes = [], []
-    for i, ((start, half), (end, end_half)) in enumerate(pairwise(stops)):
-        leaves, enters = start[flow] + half, end[flow] - end_half
+    for i, (start, end) in enumerate(pairwise(stops)):
+        leaves, enters = start[flow] + half, end[flow] - half
         aside, to = start[1 - flow], end[1 - flow] + port * (i == len(stops) - 2)
-        middle = (leaves + enters) / 2
-        points += [(leaves, aside), (middle, aside), (middle, to), (enters, to)]
+        bend = (leaves + enters) / 2
+        points += [(leaves, aside), (bend, aside), (bend, to), (enters, to)]
         codes += [Curve.LINETO if i else Curve.MOVETO, *[Curve.CURVE4] * 3]
     arrow = FancyArrowPatch(
         path=Curve([point[:: -1 if flow else 1] for point in points], codes),
@@ -244,59 +317,3 @@ def _draw_arrow(
         zorder=2 if wait else 1,
     )
     ax.add_patch(arrow)
-
-
-def _write(ax: Axes, box: Rectangle, name: str, look: _Look) -> None:
-    """Write a lane's letter and a task's name into a box: side by side, else one on the other."""
-    left, top = box.get_x() + _EDGE, box.get_y()
-    width, height = box.get_width() - 2 * _EDGE, box.get_height()
-    lines = int(height / _LINE)
-    how: dict[str, Any] = {"color": look.ink, "fontsize": _SMALL, "zorder": 4, "linespacing": 1.0}
-    how |= {"parse_math": False, "clip_on": True, "va": "center_baseline"}
-    letter = ax.text(left, top + height / 2, look.letter, weight="bold", **how)
-    text = ax.text(0, 0, name, ha="center", **how)
-    used = _wide(letter) + _EDGE
-    if _wide(text) > width - used and lines > 2:
-        letter.set_y(top + height / 6)
-        used, top, height, lines = 0.0, top + height / 3, height * 2 / 3, lines - 1
-    text.set_position((left + (used + width) / 2, top + height / 2))
-    fits = _fit(text, width - used, lines)
-    for words, keep in ((letter, _wide(letter) <= width), (text, fits)):
-        words.set_clip_path(box)  # should the figure get smaller later
-        if not keep:
-            words.remove()
-
-
-def _fit(text: Text, width: float, lines: int) -> bool:
-    """Break a text and shorten its parts until they fit; whether they do."""
-    name = text.get_text()
-    parts = [name]
-    breaks = [match.end() for match in re.finditer(r"[^\w]+|_", name) if match.end() < len(name)]
-    if _wide(text) > width and lines > 1 and breaks:
-        middle = min(breaks, key=lambda place: abs(2 * place - len(name)))
-        parts = [name[:middle].rstrip(), name[middle:]]
-        text.set_verticalalignment("center")
-    short = []
-    for part in parts:
-        for form in _forms(part, int(width)):  # no letter is narrower than a point
-            text.set_text(form)
-            if _wide(text) <= width:
-                short.append(form)
-                break
-    text.set_text("\n".join(short))
-    return len(short) == len(parts)
-
-
-def _forms(name: str, most: int) -> Iterator[str]:
-    """A name, then with ever more letters out of its middle, since names differ at their ends."""
-    yield name
-    for kept in range(min(len(name) - 1, most), _FEWEST_LETTERS - 1, -1):
-        start = kept // 2
-        yield name[:start].rstrip() + "\u2026" + name[len(name) - kept + start :].lstrip()
-
-
-def _wide(text: Text) -> float:
-    """How wide a text is, in points."""
-    figure = text.get_figure()
-    assert figure is not None
-    return text.get_window_extent().width * _POINTS / figure.dpi

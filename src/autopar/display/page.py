@@ -37,12 +37,7 @@ tbody th { font-weight: normal; }
 
 
 def page(title: str, body: str) -> str:
-    """A whole document round HTML, as tables and drawings give it.
-
-    Args:
-        title: Its name, in words.
-        body: What stands on it, as HTML.
-    """
+    """A whole document round HTML, as tables and drawings give it."""
     return printable(
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'

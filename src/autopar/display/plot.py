@@ -8,12 +8,12 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
-from autopar.display.shapes import COLOURS, PALEST, lanes_of
+from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes_of
 from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     from autopar.display.graph_plot import Planned
 
-# Kinds differ in more than their colour.
-_HEIGHTS = {"compute": 0.8, "copy": 0.55, "communication": 0.68, "host": 0.3}
 _HATCHES = {"copy": "////", "communication": "xxxx"}
+_GAP = 7  # between lanes, which are measured in points
 _FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
 _SMALL = 7  # points, for what must be on the figure but is not what it shows
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
@@ -52,13 +51,19 @@ def timeline(
         The axes; `ax.figure.savefig` writes them to a file.
 
     Raises:
+        TypeError: It is no Timeline.
         ValueError: The timeline has no spans, or the limit is not a time.
     """
-    whole_s = max(
-        timeline.makespan_s, check_positive("limit_s", limit_s) if limit_s is not None else 0.0
-    )
-    ax = _axes(0.9 + 0.4 * len(timeline.lanes)) if ax is None else ax
-    _draw_lanes(timeline, ax, limit_s, whole_s)
+    if not isinstance(timeline, Timeline):
+        msg = (
+            f"timeline is of type {type(timeline).__name__}; expected a Timeline. Several are "
+            f"drawn by plot.timelines({{'serial': one, 'overlapped': other}})."
+        )
+        raise TypeError(msg)
+    whole_s = _whole_s([timeline], limit_s)
+    lanes = _lanes(timeline, whole_s)
+    ax = _axes(0.9 + _height(lanes)) if ax is None else ax
+    _draw_lanes(lanes, ax, limit_s, whole_s)
     ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
     _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
     return ax
@@ -87,26 +92,26 @@ def timelines(
     if not named:
         msg = "named is empty; expected name -> timeline for each panel. Record some work first."
         raise ValueError(msg)
-    least_s = 0.0 if limit_s is None else check_positive("limit_s", limit_s)
-    whole_s = max(least_s, *(one.makespan_s for one in named.values()))
-    rows = [1 + len(one.lanes) for one in named.values()]
+    whole_s = _whole_s(named.values(), limit_s)
+    panels = {name: _lanes(one, whole_s) for name, one in named.items()}
+    heights = [0.4 + _height(lanes) for lanes in panels.values()]
     figure, grid = plt.subplots(
         len(named),
         sharex=True,
         squeeze=False,
         layout="constrained",
-        figsize=(_FIGURE_INCHES, 0.9 + 0.4 * sum(rows)),
-        height_ratios=rows,
+        figsize=(_FIGURE_INCHES, 0.9 + sum(heights)),
+        height_ratios=heights,
     )
-    panels: list[Axes] = list(grid[:, 0])
-    for ax, (name, one) in zip(panels, named.items(), strict=True):
-        _draw_lanes(one, ax, limit_s, whole_s)
-        heading = f"{printable(name)}: {format_seconds(one.makespan_s)}"
+    axes: list[Axes] = list(grid[:, 0])
+    for ax, (name, lanes) in zip(axes, panels.items(), strict=True):
+        _draw_lanes(lanes, ax, limit_s, whole_s)
+        heading = f"{printable(name)}: {format_seconds(named[name].makespan_s)}"
         ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
         figure.suptitle(printable(title), parse_math=False)
-    _finish(panels[-1], unit_of(whole_s)[0], origins_of(named.values()))
-    return panels
+    _finish(axes[-1], unit_of(whole_s)[0], origins_of(named.values()))
+    return axes
 
 
 def bars(
@@ -137,16 +142,9 @@ def bars(
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
             label = "limit" if limits.index(limit) == y else "_limit"
             ax.vlines(limit / scale_s, y - 0.42, y + 0.42, color="black", lw=2, label=label)
-        right = max(one.max_s, limit or 0.0) / scale_s
-        star = "*" if one.warning else ""
-        ax.annotate(
-            f"{format_seconds(one.median_s)}{star}",
-            (right, y),
-            (5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="small",
-        )
+        words, right = format_seconds(one.median_s) + "*" * bool(one.warning), max(times)
+        at = (max(right, limit / scale_s if limit else 0.0), y)
+        ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
     names = [one.label for one in chosen]
     if len({one.origin for one in chosen}) > 1:
         names = list(map("{}\n{}".format, names, short_origins([one.origin for one in chosen])))
@@ -165,10 +163,10 @@ def bars(
 def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
     """Draw the tasks of a plan as boxes in the colours of their lanes, and what they wait for.
 
-    A box has the letter of its lane and the task's name; copies have smaller ones with dashed
-    outlines. A thick arrow is a wait for another lane, a thin one needs none: the order on the
-    lanes implies it. Tasks are in layers by the longest way from a start, from left to right where
-    there are few, else downwards. Long names are shortened, and left out where boxes are too small.
+    A box has the letter of its lane and the task's name; those of copies have dashed outlines. A
+    thick arrow is a wait for another lane, a thin one needs none: the order on the lanes implies
+    it. Tasks are in layers by the longest way from a start, from left to right where there are
+    few, else downwards. Long names are shortened, and left out where boxes are too small.
 
     Args:
         plan: A graph's plan, as in `graph.plan()` or `run.plan`.
@@ -248,27 +246,51 @@ def _write(figure: Figure, path: Path) -> None:
         plt.close(figure)
 
 
-def _draw_lanes(timeline: Timeline, ax: Axes, limit_s: float | None, whole_s: float) -> None:
+def _whole_s(timelines: Collection[Timeline], limit_s: float | None) -> float:
+    least_s = 0.0 if limit_s is None else check_positive("limit_s", limit_s)
+    return max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any will do
+
+
+def _lanes(timeline: Timeline, whole_s: float) -> list[tuple[str, list[Row]]]:
+    return list(lanes_of(timeline.rebased(), whole_s))
+
+
+def _height(lanes: Sequence[tuple[str, list[Row]]]) -> float:
+    """In inches."""
+    return sum(lane_height(rows) + _GAP for _, rows in lanes) / 72
+
+
+def _draw_lanes(
+    lanes: Sequence[tuple[str, list[Row]]], ax: Axes, limit_s: float | None, whole_s: float
+) -> None:
+    from matplotlib.patches import Rectangle
+
     scale_s = unit_of(whole_s)[1]
-    lanes = []
-    for row, (lane, many, kinds) in enumerate(lanes_of(timeline, whole_s or 1.0)):
-        lanes.append(printable(lane))
-        for kind, drawn in kinds.items():
+    middles, top = [], _GAP / 2
+    for _, rows in lanes:
+        for row in rows:
+            height, named = HEIGHTS[row.kind], [bar.span for bar in row.bars if bar.named]
+            y = top + row.top + (0 if named or row.top else (LANE - height) / 2)
             ax.broken_barh(
-                [
-                    ((span.start_s - timeline.start_s) / scale_s, span.duration_s / scale_s)
-                    for span, _ in drawn
-                ],
-                (row - _HEIGHTS[kind] / 2, _HEIGHTS[kind]),
-                facecolor=[(COLOURS[kind], max(PALEST, busy)) for _, busy in drawn],
+                [(bar.span.start_s / scale_s, bar.span.duration_s / scale_s) for bar in row.bars],
+                (y, height),
+                facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
                 edgecolor="white",
-                linewidth=0.0 if many else 0.3,  # thinner than its edges, a bar would be all edge
-                hatch=_HATCHES.get(kind),
+                linewidth=0.0,
+                hatch=_HATCHES.get(row.kind),
             )
-    for tick in ax.set_yticks(range(len(lanes)), lanes):
+            for span in named:  # beneath its bar, and cut where that ends
+                x, below = span.start_s / scale_s, y + height
+                end = (span.duration_s / scale_s, LANE - height)
+                text = ax.text(x, below, printable(span.name), fontsize=_SMALL, va="top")
+                text.set(parse_math=False, in_layout=False, clip_on=True)
+                text.set_clip_path(Rectangle((x, below), *end, transform=ax.transData))
+        middles.append(top + lane_height(rows) / 2)
+        top += lane_height(rows) + _GAP
+    for tick in ax.set_yticks(middles, [printable(lane) for lane, _ in lanes]):
         tick.label1.set_parse_math(False)  # a lane may be called $0
-    ax.set_ylim(len(lanes) - 0.5, -0.5)  # the first lane on top
-    ax.set_xlim(0, 1.03 * (whole_s / scale_s or 1.0))  # of no length: any scale will do
+    ax.set_ylim(top - _GAP / 2, 0)  # the first lane on top
+    ax.set_xlim(0, 1.03 * whole_s / scale_s)
     ax.spines[["top", "right"]].set_visible(False)
     if limit_s is not None:
         ax.axvline(limit_s / scale_s, color="black", linestyle="--", linewidth=1.2)

@@ -17,8 +17,9 @@ from typing import Any
 from autopar.display import plot, shapes
 from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
+from autopar.display.rows import MANY_SPANS
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, span_table
+from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences
 from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
@@ -171,16 +172,8 @@ def show_timelines(
 ) -> Drawing:
     """Show timelines as an image, and return them as `draw` draws them, to be a cell's last value.
 
-    Args:
-        timelines: One timeline, or name -> timeline for a panel each.
-        name: What the image's file is called, where there is no window to show it in.
-        title: What is drawn, in a few words.
-        caption: How to read it.
-        limit_s: The least time possible in seconds, drawn as a dashed line.
-
-    Raises:
-        TypeError: As `draw` does.
-        ValueError: As `draw` does.
+    Arguments and errors are those of `draw`; `name` is what the image's file is called, where
+    there is no window to show it in.
     """
     drawing = draw(timelines, title=title, caption=caption, limit_s=limit_s)
     drawing._plotted()
@@ -197,9 +190,9 @@ def _words(drawing: Drawing) -> list[str]:
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
     counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]
-    if any(max(count.values()) > shapes.MANY_SPANS for count in counts):
+    if max(max(count.values()) for count in counts) > MANY_SPANS:
         said.append(
-            f"In lanes of more than {shapes.MANY_SPANS:,} spans, short ones less than half a "
+            f"In lanes of more than {MANY_SPANS:,} spans, short ones less than half a "
             f"pixel apart are drawn as one, the paler the less of it was busy; the figures are "
             f"of all spans."
         )
@@ -208,13 +201,12 @@ def _words(drawing: Drawing) -> list[str]:
 
 def as_svg(drawing: Drawing) -> str:
     """The picture alone, which can stand in a page or in a file of its own."""
-    scale_s, key = drawing.scale_s, _key(drawing)
-    top = shapes.LINE if drawing.limit_s else 0
+    scale_s, limit_s, key = drawing.scale_s, drawing.limit_s, shapes.KEY
+    top = shapes.LINE if limit_s else 0
     bars, y = [], top
     for name, timeline in drawing.panels:
-        panel, y = shapes.panel(name, timeline.rebased(), scale_s, key, y)
+        panel, y = shapes.panel(name, timeline.rebased(), scale_s, y)
         bars += panel
-    limit = [shapes.limit_line(drawing.limit_s, scale_s, y)] if drawing.limit_s else []
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" '
         f'height="{y + 2 * shapes.LINE + 8}" aria-labelledby="{key}-title {key}-desc" '
@@ -222,19 +214,21 @@ def as_svg(drawing: Drawing) -> str:
         f'<title id="{key}-title">{html.escape(drawing.title)}</title>\n'
         f'<desc id="{key}-desc">{html.escape(" ".join(_words(drawing)))}</desc>'
     )
-    below = shapes.legend(drawing.kinds, key, y + shapes.LINE + 4)
-    axis = shapes.axis(scale_s, top, y)  # first, so that the bars lie over its lines
-    return "\n".join(
-        [opening, shapes.patterns(drawing.kinds, key), *axis, *bars, *limit, *below, "</svg>"]
-    )
+    parts = [opening, shapes.patterns(drawing.kinds)]
+    parts += shapes.axis(scale_s, top, y)  # before the bars, so that they lie over its lines
+    parts += bars
+    parts += [shapes.limit_line(limit_s, scale_s, y)] if limit_s else []
+    parts += shapes.legend(drawing.kinds, y + shapes.LINE + 4)
+    svg = "\n".join([*parts, "</svg>"])
+    # Ids from the content: a page holds many drawings, and comes out the same when built again.
+    digest = hashlib.sha256(svg.encode(errors="backslashreplace")).hexdigest()
+    return svg.replace(key, f"autopar-{digest[:10]}")
 
 
 def _details(drawing: Drawing) -> str:
     parts = ["<details><summary>The figures as tables, and as trace files</summary>"]
     for name, timeline in drawing.panels:
-        called = name or drawing.title
-        parts.append(lane_table(timeline, f"{called}: lanes")._repr_html_())
-        parts.append(span_table(timeline, f"{called}: spans")._repr_html_())
+        parts.append(lane_table(timeline, f"{name or drawing.title}: lanes")._repr_html_())
         parts.append(_download(timeline, f"{drawing.title} {name}"))
     return "\n".join([*parts, "</details>"])
 
@@ -251,19 +245,3 @@ def _download(timeline: Timeline, name: str) -> str:
         f'<p><a download="{file}.json" href="data:application/json;base64,{data}">{file}.json</a>, '
         f"a trace that ui.perfetto.dev opens</p>"
     )
-
-
-def _key(drawing: Drawing) -> str:
-    # From the content, so that one page can hold many drawings and a rebuilt page is the same.
-    # Of very many spans some are enough to tell it from another.
-    panels = [
-        (
-            name,
-            one.origin,
-            one.alignment_error_s,
-            one.spans[:: 1 + len(one.spans) // _MOST_EMBEDDED],
-        )
-        for name, one in drawing.panels
-    ]
-    content = (drawing.title, drawing.caption, drawing.limit_s, panels)
-    return f"autopar-{hashlib.sha256(repr(content).encode()).hexdigest()[:10]}"

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 from autopar.display.format import (
     NOTHING,
@@ -62,12 +63,10 @@ class Table:
     def __str__(self) -> str:
         """The table as aligned text, its origins and notes beneath."""
         columns = []
-        for right, (header, *cells) in zip(
-            self._numeric, zip(self.headers, *self.rows, strict=True), strict=True
-        ):
-            width = max(map(len, [header, *cells]))
-            adjust = str.rjust if right else str.ljust
-            columns.append([adjust(cell, width) for cell in (header, "-" * width, *cells)])
+        for right, *column in zip(self._numeric, self.headers, *self.rows, strict=True):
+            width = max(map(len, column))
+            cells = (column[0], "-" * width, *column[1:])
+            columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in cells])
         lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
         return "\n".join([*[self.caption] * bool(self.caption), *lines, *self.origins, *self.notes])
 
@@ -77,10 +76,10 @@ class Table:
         name = html.escape(self.caption or f"Table of {self.headers[0]}")
         words = " ".join([html.escape(self.caption), *map(badge, self.origins)]).strip()
         caption = f'<caption><span style="{_STAYS}">{words}</span></caption>' if words else ""
-        head = "".join(map(_header, self.headers, self._numeric))
+        head = "".join(map(_cell, self.headers, self._numeric, repeat("col")))
         body = "\n".join(
-            f"<tr>{_header(first, scope='row')}{''.join(map(_cell, cells, self._numeric[1:]))}</tr>"
-            for first, *cells in self.rows
+            f"<tr>{''.join(map(_cell, row, self._numeric, ['row'] + [''] * len(row)))}</tr>"
+            for row in self.rows
         )
         notes = "".join(
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
@@ -103,20 +102,14 @@ class Table:
         return numeric
 
 
-def _header(text: str, right: bool = False, scope: str = "col") -> str:
-    return f'<th scope="{scope}"{_aligned(right)}>{html.escape(text)}</th>'
-
-
-def _cell(text: str, right: bool) -> str:
+def _cell(text: str, right: bool, scope: str = "") -> str:
+    """A cell as HTML; with a scope it is a header."""
     words = html.escape(text)
-    if right:  # a number and its unit stay on one line
+    if right and not scope:  # a number and its unit stay on one line
         words = words.replace(" ", "&nbsp;")
-    return f"<td{_aligned(right)}>{words}</td>"
-
-
-def _aligned(right: bool) -> str:
     # In place, so that a notebook, which has style rules of its own, aligns them too.
-    return ' class="num" style="text-align:right"' if right else ' style="text-align:left"'
+    style = ' class="num" style="text-align:right"' if right else ' style="text-align:left"'
+    return f'<th scope="{scope}"{style}>{words}</th>' if scope else f"<td{style}>{words}</td>"
 
 
 def tabulate(
@@ -158,7 +151,7 @@ def tabulate(
                 f"the headers {', '.join(headers)}."
             )
             raise ValueError(msg)
-    origins = [origin] * len(cells) if isinstance(origin, str) else list(origin)
+    origins = [origin] * len(cells) if isinstance(origin, str) else origin
     if len(origins) != len(cells):
         msg = f"origin has {len(origins)} origins; expected {len(cells)}, one for each row."
         raise ValueError(msg)
@@ -241,12 +234,15 @@ def compare(
     """
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
-    shares = [
-        limit / one.median_s if limit else None for limit, one in zip(limits, chosen, strict=True)
+    shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
+    # Where one has a star the others get its width in spaces, so that the digits stay aligned.
+    room = len(_STAR) if any(one.warning for one in chosen) else 0
+    medians = [
+        format_seconds(one.median_s) + (_STAR if one.warning else " " * room) for one in chosen
     ]
     columns = {
         "work": [one.label for one in chosen],
-        "median": _starred(chosen),
+        "median": medians,
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
@@ -266,12 +262,7 @@ def compare(
 
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
-    """The measurements as a tuple, refused if a reader could not tell one from another.
-
-    Raises:
-        ValueError: There are none, or two with one label and one origin.
-        TypeError: Something among them is not a Measurement, or there is one outside of a list.
-    """
+    """The measurements as a tuple, refused if a reader could not tell one from another."""
     if not isinstance(measurements, Iterable):
         msg = (
             f"measurements is {measurements!r}; expected several, or a mapping whose values they "
@@ -298,15 +289,6 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
 
 def _known(written: Callable[[float], str], values: Iterable[float | None]) -> list[str]:
     return [NOTHING if value is None else written(value) for value in values]
-
-
-def _starred(measurements: Sequence[Measurement]) -> list[str]:
-    # Where one has a star the others get its width in spaces, so that the digits stay aligned.
-    room = len(_STAR) if any(one.warning for one in measurements) else 0
-    return [
-        format_seconds(one.median_s) + (_STAR if one.warning else " " * room)
-        for one in measurements
-    ]
 
 
 def _speedups(
