@@ -115,7 +115,6 @@ def test_ranges_of_other_threads_have_lanes_of_their_own():
         (kernel("bad", 1e308, 2.0), "starts at 1e.308 us", True),
         (kernel("bad", 500.0, 1e13), r"takes 1(0){13}\.0 us", True),
         (kernel("bad", 500.0, 10**400), "takes nan us", True),
-        (kernel("bad", 500.0, [1]), "takes nan us", True),
         (kernel("bad", 500.0, True), "takes nan us", True),
         (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
         (kernel("bad", 15.0, 5.0, 1, stream=9), r"5\.000 us before its launch", False),
@@ -241,8 +240,7 @@ def test_a_trace_that_torch_writes_here_is_read(tmp_path):
     session.export_chrome_trace(str(tmp_path / "t.json.gz"))
     trace = read_evidence(tmp_path / "t.json.gz")
     assert [span.name for span in trace.ranges] == names
-    (said,) = trace.warnings
-    assert "no work of a GPU" in said
+    assert trace.warnings == ()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

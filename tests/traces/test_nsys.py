@@ -15,7 +15,7 @@ from autopar.traces.trace import TraceError
 
 _PID = 77 << 24
 _NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-_KERNELS, _COPIES = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_MEMCPY"
+_KERNELS, _CALLS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 
 @pytest.fixture
@@ -29,34 +29,30 @@ def read(tmp_path):
 
 def spans_of(trace):
     return [
-        (s.name, s.lane, s.kind, round(s.start_s * 1e9), round(s.end_s * 1e9))
-        for s in trace.timeline.spans
+        (span.name, span.lane, span.kind, round(span.start_s * 1e9), round(span.end_s * 1e9))
+        for span in trace.timeline.spans
     ]
 
 
 def test_every_table_is_read_and_joined(read):
     trace = read()
+    pageable, pinned = "Memcpy DtoH (Device -> Pageable)", "Memcpy HtoD (Pinned -> Device)"
     assert spans_of(trace) == [
         ("forward", "host", "host", 10_000, 310_000),
         ("named", "host thread 6", "host", 15_000, 16_000),
         ("Memset", "GPU 0 stream 7", "compute", 39_000, 39_900),
         ("void gemm<float>(int)", "GPU 0 stream 7", "compute", 40_000, 140_000),
         (_NCCL, "GPU 0 stream 20", "communication", 60_001, 170_500),
-        (
-            *("Memcpy DtoH (Device -> Pageable)", "GPU 0 copies to host", "copy"),
-            *(140_500, 200_500),
-        ),
-        (
-            *("Memcpy HtoD (Pinned -> Device)", "GPU 0 copies from host", "copy"),
-            *(150_500, 160_500),
-        ),
+        (pageable, "GPU 0 copies to host", "copy", 140_500, 200_500),
+        (pinned, "GPU 0 copies from host", "copy", 150_500, 160_500),
     ]
-    launches = [each.launch.name if each.launch else None for each in trace.activities]
+    launches = [work.launch and work.launch.name for work in trace.activities]
     assert launches == [None, "cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", None]
-    assert [(a.size_bytes, a.memory) for a in trace.activities if a.span.kind == "copy"] == [
+    copies = [work for work in trace.activities if work.span.kind == "copy"]
+    assert [(work.size_bytes, work.memory) for work in copies] == [
         *((4096, "pageable"), (4096, "pinned"))
     ]
-    assert [each.name for each in trace.calls] == [
+    assert [call.name for call in trace.calls] == [
         *("cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaDeviceSynchronize")
     ]
     assert trace.calls[3].end_s == pytest.approx(210e-6, abs=1e-12)
@@ -68,14 +64,14 @@ def test_every_table_is_read_and_joined(read):
     [
         ("CUPTI_ACTIVITY_KIND_MEMSET", {"Memset"}),
         ("NVTX_EVENTS", {"forward", "named"}),
-        ("CUPTI_ACTIVITY_KIND_RUNTIME", set()),
+        (_CALLS, set()),
     ],
 )
 def test_a_missing_table_is_normal(read, table, lost):
     whole, part = read(), read(leave_out={table})
     assert {s[0] for s in spans_of(whole)} - {s[0] for s in spans_of(part)} == lost
     assert part.warnings == ()
-    assert len(part.calls) == (0 if table.endswith("RUNTIME") else 4)
+    assert len(part.calls) == (0 if table == _CALLS else 4)
 
 
 def test_columns_that_a_version_lacks_are_done_without(read):
@@ -87,16 +83,17 @@ def test_columns_that_a_version_lacks_are_done_without(read):
         }
     )
     assert [s[:2] for s in spans_of(trace)] == [("step", "host"), ("short", "GPU 0 stream 7")]
+    assert trace.warnings == ("1 NVTX ranges have no end, and were left out.",)
 
 
 def test_several_processes_have_gpus_and_launches_of_their_own(read):
     more = {
         _KERNELS: [(90_000, 95_000, 0, 1, 7, 1, 78 << 24, 3, 7)],
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [(80_000, 85_000, 0, 78 << 24 | 5, 1, 1, 0)],
+        _CALLS: [(80_000, 85_000, 0, 78 << 24 | 5, 1, 1, 0)],
     }
     trace = read(more=more)
-    assert {each.gpu for each in trace.activities} == {"process 77 GPU 0", "process 78 GPU 0"}
-    (other,) = (each for each in trace.activities if each.gpu == "process 78 GPU 0")
+    assert {work.gpu for work in trace.activities} == {"process 77 GPU 0", "process 78 GPU 0"}
+    (other,) = (work for work in trace.activities if work.gpu == "process 78 GPU 0")
     assert other.launch.start_s == pytest.approx(80e-6, abs=1e-12)
     assert trace.doubts == {}
 
@@ -107,14 +104,12 @@ def test_streams_of_several_contexts_may_overlap(read):
     assert "GPU 0 stream 7 of context 2" in trace.timeline.lanes
 
 
-def test_whole_graphs_are_work_and_said_to_be_whole(read):
-    tables = {
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start, end, deviceId, graphId, contextId, streamId, "
-        "correlationId, globalPid)": [(5_000, 9_000, 0, 3, 1, 7, 4, _PID)]
-    }
-    trace = read(tables)
-    assert spans_of(trace) == [("CUDA graph 3", "GPU 0 stream 7", "compute", 5_000, 9_000)]
-    assert "--cuda-graph-trace=node" in trace.warnings[0]
+def test_whole_graphs_are_work_and_say_how_to_see_inside(read):
+    columns = "start, end, deviceId, graphId, contextId, streamId, correlationId, globalPid"
+    row = (5_000, 9_000, 0, 3, 1, 7, 4, _PID)
+    (span,) = spans_of(read({f"CUPTI_ACTIVITY_KIND_GRAPH_TRACE ({columns})": [row]}))
+    assert span[1:] == ("GPU 0 stream 7", "compute", 5_000, 9_000)
+    assert span[0].startswith("CUDA graph 3 (--cuda-graph-trace=node")
 
 
 @pytest.mark.parametrize(
@@ -131,11 +126,6 @@ def test_what_cannot_be_is_said_and_doubted(read, row, why):
     trace = read(more={_KERNELS: [row]})
     assert list(trace.doubts) == ["GPU 0"]
     assert re.search(why, trace.doubts["GPU 0"])
-
-
-def test_ranges_without_an_end_are_counted(read):
-    trace = read(more={"NVTX_EVENTS": [(400_000, None, 59, "open", None, _PID | 5)]})
-    assert trace.warnings == ("1 NVTX ranges have no end, and were left out.",)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +154,8 @@ def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
     path = tmp_path / "x.sqlite"
     write_nsys(path)
     with closing(sqlite3.connect(path)) as connection:
-        (page,) = connection.execute(
-            "SELECT rootpage FROM sqlite_master WHERE name = 'NVTX_EVENTS'"
-        ).fetchone()
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'NVTX_EVENTS'"
+        (page,) = connection.execute(query).fetchone()
     data = bytearray(path.read_bytes())
     data[(page - 1) * 512 : page * 512] = b"\xff" * 512
     path.write_bytes(data)
@@ -183,17 +172,15 @@ def test_an_export_that_the_tool_itself_made_is_read():
     count = load_record(path.with_name("x4_nsight_systems.json")).parameters["count"]
     trace = read_evidence(path)
     assert (trace.warnings, trace.doubts) == ((), {})
-    copies = [each for each in trace.activities if each.span.kind == "copy"]
-    products = [each for each in trace.activities if each.span.kind == "compute"]
+    copies = [work for work in trace.activities if work.span.kind == "copy"]
+    products = [work for work in trace.activities if work.span.kind == "compute"]
     assert len(copies) == len(products) == 3 * count  # each in three ways
-    assert all("gemm" in each.span.name for each in products)
-    assert collections.Counter(each.memory for each in copies) == {
-        "pageable": count,
-        "pinned": 2 * count,
-    }
-    assert {each.size_bytes for each in copies} == {4000 * 4000 * 4}
-    assert {each.launch and each.launch.name for each in copies} == {"cudaMemcpyAsync"}
-    assert {each.launch and each.launch.name for each in products} == {"cudaLaunchKernelExC"}
-    report = Report(trace, name=path.name)
-    dear, _ = report.findings
-    assert [each.cause for each in dear] == ["pageable", "synchronised", "one stream"]
+    assert all("gemm" in work.span.name for work in products)
+    memory = collections.Counter(work.memory for work in copies)
+    assert memory == {"pageable": count, "pinned": 2 * count}
+    assert {work.size_bytes for work in copies} == {4000 * 4000 * 4}
+    assert {work.launch and work.launch.name for work in copies} == {"cudaMemcpyAsync"}
+    assert {work.launch and work.launch.name for work in products} == {"cudaLaunchKernelExC"}
+    expensive, _ = Report(trace, name=path.name).findings
+    causes = [finding.cause for finding in expensive]
+    assert causes == ["pageable", "synchronised", "one stream"]

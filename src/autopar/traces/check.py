@@ -73,10 +73,9 @@ class _Complaints:
 
 
 def evidence_of(work: Iterable[Entry], calls: Iterable[Entry], ranges: Iterable[Entry]) -> Trace:
-    """What records say, in seconds, with what can't be right of them.
+    """What records say, in seconds, but for those without a time or place; and what is wrong.
 
-    Those without a time or place are left out. Those that start before their launch or overlap
-    another of their stream stay, since nobody can tell which of the two is wrong.
+    Of two that contradict each other both stay, since nobody can tell which of them is wrong.
     """
     complaints = _Complaints()
     work, calls, ranges = (

@@ -69,11 +69,10 @@ def read_text(text: str, damage: str = "") -> Trace:
 
 
 def _decode(text: str, take: Callable[[Any], None]) -> tuple[Event | None, str]:
-    """Hand each event of a JSON text on, up to the end or to the first damage.
+    """Hand each event of a JSON text on, and keep none: those of a large trace take gigabytes.
 
-    What is handed on is not kept: a trace of a million events would take gigabytes. Returns what
-    stands beside the list of events, or None if there is no such list; and why it was not read
-    to its end.
+    Returns what stands beside the list of events, or None if there is no such list; and what is
+    damaged, which ends the reading.
     """
 
     def finish(pairs: list[tuple[str, Any]]) -> Any:
@@ -153,16 +152,11 @@ class Events:
             trace = replace(trace, origin="a trace of torch.profiler")
         if not (trace.activities or trace.calls or trace.ranges):
             raise self._refusal(trace)
-        remarks = []
         strange = {name: count for name, count in self._others.items() if name not in _LEFT_OUT}
         if strange:
-            remarks.append(f"Events of other categories were left out: {_listed(strange)}.")
-        if not trace.activities and not self._is_own:
-            remarks.append(
-                "There is no work of a GPU in it: profile with activities=[ProfilerActivity.CPU, "
-                "ProfilerActivity.CUDA] on a machine that has one."
-            )
-        return replace(trace, warnings=(*trace.warnings, *remarks))
+            remark = f"Events of other categories were left out: {_listed(strange)}."
+            trace = replace(trace, warnings=(*trace.warnings, remark))
+        return trace
 
     def _take_name(self, event: Event) -> None:
         arguments = event.get("args")

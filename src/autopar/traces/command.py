@@ -50,17 +50,12 @@ def inspect(
     return printable(text).encode(encoding, "replace").decode(encoding)
 
 
-def _reports(files: Iterable[Path], range_name: str | None) -> tuple[list[Report], list[str]]:
+def _reports(files: Sequence[Path], range_name: str | None) -> tuple[list[Report], list[str]]:
     """Reports, and why files of a folder have none: it may hold files that are no traces."""
-    asked_for = dict.fromkeys(files)
-    inside = (
-        file
-        for folder in asked_for
-        if folder.is_dir()
-        for file in sorted(folder.iterdir())
-        if file.name.endswith(_ENDINGS)
-    )
-    paths = dict.fromkeys([*(path for path in asked_for if not path.is_dir()), *inside])
+    paths: dict[Path, None] = {}
+    for file in files:
+        inside = sorted(file.iterdir()) if file.is_dir() else [file]
+        paths |= dict.fromkeys(p for p in inside if p is file or p.name.endswith(_ENDINGS))
     names = [path.name for path in paths]
     reports, left_out = [], []
     for path in paths:
@@ -68,7 +63,7 @@ def _reports(files: Iterable[Path], range_name: str | None) -> tuple[list[Report
         try:
             reports.append(Report(read_evidence(path), name=name, range_name=range_name))
         except TraceError as error:
-            if path in asked_for:
+            if path in files:
                 raise
             left_out.append(str(error))
         except ValueError as error:
@@ -76,7 +71,7 @@ def _reports(files: Iterable[Path], range_name: str | None) -> tuple[list[Report
             raise ValueError(msg) from error
     if not reports:
         why = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
-        msg = f"there is no trace in {', '.join(map(str, asked_for))}: {why[0]}"
+        msg = f"there is no trace in {', '.join(map(str, files))}: {why[0]}"
         raise TraceError(msg)
     return reports, left_out
 
@@ -111,18 +106,14 @@ def as_text(sections: Iterable[Section]) -> str:
 
 def as_page(sections: Iterable[Section], *, title: str) -> str:
     """Sections of one or more reports as an HTML document."""
-    heading = f"<h1>{html.escape(title)}</h1>"
-    return page(title, "\n".join([heading, *map(_section, sections)]))
-
-
-def _section(section: Section) -> str:
-    level, address = section.level + 1, html.escape(SITE + section.page)
-    parts = [f"<h{level}>{html.escape(section.heading)}</h{level}>"]
-    for block in section.blocks:
-        if isinstance(block, str):
-            parts.append(f"<p>{html.escape(block)}</p>")
-        else:
-            parts.append(block._repr_html_())
-    if section.page:
-        parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
-    return "\n".join(parts)
+    parts = [f"<h1>{html.escape(title)}</h1>"]
+    for section in sections:
+        level = section.level + 1
+        parts.append(f"<h{level}>{html.escape(section.heading)}</h{level}>")
+        for block in section.blocks:
+            paragraph = isinstance(block, str)
+            parts.append(f"<p>{html.escape(block)}</p>" if paragraph else block._repr_html_())
+        if section.page:
+            address = html.escape(SITE + section.page)
+            parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
+    return page(title, "\n".join(parts))

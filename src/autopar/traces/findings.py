@@ -34,20 +34,8 @@ class Cause(NamedTuple):
     page: str = ""  # of the gallery, that does so
 
 
-def _before_small_kernel(gap: Gap, _: Usage) -> bool:
-    kernel = gap.next.span if gap.next and gap.next.span.kind == "compute" else None
-    small = kernel is not None and kernel.duration_s < _SMALL_S
-    return small and gap.is_late and gap.duration_s < _NEAR_S
-
-
-def _busy_s(one: Usage, other: Usage) -> tuple[float, float]:
-    """For how long two GPUs were busy together, and for how long the less busy one was."""
-    return length_s(common(one.busy, other.busy)), min(length_s(one.busy), length_s(other.busy))
-
-
-def _take_turns(one: Usage, other: Usage) -> bool:
-    together_s, shorter_s = _busy_s(one, other)
-    return together_s < shorter_s / 10
+def _together_s(one: Usage, other: Usage) -> float:
+    return length_s(common(one.busy, other.busy))
 
 
 CAUSES = {
@@ -69,7 +57,12 @@ CAUSES = {
     ),
     "small": Cause(
         Gap,
-        _before_small_kernel,
+        lambda gap, _: (
+            gap.is_late
+            and gap.next.span.kind == "compute"
+            and gap.next.span.duration_s < _SMALL_S
+            and gap.duration_s < _NEAR_S
+        ),
         "Kernels are too small",
         f"{{count}} kernels of less than {format_seconds(_SMALL_S)} began after it had run out of "
         "work: to launch one takes the host longer than to run it takes the GPU.",
@@ -86,7 +79,7 @@ CAUSES = {
     ),
     "queued": Cause(
         Gap,
-        lambda gap, _: gap.launch is not None,
+        lambda gap, _: gap.call is not None,
         "Launched work waited",
         "{count} times the next work stood in its queue, for an event of another or for its start.",
         "Let work that depends on nothing run in between.",
@@ -139,7 +132,7 @@ CAUSES = {
     ),
     "turns": Cause(
         Usage,
-        _take_turns,
+        lambda one, other: _together_s(one, other) < min(one.total_s, other.total_s) / 10,
         "GPUs take turns",
         "Together they worked for {together}, though each did for {each} or more.",
         "If their work is independent, launch both before you wait for either.",
@@ -197,7 +190,7 @@ def _of_gaps(gpu: str, causes: Mapping[str, Sequence[Gap]]) -> Iterator[Finding]
     for key, gaps in causes.items():
         if CAUSES[key].page:
             cost_s, evidence = sum(gap.duration_s for gap in gaps), _around(gaps, gpu)
-            calls = ", ".join(sorted({gap.held_by.name for gap in gaps if gap.held_by}))
+            calls = ", ".join(sorted({gap.call.name for gap in gaps if gap.call}))
             yield _finding(key, gpu, cost_s, evidence, count=f"{len(gaps):,}", calls=calls)
 
 
@@ -205,7 +198,7 @@ def _around(gaps: Sequence[Gap], gpu: str) -> list[Span]:
     """The longest gaps: the call that each is due to, the gap, and what came next."""
     shown: list[Span] = []
     for gap in _longest(gaps)[:_SHOWN]:
-        if call := gap.held_by or gap.launch:
+        if call := gap.call:
             shown.append(Span(call.name, call.thread, call.start_s, call.end_s, "host"))
         shown.append(Span(f"{gpu} idle", gpu, gap.start_s, gap.end_s, "host"))
         shown += [gap.next.span] if gap.next else []
@@ -227,7 +220,7 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
 
 
 def _of_turns(one: Usage, other: Usage) -> Finding:
-    together_s, shorter_s = _busy_s(one, other)
+    together_s, shorter_s = _together_s(one, other), min(one.total_s, other.total_s)
     longest = [_longest(work.span for work in gpu.activities)[0] for gpu in (one, other)]
     facts = {"together": format_seconds(together_s), "each": format_seconds(shorter_s)}
     where = f"{one.name} and {other.name}"

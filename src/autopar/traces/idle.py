@@ -29,7 +29,8 @@ class Gap(NamedTuple):
     start_s: float  # when its work ran out
     end_s: float  # when its next work began
     next: Activity | None  # that next work, if any came
-    held_by: ApiCall | None  # the call that kept the host from launching it sooner, if one did
+    call: ApiCall | None  # the call that kept the host from launching it, or that launched it
+    held: str  # how the host was held back: `synchronised`, `allocated`, or not
 
     @property
     def duration_s(self) -> float:
@@ -37,20 +38,9 @@ class Gap(NamedTuple):
         return self.end_s - self.start_s
 
     @property
-    def held(self) -> str:
-        """What held the host back: `synchronised`, `allocated`, or nothing."""
-        # A copy of pageable memory waits, whatever the name of the call says.
-        return (held_back(self.held_by.name) or "synchronised") if self.held_by else ""
-
-    @property
-    def launch(self) -> ApiCall | None:
-        """The call that asked for the next work, if the trace tells."""
-        return self.next.launch if self.next else None
-
-    @property
     def is_late(self) -> bool:
         """Whether the next work was not launched yet when the GPU ran out of work."""
-        return self.launch is not None and self.launch.end_s > self.start_s
+        return self.call is not None and self.call.end_s > self.start_s
 
 
 @cache
@@ -70,8 +60,10 @@ def gaps_of(usage: Usage, calls: Iterable[ApiCall]) -> list[Gap]:
     for start_s, end_s in usage.idle.tolist():
         if end_s - start_s > NOISE_S:
             work = following.get(end_s)
-            held_by = _holder(threads, start_s, end_s, work.launch) if work else None
-            gaps.append(Gap(start_s, end_s, work, held_by))
+            call = _holder(threads, start_s, end_s, work.launch) if work else None
+            # A copy of pageable memory waits, whatever the name of its call says.
+            held = (held_back(call.name) or "synchronised") if call else ""
+            gaps.append(Gap(start_s, end_s, work, call or (work and work.launch), held))
     return gaps
 
 
@@ -88,10 +80,9 @@ def _by_thread(calls: Iterable[ApiCall]) -> dict[str, list[ApiCall]]:
 def _holder(
     threads: Mapping[str, Sequence[ApiCall]], start_s: float, end_s: float, launch: ApiCall | None
 ) -> ApiCall | None:
-    """The call that was under way as the work ran out, or the longest of those that fill a gap.
+    """The call that was under way as the work ran out, or the longest if some fill half a gap.
 
-    Such calls end before the same thread launches the next work; where the trace does not tell what
-    launched it, those of any thread count. They fill a gap if they take half of it.
+    They end before their thread launches the next work; if the trace has no launch, any may count.
     """
     latest_s = launch.start_s + NOISE_S if launch else math.inf
     for calls in [threads.get(launch.thread, [])] if launch else threads.values():

@@ -28,7 +28,6 @@ _VERSION = re.compile(r"_v\d+(_pt[sd]+z)?$")
 # As CUPTI numbers them.
 _COPY_KINDS = {1: "HtoD", 2: "DtoH", 3: "HtoA", 4: "AtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _MEMORY_KINDS = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
-_GRAPH = "CUDA graph "
 
 
 def read_export(path: Path) -> Trace:
@@ -118,11 +117,6 @@ def _trace(export: _Export) -> Trace:
                 f"nsys profile --trace=cuda,nvtx."
             )
         raise TraceError(msg)
-    if graphs := sum(activity.span.name.startswith(_GRAPH) for activity in trace.activities):
-        export.remarks.append(
-            f"{graphs:,} launches of CUDA graphs are one piece each, whatever they hold: profile "
-            f"with --cuda-graph-trace=node to see inside."
-        )
     warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
     return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
@@ -133,7 +127,7 @@ def _work(export: _Export) -> Iterator[Entry]:
     for fill in export.rows(_FILLS, *_COLUMNS):
         yield export.on_gpu("Memset", fill)
     for *row, graph in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
-        yield export.on_gpu(f"{_GRAPH}{graph}", row)
+        yield export.on_gpu(f"CUDA graph {graph} (--cuda-graph-trace=node shows its nodes)", row)
     columns = ("bytes", "copyKind", "srcKind", "dstKind")
     for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
         ends = [_MEMORY_KINDS.get(end, "unknown") for end in (source, target)]

@@ -87,9 +87,6 @@ def uncollected() -> Iterator[None]:
 
 
 def _read(path: Path) -> Trace:
-    if path.is_dir():
-        msg = "it is a folder; name the trace files in it."
-        raise TraceError(msg)
     with path.open("rb") as file:
         start = file.read(64)
     if start.startswith(_SQLITE):

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from autopar.display.format import NOTHING, format_seconds, like, percent, shortened
+from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.display.text import lane_table
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import length_s, longest
-from autopar.traces.findings import CAUSES, LEAST_SHARE, cause_of, findings_of, moved
+from autopar.traces.findings import CAUSES, LEAST_SHARE, cause_of, findings_of
 from autopar.traces.idle import NOISE_S, Gap, gaps_of
 from autopar.traces.trace import ApiCall, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
@@ -50,7 +50,7 @@ class Report:
         causes = self.idle.get(usage.name, {})
         resource, bound_s = usage.bound
         return {
-            "busy_s": length_s(usage.busy),
+            "busy_s": usage.total_s,
             "idle_s": length_s(usage.idle),
             "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
             "kinds_busy_s": {kind: length_s(when) for kind, when in usage.kinds.items()},
@@ -70,12 +70,10 @@ class Report:
         stretch = longest(view.nothing) if view.usages else None
         findings = []
         for finding in chain(*self.findings):
-            evidence = [
-                [span.name, span.lane, span.start_s - zero_s, span.end_s - zero_s]
-                for span in finding.evidence
-            ]
-            page = SITE + finding.page
-            findings.append(finding._asdict() | {"page": page, "evidence": evidence})
+            spans = finding.evidence
+            times = [(s.name, s.lane, s.start_s - zero_s, s.end_s - zero_s) for s in spans]
+            shown = {"page": SITE + finding.page, "evidence": times}
+            findings.append(finding._asdict() | shown)
         return {
             "name": self.name,
             "origin": view.trace.origin,
@@ -94,15 +92,13 @@ class Report:
         """All that there is to say, in order."""
         yield Section(self.name, list(self._opening()), level=1)
         if self.timeline.spans:
-            limited = self.view.range_name is not None
-            title = f"{self.name}: {self.view.range_name}" if limited else self.name
-            drawing = draw(self.timeline, title=title)
+            limit = f": {self.view.range_name}" if self.view.range_name is not None else ""
+            drawing = draw(self.timeline, title=f"{self.name}{limit}")
             yield Section("What ran when", (drawing, lane_table(self.timeline, "Lanes")))
         if self.view.usages:
             yield Section("How far from the limit", self._bounds() + self._hidings())
             yield Section("How many lanes were busy at once", self._at_once())
             yield Section("When nothing ran", [self._nothing(), *self._idleness()])
-            yield from (Section("Copies", [table]) for table in self._copies())
             yield from self._why()
 
     def _opening(self) -> Iterator[str]:
@@ -120,10 +116,10 @@ class Report:
         for place, why in trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
             yield f"In doubt: {place}: {what} is given. {why}"
-        if not view.usages and not (trace.warnings or trace.doubts):
+        if not (view.usages or trace.doubts):
             yield (
-                "No work of a GPU is in it. If there should be, record "
-                "with ProfilerActivity.CUDA, or with nsys profile --trace=cuda,nvtx."
+                "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
+                "or with nsys profile --trace=cuda,nvtx."
             )
 
     def _bounds(self) -> list[Table]:
@@ -185,24 +181,14 @@ class Report:
         note = f"Gaps of up to {least} are between any two kernels: they are not counted here."
         return _table("Idle time by cause", headers, rows, note)
 
-    def _copies(self) -> list[Table]:
-        copies = (work for work in self.view.trace.activities if work.span.kind == "copy")
-        groups = grouped(copies, lambda copy: (copy.span.lane, copy.memory or NOTHING))
-        rows = [(*key, f"{len(same):,}", moved(same) or NOTHING) for key, same in groups.items()]
-        headers = ("lane", "the host's memory", "copies", "moved")
-        return _table("Copies by direction and memory", headers, rows)
-
     def _why(self) -> Iterator[Section]:
         expensive, cheap = self.findings
-        said = [
-            "The most expensive comes first. The same time may count in two findings, and to mend "
-            "one may bring out another."
-            if expensive
-            else "Nothing was found that costs enough to matter."
-        ]
-        if cheap:
-            said.append(f"{len(cheap)} more cost less than {LEAST_SHARE:.0%} of the time each.")
-        yield Section("Why no more overlap?", said)
+        said = (
+            f"{len(expensive)} findings, the most expensive first; {len(cheap)} more cost less "
+            f"than {LEAST_SHARE:.0%} of the time each. The same time may count in two findings, "
+            f"and to mend one may bring out another."
+        )
+        yield Section("Why no more overlap?", [said])
         for number, finding in enumerate(expensive, start=1):
             share = percent(finding.cost_s, self._window_s)
             rows = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import compress
 
 import numpy as np
@@ -37,6 +36,7 @@ class Usage:
         self.lanes = _sets(activities, lambda work: work.span.lane)  # lane -> when it was busy
         self.kinds = _sets(activities, lambda work: work.span.kind)
         self.busy = covered(_intervals(activities))
+        self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
         # For how many seconds 0, 1, 2, ... lanes were busy.
         self.at_once = at_once(list(self.lanes.values()), window)
@@ -75,16 +75,12 @@ class View:
 
     trace: Trace  # what lies in the window, spans cut at its edges
     window: Intervals  # the set of times that counts
+    nothing: Intervals  # of these when no lane had any work
     start_s: float  # what times are given from: where the whole trace begins
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
     range_name: str | None = None  # the range that limits it, if one does
     occurrences: int = 0  # of that range
-
-    @cached_property
-    def nothing(self) -> Intervals:
-        """When no lane had any work."""
-        return without(self.window, covered(_intervals(self.trace.activities)))
 
 
 def view_of(trace: Trace, range_name: str | None = None) -> View:
@@ -109,14 +105,14 @@ def view_of(trace: Trace, range_name: str | None = None) -> View:
     else:
         names = sorted({span.name for span in trace.ranges})
         shown = ", ".join(map(repr, names[:20])) or "none"
-        more = f", and {len(names) - 20} more" if len(names) > 20 else ""
         why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
-        msg = f"there is no range {range_name!r}; its ranges are: {shown}{more}.{why}"
+        msg = f"there is no range {range_name!r}; its ranges are: {shown}.{why}"
         raise ValueError(msg)
     by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
     usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
-    return View(trace, window, start_s, usages, range_name, len(named))
+    nothing = without(window, covered(_intervals(trace.activities)))
+    return View(trace, window, nothing, start_s, usages, range_name, len(named))
 
 
 def _cut(trace: Trace, window: Intervals) -> Trace:
