@@ -1,6 +1,8 @@
-"""Random programs of tasks on several devices, and what they are to give."""
+"""Random programs of tasks on several devices, and what they are to give.
 
-import random
+A program draws from any `random.Random`: one with a seed, or one of hypothesis, which shrinks it.
+"""
+
 from typing import Any, NamedTuple
 
 import torch
@@ -65,26 +67,15 @@ def raised(values):
 
 
 class Kind(NamedTuple):
-    """A kind of step.
-
-    Args:
-        fn: What it calls.
-        count: How many values it takes.
-        rest: Its other arguments.
-        rows: How many rows its values must have, if not any; containers have none.
-        after: How many its result has, if not the same.
-        alias: Whether its result may lie in the memory of an argument.
-        through: What its arguments, but for those that it writes, go through first.
-        writes: How many of its arguments it writes.
-    """
+    """A kind of step: `count` values go in, and `rest`; it writes the first `writes` of them."""
 
     fn: Any
     count: int = 1
     rest: tuple = ()
-    rows: int | None = None
-    after: int | None = None
-    alias: bool = True
-    through: tuple = ()
+    rows: int | None = None  # that its values must have, if not any; containers have none
+    after: int | None = None  # rows of its result, if not the same
+    alias: bool = True  # its result may lie in the memory of an argument
+    through: tuple = ()  # what its arguments, but for those that it writes, go through first
     writes: int = 0
 
 
@@ -127,25 +118,29 @@ class Value(NamedTuple):
 
 
 class Program:
-    """Random steps on random devices, the same for each seed.
+    """Random steps on random devices.
 
     Given tensors are windows of one buffer on each of the devices `homes`, and may overlap.
     """
 
-    def __init__(self, seed, devices=LABELS, homes=CPU, *, copies_written=False):
-        self.seed, self.homes, self._chance = seed, homes, random.Random(seed)
-        chance, self._copies_written = self._chance, copies_written
+    def __init__(self, chance, devices=LABELS, homes=CPU, *, copies_written=False):
+        self.homes, self._chance, self._copies_written = homes, chance, copies_written
+        self.seed = chance.randint(0, 2**20)  # of the numbers in the buffers
         self.windows = [(home, chance.randint(0, 4)) for home in homes for _ in range(3)]
         self.values = [Value(home, _N) for home, _ in self.windows]
-        self.steps, size = [], chance.randint(5, 25)
+        self.steps, size = [], chance.randint(3, 25)
         self.options = {"cpu_lanes": chance.randint(1, 4), "streams": chance.randint(1, 3)}
         while len(self.steps) < size:
-            kind = chance.choice(chance.choices(_KINDS, (3, 2, 3, 3))[0])
+            kind = chance.choice(chance.choice(_KINDS))
             refs = self._arguments(kind)
             if refs is not None:
                 self._add(kind, refs, chance.choice(devices))
         places = range(len(self.windows), len(self.values))
         self.orders = [sorted(chance.sample(places, 2)) for _ in range(chance.randint(0, 3))]
+
+    def __repr__(self):
+        steps = [f"{3 * len(self.homes) + i}: {step}" for i, step in enumerate(self.steps)]
+        return "\n".join(["Program", *map(str, self.windows), *steps, f"orders {self.orders}"])
 
     def buffers(self):
         numbers = torch.Generator().manual_seed(self.seed)
@@ -195,7 +190,7 @@ class Program:
             ]
             if not may:
                 return None
-            refs.append(self._chance.choice(may[-8:] if self._chance.random() < 0.5 else may))
+            refs.append(self._chance.choice(self._chance.choice([may, may[-8:]])))
         return refs
 
     def _add(self, kind, refs, device):

@@ -1,0 +1,145 @@
+"""Errors and ends: nothing hangs, nothing more is begun, and the error says which task and why."""
+
+import contextlib
+import json
+import random
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import strategies as st
+from random_cases import hold_for_all, shares
+
+from autopar import TaskGraph
+from autopar.lanes.lane import Lane
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+_WAIT_S = 10
+
+
+class Faulty:
+    """Twenty tasks, each named by its number, any of which can be made to fail."""
+
+    def __init__(self):
+        chance = random.Random(0)
+        self.error, self.at = None, None
+        self.graph, self.tasks, self.before = TaskGraph(cpu_lanes=3), [], []
+        for number in range(20):
+            near = range(max(0, number - 6), number)
+            sources = chance.sample(near, min(len(near), chance.randint(0, 2)))
+            given = [self.tasks[source] for source in sources]
+            self.tasks.append(self.graph.add(self.work, number, given, name=f"task {number}"))
+            self.before.append(set(sources).union(*(self.before[source] for source in sources)))
+        self.expected = self.graph.run()[self.tasks]
+
+    def work(self, number, given):
+        if number == self.at:
+            raise self.error
+        return sum(given, torch.full((3,), number / 7)).tanh()
+
+
+@shares
+def test_a_failure_anywhere_is_told_and_nothing_hangs(share, in_time):
+    work = Faulty()
+    lanes = {entry.job: entry.lane for entry in work.graph.plan().schedule.entries}
+
+    def told(at, kind):
+        work.error, work.at = kind("on purpose"), at
+        with pytest.raises(kind, match="on purpose") as caught:
+            in_time(work.graph.run)
+        assert caught.value.__notes__ == [f"in task 'task {at}' on lane '{lanes[at]}' (cpu)"]
+        work.error = kind("once more")
+        in_time(lambda: look_at_all(work, at, kind))
+        work.at = None
+        for run in (work.graph.run, work.graph.run_serial):
+            assert all(map(torch.equal, in_time(run)[work.tasks], work.expected))
+
+    kinds = st.sampled_from([ValueError, MemoryError, SystemExit])
+    hold_for_all(told, st.integers(0, 19), kinds, share=share, examples=20)
+
+
+def look_at_all(work, at, kind):
+    """What was done before the failure can be had; what was not says why."""
+    with work.graph.start() as run:
+        with pytest.raises(kind, match="once more"):
+            run[work.tasks[at]]
+        with contextlib.suppress(RuntimeError):
+            run.wait()
+        done = set(run.spans)
+        assert work.before[at] <= done
+        assert not any(at in work.before[number] for number in done)
+        for number, task in enumerate(work.tasks):
+            if number in done:
+                assert torch.equal(run[task], work.expected[number])
+            elif number != at:
+                why = f"'task {number}' has no result.* because task 'task {at}' failed"
+                with pytest.raises(RuntimeError, match=why) as caught:
+                    run[task]
+                assert caught.value.__cause__ is work.error
+
+
+def test_nothing_is_begun_after_a_failure(in_time):
+    graph, ran = TaskGraph(cpu_lanes=2), []
+    fail = graph.add(lambda: 1 / 0, cost_s=1.0)
+    other = graph.add(ran.append, 1, cost_s=0.5)
+    graph.order(fail, other)
+    for number in range(10):
+        graph.order(other, graph.add(ran.append, number))
+    for run in (graph.run, graph.run_serial):
+        with pytest.raises(ZeroDivisionError):
+            in_time(run)
+    assert ran == []
+
+
+def test_a_block_left_by_an_exception_begins_nothing_more(gate):
+    graph, ran = TaskGraph(cpu_lanes=1), []
+    held = graph.add(gate)
+    later = graph.add(ran.append, held)
+    with pytest.raises(ZeroDivisionError), graph.start() as run:
+        assert gate.begun.wait(_WAIT_S)
+        opening = threading.Timer(0.02, gate.open)
+        opening.start()
+        _ = 1 / 0
+    opening.join()
+    assert (gate.finished, ran) == (True, [])
+    with pytest.raises(RuntimeError, match=r"'append'.*was not run.*broken off"):
+        run[later]
+
+
+def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
+    graph, submit, runs, begun = TaskGraph(cpu_lanes=2), Lane.submit, [], threading.Event()
+    one, two = graph.add(begun.set), graph.add(torch.ones, 2)
+    for _ in range(2):
+        graph.add(print, one, two)
+
+    def no_second(lane, fn, *args):
+        runs.append((fn, args))
+        if len(runs) == 2:
+            assert begun.wait(_WAIT_S)
+            raise RuntimeError("can't start new thread")
+        return submit(lane, fn, *args)
+
+    monkeypatch.setattr(Lane, "submit", no_second)
+    try:
+        with pytest.raises(RuntimeError, match="new thread"):
+            in_time(graph.run, timeout_s=2)
+    except AssertionError:
+        work, args = runs[1]
+        work.__self__.stop()
+        work(*args)  # does nothing, and lets the others go
+        time.sleep(0.1)
+        raise
+
+
+def test_ctrl_c_ends_every_wait_and_nothing_more_is_begun(run_program):
+    done = run_program("graph_interrupted.py")
+    assert done.returncode == 0, done.stderr
+    ends = json.loads(done.stdout)
+    for how in ("run", "start", "waitall", "result", "run_serial"):
+        assert ends[how]["s"] is not None, f"{how}: the wait ended before it was interrupted"
+        assert ends[how]["s"] < 0.5, how
+        assert ends[how]["later"] == 0, f"{how}: tasks were begun afterwards"
+    assert ends["threads"] == 0
+    assert ends["equal"]

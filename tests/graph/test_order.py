@@ -1,0 +1,502 @@
+"""What is kept in order: tasks that write memory, and those that read it, however they do so.
+
+In each form one task writes and the next one reads. `told`: the plan orders them before anything
+runs. `caught`: a run that has them in the wrong order raises an error that names the task; after a
+check they are in order. Where the plan leaves the order open, the writer is held until the reader
+has ended, which is the worst that may happen.
+"""
+
+import collections
+import copy
+import dataclasses
+import functools
+import operator
+import threading
+import types
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from graph_checks import around_calls
+from torch import nn
+
+from autopar import TaskGraph
+
+pytestmark = [
+    pytest.mark.usefixtures("threads_gone"),
+    pytest.mark.filterwarnings("ignore:Sparse"),
+]
+
+_WAIT_S = 10
+ONE, IDX, EIGHT = torch.ones(4), torch.tensor([0, 1]), torch.rand(8, 4)
+
+
+def buffer():
+    return torch.zeros(4)
+
+
+def plain(value):
+    if isinstance(value, torch.Tensor):
+        return (value.to_dense() if value.layout != torch.strided else value).detach().clone()
+    return copy.deepcopy(value)
+
+
+def read(graph, *values):
+    return graph.add(lambda *values: list(map(plain, values)), *values)
+
+
+def adds_one(x):
+    x.add_(1)
+
+
+def held_by(fn):
+    """A function that finds another one in its closure."""
+    return lambda: fn()
+
+
+# -- calls that write a buffer, which is read next ------------------------------------------------
+
+
+@torch.library.custom_op("autopar_forms::bump", mutates_args=("x",))
+def bump(x: torch.Tensor) -> None:
+    x.add_(1)
+
+
+partial, AT, OPS = functools.partial, torch.ops.aten, torch.ops.autopar_forms
+LONGS = torch.zeros(4).long()
+TOLD_CALLS = {  # a function and its arguments; a dict at the end has those by name
+    "a bound method": lambda b: (b.add_, 1),
+    "a method of the class": lambda b: (torch.Tensor.add_, b, 1),
+    "random numbers": lambda b: (b.normal_,),
+    "scatter_": lambda b: (b.scatter_, 0, IDX, ONE[:2]),
+    "out": lambda b: (torch.add, ONE, 1, {"out": b}),
+    "out of a partial": lambda b: (partial(torch.mul, out=b), ONE, 3),
+    "out in a tuple": lambda b: (torch.max, ONE.expand(4, 4), 0, {"out": (b, LONGS)}),
+    "out of a solver": lambda b: (torch.linalg.solve, torch.eye(4), ONE, {"out": b}),
+    "setitem": lambda b: (operator.setitem, b, 0, 5),
+    "a bound __setitem__": lambda b: (b.__setitem__, 0, 5),
+    "iadd": lambda b: (operator.iadd, b, 1),
+    "an overload by keywords": lambda b: (AT.add_.Tensor, b, {"other": ONE, "alpha": 2}),
+    "an overload's out": lambda b: (AT.add.out, ONE, ONE, {"out": b}),
+    "a packet": lambda b: (AT.add_, b, 1),
+    "a packet's out": lambda b: (AT.add, ONE, ONE, {"out": b}),
+    "a partial of a bound method": lambda b: (partial(b.add_, 1),),
+    "partials": lambda b: (partial(partial(torch.Tensor.add_, b), alpha=2), ONE),
+    "relu in place": lambda b: (F.relu, b.fill_(-1), {"inplace": True}),
+    "relu in place by position": lambda b: (F.relu, b.fill_(-1), True),
+    "relu_": lambda b: (F.relu_, b.fill_(-1)),
+    "elu_": lambda b: (F.elu_, b.fill_(-1)),
+    "dropout in place": lambda b: (F.dropout, b.fill_(1), 1.0, True, True),
+    "nn.init": lambda b: (nn.init.constant_, b, 3.0),
+    "foreach": lambda b: (torch._foreach_add_, [b, buffer()], 1),
+    "foreach with two lists": lambda b: (torch._foreach_copy_, [b], [ONE]),
+    "a custom operator": lambda b: (bump, b),
+    "a custom operator's overload": lambda b: (OPS.bump.default, b),
+    "a storage's fill_": lambda b: (b.untyped_storage().fill_, 1),
+    "a view's method": lambda b: (b.view(2, 2).t()[1:].add_, 1),
+    "detached": lambda b: (b.detach().add_, 1),
+    "an array of the same memory": lambda b: (torch.from_numpy(b.numpy()).add_, 1),
+    "numpy's out": lambda b: (np.add, b.numpy(), 1, {"out": b.numpy()}),
+    "no_grad": lambda b: (torch.no_grad()(torch.Tensor.add_), b.detach(), 1),
+    "a module in place": lambda b: (nn.ReLU(inplace=True), b.fill_(-1)),
+    "its sequence": lambda b: (
+        *(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4)), b.fill_(-1)),
+    ),
+    "batch norm": lambda b: (F.batch_norm, EIGHT, b, ONE.clone(), {"training": True}),
+    "an operator's batch norm": lambda b: (
+        *(AT.native_batch_norm.default, EIGHT, None, None),
+        *(b, ONE.clone(), True, 0.1, 1e-5),
+    ),
+}
+
+
+class Marks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.add_(1)
+
+
+@dataclasses.dataclass
+class Holder:
+    x: torch.Tensor
+
+    def step(self):
+        self.x.add_(1)
+
+    def through(self):
+        self.step()
+
+    __call__ = step
+
+    @property
+    def view(self):
+        return self.x[:2]
+
+    def by_property(self):
+        self.view.add_(1)
+
+    by_two = functools.partialmethod(lambda self, n: self.x.add_(n), 2)
+
+
+class Counts(nn.Module):
+    def __init__(self, b):
+        super().__init__()
+        self.register_buffer("steps", b)
+
+    def forward(self, x):
+        self.steps.add_(1)
+        return x + 1
+
+
+def hooked(b):
+    model = nn.Linear(4, 4)
+    model.register_forward_hook(lambda *_: b.add_(1))
+    return model
+
+
+RELU = nn.ReLU(inplace=True)
+CAUGHT_CALLS = {
+    "a function": lambda b: (adds_one, b),
+    "by keyword": lambda b: (lambda *, x: x.add_(1), {"x": b}),
+    "a closure": lambda b: (lambda: b.add_(1),),
+    "a closure of a closure": lambda b: (held_by(held_by(lambda: b.add_(1))),),
+    "a bound method in a closure": lambda b: ((lambda add: lambda: add(1))(b.add_),),
+    "a partial in a closure": lambda b: (held_by(partial(adds_one, b)),),
+    "a default": lambda b: ((lambda x=b: x.add_(1)),),
+    "a slice given": lambda b: (adds_one, b[1:3]),
+    "the other half": lambda b: (lambda x: x._base.add_(1), b[:2]),
+    "data": lambda b: (lambda x: x.data.add_(1), b),
+    "a storage in a function": lambda b: (lambda x: x.untyped_storage().fill_(1), b),
+    "a storage that is given": lambda b: (lambda s: s.fill_(1), b.untyped_storage()),
+    "a function with out": lambda b: (lambda x: torch.add(ONE, 1, out=x), b),
+    "a list": lambda b: (lambda xs: torch._foreach_add_(xs, 1), [b]),
+    "a dict": lambda b: (lambda d: d["a"].add_(1), {"a": b}, {}),
+    "under no_grad": lambda b: (torch.no_grad()(adds_one), b),
+    "wrapped": lambda b: (functools.wraps(adds_one)(lambda *args: adds_one(*args)), b),
+    "a weak reference": lambda b: ((lambda r: lambda: r().add_(1))(weakref.ref(b)),),
+    "a namespace": lambda b: (lambda s: s.x.add_(1), types.SimpleNamespace(x=b)),
+    "a deque": lambda b: ((lambda d: lambda: d[0].add_(1))(collections.deque([b])),),
+    "a function of autograd": lambda b: (Marks.apply, b),
+    "a method caller": lambda b: (operator.methodcaller("add_", 1), b),
+    "bound to a tensor": lambda b: (types.MethodType(adds_one, b),),
+    "vmap": lambda b: (torch.vmap(lambda x: x.add_(1)), b),
+    "functional": lambda b: (lambda x: torch.func.functional_call(RELU, {}, x), b.fill_(-1)),
+    "a comprehension": lambda b: ((lambda xs: lambda: [x.add_(1) for x in xs])([b]),),
+    "a code string": lambda b: (eval("lambda x: x.add_(1)"), b),
+    "a dataclass": lambda b: (lambda holder: holder.x.add_(1), Holder(b)),
+    "a method that calls another": lambda b: (Holder(b).through,),
+    "an object that is called": lambda b: (Holder(b),),
+    "a property": lambda b: (Holder(b).by_property,),
+    "a partial method": lambda b: (Holder(b).by_two,),
+    "a class": lambda b: ((lambda kind: lambda: kind.x.add_(1))(type("Own", (), {"x": b})),),
+    "a sequence that hands on": lambda b: (nn.Sequential(nn.Identity(), RELU), b.fill_(-1)),
+    "a module that counts": lambda b: (Counts(b), ONE),
+    "a hook": lambda b: (hooked(b), ONE),
+    "a function's batch norm": lambda b: (
+        lambda x: F.batch_norm(x, b, b + 1, training=True),
+        EIGHT,
+    ),
+}
+
+
+def call_of(make, graph):
+    fn, *args = make(b := buffer())
+    options = args.pop() if args and isinstance(args[-1], dict) else {}
+    return graph.add(fn, *args, **options), read(graph, b)
+
+
+TOLD = {name: partial(call_of, make) for name, make in TOLD_CALLS.items()}
+CAUGHT = {name: partial(call_of, make) for name, make in CAUGHT_CALLS.items()}
+
+
+# -- readers that are not given what they read ----------------------------------------------------
+
+# What the code of tasks finds among the globals of this module.
+_buffer, _module, _boxes = buffer(), nn.Linear(2, 2), {"box": [buffer()]}
+
+
+def reads_a_global():
+    return _helper()
+
+
+def _helper():
+    return _buffer.clone()
+
+
+def writes_a_global_module():
+    with torch.no_grad():
+        _module.weight.add_(1)
+
+
+def array_and_reader(graph):
+    array = np.zeros(4)
+    return graph.add(torch.from_numpy(array[2:]).add_, 1), graph.add(lambda: array.copy())
+
+
+def of_buffer(make):
+    """A reader that is made for a buffer, after a writer which the plan knows."""
+    return lambda graph: (graph.add((b := buffer()).add_, 1), graph.add(*make(b)))
+
+
+TOLD |= {
+    "a global read by a helper": lambda graph: (
+        *(graph.add(_buffer.add_, 1), graph.add(reads_a_global)),
+    ),
+    "a global module that is read": lambda graph: (
+        graph.add(_module.weight.detach().add_, 1),
+        graph.add(lambda: _module(torch.ones(2)).detach()),
+    ),
+    "read through a nested function": of_buffer(lambda b: (lambda: (lambda: b.clone())(),)),
+    "read through a partial": of_buffer(lambda b: (held_by(partial(torch.clone, b)),)),
+    "read through a bound method": of_buffer(lambda b: (held_by(b.clone),)),
+    "read as an array": of_buffer(lambda b: (np.array, b.numpy())),
+    "an array read in a closure": array_and_reader,
+    "random numbers drawn twice": lambda graph: (
+        graph.add(torch.rand, 4),
+        graph.add(torch.rand, 4),
+    ),
+}
+CAUGHT |= {
+    "a global": lambda graph: (graph.add(lambda: _buffer.add_(1)), read(graph, _buffer)),
+    "a global container": lambda graph: (
+        graph.add(lambda: _boxes["box"][0].add_(1)),
+        read(graph, _boxes["box"][0]),
+    ),
+    "a global module": lambda graph: (
+        graph.add(writes_a_global_module),
+        graph.add(lambda: _module(torch.ones(2)).detach()),
+    ),
+}
+
+
+# -- modules, optimizers and gradients ------------------------------------------------------------
+
+
+def form(forms):
+    def note(fn):
+        forms[fn.__name__.replace("_", " ")] = fn
+        return fn
+
+    return note
+
+
+def weight_and_grad(grad=1.0):
+    weight = nn.Parameter(torch.ones(4))
+    weight.grad = torch.full((4,), grad)
+    return weight
+
+
+@form(TOLD)
+def buffers_of_norms_in_training(graph):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    return graph.add(model, EIGHT), read(graph, model[1].num_batches_tracked)
+
+
+@form(TOLD)
+def instance_norm_in_training(graph):
+    norm = nn.InstanceNorm1d(4, track_running_stats=True)
+    return graph.add(norm, torch.rand(2, 4, 8)), read(graph, norm.running_mean)
+
+
+@form(CAUGHT)
+def parametrized_by_its_spectral_norm(graph):
+    model = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+    return graph.add(model, torch.ones(4)), read(graph, *model.buffers())
+
+
+@form(CAUGHT)
+def an_embedding_of_bounded_norm(graph):
+    model = nn.Embedding(4, 4, max_norm=0.1)
+    return graph.add(model, torch.tensor([0, 1])), read(graph, model.weight)
+
+
+@form(TOLD)
+def an_optimizers_step(graph):
+    optimizer = torch.optim.SGD([weight := weight_and_grad()], lr=0.1, momentum=0.9)
+    return graph.add(optimizer.step), read(graph, weight)
+
+
+@form(TOLD)
+def a_step_with_a_closure(graph):
+    optimizer = torch.optim.LBFGS([weight := nn.Parameter(torch.ones(4))])
+
+    def closure():
+        optimizer.zero_grad()
+        loss = weight.square().sum()
+        loss.backward()
+        return loss
+
+    return graph.add(optimizer.step, closure), read(graph, weight)
+
+
+@form(TOLD)
+def a_bound_backward(graph):
+    loss = ((weight := weight_and_grad(0.0)) * 2).sum()
+    return graph.add(loss.backward, retain_graph=True), graph.add(lambda: weight.grad.clone())
+
+
+@form(TOLD)
+def gradients_clipped(graph):
+    writer = graph.add(nn.utils.clip_grad_norm_, [weight := weight_and_grad(9.0)], 1.0)
+    return writer, graph.add(lambda: weight.grad.clone())
+
+
+# -- memory of other kinds, and what results hold -------------------------------------------------
+
+
+@form(TOLD)
+def an_empty_tensor_in_writes(graph):
+    writer = graph.add(lambda x: x.resize_(3).fill_(1), b := torch.empty(0), writes=[b])
+    return writer, graph.add(lambda x: x.shape[0] and x.clone(), b)
+
+
+@form(TOLD)
+def a_sparse_tensors_values(graph):
+    sparse = torch.eye(3).to_sparse().coalesce()
+    return graph.add(sparse.values().mul_, 3), read(graph, sparse)
+
+
+@form(TOLD)
+def a_compressed_tensors_values(graph):
+    sparse = torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), IDX, torch.ones(2))
+    return graph.add(sparse.values().mul_, 3), read(graph, sparse)
+
+
+@form(TOLD)
+def a_sparse_tensor_of_given_values(graph):
+    sparse = graph.add(torch.sparse_coo_tensor, IDX[None], values := torch.ones(2), (3,))
+    graph.order(sparse, writer := graph.add(values.mul_, 3))
+    return writer, read(graph, sparse)
+
+
+@form(TOLD)
+def a_tensor_whose_data_was_swapped(graph):
+    one, other = buffer(), buffer()
+    writer, reader = graph.add(one.add_, 1), read(graph, other)
+    other.data = one
+    return writer, reader
+
+
+@form(TOLD)
+def a_view_made_by_a_task(graph):
+    view = graph.add(torch.Tensor.view, b := buffer(), 2, 2)
+    return graph.add(torch.Tensor.add_, view, 1), read(graph, b)
+
+
+@form(TOLD)
+def a_result(graph):
+    result = graph.add(torch.zeros, 4)
+    return graph.add(torch.Tensor.add_, result, 1), read(graph, result)
+
+
+@form(CAUGHT)
+def a_result_written_by_a_function(graph):
+    result = graph.add(torch.zeros, 4)
+    return graph.add(adds_one, result), read(graph, result)
+
+
+@form(CAUGHT)
+def a_part_of_a_result(graph):
+    parts = graph.add(torch.chunk, torch.zeros(4), 2)
+    return graph.add(adds_one, graph.add(operator.getitem, parts, 0)), read(graph, parts)
+
+
+@form(CAUGHT)
+def a_result_in_an_object(graph):
+    holder = graph.add(lambda: Holder(torch.zeros(4)))
+    writer = graph.add(lambda holder: holder.x.add_(1), holder)
+    return writer, graph.add(lambda holder: holder.x.clone(), holder)
+
+
+# -- what becomes of them -------------------------------------------------------------------------
+
+
+def built(build):
+    for tensor in (_buffer, _boxes["box"][0], _module.weight.detach()):
+        tensor.zero_()
+    torch.manual_seed(0)
+    graph = TaskGraph(cpu_lanes=2)
+    return graph, *build(graph)
+
+
+def in_order(build, times):
+    """What the reader finds in the end, when all is run in order so many times."""
+    graph, _, reader = built(build)
+    for _ in range(times):
+        torch.manual_seed(1)
+        result = graph.run_serial()[reader]
+    return result
+
+
+def ordered(plan, writer, reader):
+    """Whether the reader has to come after the writer."""
+    left, seen = [reader.number], set()
+    while left:
+        new = plan.nodes[left.pop()].before - seen
+        seen |= new
+        left += new
+    return writer.number in seen
+
+
+def at_worst(graph, writer, reader):
+    """Hold the writer until the reader has ended, if the plan lets it begin before."""
+    was_read, plan = threading.Event(), graph.plan()
+    lanes = {entry.job: entry.lane for entry in plan.schedule.entries}
+    held = not ordered(plan, writer, reader)
+    assert not held or lanes[writer.number] != lanes[reader.number], "they can't run at once"
+
+    def hold(node):
+        assert node.number != writer.number or not held or was_read.wait(_WAIT_S)
+
+    def let_go(node):
+        if node.number == reader.number:
+            was_read.set()
+
+    torch.manual_seed(1)
+    with around_calls(hold, let_go):
+        return graph.run()[reader]
+
+
+def same(one, other):
+    if isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(other, (torch.Tensor, np.ndarray)):
+        return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
+    return one == other
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_is_told_is_in_order(name):
+    graph, writer, reader = built(TOLD[name])
+    assert ordered(graph.plan(), writer, reader)
+    for times in (1, 2):
+        assert same(at_worst(graph, writer, reader), in_order(TOLD[name], times))
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_what_is_not_told_is_caught_and_found_by_a_check(name):
+    graph, writer, reader = built(CAUGHT[name])
+    assert not ordered(graph.plan(), writer, reader)
+    message = rf"task .*'{writer.name}'.* (changed|reads) .*check\(\)"
+    with pytest.raises(RuntimeError, match=message):
+        at_worst(graph, writer, reader)
+    graph, writer, reader = built(CAUGHT[name])
+    wanted = f"{reader.name!r} comes after {writer.name!r}"
+    assert any(sentence.startswith(wanted) for sentence in graph.check())
+    assert ordered(graph.plan(), writer, reader)
+    for times in (2, 3):
+        assert same(at_worst(graph, writer, reader), in_order(CAUGHT[name], times))
+
+
+@pytest.mark.parametrize("name", [*TOLD, *CAUGHT])
+def test_each_form_writes_what_is_read(name):
+    """Or else no order could be wrong."""
+    build = (TOLD | CAUGHT)[name]
+    graph, writer, reader = built(build)
+    if not graph.plan().nodes[reader.number].before - {writer.number}:
+        torch.manual_seed(1)
+        early = graph.plan().nodes[reader.number].call([None] * reader.number)
+        assert not same(early, in_order(build, 1))

@@ -1,0 +1,216 @@
+"""What a graph refuses before anything runs, and with which words."""
+
+import collections
+import contextlib
+import functools
+import operator
+import sys
+import types
+
+import pytest
+import torch
+from graph_checks import labels
+from torch import nn
+from torch.nn.utils import prune
+
+from autopar import TaskGraph
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+
+@pytest.fixture
+def built():
+    """A graph of two tasks that note that they ran, a tensor of it, and a task of another graph."""
+    graph, ran = TaskGraph(cpu_lanes=2), []
+    x = torch.ones(2)
+    first = graph.add(ran.append, 1, name="first")
+    graph.add(torch.add, x, 1, name="sum")
+    elsewhere = TaskGraph().add(torch.ones, 2, name="elsewhere")
+    yield types.SimpleNamespace(graph=graph, first=first, x=x, elsewhere=elsewhere)
+    assert ran == []
+
+
+ANOTHERS = "'elsewhere'.*'new'.*another"
+NO_ARGUMENT = "'new'.*expected one of its arguments"
+REFUSED = {  # b: what was built; add: a new task of it
+    r"fn is tensor.*add\(fn, x\)": (TypeError, lambda b, add: b.graph.add(b.x)),
+    ANOTHERS: (ValueError, lambda b, add: add({"a": [b.elsewhere]})),
+    f"{ANOTHERS} ": (ValueError, lambda b, add: add(b.x, writes=[b.elsewhere])),
+    NO_ARGUMENT: (ValueError, lambda b, add: add(b.x, writes=[b.first])),
+    "'new' holds 3; expected": (TypeError, lambda b, add: add(3, writes=[3])),
+    "'elsewhere'.*another": (ValueError, lambda b, add: b.graph.order(b.first, b.elsewhere)),
+    "cost_s of task 'new' is -1": (ValueError, lambda b, add: add(b.x, cost_s=-1)),
+    "'new' is nan": (ValueError, lambda b, add: add(b.x, cost_s=float("nan"))),
+    "'new' is inf": (ValueError, lambda b, add: add(b.x, cost_s=float("inf"))),
+    "cpu_lanes is 0": (ValueError, lambda b, add: TaskGraph(cpu_lanes=0)),
+    "cpu_lanes is 1.5": (ValueError, lambda b, add: TaskGraph(cpu_lanes=1.5)),
+    "streams is -1": (ValueError, lambda b, add: TaskGraph(streams=-1)),
+    "repeats is 0": (ValueError, lambda b, add: b.graph.measure(0)),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_run_is_refused_and_the_plan_stays(built, message):
+    kind, ask = REFUSED[message]
+    before = built.graph.plan()
+    with pytest.raises(kind, match=message.strip()):
+        ask(built, lambda *args, **options: built.graph.add(print, *args, name="new", **options))
+    assert built.graph.plan() is before
+
+
+@pytest.mark.parametrize("device", ["cuda:99", 99, "meta", "nowhere"])
+def test_a_device_that_is_not_there_is_refused_with_the_tasks_name(built, device):
+    with pytest.raises(ValueError, match="device is") as caught:
+        built.graph.add(torch.neg, built.x, device=device, name="new")
+    assert caught.value.__notes__ == ["in task 'new'"]
+
+
+def test_what_lies_elsewhere_is_not_written():
+    with labels():
+        graph, x = TaskGraph(), torch.ones(2)
+        there = graph.add(torch.neg, x, device="cuda:0")
+        for value, device in ((x, "cuda:0"), (there, "cpu"), (there, "cuda:1")):
+            with pytest.raises(ValueError, match="task 'add_' on .* is to write to .*lost"):
+                graph.add(torch.Tensor.add_, value, 1, writes=[value], device=device)
+
+
+@pytest.mark.parametrize("run", ["run", "run_serial", "measure", "plan", "start"])
+def test_a_circle_is_refused_and_named(built, run):
+    then = built.graph.add(print, built.first, name="then")
+    built.graph.order(then, built.first)
+    with pytest.raises(ValueError, match=r"circle: .*'first' -> 'then'|'then' -> 'first'"):
+        started = getattr(built.graph, run)()
+        if isinstance(started, contextlib.AbstractContextManager):
+            started.__enter__()
+
+
+# -- tasks where nobody looks ---------------------------------------------------------------------
+
+
+class Slotted:
+    __slots__ = ("x",)
+
+    def __init__(self, x):
+        self.x = x
+
+
+Pair = collections.namedtuple("Pair", "first second")
+CLOSED = {
+    "set": lambda task: {task},
+    "frozenset": lambda task: [frozenset([task])],
+    "dict key inside": lambda task: [{"a": ({task: 1},)}],
+    "dict values": lambda task: {"a": task}.values(),
+    "dict keys": lambda task: {task: 1}.keys(),
+    "generator": lambda task: (each for each in [task]),
+    "map": lambda task: map(operator.neg, [task]),
+    "zip": lambda task: zip([task], strict=True),
+    "object with slots": Slotted,
+    "namespace with a list": lambda task: types.SimpleNamespace(x=[1, [task]]),
+    "user dict": lambda task: collections.UserDict(x=task),
+}
+OPEN = {
+    "tuple": lambda task: (task, 3),
+    "ordered": lambda task: collections.OrderedDict(x=task),
+    "deque": lambda task: collections.deque([task]),
+    "named": lambda task: Pair(task, {1, 2}),
+    "nested": lambda task: [({"x": [task], 3: None},)],
+}
+
+
+@pytest.mark.parametrize("kind", CLOSED)
+def test_a_task_where_nobody_looks_is_refused(kind):
+    graph = TaskGraph()
+    hidden = CLOSED[kind](graph.add(torch.add, torch.ones(2), 1))
+    for args, kwargs in (((hidden,), {}), ((), {"values": hidden})):
+        with pytest.raises((TypeError, ValueError), match=r"'taker'.*; expected .* Pass "):
+            graph.add(print, *args, name="taker", **kwargs)
+
+
+@pytest.mark.parametrize("kind", OPEN)
+def test_a_task_in_containers_that_are_looked_into_is_its_result(kind):
+    def tensors_of(values):
+        return [leaf for leaf in torch.utils._pytree.tree_leaves(values) if torch.is_tensor(leaf)]
+
+    graph = TaskGraph()
+    taker = graph.add(tensors_of, OPEN[kind](graph.add(torch.add, torch.ones(2), 1)))
+    assert [tensor.tolist() for tensor in graph.run()[taker]] == [[2, 2]]
+
+
+# -- what makes no sense twice, or in another order -----------------------------------------------
+
+
+@torch.library.custom_op("autopar_forms::liar", mutates_args=())
+def liar(x: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    return x.clone()
+
+
+LAYER, VALUES = nn.Linear(2, 2), torch.ones(6)
+RATES = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(LAYER.parameters()), 1)
+NO_TASKS = {
+    "eval": (LAYER.eval,),
+    "train": (LAYER.train, False),
+    "requires_grad_": (LAYER.requires_grad_, False),
+    "register_buffer": (LAYER.register_buffer, "x", VALUES),
+    "to": (LAYER.to, torch.float64),
+    "bfloat16": (LAYER.bfloat16,),
+    "step": (RATES.step,),
+    "vector_to_parameters": (nn.utils.vector_to_parameters, VALUES, list(LAYER.parameters())),
+    "swap_tensors": (torch.utils.swap_tensors, VALUES, torch.ones(6)),
+    "set_": (VALUES.set_, torch.ones(6)),
+    "weight_norm": (nn.utils.parametrizations.weight_norm, LAYER),
+    "random_unstructured": (prune.random_unstructured, LAYER, "weight", 1),
+    "setattr": (setattr, LAYER, "x", VALUES),
+    "setitem": (operator.setitem, {}, "x", VALUES),
+    "__setitem__": (dict.__setitem__, {}, "x", VALUES),
+    "append": (list.append, [1], VALUES),
+    "update": (dict.update, {}, {"x": VALUES}),
+    "appendleft": (collections.deque.appendleft, collections.deque(), VALUES),
+}
+
+
+@pytest.mark.parametrize("name", NO_TASKS)
+def test_what_makes_no_sense_twice_is_refused_with_what_to_do(name):
+    with pytest.raises(ValueError, match=f"task '{name}' is to .*; expected "):
+        TaskGraph().add(*NO_TASKS[name])
+
+
+REFUSED_IN_RUNS = {
+    "a custom operator that lies": lambda x: (liar, x),
+    "a generator": lambda x: (lambda xs: [y.add_(1) for y in xs], (y for y in [x])),
+    "data that is swapped": lambda x: (lambda x: setattr(x, "data", VALUES), x),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED_IN_RUNS)
+def test_what_no_order_can_mend_is_refused_as_it_runs(kind):
+    graph, x = TaskGraph(cpu_lanes=2), torch.zeros(4)
+    with pytest.raises((TypeError, ValueError, RuntimeError), match="task '"):
+        graph.add(*REFUSED_IN_RUNS[kind](x))
+        graph.add(torch.clone, x)
+        graph.run()
+
+
+# -- names ----------------------------------------------------------------------------------------
+
+
+class Callable:
+    def __call__(self):
+        return 1
+
+
+NAMES = [
+    *((nn.ReLU(), "ReLU"), (functools.partial(torch.add, 1), "add"), (nn.Linear, "Linear")),
+    *((functools.partial(nn.ReLU()), "ReLU"), (torch.ops.aten.relu.default, "relu.default")),
+    *((torch.ones(1).add, "add"), (LAYER.forward, "forward"), (Callable(), "Callable")),
+]
+
+
+@pytest.mark.parametrize(("fn", "name"), NAMES)
+def test_a_task_is_called_as_what_it_runs(fn, name):
+    assert TaskGraph().add(fn).name == name
+
+
+def test_a_lambda_is_called_by_its_line():
+    line = sys._getframe().f_lineno
+    assert TaskGraph().add(lambda: 1).name == f"<lambda> in test_refused.py:{line + 1}"

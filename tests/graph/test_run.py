@@ -1,0 +1,257 @@
+"""What a run does at once, what it returns and tells, and the plan that it follows."""
+
+import contextlib
+import dataclasses
+import itertools
+import operator
+import re
+import threading
+import time
+
+import pytest
+import torch
+
+from autopar import TaskGraph
+from autopar.graph.execution import Execution
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+_WAIT_S = 10
+both_ways = pytest.mark.parametrize("run", ["run", "run_serial"])
+
+
+# -- what is at once ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lanes", [2, 4])
+def test_independent_tasks_run_at_once(lanes):
+    meeting = threading.Barrier(lanes)
+    graph = TaskGraph(cpu_lanes=lanes)
+    tasks = [graph.add(meeting.wait, _WAIT_S) for _ in range(lanes)]
+    run = graph.run()
+    assert sorted(run[tasks]) == list(range(lanes))
+    assert len(run.timeline.lanes) == lanes
+
+
+def test_a_chain_keeps_its_lane():
+    graph = TaskGraph(cpu_lanes=3)
+    chain = [graph.add(threading.get_ident)]
+    for _ in range(20):
+        chain.append(graph.add(lambda before: threading.get_ident(), chain[-1], cost_s=1e-3))
+        graph.add(time.sleep, 1e-4, cost_s=5e-4)
+    assert len(set(graph.run()[chain])) == 1
+    entries = {entry.job: entry for entry in graph.plan().schedule.entries}
+    assert not any(entries[task.number].waits for task in chain)
+
+
+def test_one_result_can_be_had_while_others_run(gate):
+    graph = TaskGraph(cpu_lanes=2)
+    held = graph.add(gate, 7)
+    free = graph.add(torch.ones, 2)
+    graph.waitall()  # nothing runs yet
+    with graph.start() as run:
+        assert repr(run) == "<Run: 2 tasks and copies, under way>"
+        assert run[free].tolist() == [1, 1]
+        assert gate.begun.wait(_WAIT_S)
+        assert not gate.finished
+        gate.open()
+        graph.waitall()
+        assert gate.finished
+        assert run[{"a": [held]}] == {"a": [7]}
+    assert run[held] == 7
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_task_that_is_issued_while_somebody_begins_to_wait_is_not_missed(first):
+    """Between the look whether it is issued and the wait for it."""
+
+    class Meanwhile(dict):
+        def setdefault(self, number, lock):
+            if first:
+                execution._issue(number)
+            lock = super().setdefault(number, lock)
+            if not first:
+                execution._issue(number)
+            return lock
+
+    graph = TaskGraph()
+    task = graph.add(torch.ones, 1)
+    execution = Execution(graph.plan(), {}, graph.plan().shares)
+    execution._awaited = Meanwhile()
+    wait = execution.wait_until_issued
+    waiter = threading.Thread(target=wait, args=(task.number,), daemon=True)
+    waiter.start()
+    waiter.join(_WAIT_S)
+    assert not waiter.is_alive()
+
+
+@pytest.mark.parametrize("second", ["start", "run", "run_serial", "measure"])
+def test_a_graph_that_runs_is_not_run_again_meanwhile(gate, second):
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(gate)
+    opening = threading.Timer(0.5, gate.open)  # in case that it is let in
+    opening.start()
+    with graph.start():
+        assert gate.begun.wait(_WAIT_S)
+        with pytest.raises(RuntimeError, match=r"is running.*waitall"):
+            if second == "start":
+                graph.start().__enter__()
+            getattr(graph, second)()
+        opening.cancel()
+        gate.open()
+    opening.join()
+    graph.run()
+
+
+def test_lanes_are_kept_open_by_one_block_and_closed_after_it():
+    graph = TaskGraph(cpu_lanes=2)
+    task = graph.add(threading.get_ident)
+    before = threading.active_count()
+    with graph:
+        threads = {graph.run()[task] for _ in range(3)}
+        assert threading.active_count() > before
+        with pytest.raises(RuntimeError, match="open already"), graph:
+            pass
+        assert {graph.run()[task]} == threads
+    assert len(threads) == 1
+    assert threading.active_count() == before
+    with graph:
+        graph.run()
+
+
+# -- what a run returns and tells -----------------------------------------------------------------
+
+
+def test_tasks_in_every_kind_of_argument_are_found():
+    graph = TaskGraph()
+    one, two = graph.add(torch.ones, 2), graph.add(torch.full, (2,), 2.0)
+
+    def gathered(first, *rest, key):
+        return [first, *itertools.chain(*rest), *key.values()]
+
+    task = graph.add(gathered, one, [two], (one, two), key={"a": two})
+    assert [x[0].item() for x in graph.run()[task]] == [1, 2, 1, 2, 2]
+
+
+@dataclasses.dataclass
+class Scale:  # which can't be hashed
+    by: float
+
+    def __call__(self, x):
+        return x * self.by
+
+
+CALLED = {
+    "no hash": (Scale(3), lambda two: (two,), [6, 6]),
+    "as_tensor": (torch.as_tensor, lambda two: (two,), [2, 2]),
+    "getitem": (torch.Tensor.__getitem__, lambda two: (two, 0), 2),
+    "a list": (torch.stack, lambda two: ([two, two],), [[2, 2]] * 2),
+    "to": (torch.Tensor.to, lambda two: (two, "cpu"), [2, 2]),
+    "operator": (operator.getitem, lambda two: (two, slice(1)), [2]),
+}
+
+
+@pytest.mark.parametrize("kind", CALLED)
+def test_functions_that_declare_nothing_run(kind):
+    fn, args, expected = CALLED[kind]
+    graph = TaskGraph()
+    task = graph.add(fn, *args(graph.add(torch.add, torch.ones(2), 1)))
+    assert graph.run()[task].tolist() == expected
+
+
+def test_what_is_no_task_of_the_run_is_refused():
+    graph = TaskGraph()
+    task = graph.add(torch.ones, 2)
+    run = graph.run()
+    later, elsewhere = graph.add(torch.neg, task), TaskGraph().add(torch.ones, 2)
+    for wrong in (later, elsewhere, [later]):
+        with pytest.raises(KeyError, match="no task"):
+            run[wrong]
+    for hidden in ({task}, [frozenset([task])]):
+        with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
+            run[hidden]
+    for leaf in ("ones", 0, None, torch.ones(2)):
+        with pytest.raises(KeyError, match="is no task; expected what graph.add returned"):
+            run[leaf]
+    assert run[3, None, {"a": task}][:2] == (3, None)
+
+
+def test_a_run_says_how_it_stands():
+    graph = TaskGraph(cpu_lanes=1)
+    graph.add(torch.ones, 2)
+    assert re.fullmatch(r"<Run: 1 tasks and copies, done in .* .?s>", repr(graph.run()))
+    graph.add(lambda: 1 / 0, name="odd")
+    with contextlib.suppress(ZeroDivisionError), graph.start() as run:
+        pass
+    assert repr(run) == "<Run: 2 tasks and copies, failed in task 'odd'>"
+
+
+@both_ways
+def test_times_are_told(run):
+    graph = TaskGraph(cpu_lanes=2)
+    tasks = [graph.add(time.sleep, 2e-3, name=f"nap {n}") for n in range(6)]
+    graph.order(tasks[0], tasks[5])
+    done = getattr(graph, run)()
+    assert sorted(span.name for span in done.timeline.spans) == [f"nap {n}" for n in range(6)]
+    assert set(done.cost_s) == {task.number for task in tasks}
+    assert all(cost_s >= 2e-3 for cost_s in done.cost_s.values())
+    assert done.wall_s >= done.timeline.makespan_s >= 2 * 2e-3
+    assert done.limit_s >= 3 * 2e-3  # nothing was known: by its own times, on two lanes
+    assert done.spans[tasks[0].number].end_s <= done.spans[tasks[5].number].start_s
+
+
+@both_ways
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_autograd_is_as_the_caller_has_it(run, mode):
+    w = torch.ones(2, requires_grad=True)
+    graph = TaskGraph(cpu_lanes=2)
+    loss = graph.add(torch.sum, graph.add(torch.mul, w, 3))
+    for now in (mode, torch.enable_grad):  # one run leaves nothing behind for the next
+        with now():
+            result = getattr(graph, run)()[loss]
+        assert result.requires_grad == (now is torch.enable_grad)
+        assert result.is_inference() == (now is torch.inference_mode)
+    (gradient,) = torch.autograd.grad(result, w)
+    assert gradient.tolist() == [3, 3]
+
+
+# -- the plan -------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_kept_until_something_changes():
+    graph = TaskGraph(cpu_lanes=2)
+    one, two = graph.add(torch.ones, 2), graph.add(torch.zeros, 2)
+    plan = graph.plan()
+    assert (graph.run().plan, graph.run_serial().plan, graph.plan()) == (plan,) * 3
+    graph.order(one, two)
+    ordered = graph.plan()
+    graph.measure(1)
+    measured = graph.plan()
+    graph.add(torch.neg, two)
+    assert len({id(plan) for plan in (plan, ordered, measured, graph.plan())}) == 4
+
+
+def test_measured_costs_steer_the_plan():
+    graph = TaskGraph(cpu_lanes=2)
+    short = [graph.add(time.sleep, 1e-3) for _ in range(4)]
+    long = graph.add(time.sleep, 20e-3)
+    first = [entry.job for entry in graph.plan().schedule.entries[:2]]
+    assert first == [task.number for task in short[:2]]
+    graph.measure(2)
+    assert graph.plan().schedule.entries[0].job == long.number
+    assert 20e-3 <= graph.plan().makespan_s < 1
+    assert graph.plan().limit_s <= graph.plan().makespan_s
+
+
+def test_a_plan_of_guessed_costs_says_so():
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(torch.ones, 2, cost_s=1e-3)
+    told = {repr: "<Plan: 1 tasks and 0 copies on 1 lanes, 1.000 ms", str: "makespan 1.000 ms"}
+    for text_of, wanted in told.items():
+        assert wanted in text_of(graph.plan())
+        assert "guessed" not in text_of(graph.plan())
+    graph.add(torch.ones, 2)
+    for text_of in told:
+        assert "some costs are guessed: take them by graph.measure()" in text_of(graph.plan())
+    graph.measure(1)
+    assert not any("guessed" in text_of(graph.plan()) for text_of in told)

@@ -1,0 +1,454 @@
+"""What a graph sees of a task before it runs: memory that it reaches, and chance."""
+
+# ruff: noqa: B008 - what a task reaches by its defaults is made where it is written
+
+import collections
+import contextvars
+import dataclasses
+import functools
+import gc
+import itertools
+import logging
+import math
+import operator
+import queue
+import random
+import sys
+import threading
+import time
+import types
+import unittest.mock
+import warnings
+import weakref
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from autopar import TaskGraph
+
+HOMES = [torch, torch.Tensor, F, torch.linalg, torch.fft, torch.special, torch.ops.aten, operator]
+FORMS = {
+    "tasks": lambda fn, task, x: ((fn, task, task), {}),
+    "a tensor": lambda fn, task, x: ((fn, x), {}),
+    "out": lambda fn, task, x: ((fn, task), {"out": x}),
+    "a partial": lambda fn, task, x: ((functools.partial(fn, x), task), {}),
+    "nothing": lambda fn, task, x: ((fn,), {}),
+}
+
+
+def functions_of(home):
+    """All that can be called there, and is no class; names that are no longer there warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in dir(home):
+            function = getattr(home, name, None)
+            if callable(function) and not isinstance(function, type):
+                yield name, function
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.stress
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_function_of_torchs_can_be_added_or_is_refused_in_words(home, form):
+    failed, x = [], torch.ones(2, 2)
+    functions = dict(functions_of(home))
+    if home is torch.Tensor:
+        functions |= {f"bound {name}": getattr(x, name) for name in functions}
+    for name, fn in functions.items():
+        graph = TaskGraph()
+        args, kwargs = FORMS[form](fn, graph.add(torch.add, x, 1), x)
+        try:
+            graph.add(*args, **kwargs)
+        except Exception as error:
+            if not isinstance(error, (TypeError, ValueError)) or "expected" not in str(error):
+                failed.append((name, error))
+    assert not failed
+
+
+# -- what is looked at is not run -----------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Held:
+    x: object
+
+
+class Config:
+    def __init__(self, **held):
+        self.__dict__["_held"] = held
+
+    def __getattr__(self, name):
+        return self._held[name]
+
+
+def refuse(*_):
+    raise LookupError
+
+
+class Refuses:
+    """Raises at whatever it is asked."""
+
+    __getattribute__ = __iter__ = __len__ = __eq__ = __hash__ = refuse
+
+    def __call__(self):
+        return torch.ones(1)
+
+
+class Lies(Refuses):
+    __class__ = property(refuse)
+
+
+class RefusesAsDict(dict):
+    __iter__ = keys = values = items = refuse
+    __getattr__ = dict.__getitem__
+
+
+class Lazy(types.ModuleType):
+    __getattr__ = refuse
+
+
+class WithProperties:
+    x = __wrapped__ = __self__ = __name__ = dtype = property(refuse)
+
+
+UNASKED = {
+    "a config": lambda: Config(lr=0.1),
+    "what refuses": Refuses,
+    "what lies of its class": Lies,
+    "a dict that refuses": lambda: RefusesAsDict(a=1),
+    "a lazy module": lambda: Lazy("lazy"),
+    "properties": WithProperties,
+    "a mock": lambda: unittest.mock.MagicMock(spec=torch.Tensor),
+    "a function's mock": lambda: unittest.mock.create_autospec(len),
+}
+
+
+@pytest.mark.parametrize("kind", UNASKED)
+def test_nothing_that_is_looked_at_is_run(kind):
+    graph, held = TaskGraph(), UNASKED[kind]()
+    graph.add(lambda: held and held.x)
+    graph.add(lambda a=held: a)
+    graph.add(print, held)
+    graph.add(print, [held], end=held)
+    graph.add(functools.partial(print, held))
+    graph.add(Held(held).__eq__, 1)
+    if callable(held):
+        graph.add(held)
+
+
+def test_a_config_with_getattr_of_its_own_is_used():
+    graph, config = TaskGraph(), Config(lr=0.5)
+    scaled = graph.add(lambda: torch.ones(1) * config.lr)
+    assert graph.run()[scaled].item() == 0.5
+
+
+# -- memory that a task reaches -------------------------------------------------------------------
+
+
+def waits_for(writer, fn, *args):
+    """Whether a task of a function comes after one that was added before."""
+    graph = TaskGraph()
+    first, task = graph.add(*writer), graph.add(fn, *args)
+    return first.number in graph.plan().nodes[task.number].before
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+    def __init__(self, held):
+        self.held = held
+
+
+class OfClass:
+    held = torch.zeros(3)
+
+    def by_type(self):
+        type(self).held.clone()
+
+    @functools.cached_property
+    def cached(self):
+        return _GLOBAL
+
+    def by_cached(self):
+        self.cached.clone()
+
+
+class Function(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x + _GLOBAL
+
+
+_GLOBAL = torch.zeros(3)
+_VARIABLE = contextvars.ContextVar("variable", default=_GLOBAL)
+_MODULE = types.ModuleType("autopar_of_the_program")
+_MODULE.held = _GLOBAL
+
+
+def by_import():
+    import autopar_of_the_program
+
+    autopar_of_the_program.held.clone()
+
+
+def by_from_import():
+    from autopar_of_the_program import held
+
+    held.clone()
+
+
+def by_unknown_import():
+    import autopar_not_there_yet
+
+    autopar_not_there_yet.held.add_(1)
+
+
+def array_of(x):
+    array = np.empty(1, dtype=object)
+    array[0] = x
+    return array
+
+
+def queue_of(x, kind=queue.Queue):
+    things = kind()
+    things.put(x)
+    return things
+
+
+def variable_of(x):
+    variable = contextvars.ContextVar("other")
+    variable.set(x)
+    return variable
+
+
+UserDict, SimpleNamespace = collections.UserDict, types.SimpleNamespace
+HOLDERS = {
+    "a view of a dict": lambda x: {"a": x}.values(),
+    "items of a dict": lambda x: {"a": x}.items(),
+    "a cycle": lambda x: itertools.cycle([x]),
+    "a chain": lambda x: itertools.chain([1], [x]),
+    "an iterator": lambda x: iter([x]),
+    "a generator": lambda x: (tensor for tensor in [x]),
+    "a map": lambda x: map(torch.neg, [x]),
+    "a variable's default": lambda x: contextvars.ContextVar("x", default=x),
+    "a variable's value": variable_of,
+    "an array of objects": array_of,
+    "a getter of items": operator.itemgetter,
+    "a caller of methods": lambda x: operator.methodcaller("add_", x),
+    "a proxy of a dict": lambda x: types.MappingProxyType({"a": [x]}),
+    "a chain of maps": lambda x: collections.ChainMap({"a": x}),
+    "a user's dict": lambda x: type("Own", (UserDict,), {})(a=x),
+    "a subclass of dict": lambda x: type("Own", (dict,), {})(a=x),
+    "a queue": queue_of,
+    "a subclass of a queue": lambda x: queue_of(x, type("Own", (queue.Queue,), {})),
+    "a namespace": lambda x: SimpleNamespace(a=[x]),
+    "a weak reference": weakref.ref,
+    "a weak dict": lambda x: weakref.WeakValueDictionary(a=x),
+    "a slice": lambda x: slice(x, None),
+    "an optimizer": lambda x: torch.optim.SGD([x], 0.1),
+    "a distribution": lambda x: torch.distributions.Normal(x, 1.0),
+    "a data set": lambda x: torch.utils.data.TensorDataset(x),
+    "an lru cache": lambda x: functools.lru_cache(lambda: x),
+    "single dispatch": lambda x: functools.singledispatch(lambda y: x),
+    "a dataclass": lambda x: Held([x]),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_memory_is_reached_through_what_holds_it(kind):
+    held = HOLDERS[kind](x := torch.zeros(3))
+    for fn in (lambda: held, lambda a=held: a):
+        assert waits_for((x.add_, 1), fn)
+
+
+REACHED = {
+    "a class by an object's type": OfClass().by_type,
+    "a cached property": OfClass().by_cached,
+    "slots": lambda slotted=Slotted(_GLOBAL): slotted.held,
+    "a variable": lambda: _VARIABLE.get(),
+    "an import": by_import,
+    "an import of a name": by_from_import,
+    "a function of autograd": lambda x=torch.ones(1): Function.apply(x),
+    "a wrapped function": functools.wraps(torch.add)(lambda: _GLOBAL.clone()),
+    "a getter": lambda get=operator.attrgetter("held"), o=Slotted(_GLOBAL): get(o),
+}
+
+
+@pytest.mark.parametrize("kind", REACHED)
+def test_memory_is_reached_through_code(kind, monkeypatch):
+    monkeypatch.setitem(sys.modules, _MODULE.__name__, _MODULE)
+    tensor = OfClass.held if "class" in kind else _GLOBAL
+    assert waits_for((tensor.add_, 1), REACHED[kind])
+
+
+_X = torch.ones(3, 3)
+MAY_ALIAS = {  # though they declare nothing, or fresh memory
+    "einsum": (torch.einsum, "ij->ji", _X),
+    "meshgrid": (torch.meshgrid, [_X[0]]),
+    "atleast_2d": (torch.atleast_2d, _X),
+    "type_as": (torch.Tensor.type_as, _X, _X),
+    "conj_physical": (torch.conj_physical, _X),
+    "to_dense": (torch.Tensor.to_dense, _X),
+    "unsafe_chunk": (torch.unsafe_chunk, _X, 2),
+    "histogramdd": (torch.histogramdd, _X, [_X[0], _X[1], _X[2]]),
+    "dropout": (torch.dropout, _X, 0.5, False),
+    "reshape": (torch.reshape, _X, (9,)),
+    "contiguous": (torch.Tensor.contiguous, _X),
+}
+
+
+@pytest.mark.parametrize("name", MAY_ALIAS)
+def test_who_writes_what_an_operator_returns_may_write_its_argument(name):
+    graph, (fn, *args) = TaskGraph(), MAY_ALIAS[name]
+    reader = graph.add(torch.sum, args[0][0] if isinstance(args[0], list) else _X)
+    result = graph.add(fn, *args)
+    writer = graph.add(lambda value: None, result, writes=[result])
+    assert reader.number in graph.plan().nodes[writer.number].before
+
+
+# -- what is not understood -----------------------------------------------------------------------
+
+
+def is_observed(fn, *args):
+    """Whether the operators of a task are watched, as it may write where no counter moves."""
+    graph = TaskGraph()
+    graph.add(fn, *args)
+    return graph.plan().nodes[-1].uncounted
+
+
+UNKNOWN = {
+    "globals": lambda: globals()["_GLOBAL"].add_(1),
+    "eval": lambda: eval("_GLOBAL.add_(1)"),
+    "sys": lambda: sys.modules[__name__]._GLOBAL.add_(1),
+    "gc": lambda: gc.get_objects()[0],
+    "a module that isn't there": by_unknown_import,
+    "thread-local": lambda own=threading.local(): own.x.add_(1),
+    "a weak proxy": lambda own=weakref.proxy(_GLOBAL): own.add_(1),
+    "bytes": lambda own=bytearray(12): torch.frombuffer(own, dtype=torch.float32).add_(1),
+    "a capsule": lambda own=torch.utils.dlpack.to_dlpack(_GLOBAL): own,
+    "a storage": lambda own=_GLOBAL.untyped_storage(): own.fill_(1),
+    "a frame": lambda own=sys._getframe(): own,
+}
+
+
+class Plain:
+    def __init__(self):
+        self.x, self.scale, self.names = torch.ones(3), 2, {"a": [1, "b"]}
+
+    def scaled(self, y):
+        return self.x * self.scale + y
+
+
+def plain_helper(x):
+    return math.sqrt(2) * x
+
+
+_RATES, _LINEAR = torch.ones(1, requires_grad=True), nn.Linear(3, 3)
+PLAIN = {
+    "tensors": lambda x=torch.ones(3): x + 1,
+    "numbers": lambda n=3, s="a", t=(1, 2.0): torch.full((n,), t[1]),
+    "a network": nn.Sequential(_LINEAR, nn.BatchNorm1d(3)).eval(),
+    "a closure over a network": lambda net=nn.LSTM(3, 3): net(torch.ones(1, 3)),
+    "an object": Plain().scaled,
+    "time": lambda: time.sleep(0),
+    "helpers": lambda: plain_helper(torch.ones(3)),
+    "locks and events": lambda lock=threading.Lock(), event=threading.Event(): event.set(),
+    "a logger": lambda log=logging.getLogger("autopar"): log.info("x"),
+    "an optimizer": torch.optim.SGD([_RATES], 0.1).step,
+    "a dict": lambda held={"a": [torch.ones(1)]}: held["a"],
+    "NumPy": lambda x=np.ones(3): np.sum(x),
+}
+
+
+@pytest.mark.parametrize("kind", [*UNKNOWN, *PLAIN])
+def test_just_what_is_not_understood_is_observed(kind):
+    assert is_observed((UNKNOWN | PLAIN)[kind]) == (kind in UNKNOWN)
+
+
+def test_a_task_that_finds_memory_by_itself_is_caught():
+    """In words, whichever way the tasks are ordered."""
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(lambda: globals()["_GLOBAL"].add_(1), name="finder")
+    graph.add(torch.sum, _GLOBAL)
+    with pytest.raises(RuntimeError, match="task 'finder'.* and did not say so; expected"):
+        graph.run()
+
+
+# -- who draws random numbers, or uses what each use changes --------------------------------------
+
+
+class Drops(nn.Module):
+    def __init__(self, p=0.5):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return F.dropout(x, self.p, self.training)
+
+
+ROW, ROWS, DROPOUT = torch.ones(3), torch.ones(3, 8), nn.Dropout()
+RANDOM = {
+    "an operator": (torch.ops.aten.rand, [3]),
+    "a method": (torch.Tensor.normal_, ROW),
+    "dropout": (F.dropout, ROW),
+    "softmax": (F.gumbel_softmax, ROW),
+    "an initialiser": (nn.init.normal_, ROW),
+    "a function": (lambda x: nn.init.normal_(x), ROW),
+    "a lambda": (lambda: torch.rand(3),),
+    "a lambda with a method": (lambda x: x.bernoulli_(), ROW),
+    "attention": (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), 1),
+    "a value": (lambda draw=torch.rand: draw(3),),
+    "a layer": (DROPOUT, ROW),
+    "a layer's method": (DROPOUT.forward, ROW),
+    "a layer in a lambda": (lambda x, m=nn.Sequential(nn.AlphaDropout()): m(x), ROW),
+    "a layer of one's own": (Drops(), ROW),
+    "its method": (Drops().forward, ROW),
+    "a recurrent one": (nn.GRU(2, 2, 2, dropout=0.5), torch.ones(3, 2)),
+    "a transformer": (nn.TransformerEncoderLayer(8, 2), ROWS),
+    "heads": (nn.MultiheadAttention(8, 2, dropout=0.1), ROWS, ROWS, ROWS),
+    "pooling, always": (nn.FractionalMaxPool2d(2, output_ratio=0.5).eval(), torch.ones(1, 9, 9)),
+    "rrelu": (nn.RReLU(), ROW),
+}
+STILL = nn.Dropout().eval()
+NOT_RANDOM = {
+    "evaluation": (STILL, ROW),
+    "evaluation in a lambda": (lambda x, m=STILL: m(x), ROW),
+    "the method of one": (STILL.forward, ROW),
+    "one's own in evaluation": (Drops().eval(), ROW),
+    "one's own of nothing": (Drops(0.0), ROW),
+    "a rate of nothing": (nn.Dropout(0), ROW),
+    "a function told not to": (F.dropout, ROW, 0.5, False),
+    "a function with no rate": (F.dropout, ROW, 0.0),
+    "a recurrent one without": (nn.LSTM(2, 2), torch.ones(3, 2)),
+    "a transformer without": (nn.TransformerEncoderLayer(8, 2, dropout=0.0), ROWS),
+    "layers without": (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), torch.ones(3, 2)),
+    "attention by itself": (lambda q: F.scaled_dot_product_attention(q, q, q), 1),
+    "a generator of its own": (functools.partial(torch.rand, generator=torch.Generator()), 3),
+    "no chance at all": (lambda x: torch.relu(x) @ x, torch.ones(2, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", [*RANDOM, *NOT_RANDOM])
+def test_just_who_draws_random_numbers_comes_after_others_who_do(kind):
+    assert waits_for((torch.rand, 1), *(RANDOM | NOT_RANDOM)[kind]) == (kind in RANDOM)
+
+
+USED = {
+    "a generator": lambda own=torch.Generator(): torch.rand(3, generator=own),
+    "an iterator": lambda own=itertools.count(): next(own),
+    "Python's random numbers": lambda: random.random(),
+    "a random generator of one's own": lambda own=random.Random(): own.random(),
+    "NumPy's random numbers": lambda: np.random.rand(3),
+    "a generator of NumPy's": lambda own=np.random.default_rng(0): own.normal(),
+    "a generator in Python": lambda own=(number for number in range(99)): next(own),
+}
+
+
+@pytest.mark.parametrize("kind", USED)
+def test_what_each_use_changes_is_used_in_order(kind):
+    assert waits_for((USED[kind],), USED[kind])
+    assert not waits_for((USED[kind],), torch.ones, 1)

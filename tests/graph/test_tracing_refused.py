@@ -1,0 +1,382 @@
+"""What can't be traced: refused with the reason and the line, and all is as it was before."""
+
+import functools
+import itertools
+import logging
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils import spectral_norm
+from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils.checkpoint import checkpoint
+from tracing_checks import (  # noqa: F401 - few_objects is a fixture
+    called,
+    fakes,
+    few_objects,
+    numbers,
+    same,
+    seeded,
+    state,
+)
+
+from autopar import TaskGraph
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+CALLED = 0
+REFUSED = []
+
+
+def refused(reason):
+    """Note a function that makes something to call and its arguments, new each time."""
+
+    def note(make):
+        REFUSED.append((reason, make))
+        return make
+
+    return note
+
+
+def linear():
+    return seeded(nn.Linear, 3, 3)
+
+
+# -- what depends on the data, or is no operator --------------------------------------------------
+
+
+@refused(r"line \d+ of test_tracing_refused.py, `if x.sum\(\) > 0:`.*depends on the data")
+def control_by_data():
+    def fn(x):
+        if x.sum() > 0:
+            return x
+        return -x
+
+    return fn, numbers(3)
+
+
+@refused("draws random numbers anew")
+def recomputing_with_dropout():
+    layer = seeded(lambda: nn.Sequential(nn.Linear(4, 4), nn.Dropout()))
+
+    def fn(x):
+        loss = checkpoint(layer, x, use_reentrant=False).sum()
+        return torch.autograd.grad(loss, list(layer.parameters()))
+
+    return fn, numbers(3, 4)
+
+
+@refused("forward, which was not there.*Call it once")
+def script():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.trace(linear(), numbers(2, 3)), numbers(2, 3)
+
+
+@refused("in TorchScript: .*data")
+def script_that_branches():
+    def fn(x):
+        if bool(x.sum() > 0):
+            x = x + 1
+        return x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.jit.script(fn), numbers(3)
+
+
+class Tagged(torch.Tensor):
+    """A subclass with memory of its own."""
+
+
+def printing(x):
+    print(x + 1)
+    return x
+
+
+def seeding(x):
+    torch.manual_seed(7)
+    return torch.rand(3) + x
+
+
+Output = type("Output", (), {"__init__": lambda self, loss: setattr(self, "loss", loss)})
+ONES, X3, NORM = torch.ones(3), functools.partial(numbers, 3), nn.BatchNorm1d(4, momentum=None)
+HIDDEN, TAGGED = "given one TwoTensor, which has no memory of its own", "uses one Tagged, whose own"
+
+
+def using(value, fn):
+    """What uses a value that it finds, and something to call it with."""
+    return lambda x: fn(x, value), numbers(3)
+
+
+REFUSED += [
+    ("depends on the data", lambda: (NORM, numbers(6, 4))),
+    ("depends on the data", lambda: (lambda x: x if x.sum().item() > 0 else -x, X3())),
+    ("depends on the data|value", lambda: using(torch.ones(3), lambda x, y: x if y.sum() else -x)),
+    ("reads a tensor's numbers by tolist", lambda: (lambda x: x * ONES.tolist()[0], X3())),
+    ("prints or formats a tensor", lambda: (printing, X3())),
+    ("prints or formats a tensor", lambda: (lambda x: (x, f"{x.sum():.3f}"), X3())),
+    ("NumPy", lambda: (lambda x: torch.from_numpy((x + 1).numpy()), X3())),
+    ("NumPy", lambda: (lambda x: x + torch.from_numpy(ONES.numpy()), X3())),
+    ("NumPy", lambda: (lambda x: x + torch.as_tensor(np.asarray(ONES)), X3())),
+    ("line .*1 / 0", lambda: (lambda x: x + 1 / 0, X3())),
+    ("torch's random numbers|manual_seed", lambda: (seeding, X3())),
+    ("Python's random numbers", lambda: (lambda x: x * random.random(), X3())),
+    ("NumPy's random numbers", lambda: (lambda x: x * float(np.random.rand()), X3())),
+    ("resize_", lambda: using(torch.zeros(4), lambda x, y: y.resize_(3) + x)),
+    ("assigns the `data` of a tensor", lambda: (lambda x: setattr(x, "data", x + 1), X3())),
+    (TAGGED, lambda: (lambda x: x * 2, X3().as_subclass(Tagged))),
+    (TAGGED, lambda: using(X3().as_subclass(Tagged), torch.mul)),
+    (HIDDEN, lambda: (lambda x: x * 2, TwoTensor(ONES, ONES))),
+    (f"{HIDDEN}|Please convert", lambda: using(TwoTensor(ONES, ONES), torch.mul)),
+    ("calls cond", lambda: (lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), X3())),
+    ("dynamo", lambda: (torch.compile(lambda x: x.sin(), backend="eager"), X3())),
+    (
+        "nested",
+        lambda: (lambda x: torch.nested.nested_tensor([x, x[:2]]).to_padded_tensor(0), X3()),
+    ),
+    ("returns one Output.*register_dataclass", lambda: (lambda x: Output(x.sum()), X3())),
+]
+
+
+# -- what is changed and is no tensor, or was not there -------------------------------------------
+
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = 0
+
+    def forward(self, x):
+        self.steps += 1
+        return x * self.steps
+
+
+class Growing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ema", torch.zeros(4))
+
+    def forward(self, x):
+        self.ema = torch.cat([self.ema, x[0]])
+        return self.ema
+
+
+class Twice(Growing):
+    def __init__(self):
+        super().__init__()
+        self.other = self.ema
+
+    def forward(self, x):
+        self.ema = self.ema + x[0]
+        return x
+
+
+class Tally:
+    total = 0
+
+    def __call__(self, x):
+        type(self).total += 1
+        return x + self.total
+
+
+class Caching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = None
+
+    def forward(self, x):
+        if self.table is None:
+            self.table = torch.arange(x.shape[-1]).float()
+        return x + self.table
+
+
+class OddDict(dict):
+    """Refuses to be emptied."""
+
+    def clear(self):
+        raise NotImplementedError
+
+    update = clear
+
+
+class Keeps:
+    def __init__(self):
+        self.states = OddDict(h=torch.zeros(3), c=torch.zeros(3))
+
+    def __call__(self, x):
+        self.states = OddDict(h=self.states["h"] + x, c=self.states["c"] * 2 + 1)
+        return self.states["h"] * 1
+
+
+def global_counter(x):
+    global CALLED
+    CALLED += 1
+    return x * CALLED
+
+
+@refused(r"sets seen\[0\], which was not there")
+def a_hook_that_appends():
+    layer, seen = linear(), []
+    layer.register_forward_hook(lambda module, args, out: seen.append(out))
+    return layer, numbers(2, 3)
+
+
+@refused(r"sets acts\['out'\], which was not there")
+def a_hook_that_keeps():
+    layer, acts = linear(), {}
+    layer.register_forward_hook(lambda module, args, out: acts.update(out=out))
+    return layer, numbers(2, 3)
+
+
+@refused("changes .*nonlocal|changes .*calls from 0 to 1")
+def counter_in_a_cell():
+    calls = 0
+
+    def fn(x):
+        nonlocal calls
+        calls += 1
+        return x * calls
+
+    return fn, numbers(3)
+
+
+@refused(r"sets the gradient of layer\.(weight|bias), of which there is none.*autograd.grad")
+def backward():
+    layer = linear()
+    return lambda x: layer(x).sum().backward(), numbers(2, 3)
+
+
+@refused("sets")
+def an_optimizers_first_step():
+    optimizer = torch.optim.Adam((layer := linear()).parameters())
+
+    def fn(x):
+        loss = layer(x).square().sum()
+        for weight, grad in zip(
+            *(layer.parameters(), torch.autograd.grad(loss, [*layer.parameters()])), strict=True
+        ):
+            weight.grad = grad
+        optimizer.step()
+        return loss.detach()
+
+    return fn, numbers(2, 3)
+
+
+@refused("in the cache of .*table")
+def a_cache_of_a_function():
+    table = functools.lru_cache(lambda n: torch.arange(n).float())
+    table.__qualname__ = "table"
+    return lambda x: x + table(3), numbers(3)
+
+
+class Weight(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * self.weight.requires_grad_(False).sum()
+
+
+def appending(x, values):
+    values.append(x + 1)
+    return x
+
+
+OLD_WEIGHT = "Linear.weight, whose memory is also that of Linear.weight_orig.*[Cc]all it once"
+NO_SHAPE = r"Sequential\[0\].(weight|bias) has no shape yet.*Call it once"
+GROWN = r"changes Growing.ema from .* shape \(4,\) .* to .* shape \(8,\)"
+FEW = functools.partial(numbers, 3, 4)
+REFUSED += [
+    (
+        r"sets the gradient of args\[0\]",
+        lambda: (lambda x: x.sum().backward(), X3().requires_grad_()),
+    ),
+    (r"sets args\[1\]\[0\], which was not there.*return", lambda: (appending, X3(), [])),
+    (GROWN, lambda: (Growing(), FEW())),
+    ("is also", lambda: (Twice(), FEW())),
+    ("changes Counts.steps from 0 to 1", lambda: (Counts(), X3())),
+    (r"changes .*\[1\].steps from 0 to 1", lambda: (nn.Sequential(nn.ReLU(), Counts()), X3())),
+    ("changes .*CALLED from 0 to 1", lambda: (global_counter, X3())),
+    ("changes .*Tally.total from 0 to 1", lambda: (Tally(), X3())),
+    ("sets Caching.table, which was None.*[Cc]all it once", lambda: (Caching(), X3())),
+    (NO_SHAPE, lambda: (nn.Sequential(nn.LazyLinear(4), nn.ReLU()), numbers(2, 3))),
+    (OLD_WEIGHT, lambda: (spectral_norm(linear()), numbers(2, 3))),
+    ("changes .*requires_grad", lambda: (Weight(3, 3), X3())),
+    ("changes .*training", lambda: using(nn.Dropout(), lambda x, layer: layer.eval()(x))),
+    ("changes Keeps.states", lambda: (Keeps(), X3())),
+    (
+        "sets .*, which was not there",
+        lambda: using(OddDict(), lambda x, y: y.setdefault("x", x * 2)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("reason", "make"), REFUSED)
+def test_it_is_refused_by_name_and_all_is_as_before(reason, make, caplog, capfd):
+    fn, args, kwargs = called(make)
+    before, chance = state(fn, args, kwargs), torch.get_rng_state()
+    python, arrays = random.getstate(), np.random.get_state()[1].copy()
+    with pytest.raises(ValueError, match=f"(?s)can't trace .*({reason})"):
+        TaskGraph.trace(fn, *args, **kwargs)
+    after = state(fn, args, kwargs)
+    assert after.keys() == before.keys()
+    for path, value in before.items():
+        same(after[path], value)
+    assert not fakes()
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert python == random.getstate()
+    assert (arrays == np.random.get_state()[1]).all()
+    assert [entry for entry in caplog.records if entry.levelno >= logging.WARNING] == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_tensor_without_memory_is_refused():
+    with pytest.raises(ValueError, match="given one FakeTensor, which has no memory of its own"):
+        TaskGraph.trace(torch.neg, FakeTensorMode().from_tensor(numbers(3)))
+
+
+def counting():
+    number = 0
+    while True:
+        number += 1
+        yield number
+
+
+ITERATORS = {
+    "a count": itertools.count,
+    "a list's": lambda: iter([1, 2, 3]),
+    "a generator": counting,
+    "an enumeration": lambda: enumerate([1, 2, 3]),
+    "a pair": lambda: zip([1, 2], [3, 4], strict=True),
+    "a map": lambda: map(abs, [1, 2]),
+    "a slice": lambda: itertools.islice([1, 2, 3], 2),
+    "a dict's": lambda: iter({1: 2, 3: 4}),
+}
+
+
+@pytest.mark.parametrize("kind", ITERATORS)
+def test_an_iterator_that_goes_on_is_refused_and_one_that_does_not_is_not(kind):
+    iterator = ITERATORS[kind]()
+
+    def go_on(x):
+        next(iterator)
+        return x + 1
+
+    with pytest.raises(ValueError, match="it changes how far iterator is; a run only repeats"):
+        TaskGraph.trace(go_on, torch.ones(1))
+    TaskGraph.trace(lambda x: x + (iterator is None), torch.ones(1))
+
+
+class Goes:
+    def __init__(self):
+        self.on = itertools.cycle([1, 2])
+
+    def __call__(self, x):
+        return x * next(self.on)
+
+
+def test_an_iterator_of_an_object_that_goes_on_is_refused():
+    with pytest.raises(ValueError, match=r"it changes how far .*\.on is; a run only repeats"):
+        TaskGraph.trace(Goes(), torch.ones(1))

@@ -1,0 +1,108 @@
+"""What tests of tracing compare: results, and all that can be reached from a function."""
+
+import collections
+import gc
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from autopar import TaskGraph
+
+
+def numbers(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def seeded(make, *args, **kwargs):
+    """A module with the same weights each time."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make(*args, **kwargs)
+
+
+def sequence(*makes):
+    return seeded(lambda: nn.Sequential(*(make() for make in makes)))
+
+
+def called(make):
+    """What to call, its arguments, and its keyword arguments."""
+    fn, *args = call if isinstance(call := make(), tuple) else (call,)
+    kwargs = {}
+    if isinstance(fn, nn.Module) and args and isinstance(args[-1], dict):
+        kwargs = args.pop()
+    return fn, tuple(args), kwargs
+
+
+def parts_of(value, path="", seen=None):
+    """All that can be reached from something, by where it is; a tensor as a copy of it."""
+    seen = {} if seen is None else seen
+    if id(value) in seen or isinstance(value, types.ModuleType):
+        return
+    seen[id(value)] = value
+    if nn.parameter.is_lazy(value):
+        yield path, (type(value), "lazy")
+    elif isinstance(value, torch.Tensor):
+        with torch.no_grad():
+            trained = isinstance(value, nn.Parameter) and value.requires_grad
+            yield path, (type(value), trained, value.detach().clone())
+        if value.is_leaf:
+            yield from parts_of(value.grad, f"{path}.grad", seen)
+    elif isinstance(value, torch.Generator):
+        yield path, value.get_state()
+    elif isinstance(value, dict):
+        yield path, [str(key) for key in value if not isinstance(key, int)]
+        for number, (key, item) in enumerate(value.items()):
+            where = number if isinstance(key, (int, torch.Tensor)) else key  # hooks have numbers
+            yield from parts_of(item, f"{path}[{where}]", seen)
+    elif isinstance(value, (list, tuple, set, collections.deque)):
+        yield path, len(value)
+        for number, item in enumerate(value):
+            yield from parts_of(item, f"{path}[{number}]", seen)
+    elif isinstance(value, types.FunctionType):
+        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            yield from parts_of(cell.cell_contents, f"{path}:{name}", seen)
+        yield from parts_of(value.__defaults__, f"{path}=", seen)
+        yield from parts_of(value.__globals__.get("CALLED"), f"{path}.CALLED", seen)
+    elif isinstance(value, type):
+        if value.__module__.startswith("test_"):
+            yield from parts_of(dict(vars(value)), path, seen)
+    elif hasattr(value, "__dict__") and not callable(getattr(value, "__get__", None)):
+        yield from parts_of(type(value), f"{path}.class", seen)
+        yield from parts_of(vars(value), path, seen)
+    elif isinstance(value, (int, float, str, bool, type(None), torch.Size)):
+        yield path, value
+
+
+def state(*values):
+    return dict(parts_of((*values, torch.get_default_dtype())))
+
+
+def same(value, wanted, *, exact=True):
+    leaves, spec = pytree.tree_flatten(value)
+    wanted_leaves, wanted_spec = pytree.tree_flatten(wanted)
+    assert spec == wanted_spec
+    for one, other in zip(leaves, wanted_leaves, strict=True):
+        if isinstance(other, torch.Tensor):
+            close = {"rtol": 0, "atol": 0} if exact else {}
+            torch.testing.assert_close(one, other, **close, equal_nan=True)
+        else:
+            assert type(one) is type(other)
+            assert one == other
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_objects():
+    """Let the collector look at what these tests make, and not at all that torch loads."""
+    TaskGraph.trace(lambda x: x.sin() + 1, torch.ones(2))
+    gc.collect()
+    gc.freeze()
+
+
+def fakes():
+    """Tensors without memory that somebody still holds."""
+    gc.collect()
+    return [each for each in gc.get_objects() if issubclass(type(each), FakeTensor)]
