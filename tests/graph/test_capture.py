@@ -52,8 +52,8 @@ def test_a_capture_that_ends_well_needs_no_mending(mended):
 
 @pytest.mark.parametrize("error", [LookupError("of the task"), KeyboardInterrupt(), SystemExit()])
 @pytest.mark.parametrize("failing", [{}, {"capture_end": RuntimeError("invalidated")}])
-def test_what_the_task_raises_comes_out_whatever_the_end_of_the_capture_raises(
-    mended, error, failing
+def test_what_the_task_raises_comes_out_whatever_fails_after_it(
+    mended, monkeypatch, error, failing
 ):
     graph = Graph(**failing)
     with pytest.raises(type(error)) as caught, capture._recorded(graph, []):
@@ -61,24 +61,15 @@ def test_what_the_task_raises_comes_out_whatever_the_end_of_the_capture_raises(
     assert caught.value is error
     assert graph.done == ["capture_begin", "capture_end"]
     assert mended == [(graph, (0, 7), [])]
+    monkeypatch.setattr(capture, "_mend", lambda *_: {}["while mending"])
+    with pytest.raises(type(error)), capture._recorded(Graph(), []):
+        raise error
 
 
 @pytest.mark.parametrize("name", ["capture_begin", "capture_end"])
 def test_errors_of_the_capture_itself_come_out_when_there_is_no_other(mended, name):
-    graph, error = Graph(**{name: RuntimeError("no")}), None
-    with pytest.raises(RuntimeError, match="no") as caught, capture._recorded(graph, []):
+    graph = Graph(**{name: RuntimeError("no")})
+    with pytest.raises(RuntimeError) as caught, capture._recorded(graph, []):
         pass
-    error = caught.value
-    assert error is graph.failing[name]
+    assert caught.value is graph.failing[name]
     assert len(mended) == 1
-
-
-def test_an_error_while_mending_does_not_hide_the_cause(mended, monkeypatch):
-    def breaks(*_):
-        msg = "while mending"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(capture, "_mend", breaks)
-    with pytest.raises(LookupError, match="of the task"), capture._recorded(Graph(), []):
-        msg = "of the task"
-        raise LookupError(msg)

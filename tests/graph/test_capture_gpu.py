@@ -25,6 +25,14 @@ def products(count=8, m=64):
     return graph, xs, [graph.add(torch.mm, x, w) for x in xs], w
 
 
+def require_right_replays(seed=90):
+    """A new graph can be captured, and its replays are right."""
+    graph, xs, tasks, w = products(4)
+    new = [numbers(64, 64, seed=seed + i) for i in range(4)]
+    captured = graph.capture(xs)
+    assert all(map(torch.equal, captured.replay(*new)[tasks], [x.mm(w) for x in new]))
+
+
 def test_replays_give_what_a_run_gives_for_new_inputs():
     graph, xs, tasks, w = products()
     captured = graph.capture(xs[:2])
@@ -230,10 +238,7 @@ def test_after_a_refused_capture_others_succeed(kind):
     for _ in range(3):
         with pytest.raises(RuntimeError, match="'the cause'"):
             refused.capture()
-        graph, xs, tasks, w = products(4)
-        captured = graph.capture(xs)
-        new = [numbers(64, 64, seed=90 + i) for i in range(4)]
-        assert all(map(torch.equal, captured.replay(*new)[tasks], [x.mm(w) for x in new]))
+        require_right_replays()
 
 
 @pytest.mark.parametrize("kind", ["waits", "fails on branches"])
@@ -369,11 +374,8 @@ def test_buffers_of_modules_have_their_values_again_after_the_trial():
 
 def test_what_tasks_write_without_saying_so_is_in_order_in_replays():
     """What reads has more to come after it, so it would go first."""
-    hidden, one, graph = (
-        torch.zeros(100, device=gpu(0)),
-        torch.ones(100, device=gpu(0)),
-        TaskGraph(),
-    )
+    hidden, one = (torch.full((100,), value, device=gpu(0)) for value in (0.0, 1.0))
+    graph = TaskGraph()
     graph.add(lambda x: hidden.add_(x) * 1, one, name="writes")
     read = graph.add(lambda: hidden * 1, device=gpu(0), name="reads")
     last = read
@@ -465,10 +467,8 @@ def test_other_threads_may_allocate_copy_and_wait_meanwhile():
     thread.start()
     try:
         assert started.wait(20)
-        for _ in range(5):
-            graph, xs, tasks, w = products(4)
-            captured = graph.capture(xs)
-            assert all(map(torch.equal, captured.replay(*xs)[tasks], [x.mm(w) for x in xs]))
+        for seed in range(5):
+            require_right_replays(seed)
     finally:
         stop.set()
         thread.join(20)

@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from graph_checks import Case
+from graph_checks import Case, around_calls
 from graph_programs import LABELS, Program
 
 from autopar import TaskGraph
-from autopar.graph.node import Node
 
 pytestmark = [pytest.mark.gpu(2), pytest.mark.usefixtures("threads_gone")]
 
@@ -48,19 +47,15 @@ class Late:
 
 
 @pytest.fixture
-def late(spin, monkeypatch):
-    late, call = Late(spin), Node.call
-
-    def delayed(node, results, **how):
-        late.delay(node)
-        return call(node, results, **how)
-
-    monkeypatch.setattr(Node, "call", delayed)
-    return late
+def late(spin):
+    late = Late(spin)
+    with around_calls(late.delay):
+        yield late
 
 
 def on_gpus(seed):
-    return Case(Program(seed, LABELS, homes=LABELS), on=lambda x, home: x.to(home))
+    program = Program(random.Random(seed), LABELS, homes=LABELS)
+    return Case(program, on=lambda x, home: x.to(home))
 
 
 def computed_late(case, spin):
@@ -93,7 +88,7 @@ def side_streams():
 
 @pytest.mark.parametrize("share", range(_SHARES))
 def test_random_graphs_give_the_bits_of_the_program(spin, late, share):
-    found = {}
+    mistakes = {}
     for seed in range(share * _EACH, (share + 1) * _EACH):
         case = on_gpus(seed)
         plan = case.graph.plan()
@@ -101,8 +96,8 @@ def test_random_graphs_give_the_bits_of_the_program(spin, late, share):
         assert plan.faults() == []
         late.choose(plan, lanes[seed % len(lanes)])
         with side_streams() if seed % 2 else contextlib.nullcontext():
-            found[seed] = wrong(case, spin)
-    assert not any(found.values()), {seed: each for seed, each in found.items() if each}
+            mistakes[seed] = wrong(case, spin)
+    assert {seed: mistake for seed, mistake in mistakes.items() if mistake} == {}
 
 
 def test_each_lane_may_be_late_and_lanes_may_be_kept(spin, late):
@@ -122,15 +117,10 @@ def test_the_twin_gives_the_bits_of_the_program(spin):
         assert wrong(case, spin, case.graph.run_serial) == [], seed
 
 
-FAULTS = {
-    "streams wait for nothing": (torch.cuda.Stream, "wait_event"),
-    "workers wait for nothing": (torch.cuda.Event, "synchronize"),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_missing_wait_is_found(spin, late, monkeypatch, fault):
-    owner, name = FAULTS[fault]
+@pytest.mark.parametrize(
+    ("owner", "name"), [(torch.cuda.Stream, "wait_event"), (torch.cuda.Event, "synchronize")]
+)
+def test_a_missing_wait_is_found(spin, late, monkeypatch, owner, name):
     wait = getattr(owner, name)
 
     def careless(*args):

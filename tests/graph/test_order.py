@@ -70,7 +70,6 @@ TOLD_CALLS = {  # a function and its arguments; a dict at the end has those by n
     "a bound method": lambda b: (b.add_, 1),
     "a method of the class": lambda b: (torch.Tensor.add_, b, 1),
     "random numbers": lambda b: (b.normal_,),
-    "scatter_": lambda b: (b.scatter_, 0, IDX, ONE[:2]),
     "out": lambda b: (torch.add, ONE, 1, {"out": b}),
     "out of a partial": lambda b: (partial(torch.mul, out=b), ONE, 3),
     "out in a tuple": lambda b: (torch.max, ONE.expand(4, 4), 0, {"out": (b, LONGS)}),
@@ -79,36 +78,23 @@ TOLD_CALLS = {  # a function and its arguments; a dict at the end has those by n
     "a bound __setitem__": lambda b: (b.__setitem__, 0, 5),
     "iadd": lambda b: (operator.iadd, b, 1),
     "an overload by keywords": lambda b: (AT.add_.Tensor, b, {"other": ONE, "alpha": 2}),
-    "an overload's out": lambda b: (AT.add.out, ONE, ONE, {"out": b}),
     "a packet": lambda b: (AT.add_, b, 1),
-    "a packet's out": lambda b: (AT.add, ONE, ONE, {"out": b}),
     "a partial of a bound method": lambda b: (partial(b.add_, 1),),
     "partials": lambda b: (partial(partial(torch.Tensor.add_, b), alpha=2), ONE),
     "relu in place": lambda b: (F.relu, b.fill_(-1), {"inplace": True}),
-    "relu in place by position": lambda b: (F.relu, b.fill_(-1), True),
     "relu_": lambda b: (F.relu_, b.fill_(-1)),
-    "elu_": lambda b: (F.elu_, b.fill_(-1)),
     "dropout in place": lambda b: (F.dropout, b.fill_(1), 1.0, True, True),
     "nn.init": lambda b: (nn.init.constant_, b, 3.0),
     "foreach": lambda b: (torch._foreach_add_, [b, buffer()], 1),
     "foreach with two lists": lambda b: (torch._foreach_copy_, [b], [ONE]),
     "a custom operator": lambda b: (bump, b),
-    "a custom operator's overload": lambda b: (OPS.bump.default, b),
     "a storage's fill_": lambda b: (b.untyped_storage().fill_, 1),
     "a view's method": lambda b: (b.view(2, 2).t()[1:].add_, 1),
     "detached": lambda b: (b.detach().add_, 1),
     "an array of the same memory": lambda b: (torch.from_numpy(b.numpy()).add_, 1),
     "numpy's out": lambda b: (np.add, b.numpy(), 1, {"out": b.numpy()}),
-    "no_grad": lambda b: (torch.no_grad()(torch.Tensor.add_), b.detach(), 1),
     "a module in place": lambda b: (nn.ReLU(inplace=True), b.fill_(-1)),
-    "its sequence": lambda b: (
-        *(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 4)), b.fill_(-1)),
-    ),
     "batch norm": lambda b: (F.batch_norm, EIGHT, b, ONE.clone(), {"training": True}),
-    "an operator's batch norm": lambda b: (
-        *(AT.native_batch_norm.default, EIGHT, None, None),
-        *(b, ONE.clone(), True, 0.1, 1e-5),
-    ),
 }
 
 
@@ -141,40 +127,20 @@ class Holder:
     by_two = functools.partialmethod(lambda self, n: self.x.add_(n), 2)
 
 
-class Counts(nn.Module):
-    def __init__(self, b):
-        super().__init__()
-        self.register_buffer("steps", b)
-
-    def forward(self, x):
-        self.steps.add_(1)
-        return x + 1
-
-
-def hooked(b):
-    model = nn.Linear(4, 4)
-    model.register_forward_hook(lambda *_: b.add_(1))
-    return model
-
-
 RELU = nn.ReLU(inplace=True)
 CAUGHT_CALLS = {
     "a function": lambda b: (adds_one, b),
     "by keyword": lambda b: (lambda *, x: x.add_(1), {"x": b}),
     "a closure": lambda b: (lambda: b.add_(1),),
-    "a closure of a closure": lambda b: (held_by(held_by(lambda: b.add_(1))),),
     "a bound method in a closure": lambda b: ((lambda add: lambda: add(1))(b.add_),),
     "a partial in a closure": lambda b: (held_by(partial(adds_one, b)),),
     "a default": lambda b: ((lambda x=b: x.add_(1)),),
-    "a slice given": lambda b: (adds_one, b[1:3]),
     "the other half": lambda b: (lambda x: x._base.add_(1), b[:2]),
     "data": lambda b: (lambda x: x.data.add_(1), b),
     "a storage in a function": lambda b: (lambda x: x.untyped_storage().fill_(1), b),
     "a storage that is given": lambda b: (lambda s: s.fill_(1), b.untyped_storage()),
     "a function with out": lambda b: (lambda x: torch.add(ONE, 1, out=x), b),
-    "a list": lambda b: (lambda xs: torch._foreach_add_(xs, 1), [b]),
     "a dict": lambda b: (lambda d: d["a"].add_(1), {"a": b}, {}),
-    "under no_grad": lambda b: (torch.no_grad()(adds_one), b),
     "wrapped": lambda b: (functools.wraps(adds_one)(lambda *args: adds_one(*args)), b),
     "a weak reference": lambda b: ((lambda r: lambda: r().add_(1))(weakref.ref(b)),),
     "a namespace": lambda b: (lambda s: s.x.add_(1), types.SimpleNamespace(x=b)),
@@ -193,12 +159,6 @@ CAUGHT_CALLS = {
     "a partial method": lambda b: (Holder(b).by_two,),
     "a class": lambda b: ((lambda kind: lambda: kind.x.add_(1))(type("Own", (), {"x": b})),),
     "a sequence that hands on": lambda b: (nn.Sequential(nn.Identity(), RELU), b.fill_(-1)),
-    "a module that counts": lambda b: (Counts(b), ONE),
-    "a hook": lambda b: (hooked(b), ONE),
-    "a function's batch norm": lambda b: (
-        lambda x: F.batch_norm(x, b, b + 1, training=True),
-        EIGHT,
-    ),
 }
 
 
@@ -215,7 +175,7 @@ CAUGHT = {name: partial(call_of, make) for name, make in CAUGHT_CALLS.items()}
 # -- readers that are not given what they read ----------------------------------------------------
 
 # What the code of tasks finds among the globals of this module.
-_buffer, _module, _boxes = buffer(), nn.Linear(2, 2), {"box": [buffer()]}
+_buffer, _module = buffer(), nn.Linear(2, 2)
 
 
 def reads_a_global():
@@ -229,11 +189,6 @@ def _helper():
 def writes_a_global_module():
     with torch.no_grad():
         _module.weight.add_(1)
-
-
-def array_and_reader(graph):
-    array = np.zeros(4)
-    return graph.add(torch.from_numpy(array[2:]).add_, 1), graph.add(lambda: array.copy())
 
 
 def of_buffer(make):
@@ -253,7 +208,6 @@ TOLD |= {
     "read through a partial": of_buffer(lambda b: (held_by(partial(torch.clone, b)),)),
     "read through a bound method": of_buffer(lambda b: (held_by(b.clone),)),
     "read as an array": of_buffer(lambda b: (np.array, b.numpy())),
-    "an array read in a closure": array_and_reader,
     "random numbers drawn twice": lambda graph: (
         graph.add(torch.rand, 4),
         graph.add(torch.rand, 4),
@@ -261,10 +215,6 @@ TOLD |= {
 }
 CAUGHT |= {
     "a global": lambda graph: (graph.add(lambda: _buffer.add_(1)), read(graph, _buffer)),
-    "a global container": lambda graph: (
-        graph.add(lambda: _boxes["box"][0].add_(1)),
-        read(graph, _boxes["box"][0]),
-    ),
     "a global module": lambda graph: (
         graph.add(writes_a_global_module),
         graph.add(lambda: _module(torch.ones(2)).detach()),
@@ -295,12 +245,6 @@ def buffers_of_norms_in_training(graph):
     return graph.add(model, EIGHT), read(graph, model[1].num_batches_tracked)
 
 
-@form(TOLD)
-def instance_norm_in_training(graph):
-    norm = nn.InstanceNorm1d(4, track_running_stats=True)
-    return graph.add(norm, torch.rand(2, 4, 8)), read(graph, norm.running_mean)
-
-
 @form(CAUGHT)
 def parametrized_by_its_spectral_norm(graph):
     model = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
@@ -320,19 +264,6 @@ def an_optimizers_step(graph):
 
 
 @form(TOLD)
-def a_step_with_a_closure(graph):
-    optimizer = torch.optim.LBFGS([weight := nn.Parameter(torch.ones(4))])
-
-    def closure():
-        optimizer.zero_grad()
-        loss = weight.square().sum()
-        loss.backward()
-        return loss
-
-    return graph.add(optimizer.step, closure), read(graph, weight)
-
-
-@form(TOLD)
 def a_bound_backward(graph):
     loss = ((weight := weight_and_grad(0.0)) * 2).sum()
     return graph.add(loss.backward, retain_graph=True), graph.add(lambda: weight.grad.clone())
@@ -348,12 +279,6 @@ def gradients_clipped(graph):
 
 
 @form(TOLD)
-def an_empty_tensor_in_writes(graph):
-    writer = graph.add(lambda x: x.resize_(3).fill_(1), b := torch.empty(0), writes=[b])
-    return writer, graph.add(lambda x: x.shape[0] and x.clone(), b)
-
-
-@form(TOLD)
 def a_sparse_tensors_values(graph):
     sparse = torch.eye(3).to_sparse().coalesce()
     return graph.add(sparse.values().mul_, 3), read(graph, sparse)
@@ -363,27 +288,6 @@ def a_sparse_tensors_values(graph):
 def a_compressed_tensors_values(graph):
     sparse = torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), IDX, torch.ones(2))
     return graph.add(sparse.values().mul_, 3), read(graph, sparse)
-
-
-@form(TOLD)
-def a_sparse_tensor_of_given_values(graph):
-    sparse = graph.add(torch.sparse_coo_tensor, IDX[None], values := torch.ones(2), (3,))
-    graph.order(sparse, writer := graph.add(values.mul_, 3))
-    return writer, read(graph, sparse)
-
-
-@form(TOLD)
-def a_tensor_whose_data_was_swapped(graph):
-    one, other = buffer(), buffer()
-    writer, reader = graph.add(one.add_, 1), read(graph, other)
-    other.data = one
-    return writer, reader
-
-
-@form(TOLD)
-def a_view_made_by_a_task(graph):
-    view = graph.add(torch.Tensor.view, b := buffer(), 2, 2)
-    return graph.add(torch.Tensor.add_, view, 1), read(graph, b)
 
 
 @form(TOLD)
@@ -415,7 +319,7 @@ def a_result_in_an_object(graph):
 
 
 def built(build):
-    for tensor in (_buffer, _boxes["box"][0], _module.weight.detach()):
+    for tensor in (_buffer, _module.weight.detach()):
         tensor.zero_()
     torch.manual_seed(0)
     graph = TaskGraph(cpu_lanes=2)
@@ -468,8 +372,18 @@ def same(one, other):
     return one == other
 
 
+def require_a_difference(build):
+    """The writer writes what is read, or else no order could be wrong."""
+    graph, writer, reader = built(build)
+    if not graph.plan().nodes[reader.number].before - {writer.number}:
+        torch.manual_seed(1)
+        early = graph.plan().nodes[reader.number].call([None] * reader.number)
+        assert not same(early, in_order(build, 1))
+
+
 @pytest.mark.parametrize("name", TOLD)
 def test_what_is_told_is_in_order(name):
+    require_a_difference(TOLD[name])
     graph, writer, reader = built(TOLD[name])
     assert ordered(graph.plan(), writer, reader)
     for times in (1, 2):
@@ -478,6 +392,7 @@ def test_what_is_told_is_in_order(name):
 
 @pytest.mark.parametrize("name", CAUGHT)
 def test_what_is_not_told_is_caught_and_found_by_a_check(name):
+    require_a_difference(CAUGHT[name])
     graph, writer, reader = built(CAUGHT[name])
     assert not ordered(graph.plan(), writer, reader)
     message = rf"task .*'{writer.name}'.* (changed|reads) .*check\(\)"
@@ -489,14 +404,3 @@ def test_what_is_not_told_is_caught_and_found_by_a_check(name):
     assert ordered(graph.plan(), writer, reader)
     for times in (2, 3):
         assert same(at_worst(graph, writer, reader), in_order(CAUGHT[name], times))
-
-
-@pytest.mark.parametrize("name", [*TOLD, *CAUGHT])
-def test_each_form_writes_what_is_read(name):
-    """Or else no order could be wrong."""
-    build = (TOLD | CAUGHT)[name]
-    graph, writer, reader = built(build)
-    if not graph.plan().nodes[reader.number].before - {writer.number}:
-        torch.manual_seed(1)
-        early = graph.plan().nodes[reader.number].call([None] * reader.number)
-        assert not same(early, in_order(build, 1))

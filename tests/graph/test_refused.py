@@ -11,7 +11,6 @@ import pytest
 import torch
 from graph_checks import labels
 from torch import nn
-from torch.nn.utils import prune
 
 from autopar import TaskGraph
 
@@ -30,12 +29,12 @@ def built():
     assert ran == []
 
 
-ANOTHERS = "'elsewhere'.*'new'.*another"
+OF_ANOTHER = "'elsewhere'.*'new'.*another"
 NO_ARGUMENT = "'new'.*expected one of its arguments"
 REFUSED = {  # b: what was built; add: a new task of it
     r"fn is tensor.*add\(fn, x\)": (TypeError, lambda b, add: b.graph.add(b.x)),
-    ANOTHERS: (ValueError, lambda b, add: add({"a": [b.elsewhere]})),
-    f"{ANOTHERS} ": (ValueError, lambda b, add: add(b.x, writes=[b.elsewhere])),
+    OF_ANOTHER: (ValueError, lambda b, add: add({"a": [b.elsewhere]})),
+    f"{OF_ANOTHER} ": (ValueError, lambda b, add: add(b.x, writes=[b.elsewhere])),
     NO_ARGUMENT: (ValueError, lambda b, add: add(b.x, writes=[b.first])),
     "'new' holds 3; expected": (TypeError, lambda b, add: add(3, writes=[3])),
     "'elsewhere'.*another": (ValueError, lambda b, add: b.graph.order(b.first, b.elsewhere)),
@@ -97,20 +96,15 @@ class Slotted:
 Pair = collections.namedtuple("Pair", "first second")
 CLOSED = {
     "set": lambda task: {task},
-    "frozenset": lambda task: [frozenset([task])],
     "dict key inside": lambda task: [{"a": ({task: 1},)}],
-    "dict values": lambda task: {"a": task}.values(),
     "dict keys": lambda task: {task: 1}.keys(),
     "generator": lambda task: (each for each in [task]),
     "map": lambda task: map(operator.neg, [task]),
-    "zip": lambda task: zip([task], strict=True),
     "object with slots": Slotted,
     "namespace with a list": lambda task: types.SimpleNamespace(x=[1, [task]]),
-    "user dict": lambda task: collections.UserDict(x=task),
 }
 OPEN = {
     "tuple": lambda task: (task, 3),
-    "ordered": lambda task: collections.OrderedDict(x=task),
     "deque": lambda task: collections.deque([task]),
     "named": lambda task: Pair(task, {1, 2}),
     "nested": lambda task: [({"x": [task], 3: None},)],
@@ -150,21 +144,16 @@ RATES = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(LAYER.parameters()), 1)
 NO_TASKS = {
     "eval": (LAYER.eval,),
     "train": (LAYER.train, False),
-    "requires_grad_": (LAYER.requires_grad_, False),
     "register_buffer": (LAYER.register_buffer, "x", VALUES),
-    "to": (LAYER.to, torch.float64),
     "bfloat16": (LAYER.bfloat16,),
     "step": (RATES.step,),
     "vector_to_parameters": (nn.utils.vector_to_parameters, VALUES, list(LAYER.parameters())),
     "swap_tensors": (torch.utils.swap_tensors, VALUES, torch.ones(6)),
     "set_": (VALUES.set_, torch.ones(6)),
     "weight_norm": (nn.utils.parametrizations.weight_norm, LAYER),
-    "random_unstructured": (prune.random_unstructured, LAYER, "weight", 1),
     "setattr": (setattr, LAYER, "x", VALUES),
     "setitem": (operator.setitem, {}, "x", VALUES),
-    "__setitem__": (dict.__setitem__, {}, "x", VALUES),
     "append": (list.append, [1], VALUES),
-    "update": (dict.update, {}, {"x": VALUES}),
     "appendleft": (collections.deque.appendleft, collections.deque(), VALUES),
 }
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from autopar import TaskGraph
-from autopar.graph.execution import Execution
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -59,30 +58,6 @@ def test_one_result_can_be_had_while_others_run(gate):
         assert gate.finished
         assert run[{"a": [held]}] == {"a": [7]}
     assert run[held] == 7
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_a_task_that_is_issued_while_somebody_begins_to_wait_is_not_missed(first):
-    """Between the look whether it is issued and the wait for it."""
-
-    class Meanwhile(dict):
-        def setdefault(self, number, lock):
-            if first:
-                execution._issue(number)
-            lock = super().setdefault(number, lock)
-            if not first:
-                execution._issue(number)
-            return lock
-
-    graph = TaskGraph()
-    task = graph.add(torch.ones, 1)
-    execution = Execution(graph.plan(), {}, graph.plan().shares)
-    execution._awaited = Meanwhile()
-    wait = execution.wait_until_issued
-    waiter = threading.Thread(target=wait, args=(task.number,), daemon=True)
-    waiter.start()
-    waiter.join(_WAIT_S)
-    assert not waiter.is_alive()
 
 
 @pytest.mark.parametrize("second", ["start", "run", "run_serial", "measure"])
@@ -143,10 +118,8 @@ class Scale:  # which can't be hashed
 
 CALLED = {
     "no hash": (Scale(3), lambda two: (two,), [6, 6]),
-    "as_tensor": (torch.as_tensor, lambda two: (two,), [2, 2]),
     "getitem": (torch.Tensor.__getitem__, lambda two: (two, 0), 2),
     "a list": (torch.stack, lambda two: ([two, two],), [[2, 2]] * 2),
-    "to": (torch.Tensor.to, lambda two: (two, "cpu"), [2, 2]),
     "operator": (operator.getitem, lambda two: (two, slice(1)), [2]),
 }
 

@@ -9,13 +9,11 @@ import functools
 import gc
 import itertools
 import logging
-import math
 import operator
 import queue
 import random
 import sys
 import threading
-import time
 import types
 import unittest.mock
 import warnings
@@ -107,23 +105,12 @@ class RefusesAsDict(dict):
     __getattr__ = dict.__getitem__
 
 
-class Lazy(types.ModuleType):
-    __getattr__ = refuse
-
-
-class WithProperties:
-    x = __wrapped__ = __self__ = __name__ = dtype = property(refuse)
-
-
 UNASKED = {
     "a config": lambda: Config(lr=0.1),
     "what refuses": Refuses,
     "what lies of its class": Lies,
     "a dict that refuses": lambda: RefusesAsDict(a=1),
-    "a lazy module": lambda: Lazy("lazy"),
-    "properties": WithProperties,
     "a mock": lambda: unittest.mock.MagicMock(spec=torch.Tensor),
-    "a function's mock": lambda: unittest.mock.create_autospec(len),
 }
 
 
@@ -195,18 +182,6 @@ def by_import():
     autopar_of_the_program.held.clone()
 
 
-def by_from_import():
-    from autopar_of_the_program import held
-
-    held.clone()
-
-
-def by_unknown_import():
-    import autopar_not_there_yet
-
-    autopar_not_there_yet.held.add_(1)
-
-
 def array_of(x):
     array = np.empty(1, dtype=object)
     array[0] = x
@@ -228,32 +203,21 @@ def variable_of(x):
 UserDict, SimpleNamespace = collections.UserDict, types.SimpleNamespace
 HOLDERS = {
     "a view of a dict": lambda x: {"a": x}.values(),
-    "items of a dict": lambda x: {"a": x}.items(),
     "a cycle": lambda x: itertools.cycle([x]),
-    "a chain": lambda x: itertools.chain([1], [x]),
-    "an iterator": lambda x: iter([x]),
     "a generator": lambda x: (tensor for tensor in [x]),
     "a map": lambda x: map(torch.neg, [x]),
-    "a variable's default": lambda x: contextvars.ContextVar("x", default=x),
     "a variable's value": variable_of,
     "an array of objects": array_of,
-    "a getter of items": operator.itemgetter,
     "a caller of methods": lambda x: operator.methodcaller("add_", x),
     "a proxy of a dict": lambda x: types.MappingProxyType({"a": [x]}),
-    "a chain of maps": lambda x: collections.ChainMap({"a": x}),
     "a user's dict": lambda x: type("Own", (UserDict,), {})(a=x),
     "a subclass of dict": lambda x: type("Own", (dict,), {})(a=x),
-    "a queue": queue_of,
     "a subclass of a queue": lambda x: queue_of(x, type("Own", (queue.Queue,), {})),
     "a namespace": lambda x: SimpleNamespace(a=[x]),
     "a weak reference": weakref.ref,
-    "a weak dict": lambda x: weakref.WeakValueDictionary(a=x),
-    "a slice": lambda x: slice(x, None),
     "an optimizer": lambda x: torch.optim.SGD([x], 0.1),
     "a distribution": lambda x: torch.distributions.Normal(x, 1.0),
-    "a data set": lambda x: torch.utils.data.TensorDataset(x),
     "an lru cache": lambda x: functools.lru_cache(lambda: x),
-    "single dispatch": lambda x: functools.singledispatch(lambda y: x),
     "a dataclass": lambda x: Held([x]),
 }
 
@@ -271,7 +235,6 @@ REACHED = {
     "slots": lambda slotted=Slotted(_GLOBAL): slotted.held,
     "a variable": lambda: _VARIABLE.get(),
     "an import": by_import,
-    "an import of a name": by_from_import,
     "a function of autograd": lambda x=torch.ones(1): Function.apply(x),
     "a wrapped function": functools.wraps(torch.add)(lambda: _GLOBAL.clone()),
     "a getter": lambda get=operator.attrgetter("held"), o=Slotted(_GLOBAL): get(o),
@@ -288,15 +251,9 @@ def test_memory_is_reached_through_code(kind, monkeypatch):
 _X = torch.ones(3, 3)
 MAY_ALIAS = {  # though they declare nothing, or fresh memory
     "einsum": (torch.einsum, "ij->ji", _X),
-    "meshgrid": (torch.meshgrid, [_X[0]]),
-    "atleast_2d": (torch.atleast_2d, _X),
-    "type_as": (torch.Tensor.type_as, _X, _X),
     "conj_physical": (torch.conj_physical, _X),
     "to_dense": (torch.Tensor.to_dense, _X),
-    "unsafe_chunk": (torch.unsafe_chunk, _X, 2),
-    "histogramdd": (torch.histogramdd, _X, [_X[0], _X[1], _X[2]]),
     "dropout": (torch.dropout, _X, 0.5, False),
-    "reshape": (torch.reshape, _X, (9,)),
     "contiguous": (torch.Tensor.contiguous, _X),
 }
 
@@ -304,7 +261,7 @@ MAY_ALIAS = {  # though they declare nothing, or fresh memory
 @pytest.mark.parametrize("name", MAY_ALIAS)
 def test_who_writes_what_an_operator_returns_may_write_its_argument(name):
     graph, (fn, *args) = TaskGraph(), MAY_ALIAS[name]
-    reader = graph.add(torch.sum, args[0][0] if isinstance(args[0], list) else _X)
+    reader = graph.add(torch.sum, _X)
     result = graph.add(fn, *args)
     writer = graph.add(lambda value: None, result, writes=[result])
     assert reader.number in graph.plan().nodes[writer.number].before
@@ -323,13 +280,9 @@ def is_observed(fn, *args):
 UNKNOWN = {
     "globals": lambda: globals()["_GLOBAL"].add_(1),
     "eval": lambda: eval("_GLOBAL.add_(1)"),
-    "sys": lambda: sys.modules[__name__]._GLOBAL.add_(1),
     "gc": lambda: gc.get_objects()[0],
-    "a module that isn't there": by_unknown_import,
     "thread-local": lambda own=threading.local(): own.x.add_(1),
-    "a weak proxy": lambda own=weakref.proxy(_GLOBAL): own.add_(1),
     "bytes": lambda own=bytearray(12): torch.frombuffer(own, dtype=torch.float32).add_(1),
-    "a capsule": lambda own=torch.utils.dlpack.to_dlpack(_GLOBAL): own,
     "a storage": lambda own=_GLOBAL.untyped_storage(): own.fill_(1),
     "a frame": lambda own=sys._getframe(): own,
 }
@@ -343,23 +296,15 @@ class Plain:
         return self.x * self.scale + y
 
 
-def plain_helper(x):
-    return math.sqrt(2) * x
-
-
 _RATES, _LINEAR = torch.ones(1, requires_grad=True), nn.Linear(3, 3)
 PLAIN = {
     "tensors": lambda x=torch.ones(3): x + 1,
-    "numbers": lambda n=3, s="a", t=(1, 2.0): torch.full((n,), t[1]),
     "a network": nn.Sequential(_LINEAR, nn.BatchNorm1d(3)).eval(),
     "a closure over a network": lambda net=nn.LSTM(3, 3): net(torch.ones(1, 3)),
     "an object": Plain().scaled,
-    "time": lambda: time.sleep(0),
-    "helpers": lambda: plain_helper(torch.ones(3)),
     "locks and events": lambda lock=threading.Lock(), event=threading.Event(): event.set(),
     "a logger": lambda log=logging.getLogger("autopar"): log.info("x"),
     "an optimizer": torch.optim.SGD([_RATES], 0.1).step,
-    "a dict": lambda held={"a": [torch.ones(1)]}: held["a"],
     "NumPy": lambda x=np.ones(3): np.sum(x),
 }
 
@@ -393,17 +338,12 @@ class Drops(nn.Module):
 ROW, ROWS, DROPOUT = torch.ones(3), torch.ones(3, 8), nn.Dropout()
 RANDOM = {
     "an operator": (torch.ops.aten.rand, [3]),
-    "a method": (torch.Tensor.normal_, ROW),
     "dropout": (F.dropout, ROW),
-    "softmax": (F.gumbel_softmax, ROW),
     "an initialiser": (nn.init.normal_, ROW),
-    "a function": (lambda x: nn.init.normal_(x), ROW),
     "a lambda": (lambda: torch.rand(3),),
     "a lambda with a method": (lambda x: x.bernoulli_(), ROW),
     "attention": (lambda q: F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), 1),
-    "a value": (lambda draw=torch.rand: draw(3),),
     "a layer": (DROPOUT, ROW),
-    "a layer's method": (DROPOUT.forward, ROW),
     "a layer in a lambda": (lambda x, m=nn.Sequential(nn.AlphaDropout()): m(x), ROW),
     "a layer of one's own": (Drops(), ROW),
     "its method": (Drops().forward, ROW),
@@ -411,24 +351,17 @@ RANDOM = {
     "a transformer": (nn.TransformerEncoderLayer(8, 2), ROWS),
     "heads": (nn.MultiheadAttention(8, 2, dropout=0.1), ROWS, ROWS, ROWS),
     "pooling, always": (nn.FractionalMaxPool2d(2, output_ratio=0.5).eval(), torch.ones(1, 9, 9)),
-    "rrelu": (nn.RReLU(), ROW),
 }
 STILL = nn.Dropout().eval()
 NOT_RANDOM = {
     "evaluation": (STILL, ROW),
-    "evaluation in a lambda": (lambda x, m=STILL: m(x), ROW),
-    "the method of one": (STILL.forward, ROW),
     "one's own in evaluation": (Drops().eval(), ROW),
-    "one's own of nothing": (Drops(0.0), ROW),
     "a rate of nothing": (nn.Dropout(0), ROW),
     "a function told not to": (F.dropout, ROW, 0.5, False),
-    "a function with no rate": (F.dropout, ROW, 0.0),
     "a recurrent one without": (nn.LSTM(2, 2), torch.ones(3, 2)),
     "a transformer without": (nn.TransformerEncoderLayer(8, 2, dropout=0.0), ROWS),
-    "layers without": (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), torch.ones(3, 2)),
     "attention by itself": (lambda q: F.scaled_dot_product_attention(q, q, q), 1),
     "a generator of its own": (functools.partial(torch.rand, generator=torch.Generator()), 3),
-    "no chance at all": (lambda x: torch.relu(x) @ x, torch.ones(2, 2)),
 }
 
 
@@ -442,9 +375,7 @@ USED = {
     "an iterator": lambda own=itertools.count(): next(own),
     "Python's random numbers": lambda: random.random(),
     "a random generator of one's own": lambda own=random.Random(): own.random(),
-    "NumPy's random numbers": lambda: np.random.rand(3),
     "a generator of NumPy's": lambda own=np.random.default_rng(0): own.normal(),
-    "a generator in Python": lambda own=(number for number in range(99)): next(own),
 }
 
 

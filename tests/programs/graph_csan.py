@@ -7,6 +7,7 @@ Usage: python graph_csan.py FIRST_SEED SEEDS
 """
 
 import functools
+import random
 import sys
 from pathlib import Path
 from unittest import mock
@@ -15,27 +16,16 @@ import torch
 from transfer_csan import Shown, main, new_dispatch, reports_of
 
 from autopar import TaskGraph
-from autopar.graph.node import Node
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from graph_checks import Case
+from graph_checks import Case, around_calls
 from graph_programs import LABELS, Program
-
-
-def shown_tasks(seen):
-    """Note all tasks and copies; CSAN sees them, as the caller's modes hold in its graphs."""
-    call = Node.call
-
-    def shown(node, results, **how):
-        seen.append(node.name)
-        return call(node, results, **how)
-
-    return mock.patch.object(Node, "call", shown)
 
 
 def random_graph(seed):
     """Run a random graph behind what computes its inputs; tell what came out wrong."""
-    case = Case(Program(seed, LABELS, homes=LABELS), on=lambda x, home: x.to(home))
+    program = Program(random.Random(seed), LABELS, homes=LABELS)
+    case = Case(program, on=lambda x, home: x.to(home))
     source = {home: buffer + 1 for home, buffer in case.buffers.items()}
     for home, buffer in case.buffers.items():
         torch.sub(source[home], 1, out=buffer)
@@ -114,7 +104,8 @@ def findings(first, count):
     """Everything, from a thread other than the main one, which polls: CSAN sees only waits."""
     dispatch, seen, graphs = new_dispatch(), [], []
     handler = dispatch.event_handler
-    with Shown(dispatch), shown_tasks(seen):
+    # CSAN sees tasks and copies, as the caller's modes hold in its graphs.
+    with Shown(dispatch), around_calls(seen.append):
         torch.zeros(1, device="cuda:0")
         for seed in range(first, first + count):
             before = len(seen)
