@@ -276,7 +276,7 @@ def _draw_box(ax: Axes, middle: _Spot, size: _Spot, name: str, look: _Look) -> N
         if lines and text and used <= width:
             shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
             shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
-            shown.set(parse_math=False, linespacing=1.0, clip_path=box)
+            shown.set(parse_math=False, linespacing=1.0, clip_path=box, clip_on=True)
 
 
 def _label(name: str, width: float, lines: int) -> str:

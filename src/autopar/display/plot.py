@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
 from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes_of
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from autopar.display.graph_plot import Planned
 
+_Lanes = Sequence[tuple[str, list[Row]]]
 _HATCHES = {"copy": "////", "communication": "xxxx"}
 _GAP = 7  # between lanes, which are measured in points
 _FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
@@ -61,7 +62,7 @@ def timeline(
         )
         raise TypeError(msg)
     whole_s = _whole_s([timeline], limit_s)
-    lanes = _lanes(timeline, whole_s)
+    lanes = list(lanes_of(timeline.rebased(), whole_s))
     ax = _axes(0.9 + _height(lanes)) if ax is None else ax
     _draw_lanes(lanes, ax, limit_s, whole_s)
     ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
@@ -93,7 +94,7 @@ def timelines(
         msg = "named is empty; expected name -> timeline for each panel. Record some work first."
         raise ValueError(msg)
     whole_s = _whole_s(named.values(), limit_s)
-    panels = {name: _lanes(one, whole_s) for name, one in named.items()}
+    panels = {name: list(lanes_of(one.rebased(), whole_s)) for name, one in named.items()}
     heights = [0.4 + _height(lanes) for lanes in panels.values()]
     figure, grid = plt.subplots(
         len(named),
@@ -251,18 +252,11 @@ def _whole_s(timelines: Collection[Timeline], limit_s: float | None) -> float:
     return max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any will do
 
 
-def _lanes(timeline: Timeline, whole_s: float) -> list[tuple[str, list[Row]]]:
-    return list(lanes_of(timeline.rebased(), whole_s))
-
-
-def _height(lanes: Sequence[tuple[str, list[Row]]]) -> float:
-    """In inches."""
+def _height(lanes: _Lanes) -> float:  # in inches
     return sum(lane_height(rows) + _GAP for _, rows in lanes) / 72
 
 
-def _draw_lanes(
-    lanes: Sequence[tuple[str, list[Row]]], ax: Axes, limit_s: float | None, whole_s: float
-) -> None:
+def _draw_lanes(lanes: _Lanes, ax: Axes, limit_s: float | None, whole_s: float) -> None:
     from matplotlib.patches import Rectangle
 
     scale_s = unit_of(whole_s)[1]
@@ -294,35 +288,25 @@ def _draw_lanes(
     ax.spines[["top", "right"]].set_visible(False)
     if limit_s is not None:
         ax.axvline(limit_s / scale_s, color="black", linestyle="--", linewidth=1.2)
-        ax.annotate(
-            f"limit {format_seconds(limit_s)}",
-            (limit_s / scale_s, 1),
-            (0, 2),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="center",
-            fontsize=_SMALL,
-        )
+        words, at = f"limit {format_seconds(limit_s)}", (limit_s / scale_s, 1)
+        how: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
+        ax.annotate(words, at, (0, 2), textcoords="offset points", fontsize=_SMALL, **how)
 
 
 def _axes(height_inches: float) -> Axes:
     import matplotlib.pyplot as plt
 
-    size = (_FIGURE_INCHES, height_inches)
-    return plt.subplots(layout="constrained", figsize=size)[1]
+    return plt.subplots(layout="constrained", figsize=(_FIGURE_INCHES, height_inches))[1]
 
 
 def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_xlabel(f"time ({unit})")
     if beneath:  # a figure may be taken out of its page: it says itself where it is from
-        ax.annotate(
-            "\n".join(beneath),
-            (0.5, 0),
-            (0, -2),
-            xycoords=ax.xaxis.label,
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=_SMALL,
-        )
+        how: dict[str, Any] = {
+            "xycoords": ax.xaxis.label,
+            "ha": "center",
+            "va": "top",
+            "fontsize": _SMALL,
+        }
+        ax.annotate("\n".join(beneath), (0.5, 0), (0, -2), textcoords="offset points", **how)
