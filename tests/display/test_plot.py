@@ -137,7 +137,7 @@ def test_what_is_no_timeline_or_limit_is_refused() -> None:
 
 
 def test_nested_ranges_are_in_layers_with_their_names() -> None:
-    step, forward = Span("step", "host", 0, 4, "host"), Span("forward $x^$", "host", 0, 2, "host")
+    step, forward = Span("step", "host", 0, 4, "host"), Span("forward $x^$\0", "host", 0, 2, "host")
     backward, brief = Span("backward", "host", 2, 4, "host"), Span("brief", "host", 2, 2.01, "host")
     ax = plot.timeline(Timeline((forward, brief, backward, step, Span("k", "stream", 0, 4))))
     layers = [boxes(ax, i) for i in range(4)]
@@ -145,9 +145,15 @@ def test_nested_ranges_are_in_layers_with_their_names() -> None:
     for upper, lower in pairwise(range(4)):
         assert extents(ax, upper)[0][3] < extents(ax, lower)[0][1]  # the axis goes downwards
     named = {text.get_text(): text for text in ax.texts}
-    assert named.keys() == {"step", "forward $x^$", "backward"}, "there is no room for the other"
+    assert named.keys() == {"step", "forward $x^$\ufffd", "backward"}, (
+        "there is no room for the other"
+    )
     ax.figure.canvas.draw()
-    for name, (layer, at) in {"step": (0, 0), "forward $x^$": (1, 0), "backward": (1, 1)}.items():
+    for name, (layer, at) in {
+        "step": (0, 0),
+        "forward $x^$\ufffd": (1, 0),
+        "backward": (1, 1),
+    }.items():
         left, _, right, lower = extents(ax, layer)[at]
         assert named[name].get_position() == (left, lower)
         clip = named[name].get_clip_box()

@@ -6,6 +6,7 @@ import base64
 import math
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -93,29 +94,27 @@ def test_lanes_lie_under_one_another_without_touching() -> None:
     assert "overlapped: 132.2 ms" in labels
 
 
-def test_kinds_differ_in_colour_in_height_and_by_hatching() -> None:
-    looks = {}
-    for group in svg_of(both).iter(f"{SVG}g"):
-        rect = group.find(f"{SVG}rect")
-        assert rect is not None
-        looks[group.get("class")] = (group.get("style", ""), rect.get("height"))
-    assert looks.keys() == {"autopar-compute", "autopar-copy"}
-    assert "fill:var(--autopar-compute, #3b76c4)" in looks["autopar-compute"][0]
-    pattern = re.search(r"fill:url\(#([\w-]+)\)", looks["autopar-copy"][0])
-    assert pattern is not None
-    hatch = svg_of(both).find(f".//{SVG}pattern[@id='{pattern[1]}']")
-    assert hatch is not None
-    assert "var(--autopar-copy, #d9822b)" in ET.tostring(hatch, encoding="unicode")
-    assert looks["autopar-compute"][1] != looks["autopar-copy"][1]
-
-
-def test_legend_has_the_kinds_that_there_are() -> None:
-    def legend(drawing: Drawing) -> set[str | None]:
-        texts = {text.text for text in svg_of(drawing).iter(f"{SVG}text")}
-        return texts & {"compute", "copy", "host"}
-
-    assert legend(both) == {"compute", "copy"}
-    assert legend(draw(Timeline((Span("wait", "main", 0, 1, "host"),)), title="t")) == {"host"}
+def test_kinds_differ_in_colour_in_height_by_hatching_and_in_the_legend() -> None:
+    spans = (
+        *(Span("mm", "GPU 0 stream 7", 0, 4), Span("D2H", "GPU 0 copies", 3, 5, "copy")),
+        Span("all-reduce", "GPU 0 stream 20", 3, 5, "communication"),
+    )
+    drawing = draw(Timeline(spans), title="t")
+    svg, heights, lines = svg_of(drawing), [], {}
+    for group in svg.iter(f"{SVG}g"):
+        heights.append(group.find(f"{SVG}rect[@height]").get("height"))  # type: ignore[union-attr]
+        kind, style = group.get("class", "")[len("autopar-") :], group.get("style", "")
+        pattern = re.search(r"fill:url\(#([\w-]+)\)", style)
+        tile = svg.find(f".//{SVG}pattern[@id='{pattern[1]}']") if pattern else None
+        lines[kind] = 0 if tile is None else len(tile.findall(f"{SVG}line"))
+        inked = style if tile is None else ET.tostring(tile, encoding="unicode")
+        assert f"fill:var(--autopar-{kind}, #" in inked
+    assert lines == {"compute": 0, "copy": 1, "communication": 2}
+    assert len(set(heights)) == 3
+    legend = {"compute", "copy", "communication", "host"}
+    assert {text.text for text in svg.iter(f"{SVG}text")} & legend == lines.keys()
+    assert str(drawing).endswith("# compute   = copy   ~ communication")
+    assert "Copies 50.0 % hidden behind compute, communication 50.0 % hidden" in words_of(drawing)
 
 
 def test_the_limit_is_a_dashed_line_at_its_time() -> None:
@@ -326,51 +325,28 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         draw(Timeline((Span("a", "lane", 0, math.inf),)), title="t")
 
 
-def test_communication_has_its_own_look_mark_and_figure() -> None:
-    spans = (
-        Span("gemm", "GPU 0 stream 7", 0, 4),
-        Span("all-reduce", "GPU 0 stream 20", 3, 5, "communication"),
-    )
-    drawing = draw(Timeline(spans), title="t")
-    groups = {
-        group.get("class"): group.get("style", "") for group in svg_of(drawing).iter(f"{SVG}g")
-    }
-    pattern = re.search(r"fill:url\(#([\w-]+)\)", groups["autopar-communication"])
-    assert pattern is not None
-    tile = svg_of(drawing).find(f".//{SVG}pattern[@id='{pattern[1]}']")
-    assert tile is not None
-    assert len(tile.findall(f"{SVG}line")) == 2, "crossed, where that of copies goes one way"
-    assert "communication" in [text.text for text in svg_of(drawing).iter(f"{SVG}text")]
-    assert "~ communication" in str(drawing)
-    assert "Communication 50.0 % hidden behind compute." in words_of(drawing)
-
-
 def test_only_its_own_gpu_hides_a_copy() -> None:
-    spans = (
+    def hidden(*spans: Span) -> str:
+        return sentences(Timeline(spans))[2]
+
+    gemm, copy = (
         Span("gemm", "GPU 0 stream 7", 0, 4),
         Span("D2H", "GPU 0 copies to host", 2, 6, "copy"),
-        Span("gemm", "GPU 1 stream 7", 0, 8),
-        Span("D2H", "GPU 1 copies to host", 6, 10, "copy"),
     )
-    said = sentences(Timeline(spans))
-    assert said[2] == (
-        "GPU 0: copies 50.0 % hidden behind compute, GPU 1: copies 50.0 % hidden behind compute."
-    )
-    one_copies = Timeline((*spans[:3], Span("mm", "CPU lane 1", 5, 6)))
-    assert "Copies 50.0 % hidden behind compute." in sentences(one_copies), "the CPU's is no help"
-    no_compute = Timeline((spans[1], spans[2]))
-    assert "Copies 0.0 % hidden behind compute." in sentences(no_compute)
-    ranked = [Span(s.name, f"rank 1 {s.lane}", s.start_s, s.end_s, s.kind) for s in spans]
-    assert sentences(Timeline(tuple(ranked)))[2].startswith("Rank 1 GPU 0: copies 50.0 %")
-    of_a_graph = Timeline(
-        (
-            Span("mm", "cuda:0 #0", 0, 4),
-            Span("copy", "cuda:0 to cuda:1", 2, 6, "copy"),
-            Span("mm", "cuda:1 #0", 4, 6),
-            Span("add", "cpu", 4, 6),
-        )
-    )
-    assert "Copies 50.0 % hidden behind compute." in sentences(of_a_graph)
+    other = Span("gemm", "GPU 1 stream 7", 0, 8)
+    other_copy = Span("D2H", "GPU 1 copies to host", 6, 10, "copy")
+    both = "PU 0: copies 50.0 % hidden behind compute, GPU 1: copies 50.0 % hidden behind compute."
+    assert hidden(gemm, copy, other, other_copy) == f"G{both}"
+    ranked = [replace(span, lane=f"rank 1 {span.lane}") for span in (gemm, copy, other, other_copy)]
+    assert hidden(*ranked).startswith("Rank 1 GPU 0: copies 50.0 %")
+    on_cpu = Span("mm", "CPU lane 1", 5, 6)
+    assert hidden(gemm, copy, other, on_cpu) == "Copies 50.0 % hidden behind compute."
+    assert hidden(copy, other) == "Copies 0.0 % hidden behind compute."
+    of_a_graph = (replace(gemm, lane="cuda:0 #0"), replace(copy, lane="cuda:0 to cuda:1"))
+    assert hidden(*of_a_graph, Span("mm", "cuda:1 #0", 4, 6)).startswith("Copies 50.0 %")
+    assert len(sentences(Timeline((copy,)))) == 2  # nothing computes
+    lanes = (Span("k", f"lane {i}", 0, 1) for i in range(10))
+    assert sentences(Timeline(tuple(lanes)))[1].endswith("lane 7 1.000 s, and 2 more lanes.")
 
 
 def test_nested_ranges_are_in_layers_with_their_names() -> None:

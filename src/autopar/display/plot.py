@@ -277,7 +277,7 @@ def _draw_lanes(lanes: _Lanes, ax: Axes, limit_s: float | None, whole_s: float) 
                 x, below = span.start_s / scale_s, y + height
                 end = (span.duration_s / scale_s, LANE - height)
                 text = ax.text(x, below, printable(span.name), fontsize=_SMALL, va="top")
-                text.set(parse_math=False, in_layout=False, clip_on=True)
+                text.set(parse_math=False, clip_on=True)
                 text.set_clip_path(Rectangle((x, below), *end, transform=ax.transData))
         middles.append(top + lane_height(rows) / 2)
         top += lane_height(rows) + _GAP
