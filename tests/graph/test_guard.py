@@ -160,14 +160,16 @@ def test_nothing_is_begun_after_an_alarm():
 
 def test_an_alarm_names_all_who_may_have_done_it(gate):
     """A version counter does not say who has moved it: a reader may be the first to notice."""
-    x, done = torch.zeros(4), threading.Event()
+    x, begun, done = torch.zeros(4), threading.Event(), threading.Event()
 
     def writes(x):
+        assert begun.wait(_WAIT_S)
         x.add_(1)
         done.set()
         gate()
 
     def reads(x):
+        begun.set()
         assert done.wait(_WAIT_S)
 
     graph = TaskGraph(cpu_lanes=2)

@@ -18,11 +18,11 @@ import torch
 
 from autopar.device import synchronize
 from autopar.effects.reach import memory_in
+from autopar.graph.guard import Watched, counted_in, version_of
 from autopar.graph.learning import Learning
 from autopar.graph.node import Node
 from autopar.graph.plan import Plan
 from autopar.graph.schedule import Entry
-from autopar.graph.versions import Comparison, versions_of
 from autopar.lanes.handle import Awaited, Handle, awaited, cuda_tensors
 from autopar.lanes.lane import Lane
 from autopar.lanes.outcome import note
@@ -41,22 +41,12 @@ class Execution:
     Args:
         plan: What is to be done.
         streams: By lane on a GPU, its stream.
-        tracks: Whether autograd tracks what tasks do, where it is on.
         shares: What each thread does, in order.
+        tracks: Whether autograd tracks what tasks do, where it is on.
         in_order: Whether one thread does all in the order of the program; tasks that were not
             observed yet are, then.
         alone: Whether a run in order takes a GPU's times on the device, behind something that
             keeps it busy while the host launches.
-
-    Attributes:
-        results: By node.
-        starts: When each began, by node; none if it did not.
-        ends: When each ended.
-        workers: What the threads do.
-        error: What the first task to fail raised, or why the run was broken off.
-        failed: The node that raised it, if one has.
-        seen: Whether somebody has got that error.
-        ready: By GPU, an event after what its current stream had when this was made.
     """
 
     def __init__(
@@ -71,23 +61,22 @@ class Execution:
     ) -> None:
         count = len(plan.nodes)
         self.plan = plan
-        self.results: list[Any] = [None] * count
-        self.starts: list[Moment | None] = [None] * count
+        self.results: list[Any] = [None] * count  # by node, as what follows
+        self.starts: list[Moment | None] = [None] * count  # none where it did not begin
         self.ends: list[Moment | None] = [None] * count
-        self.workers: list[Handle[None]] = []
-        self.error: BaseException | None = None
-        self.failed: Node | None = None
-        self.seen = False
+        self.workers: list[Handle[None]] = []  # what the threads do
+        self.error: BaseException | None = None  # the first, or why the run was broken off
+        self.failed: Node | None = None  # which has raised it
+        self.seen = False  # whether somebody has got it
         self._streams, self._shares = streams, shares
         self._tracks, self._alone = tracks, alone
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._failing = threading.Lock()
-        self._noted = plan.guard.begin()
         self._inference = torch.is_inference_mode_enabled()
-        self._settled = plan.guard.known.settled[self._inference]
+        self._settled = plan.guard.hazards.settled[self._inference]
         self._learning = Learning(plan.guard) if in_order else None
-        self.ready = {
+        self.ready = {  # events after what the GPUs' current streams have by now
             gpu: torch.cuda.current_stream(gpu).record_event()
             for gpu in set(plan.gpu_of_lane.values())
         }
@@ -155,9 +144,8 @@ class Execution:
         as little as it can between two tasks: a task begins when the one before it ends.
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
-        comparisons, versions = self.plan.guard.comparisons, self._noted.versions
-        settled = self._settled
-        issued, awaited, at_once = self._issued, self._awaited, self.plan.at_once
+        all_watched, settled, at_once = self.plan.guard.watched, self._settled, self.plan.at_once
+        issued, awaited = self._issued, self._awaited
         now = time.perf_counter
         closely = self._learning is not None or tools_listen()
         begun = now()
@@ -169,18 +157,13 @@ class Execution:
                         self._wait_for_end(wait)
                     begun = now()
                 if self.error is None:
-                    call, comparison = at_once[job], comparisons[job]
-                    if closely or (comparison is not None and job not in settled):
+                    call, watched = at_once[job], all_watched[job]
+                    if closely or (watched is not None and job not in settled):
                         value = self._call(nodes[job])
+                    elif watched is not None:
+                        value = self._held(nodes[job], watched, call)
                     else:
                         value = call() if call else nodes[job].call(results)
-                        if comparison is not None:
-                            compared = not comparison.short
-                            for tensor, place in comparison.watched:
-                                if tensor._version != versions[place]:
-                                    compared = True
-                            if compared:
-                                self._hold(nodes[job], comparison, value)
                     if value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
                     results[job], starts[job] = value, begun
@@ -259,53 +242,39 @@ class Execution:
 
     def _call(self, node: Node) -> Any:
         """Run a task in the calling thread, and hold it to what it has said that it writes."""
-        number, learning = node.number, self._learning
-        if learning is None:
+        if self._learning is None:
             with annotate(node.name):
-                value = self._run(node, closely=number not in self._settled)
-        else:
-            value = self._run(node, closely=True)
-            learning.own(number, value)
-        comparison = self.plan.guard.comparisons[number]
-        if comparison is not None:
-            self._hold(node, comparison, value)
+                return self._run(node, closely=node.number not in self._settled)
+        value = self._run(node, closely=True)
+        self._learning.own(node.number, value)
         return value
 
     def _run(self, node: Node, *, closely: bool) -> Any:
         """Run a task, and observe its operators if that is needed and was not done yet."""
         number, results, guard = node.number, self.results, self.plan.guard
-        if node.complete or not closely:
+        if node.complete:
             return node.call(results)
-        call = functools.partial(node.call, results, closely=True)
-        if number in guard.known.observed:
-            return call()
-        if self._learning is None:
+        call = functools.partial(node.call, results, closely=closely)
+        if closely and number not in guard.hazards.observed:
+            if self._learning is not None:
+                return self._learning.observed(node, results, call)
             self._settled.add(number)
-            doubted = guard.doubts(node, results, self._inference)
-            return guard.observed(node, results, call) if doubted else call()
-        value = self._learning.observed(node, results, call)
-        guard.known.observed.add(number)
-        comparison = guard.comparisons[number]
-        if comparison is not None:  # what has moved is known now
-            self._noted.renew([place for _, place in comparison.watched], comparison.given)
-        return value
+            if guard.doubts(node, results, self._inference):
+                call = functools.partial(guard.observed, node, results, call)
+        return self._held(node, guard.watched[number] or ((), ()), call)
 
-    def _hold(self, node: Node, comparison: Comparison, value: Any) -> None:
-        """Compare version counters after a task, and note those of what it may change."""
-        watched, given, renewed, kept, _ = comparison
-        noted = self._noted
-        versions, results = noted.versions, noted.results
-        for tensor, place in watched:
-            if tensor._version != versions[place]:
-                self.plan.guard.compare(node, noted, self.results, self._beside(node))
-        for number in given:
-            for tensor, version in results[number]:
-                if tensor._version != version:
-                    self.plan.guard.compare(node, noted, self.results, self._beside(node))
-        if renewed:
-            noted.renew(*renewed)
-        if kept and not self._inference:
-            results[node.number] = versions_of(value)
+    def _held(self, node: Node, watched: Watched, call: Callable[[], Any] | None) -> Any:
+        """Run a task, and compare version counters of what it must not change."""
+        results, (tensors, given) = self.results, watched
+        if given:
+            tensors = (*tensors, *counted_in([results[number] for number in given]))
+        versions = [*map(version_of, tensors)]
+        value = call() if call else node.call(results)
+        if [*map(version_of, tensors)] != versions:
+            pairs = zip(tensors, versions, strict=True)
+            moved = [tensor for tensor, version in pairs if tensor._version != version]
+            self.plan.guard.compare(node, moved, results, self._beside(node))
+        return value
 
     def _beside(self, node: Node) -> list[int]:
         """Other tasks that may be under way: the first on each lane that has not ended."""

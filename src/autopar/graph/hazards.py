@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
-
-import torch
+from typing import Any
 
 from autopar.effects.access import Accesses, ByteRange
 from autopar.effects.memory import ranges_of
@@ -14,16 +12,8 @@ from autopar.graph.node import Result
 Memory = frozenset[ByteRange]
 
 
-class _Uses(NamedTuple):
-    """What a node reads and writes, and whether its results never lie in what it reads."""
-
-    reads: list[Any]
-    writes: list[Any]
-    fresh: bool
-
-
 class Hazards:
-    """Reads and writes of a graph's nodes, in the order of the program.
+    """What a graph's nodes read and write, in the order of the program, as far as it is known.
 
     Values are tensors, arrays and storages, results of nodes, and ranges of bytes. A result
     that may lie in the memory of what its node reads counts as lying there. As long as nothing is
@@ -31,64 +21,50 @@ class Hazards:
     """
 
     def __init__(self) -> None:
-        self._nodes: list[_Uses] = []
+        self.reads: list[list[Any]] = []  # by node
+        self.writes: list[list[Any]] = []
+        self.additions = 0  # to what nodes have said
+        self.observed: set[int] = set()  # nodes of which a run in order has found all
+        # Nodes that no other run has to observe, without and with inference mode.
+        self.settled: tuple[set[int], set[int]] = (set(), set())
+        self._kept: dict[int, Any] = {}  # what ranges of bytes name by its number
+        self._fresh: list[bool] = []  # whether results never lie in the memory of what is read
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
-        self._behind: list[frozenset[Any]] = []
 
     def note(self, reads: Iterable[Any], writes: Iterable[Any] = (), *, fresh: bool = True) -> None:
-        """Note the next node.
-
-        Args:
-            reads: Values that it reads.
-            writes: Those that it changes.
-            fresh: Whether its results never lie in the memory of what it reads.
-        """
-        uses = _Uses([*reads], [*writes], fresh)
-        self._nodes.append(uses)
-        for value in uses.writes:
+        """Note the next node; `fresh` if its results never lie in the memory of what it reads."""
+        self.reads.append([*reads])
+        self.writes.append([*writes])
+        self._fresh.append(fresh)
+        for value in self.writes[-1]:
             for lies in self.memory_of(value):
                 self._written[lies] = self._written.get(lies, 0) + 1
 
     def add(self, number: int, reads: Iterable[Any], writes: Iterable[Any]) -> None:
         """Note more that a node does."""
-        self._nodes[number].reads.extend(reads)
-        self._nodes[number].writes.extend(writes)
+        self.reads[number].extend(reads)
+        self.writes[number].extend(writes)
+        self.additions += 1
 
-    def before(self) -> list[frozenset[int]]:
+    def keep(self, value: Any) -> None:
+        """Keep what a range of bytes names by its number, so that nothing else gets that."""
+        self._kept[id(value)] = value
+
+    def before(self) -> list[set[int]]:
         """For each node those that must end before it, by where everything lies now."""
-        self._memory, self._behind = [], []
+        self._memory = []
         if not self.writers():
-            return [frozenset()] * len(self._nodes)
+            return [set() for _ in self.reads]
         accesses = Accesses()
         return [
-            frozenset(accesses.note(number, self._all(uses.reads), self._all(uses.writes)))
-            for number, uses in enumerate(self._nodes)
+            accesses.note(number, self._all(reads), self._all(writes))
+            for number, (reads, writes) in enumerate(zip(self.reads, self.writes, strict=True))
         ]
-
-    def reads_of(self, number: int) -> list[Any]:
-        """What a node reads, as far as it is known."""
-        return self._nodes[number].reads
-
-    def writes_of(self, number: int) -> list[Any]:
-        """What a node writes, as far as it is known."""
-        return self._nodes[number].writes
 
     def writers(self) -> list[int]:
         """Numbers of the nodes that write something."""
-        return [number for number, uses in enumerate(self._nodes) if uses.writes]
-
-    def behind(self, number: int) -> frozenset[Any]:
-        """Tensors and results in whose memory a node's result may lie, its own among them."""
-        for node in range(len(self._behind), number + 1):
-            found: set[Any] = {Result(node)}
-            for value in () if self._nodes[node].fresh else self._nodes[node].reads:
-                if isinstance(value, torch.Tensor):
-                    found.add(value)
-                elif isinstance(value, Result):
-                    found |= self._behind[value.node]
-            self._behind.append(frozenset(found))
-        return self._behind[number]
+        return [number for number, writes in enumerate(self.writes) if writes]
 
     def changes(self, value: Any) -> int:
         """How often nodes so far have written to the memory of a tensor or a result."""
@@ -102,9 +78,9 @@ class Hazards:
         if not isinstance(value, Result):
             return frozenset(ranges_of(value))
         for number in range(len(self._memory), value.node + 1):
-            uses = self._nodes[number]
             result = frozenset([ByteRange(("result", number))])
-            self._memory.append(result if uses.fresh else result | self._all(uses.reads))
+            behind = frozenset() if self._fresh[number] else self._all(self.reads[number])
+            self._memory.append(result | behind)
         return self._memory[value.node]
 
     def _all(self, values: list[Any]) -> Memory:

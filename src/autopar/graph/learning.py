@@ -12,19 +12,15 @@ from autopar.effects.memory import keys_of, ranges_of
 from autopar.effects.observer import Seen
 from autopar.effects.reach import BY_ANY_NAME, Reach, memory_in
 from autopar.effects.slots import Came, Slot, Slots
-from autopar.graph.guard import Guard
-from autopar.graph.node import Node, Result, ancestors
-from autopar.graph.versions import versions_of
+from autopar.graph.guard import Guard, counted_in, version_of
+from autopar.graph.node import Node, ancestors
 
 
 class Learning:
-    """Adds to what the tasks of a graph have said, one after another.
+    """Adds to what the tasks of a plan have said, one after another.
 
     Results lie elsewhere in each run, so what tasks do with them is noted by the task that made
     them: its result, or what else it has left behind, as in an attribute.
-
-    Args:
-        guard: Of the plan that is run; its hazards are added to.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -34,7 +30,7 @@ class Learning:
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, ByteRange] = {}
         self._slots = Slots()
-        self._known: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
+        self._come: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
         self._binders: list[tuple[int, Slot]] = []  # tasks, and slots that they bind anew
         self._came: dict[int, Came] = {}  # by task, once one has to be observed
 
@@ -58,10 +54,10 @@ class Learning:
             users.setdefault(slot, {})[number] = True
         for slot, tasks in users.items():
             if len(tasks) > 1 and any(tasks.values()):
-                self._guard.known.kept[slot[0]] = self._slots.holder(slot[0])
-                place = ByteRange(("slot", slot))
+                self._hazards.keep(self._slots.holder(slot[0]))
+                place = {ByteRange(("slot", slot))}
                 for number, may_bind in tasks.items():
-                    self._add(number, [] if may_bind else [place], [place] if may_bind else [])
+                    self._add(number, set() if may_bind else place, place if may_bind else set())
 
     def own(self, number: int, value: Any) -> None:
         """Note whose result memory is."""
@@ -77,26 +73,26 @@ class Learning:
             RuntimeError: It gave a tensor other memory.
         """
         ground, number, owners = self._ground, node.number, self._owners
-        given = [results[leaf.node] for leaf in node.leaves if isinstance(leaf, Result)]
-        versions = versions_of([*self._guard.tensors[number], *given])
+        tensors = counted_in([*self._guard.tensors[number], *node.given(results)])
+        versions = [*map(version_of, tensors)]
         if not self._came:
-            self._came = {other.number: self._come(other, ()) for other in self._guard.nodes}
-        came = self._came[number] = self._come(node, results)
+            self._came = {other.number: self._comes(other, ()) for other in self._guard.nodes}
+        came = self._came[number] = self._comes(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
         changed = [*self._slots.changed()]
         if changed:
-            self._known.clear()
+            self._come.clear()
         self._binders += [(number, slot) for slot in changed]
         returned = [(part, ground.find(part)) for part in memory_in(value)]
-        new = {key for part, found in returned if found is None for key in keys_of(part)}
-        done = [one for one in seen.outside() if one.key not in new]
+        new = {key for part, there in returned if there is None for key in keys_of(part)}
+        done = [access for access in seen.outside() if access.key not in new]
         for part, key in returned:
             if key is not None:
                 done += [Seen(lies, key, False, None) for lies in ranges_of(part)]
         reads, writes = set[ByteRange](), set[ByteRange]()
-        for one in self._guard.unsaid(node, done, results, ground):
-            (writes if one.written else reads).add(owners.get(one.key) or one.lies)
-        for tensor, version in versions:  # what operators don't say, counters may
+        for access in self._guard.unsaid(node, done, results, ground):
+            (writes if access.written else reads).add(owners.get(access.key) or access.lies)
+        for tensor, version in zip(tensors, versions, strict=True):  # what operators don't say
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
                 writes.update([owners[key]] if key in owners else ranges_of(tensor))
@@ -107,36 +103,33 @@ class Learning:
             if key not in ground:
                 ground.keep(key, alive)
                 owners[key] = ByteRange(("left", number))
+        self._hazards.observed.add(number)
         return value
 
-    def _come(self, node: Node, results: Sequence[Any]) -> Came:
+    def _comes(self, node: Node, results: Sequence[Any]) -> Came:
         """The slots that a task can come to, by way of the results that are there."""
-        leaves = [
-            results[leaf.node] if results and isinstance(leaf, Result) else leaf
-            for leaf in node.leaves
-        ]
+        leaves = node.filled(results) if results else node.leaves
         values = [value for value in (node.fn, *leaves) if not isinstance(value, torch.Tensor)]
         key = tuple(map(id, values))  # of what the graph and the results keep
-        if key not in self._known:
-            self._known[key] = self._slots.add(Reach(*values, code=True))
-        return self._known[key]
+        if key not in self._come:
+            self._come[key] = self._slots.add(Reach(*values, code=True))
+        return self._come[key]
 
     def _add(self, number: int, reads: Iterable[ByteRange], writes: Iterable[ByteRange]) -> None:
         """Note what a task reads and writes, if that is new."""
         hazards = self._hazards
-        written = _ranges_in(hazards.writes_of(number))
+        written = _ranges_in(hazards.writes[number])
         writes = {*writes} - written
-        reads = {*reads} - writes - written - _ranges_in(hazards.reads_of(number))
+        reads = {*reads} - writes - written - _ranges_in(hazards.reads[number])
         for memory in reads | writes:
             kind, maker = memory.memory if isinstance(memory.memory, tuple) else ("", -1)
             if kind == "left" and maker in ancestors(self._guard.nodes, number):
                 reads.discard(memory)  # as what autograd has saved for its way back
                 writes.discard(memory)
-            elif kind == "left" and memory not in _ranges_in(hazards.writes_of(maker)):
+            elif kind == "left" and memory not in _ranges_in(hazards.writes[maker]):
                 hazards.add(maker, (), [memory])
         if reads or writes:
             hazards.add(number, reads, writes)
-            self._guard.known.found = True
 
 
 def _ranges_in(values: list[Any]) -> set[ByteRange]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,70 +22,74 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """Something that a graph runs.
+    """Something that a graph runs: a task, or a copy of its only argument to `device`."""
 
-    Args:
-        number: Counted in the order of the program.
-        name: For people.
-        fn: What to call; none for a copy of its only argument to `device`.
-        leaves: The arguments, taken out of their containers; a `Result` for another's result.
-        spec: The containers.
-        device: Where it runs.
-        resource: What it takes its turn on.
-        after: Numbers of nodes that must have ended before, besides those it has results of.
-        cost_s: Seconds that it takes, where somebody has said so.
-        source: Where a copy comes from.
-        reached: Tensors and arrays that it uses without being given them.
-        complete: Whether it can write nothing but what it says, as torch's operators.
-        uncounted: Whether it may write where no version counter moves.
-        keywords: Names of the last arguments, if no argument is a container: then they need not be
-            put together again each time.
-    """
-
-    number: int
+    number: int  # in the order of the program
     name: str
-    fn: Callable[..., Any] | None
-    leaves: tuple[Any, ...]
-    spec: pytree.TreeSpec
+    fn: Callable[..., Any] | None  # none for a copy
+    leaves: tuple[Any, ...]  # the arguments, taken out of their containers
+    spec: pytree.TreeSpec  # the containers
     device: torch.device
-    resource: str
-    after: frozenset[int]
-    cost_s: float | None = None
-    source: torch.device | None = None
+    after: frozenset[int] = frozenset()  # nodes to end before, besides those it has results of
+    cost_s: float | None = None  # where somebody has said so
+    source: torch.device | None = None  # where a copy comes from
+    # Names of the last arguments if no argument is a container, which spares a step in each run.
     keywords: tuple[str, ...] | None = None
-    reached: tuple[Any, ...] = ()
-    complete: bool = True
-    uncounted: bool = False
+    reached: tuple[Any, ...] = ()  # tensors and arrays that it uses without being given them
+    complete: bool = True  # whether it writes nothing but what it says, as torch's operators
+    uncounted: bool = False  # whether it may write where no version counter moves
 
-    @property
+    @functools.cached_property
+    def resource(self) -> str:
+        """What it takes its turn on."""
+        return resource_of(self.device, self.source)
+
+    @functools.cached_property
     def before(self) -> frozenset[int]:
         """Numbers of all nodes that it must come after."""
-        given = {leaf.node for leaf in self.leaves if isinstance(leaf, Result)}
-        return self.after | given
+        return self.after.union([leaf.node for leaf in self.leaves if isinstance(leaf, Result)])
 
     @property
     def gpus(self) -> list[torch.device]:
         """The GPUs that it uses, with the one first whose streams it runs on."""
-        return [each for each in (self.source, self.device) if each and each.type == "cuda"]
+        return [device for device in (self.source, self.device) if device and device.type == "cuda"]
 
-    def call(self, results: list[Any], *, closely: bool = False) -> Any:
+    @property
+    def host(self) -> str | None:
+        """The thread that issues it; none where a CPU lane's own worker runs it.
+
+        What copies from the host waits for memory to be pinned, so it has a thread of its own.
+        """
+        if self.source is not None:
+            return str(self.source) if self.source.type == "cuda" else self.resource
+        return self.resource if self.device.type == "cuda" else None
+
+    def filled(self, results: Sequence[Any]) -> list[Any]:
+        """The arguments, with results in place."""
+        return [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
+
+    def given(self, results: Sequence[Any]) -> list[Any]:
+        """Those arguments that are results."""
+        return [results[leaf.node] for leaf in self.leaves if isinstance(leaf, Result)]
+
+    def call(self, results: Sequence[Any], *, closely: bool = False) -> Any:
         """Run it in the calling thread, on its current streams, given all results so far.
 
         Raises:
             RuntimeError: It has changed a container that is made anew for each call, and is
                 watched closely.
         """
-        leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
+        leaves = self.filled(results)
         if self.fn is None:
             return pytree.tree_map(self._copied, leaves[0])
-        if self.keywords is None:
-            args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-            value = self.fn(*args, **kwargs)
-            if closely:
-                self._require_as_before(leaves, (args, kwargs))
-            return value
-        args, kwargs = self._flat(leaves)
-        return self.fn(*args, **kwargs)
+        if self.keywords is not None:
+            args, kwargs = self._flat(leaves)
+            return self.fn(*args, **kwargs)
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        value = self.fn(*args, **kwargs)
+        if closely:
+            self._require_as_before((args, kwargs), leaves)
+        return value
 
     def at_once(self) -> Callable[[], Any] | None:
         """The call with all that it is given, if nothing of that is another's result."""
@@ -97,20 +100,27 @@ class Node:
         args, kwargs = self._flat(self.leaves)
         return functools.partial(self.fn, *args, **kwargs)
 
-    def _require_as_before(self, leaves: Sequence[Any], given: Any) -> None:
-        if not _is_left_of(given, pytree.tree_unflatten(leaves, self.spec)):
+    def _flat(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+        """Arguments and keyword arguments, where no argument is a container."""
+        assert self.keywords is not None
+        count = len(leaves) - len(self.keywords)
+        return leaves[:count], dict(zip(self.keywords, leaves[count:], strict=True))
+
+    def _require_as_before(self, containers: Any, leaves: Sequence[Any]) -> None:
+        """Refuse containers that have something new, another order, or lack a tensor."""
+        given = {id(leaf) for leaf in leaves}
+        left, spec = pytree.tree_flatten(containers, is_leaf=lambda item: id(item) in given)
+        rest, kept = iter(leaves), {id(leaf) for leaf in left}
+        in_order = all(any(leaf is other for other in rest) for leaf in left)
+        moved = len(left) == len(leaves) and spec != self.spec
+        lost = any(isinstance(leaf, MEMORY) and id(leaf) not in kept for leaf in leaves)
+        if moved or lost or not in_order:
             msg = (
                 f"task {self.name!r} changes a list or a dict that it is given, and each run makes "
                 f"new ones; expected containers that stay as they are. Use copy_ into a tensor "
                 f"that is there, or return what it makes."
             )
             raise RuntimeError(msg)
-
-    def _flat(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Arguments and keyword arguments, where no argument is a container."""
-        assert self.keywords is not None
-        count = len(leaves) - len(self.keywords)
-        return leaves[:count], dict(zip(self.keywords, leaves[count:], strict=True))
 
     def _copied(self, value: Any) -> Any:
         for each in memory_in(value):
@@ -134,39 +144,6 @@ class Node:
         return tensor.to(self.device, non_blocking=True)
 
 
-def _is_left_of(now: Any, before: Any) -> bool:
-    """Whether containers hold nothing but what others held, in its order, and all its memory."""
-    if now is before:
-        return True
-    if type(now) is not type(before) or pytree.tree_is_leaf(now):
-        return False
-    if isinstance(now, dict):
-        lost = [before[key] for key in before.keys() - now.keys()]
-        same = all(key in before and _is_left_of(now[key], before[key]) for key in now)
-    elif isinstance(now, (list, deque)):
-        rest, lost = iter(before), list[Any]()
-        same = all(_goes_on(rest, item, lost) for item in now)
-        lost += rest
-    else:
-        items, others = _items(now), _items(before)
-        lost, same = [], len(items) == len(others) and all(map(_is_left_of, items, others))
-    return same and not any(isinstance(leaf, MEMORY) for leaf in pytree.tree_leaves(lost))
-
-
-def _items(container: Any) -> list[Any]:
-    """What a container of any registered kind holds, one level deep."""
-    return pytree.tree_leaves(container, is_leaf=lambda item: item is not container)
-
-
-def _goes_on(rest: Iterator[Any], item: Any, lost: list[Any]) -> bool:
-    """Go on to an item of what is left of a list, and note what is lost before it."""
-    for other in rest:
-        if _is_left_of(item, other):
-            return True
-        lost.append(other)
-    return False
-
-
 def ancestors(nodes: Sequence[Node], number: int) -> set[int]:
     """Numbers of all nodes that one comes after, by way of others too."""
     left, found = [number], set[int]()
@@ -186,13 +163,3 @@ def resource_of(device: torch.device, source: torch.device | None = None) -> str
     if source.type == "cpu":
         return f"{device} from host"
     return f"{source} to {device}"
-
-
-def host_of(node: Node) -> str | None:
-    """The thread that issues a node; none where a CPU lane's own worker runs it.
-
-    What copies from the host waits for memory to be pinned, so it has a thread of its own.
-    """
-    if node.source is not None:
-        return str(node.source) if node.source.type == "cuda" else node.resource
-    return node.resource if node.device.type == "cuda" else None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from autopar.graph.guard import Guard
-from autopar.graph.node import Node, Result, host_of
+from autopar.graph.node import Node, Result
 from autopar.graph.schedule import Entry, Resource, Schedule, faults, limit_s
 from autopar.timing.measurement import format_seconds
 
@@ -54,7 +54,7 @@ class Plan:
         """What each thread issues, in order: a CPU lane's worker, or a launcher."""
         shares: dict[str, list[Entry]] = {}
         for entry in self.schedule.entries:
-            host = host_of(self.nodes[entry.job]) or entry.lane
+            host = self.nodes[entry.job].host or entry.lane
             shares.setdefault(host, []).append(entry)
         return shares
 

@@ -32,9 +32,9 @@ from autopar.effects.operators import returns_fresh
 from autopar.effects.reach import Reach
 from autopar.effects.task import Task
 from autopar.graph.capture import Captured, captured, gpu_of
-from autopar.graph.guard import Guard, Known
+from autopar.graph.guard import Guard
 from autopar.graph.hazards import Hazards
-from autopar.graph.node import Node, Result, ancestors, resource_of
+from autopar.graph.node import Node, Result, ancestors
 from autopar.graph.plan import Plan
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
@@ -85,7 +85,6 @@ class TaskGraph:
         self.streams = _at_least_one("streams", streams, _MOST_LANES)
         self._nodes: list[Node] = []
         self._hazards = Hazards()
-        self._known = Known()
         self._copies: dict[tuple[Any, ...], int] = {}
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
@@ -277,10 +276,7 @@ class TaskGraph:
         Raises:
             ValueError: Tasks wait for each other in a circle.
         """
-        if self._planned is not None and (self._known.found or self._planned.guard.is_stale()):
-            self._planned = None
-        if self._planned is None:
-            self._known.found = False
+        if self._planned is None or self._planned.guard.is_stale():
             self._planned = self._plan()
         return self._planned
 
@@ -338,7 +334,7 @@ class TaskGraph:
         """
         with self._alone():
             old = self.plan().nodes
-            self._known.observed.clear()
+            self._hazards.observed.clear()
             self._in_order()
             new = self.plan().nodes
         return [
@@ -398,7 +394,7 @@ class TaskGraph:
         """
         nodes = self.plan().nodes
         gpu_of(nodes)
-        if not all(node.complete or node.number in self._known.observed for node in nodes):
+        if not all(node.complete or node.number in self._hazards.observed for node in nodes):
             with unchanged(nodes):
                 self.run_serial()  # finds what tasks have not said
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
@@ -440,7 +436,7 @@ class TaskGraph:
             jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
         resources = {node.resource: self._resource(node) for node in nodes}
         known = all(node.cost_s is not None or node.number in self._measured_s for node in nodes)
-        guard = Guard(nodes, self._hazards, self._known)
+        guard = Guard(nodes, self._hazards)
         return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, self)
 
     def _append(
@@ -455,11 +451,7 @@ class TaskGraph:
         **options: Any,
     ) -> int:
         number = len(self._nodes)
-        resource, none = resource_of(device, source), frozenset[int]()
-        node = Node(
-            number, name, fn, leaves, spec, device, resource, none, source=source, **options
-        )
-        self._nodes.append(node)
+        self._nodes.append(Node(number, name, fn, leaves, spec, device, source=source, **options))
         self._planned = None
         return number
 
