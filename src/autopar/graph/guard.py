@@ -204,7 +204,7 @@ def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors in some results, but for inference tensors, which don't count their changes."""
     tensors: list[torch.Tensor] = []
     for value in values:
-        if isinstance(value, torch.Tensor):
+        if issubclass(type(value), torch.Tensor):
             tensors.append(value)
         elif type(value) not in _NUMBERS:
             tensors += filter(torch.is_tensor, memory_in(value))

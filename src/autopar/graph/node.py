@@ -79,7 +79,8 @@ class Node:
             RuntimeError: It has changed a container that is made anew for each call, and is
                 watched closely.
         """
-        leaves = self.filled(results)
+        # As `filled`, but here each call counts.
+        leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
         if self.fn is None:
             return pytree.tree_map(self._copied, leaves[0])
         if self.keywords is not None:
