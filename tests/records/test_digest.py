@@ -1,18 +1,15 @@
 """What counts as the measured code: all that runs, nothing else, and the same on every Python."""
 
 import functools
-import importlib.util
 import itertools
 import linecache
 import re
-from pathlib import Path
+import runpy
 
 import pytest
 
-import autopar as ap
 from autopar.records.digest import code_digest, script_digest
 
-_PACKAGE = Path(ap.__file__).parent
 _PARAMETERS = {"size": 8, "count": 3}
 _SCRIPT = '''
 """A page."""
@@ -81,10 +78,7 @@ def changed(old, new, text=_SCRIPT):
 
 
 def test_a_digest_says_what_it_is():
-    kind, _, number = digest_of().partition(":")
-    assert kind == "sha256"
-    assert len(number) == 64
-    assert int(number, 16)
+    assert re.fullmatch("sha256:[0-9a-f]{64}", digest_of())
 
 
 @pytest.mark.parametrize(
@@ -92,27 +86,21 @@ def test_a_digest_says_what_it_is():
     [
         # Words and layout.
         ("# why", "# because"),
-        ("  # why", ""),
         ('"""Measures."""', '"""Measures it all,\n\n    in more words.\n    """'),
         ('    """Helps."""\n', ""),
         ('"""A page."""', '"""Another page."""'),
-        ("deeper(x) * SCALE", "deeper( x )*SCALE"),
         ("deeper(x) * SCALE", "(deeper(x) * SCALE)"),
         ("    x = d2l", "\n\n    # a note\n    x = d2l"),
         ("helper(products(x, count)), inner", "helper(\n  products(\n   x, count,\n )), inner"),
-        ("    x = d2l.workload.matrix", "    x = \\\n        d2l.workload.matrix"),
         ('LABEL, UNUSED_TOO = "one"', "LABEL, UNUSED_TOO = 'one'"),
-        ("SCALE = 2.0", "SCALE = 2e0"),
         ("x: int) -> None", "x)"),
         ("def helper(x)", "def helper(x: float) -> str"),
         # What only shows.
         ("Kept({self.x})", "Kept with {self.x}"),
         # Names that are no globals of measured code.
-        ("UNUSED = 1", "UNUSED = 2"),
         ("rows = total = 5", "rows = total = 1.2345"),
         ("total = 5", "total = d2l.capacity().cores"),
         ("    total += rows", "    total += 2 * rows"),
-        ("def unrelated():\n    return 1", "def unrelated():\n    return 2"),
         ("def unrelated():\n    return 1", ""),
         ("d2l.show(total)", "d2l.show(total + 1)"),
         # Imports.
@@ -128,7 +116,6 @@ def test_what_does_not_matter(old, new):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("SCALE = 2.0", "SCALE = 3.0"),
         ("SCALE = 2.0", "SCALE = 2"),
         ("SCALE / 2", "SCALE / 3"),  # named by a class that a lambda names
         ('= "one"', '= "two"'),  # named by a helper's helper, in an f-string only
@@ -141,7 +128,6 @@ def test_what_does_not_matter(old, new):
         ("results = []", "results = [1]"),
         ("torch.float32", "torch.float64"),
         ("deeper(x) * SCALE", "deeper(x) + SCALE"),
-        ("{x} +", "{x}  +"),
         ("!r:>", "!s:>"),
         ("matrix(size)", "matrix(size, seed=1)"),
         ("    return helper", "    helper(x)\n    return helper"),
@@ -162,20 +148,30 @@ def test_what_matters(old, new):
 
 def test_blocks_are_not_layout():
     inside = "def experiment(x):\n    if x:\n        g()\n        h()\n"
-    outside = "def experiment(x):\n    if x:\n        g()\n    h()\n"
-    assert digest_of(inside) != digest_of(outside)
+    assert digest_of(inside) != digest_of(inside.replace("        h()", "    h()"))
 
 
-@pytest.mark.parametrize("parameters", [{"size": 9, "count": 3}, {"size": 8}, {}])
-def test_parameters_matter(parameters):
-    assert digest_of(parameters=parameters) != digest_of()
+@pytest.mark.parametrize(
+    ("again", "matters"),
+    [
+        ("SCALE = 3", False),
+        ("def SCALE():\n    return 3", False),
+        ("SCALE = SCALE * 3", True),
+        ("SCALE *= 3", True),
+        ("if UNUSED:\n    SCALE = 3", True),
+        ("SCALE.value = 3", True),
+    ],
+)
+def test_what_a_name_was_bound_to_before_matters_only_if_it_can(again, matters):
+    text = changed("print(results)", again)
+    assert (digest_of(changed("SCALE = 2.0", "SCALE = 4.0", text)) != digest_of(text)) == matters
+    assert digest_of(text) != digest_of()
 
 
-def test_the_order_of_parameters_does_not():
+def test_parameters_matter_but_not_their_order():
+    for parameters in ({"size": 9, "count": 3}, {"size": 8}, {}):
+        assert digest_of(parameters=parameters) != digest_of()
     assert digest_of(parameters=dict(reversed(_PARAMETERS.items()))) == digest_of()
-
-
-def test_parameters_must_be_json():
     with pytest.raises(TypeError):
         digest_of(parameters={"size": object()})
 
@@ -184,12 +180,10 @@ def test_parameters_must_be_json():
 
 
 def in_a_file(folder):
+    """As Python or sphinx-gallery runs a script: whole, or block by block under its name."""
     path = folder / f"page_{next(_numbers)}.py"
     path.write_text(_SCRIPT, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return vars(module)
+    return runpy.run_path(str(path))
 
 
 def in_cells(_):
@@ -204,16 +198,7 @@ def in_cells(_):
     return namespace
 
 
-def in_gallery(folder):
-    """As sphinx-gallery runs a script: block by block, under the script's own name."""
-    path = folder / f"page_{next(_numbers)}.py"
-    path.write_text(_SCRIPT, encoding="utf-8")
-    namespace = {"__name__": "__main__"}
-    exec(compile(_SCRIPT, str(path), "exec"), namespace)
-    return namespace
-
-
-@pytest.mark.parametrize("run", [in_a_file, in_cells, in_gallery])
+@pytest.mark.parametrize("run", [in_a_file, in_cells])
 def test_it_is_the_same_however_the_script_is_run(run, tmp_path, capsys):
     experiment = run(tmp_path)["experiment"]
     assert code_digest(experiment, _PARAMETERS) == digest_of()

@@ -100,9 +100,7 @@ class _Resample(Mapping[str, float]):
 
 @dataclass(frozen=True, repr=False)
 class Claim:
-    """A sentence, its bound, the figure that it was held against, and the verdict.
-
-    `claim` makes one; `print` shows it as a line, a notebook or a gallery page as a box.
+    """A sentence, its bound, the figure that `claim` has held against it, and the verdict.
 
     Args:
         sentence: What is claimed, in words.
@@ -189,8 +187,7 @@ def claim(
 ) -> Claim:
     """Hold a sentence against a figure; the verdict says whether it is true on this machine.
 
-    Where the bound lies within the figure's interval, it is too noisy to tell. Nothing is measured
-    again then: a run that ends when its figure pleases is no evidence.
+    Nothing is measured again where it is too noisy: to go on until a figure pleases is no evidence.
 
     Args:
         sentence: What is claimed, in words; a whole sentence.

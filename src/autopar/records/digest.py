@@ -124,12 +124,10 @@ def _find(path: Chain) -> Iterator[Target]:
     """The definitions of the package that a path leads to: through modules into the last one."""
     for end in range(len(path), 0, -1):
         if module := _module(".".join(path[:end])):
-            if path[end:]:
-                yield from module.find(path[end:])
-                return
-            for name in sorted({*module.definitions, *module.imports}):  # any may be meant
-                if not any(map(_module, module.imports.get(name, ()))):
-                    yield from module.find((name,))
+            names = sorted({*module.definitions, *module.imports})  # any, of a module as a value
+            names = [name for name in names if not any(map(_module, module.imports.get(name, ())))]
+            for chain in [path[end:]] if path[end:] else zip(names, strict=True):
+                yield from module.find(chain)
             return
 
 

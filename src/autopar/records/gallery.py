@@ -58,10 +58,7 @@ def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
 
 
 def shown_by(scripts: Iterable[Path]) -> list[Shown]:
-    """What scripts show by `recorded(experiment, name=..., parameters=...)`.
-
-    Raises ValueError where only running the script would tell the name or the parameters.
-    """
+    """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
     texts = [(script, script.read_text(encoding="utf-8")) for script in scripts]
     return [shown for script, text in texts for shown in _records_of(script, text)]
 

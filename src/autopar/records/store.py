@@ -116,10 +116,7 @@ def _content(record: Record) -> bytes:
 
 
 def _record_of(content: bytes, name: str, beside: Callable[[str], bytes]) -> Record:
-    """The record of a name that a file's content is; `beside` gives the files that belong to it.
-
-    Refused is all that would not be written in just this way.
-    """
+    """The record of a name that some content is, if it would be written in just this way."""
     too_large = f"it takes {len(content)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
     _require(len(content) <= _MAX_BYTES, too_large)
     try:
@@ -136,8 +133,7 @@ def _record_of(content: bytes, name: str, beside: Callable[[str], bytes]) -> Rec
     _require(fields["experiment"] == name, f"is a record of {fields['experiment']!r}, not {name!r}")
     sound = fields["digest"] and all(fields["checks"].values())
     _require(sound, "has no digest of what was measured, or a check that failed")
-    zone = datetime.fromisoformat(fields["recorded_at"]).tzinfo
-    _require(zone, f"was recorded at {fields['recorded_at']!r}, with no time zone")
+    _require(datetime.fromisoformat(fields["recorded_at"]).tzinfo, "was recorded in no time zone")
     files = {}
     for file, sha256 in fields.get("files", {}).items():
         _check_name(file, "file")
@@ -155,6 +151,7 @@ def _record_of(content: bytes, name: str, beside: Callable[[str], bytes]) -> Rec
         "checks": {check: bool(held) for check, held in fields["checks"].items()},
         "values": {value: float(number) for value, number in fields["values"].items()},
         "software": {package: str(version) for package, version in fields["software"].items()},
+        "digest": str(fields["digest"]),
         "command": str(fields["command"]),
         "files": files,
     }
