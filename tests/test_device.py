@@ -52,7 +52,7 @@ def test_the_cpu_is_always_there(name):
         (0, 0, r"cuda:0, which is not on this machine: it has cpu.*try_gpu\(0\)"),
         (0, "cuda", r"not on this machine.*try_gpu\(0\)"),
         (2, 2, r"cuda:2.*it has cuda:0, cuda:1.*try_gpu\(2\)"),
-        (2, "meta", "meta; expected the CPU or a CUDA GPU"),
+        (2, "meta", "'meta'; expected the CPU or a CUDA GPU"),
         (2, "nonsense", "'nonsense'; expected the CPU or a CUDA GPU"),
         (2, True, "True; expected the CPU or a CUDA GPU"),
         (2, 256, "256; expected the CPU or a CUDA GPU"),

@@ -49,24 +49,26 @@ def present(device: torch.device | str | int) -> torch.device:
         if isinstance(device, bool) or (isinstance(device, int) and device > _LAST_INDEX):
             raise TypeError(device)  # torch takes one for a number, and the other's last bits
         processor = gpu(device) if isinstance(device, int) else torch.device(device)
+        if processor.type not in ("cpu", "cuda"):
+            raise TypeError(device)
     except (RuntimeError, TypeError) as error:
-        msg = f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu' or 'cuda:0'"
+        msg = f"device is {device!r}; expected the CPU or a CUDA GPU. This machine has {_here()}."
         raise ValueError(msg) from error
     if processor.type == "cpu":
         return cpu()
-    here = ", ".join(map(str, try_all_gpus()))
-    if processor.type != "cuda":
-        msg = f"device is {processor}; expected the CPU or a CUDA GPU. This machine has {here}."
-        raise ValueError(msg)
     if processor.index is None and num_gpus():
         processor = gpu(torch.cuda.current_device())
     if processor.index is None or processor.index >= num_gpus():
         msg = (
-            f"device is {processor}, which is not on this machine: it has {here}. Pass one of "
-            f"these, or take try_gpu({processor.index or 0}), which falls back to the CPU."
+            f"device is {processor}, which is not on this machine: it has {_here()}. Pass one "
+            f"of these, or take try_gpu({processor.index or 0}), which falls back to the CPU."
         )
         raise ValueError(msg)
     return processor
+
+
+def _here() -> str:
+    return ", ".join(map(str, try_all_gpus()))
 
 
 def synchronize(*devices: torch.device | str | int) -> None:

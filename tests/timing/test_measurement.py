@@ -31,7 +31,7 @@ def test_statistics_are_derived_from_the_samples_in_their_order():
 )
 def test_noise_is_told(values_s, noisy):
     measured = Measurement("work", values_s)
-    assert bool(measured.warning) == noisy
+    assert (measured.warning == "") == (not noisy)
     assert ("noisy" in str(measured)) == noisy
     assert str(measured).startswith("work: 1.0")
 

@@ -266,7 +266,5 @@ def _present(devices: Devices | None) -> list[torch.device] | None:
 
 
 def _wait(devices: list[torch.device] | None) -> None:
-    if devices is None:
-        synchronize()
-    elif devices:
-        synchronize(*devices)
+    if devices is None or devices:  # without a name, `synchronize` waits for all
+        synchronize(*(devices or ()))
