@@ -55,7 +55,7 @@ def test_the_cpu_is_always_there(name):
         (2, "meta", "'meta'; expected the CPU or a CUDA GPU"),
         (2, "nonsense", "'nonsense'; expected the CPU or a CUDA GPU"),
         (2, True, "True; expected the CPU or a CUDA GPU"),
-        (2, 256, "256; expected the CPU or a CUDA GPU"),
+        (2, 128, "128; expected the CPU or a CUDA GPU"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(monkeypatch, count, name, match):
