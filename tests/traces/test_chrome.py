@@ -173,6 +173,12 @@ def test_a_call_that_cannot_be_puts_the_host_in_doubt_alone(wrong):
     assert len(trace.activities) == 3
 
 
+def test_work_without_a_correlation_id_has_no_launch():
+    unknown = read(call("cudaGetDevice", 2.0, 1.0, None), kernel("k", 5.0, 1.0))
+    none = read(call("cudaGetDevice", 2.0, 1.0, 0), kernel("k", 5.0, 1.0, 0))
+    assert unknown.activities[0].launch is none.activities[0].launch is None
+
+
 def test_times_may_be_text():
     events = [
         each | {"ts": str(each.get("ts")), "dur": str(each.get("dur"))} for each in kineto_events()

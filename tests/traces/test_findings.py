@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,10 +100,10 @@ def test_without_launches_a_wait_is_enough_and_nothing_else_is_guessed() -> None
 def test_several_calls_of_one_thread() -> None:
     nested = (call("cudaMemcpy", 0.2, 4.2), call(SYNC, 0.3, 0.4))
     assert causes(idle_from_4_to_6(*nested)) == [("synchronised", 2.0)]
-    frees = [call("cudaFree", 4.1 + i / 2, 4.5 + i / 2) for i in range(3)]
-    finding = findings(idle_from_4_to_6(*frees))["allocated"]
+    several = (call("cudaFree", 4.1, 4.3), call("cudaMalloc", 4.5, 5.4))
+    finding = findings(idle_from_4_to_6(*several))["allocated"]
     assert finding.cost_s == pytest.approx(2 * MS)
-    assert "idle while the host was in cudaFree." in finding.why
+    assert "idle while the host was in cudaMalloc." in finding.why
 
 
 def test_a_pageable_copy_holds_back_the_host() -> None:
@@ -129,6 +130,8 @@ def test_small_kernels() -> None:
     assert every["small"].cost_s == pytest.approx(99 * 0.007 * MS)
     large = [kernel(i * 0.03, i * 0.03 + 0.02, launch(i * 0.03 - 0.006)) for i in range(100)]
     assert list(findings(trace(*large))) == ["late"]
+    copies = [copy(i * 0.01, i * 0.01 + 0.003, launch(i * 0.01 - 0.006)) for i in range(100)]
+    assert "small" not in findings(trace(*copies))
     rare = [kernel(i * 0.2, i * 0.2 + 0.003, launch(i * 0.2 - 0.006)) for i in range(100)]
     assert list(findings(trace(*rare))) == ["late"]
     ahead = [kernel(i * 0.01, i * 0.01 + 0.003, launch(i * 0.005 - 1)) for i in range(100)]
@@ -161,6 +164,8 @@ def test_copies_on_the_stream_that_computes() -> None:
     assert shared.cost_s == pytest.approx(1 * MS)
     assert "(stream 7)" in shared.why
     assert findings(trace(kernel(0, 2), copy(2, 3, stream="7", way="within"))) == {}
+    unknown = [replace(work, stream="") for work in (kernel(0, 2), copy(2, 3))]
+    assert list(findings(trace(*unknown))) == ["bare copies"]
 
 
 def test_small_copies() -> None:
@@ -171,7 +176,7 @@ def test_small_copies() -> None:
 
 def test_the_evidence_is_what_nothing_hid() -> None:
     copies = [copy(i, i + 0.9 + i / 100) for i in range(5)]  # the longest behind the kernel
-    finding = findings(trace(kernel(3, 9), *copies))["bare copies"]
+    finding = findings(trace(kernel(3.5, 9), *copies))["bare copies"]
     assert [round(span.start_s / MS) for span in finding.evidence] == [2, 1, 0]
 
 
@@ -185,12 +190,13 @@ def test_communication_that_nothing_hides() -> None:
 
 
 def test_gpus_that_take_turns() -> None:
-    one, other = kernel(0, 4), kernel(4, 7, gpu="GPU 1")
+    one, other = kernel(0, 4), kernel(3.8, 7, gpu="GPU 1")
     finding = findings(trace(one, other))["turns"]
     assert finding.cost_s == pytest.approx(3 * MS)
     assert finding.where == "GPU 0 and GPU 1"
     assert "turns" not in findings(trace(one, kernel(1, 4, gpu="GPU 1")))
     assert "turns" not in findings(trace(one, copy(4, 7, gpu="GPU 1")))
+    assert "turns" not in findings(trace(one, kernel(4, 7, gpu="")))
 
 
 def test_the_most_expensive_comes_first_and_the_cheap_are_apart() -> None:

@@ -60,10 +60,11 @@ def gaps_of(usage: Usage, calls: Iterable[ApiCall]) -> list[Gap]:
     for start_s, end_s in usage.idle.tolist():
         if end_s - start_s > NOISE_S:
             work = following.get(end_s)
-            call = _holder(threads, start_s, end_s, work.launch) if work else None
+            launch = work.launch if work else None
+            call = _holder(threads, start_s, end_s, launch) if work else None
             # A copy of pageable memory waits, whatever the name of its call says.
             held = (held_back(call.name) or "synchronised") if call else ""
-            gaps.append(Gap(start_s, end_s, work, call or (work and work.launch), held))
+            gaps.append(Gap(start_s, end_s, work, call or launch, held))
     return gaps
 
 
