@@ -26,6 +26,7 @@ from autopar.effects.operators import (
     chance_of_operator,
     is_of_torch,
     is_still,
+    parameters_of,
     schemas_of,
     written_arguments,
 )
@@ -43,34 +44,29 @@ _IN_PLACE = {operator.setitem, operator.delitem} | {
     )
 }
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
-_MOVES = {"aten::set_", "aten::set_data"}
-_MOVE_MODULES = {"to", "to_empty", "type", "half", "bfloat16", "float", "double", "cpu", "cuda"}
-_CHANGE_MODULES = {"train", "eval", "requires_grad_", "add_module", "compile"}
-# What functions of torch.nn.utils change that is no layer of a module.
-_PLAIN_UTILITIES = {"clip_grad", "convert_parameters", "rnn", "stateless"}
 _CHANGING = {  # methods of containers, which make no sense for copies of them
     kind: {*dir(kind)} - {*dir(alike), "copy", "fromkeys", "__copy__", "__reversed__"}
     for kind, alike in ((list, tuple), (dict, types.MappingProxyType), (deque, tuple))
 }
+_MOVES = {"aten::set_", "aten::set_data"}
+# Methods of modules that give their tensors other memory, or change how they work.
+_CHANGE_MODULES = {
+    *("to", "to_empty", "type", "half", "bfloat16", "float", "double", "cpu", "cuda"),
+    *("train", "eval", "requires_grad_", "add_module", "compile"),
+}
+# What functions of torch.nn.utils change that is no layer of a module.
+_PLAIN_UTILITIES = {"clip_grad", "convert_parameters", "rnn", "stateless"}
 _CHANGE_GRADIENTS = {"backward", "zero_grad", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
 
 
 class Declared(NamedTuple):
-    """What is known of a call before it is made.
+    """What is known of a call before it is made."""
 
-    Args:
-        writes: Arguments and other tensors that it changes in place.
-        complete: Whether nothing else can be: torch's operators say all that they write.
-        random: Whether it draws random numbers.
-        gradients: `r` if it may read tensors' gradients, `w` if it may change them, too.
-        fault: Why it can't be a task, if it can't.
-    """
-
-    writes: list[Any]
-    complete: bool
+    writes: list[Any]  # arguments and other tensors that it changes in place
+    complete: bool  # nothing else can be: torch's operators say all that they write
     random: bool
-    gradients: str
-    fault: str
+    gradients: str  # `r` if it may read tensors' gradients, `w` if it may change them, too
+    fault: str  # why it can't be a task, if it can't
 
 
 def plain(
@@ -99,13 +95,7 @@ def plain(
 def declared(
     fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any], names: Iterable[str] = ()
 ) -> Declared:
-    """What a plain call writes, as far as its function says so.
-
-    Args:
-        fn: The function: an operator, a function, a module, a method of an optimizer.
-        args: Its arguments.
-        kwargs: The same, by name.
-        names: What the code that it runs loads, by name.
+    """What a plain call writes, as far as its function says so; `names` are those its code loads.
 
     >>> x = torch.ones(2)
     >>> declared(torch.Tensor.add_, (x, 1), {}).writes[0] is x
@@ -187,17 +177,15 @@ def _fault(
             "is to give a tensor other memory, where others would not look for it; expected "
             "tensors that stay where they are. Use copy_, or do it before"
         )
-    of_module = _owner(fn, torch.nn.Module) is not None
-    if of_module and name in _MOVE_MODULES:
-        return "is to give a module's tensors other memory; expected it done before"
     home = str(getattr(fn, "__module__", None)) if type(fn) is types.FunctionType else ""
     utility = home.removeprefix("torch.nn.utils.")
-    if utility != home and utility.partition(".")[0] not in _PLAIN_UTILITIES:
-        return "is to change the layers of a module; expected it done before the graph is run"
-    if of_module and (name in _CHANGE_MODULES or name.startswith("register_")):
+    changes_module = utility != home and utility.partition(".")[0] not in _PLAIN_UTILITIES
+    if _owner(fn, torch.nn.Module) is not None:
+        changes_module |= name in _CHANGE_MODULES or name.startswith("register_")
+    if changes_module:
         return (
-            "is to change how a module works, for all tasks that use it and in every later run; "
-            "expected it done before. Call it yourself, between runs"
+            "is to change a module, for all tasks that use it and in every later run; expected it "
+            "done before. Call it yourself, between runs"
         )
     if name == "step" and _owner(fn, torch.optim.lr_scheduler.LRScheduler) is not None:
         return (
@@ -242,8 +230,7 @@ def _written_in_python(
     of_torch = is_of_torch(fn)
     if of_torch and name.endswith("_") and not name.endswith("__"):
         return [*args, *kwargs.values()][:1]
-    parameters = fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
-    if not {"inplace", *STATISTICS}.intersection(parameters):
+    if not {"inplace", *STATISTICS}.intersection(parameters_of(fn)):
         return []
     given = _by_name(fn, args, kwargs)
     written = [*given.values()][:1] if given.get("inplace") is True else []
