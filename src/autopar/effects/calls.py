@@ -13,19 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.chance import chance_of, is_switched_off
+from autopar.effects.chance import NEVER, chance_of, chance_of_operator, is_still, is_switched_off
 from autopar.effects.memory import MEMORY, is_array
 from autopar.effects.operators import (
-    NEVER,
     ROUTINES,
     STATISTICS,
     TRAINING,
     Arguments,
     Schemas,
     bound_to,
-    chance_of_operator,
     is_of_torch,
-    is_still,
     parameters_of,
     schemas_of,
     written_arguments,

@@ -9,23 +9,23 @@ from __future__ import annotations
 import functools
 import gc
 import types
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from autopar.effects.loads import loaded, loads_of
-from autopar.effects.operators import (
-    ALWAYS,
-    NEVER,
-    SWITCHED,
-    SWITCHES,
-    chance_of_operator,
-    is_off_by_default,
-    parameters_of,
+from autopar.effects.operators import Arguments, parameters_of
+from autopar.torch_private import (
+    STATIC_FUNCTIONS,
+    TENSOR_METHODS,
+    OpOverload,
+    OpOverloadPacket,
+    schemas_for,
 )
-from autopar.torch_private import STATIC_FUNCTIONS, TENSOR_METHODS, OpOverload, OpOverloadPacket
 
+NEVER, SWITCHED, ALWAYS = range(3)  # when random numbers are drawn; switched: unless told not to
+_SWITCHES = {"training", "train", "dropout", "dropout_p"}  # which tell an operator not to draw
 _SAMPLES = {"sample", "rsample", "sample_n"}  # of torch.distributions
 _OPERATORS = (OpOverload, OpOverloadPacket)
 
@@ -48,7 +48,7 @@ def chance_of(fn: Any, keywords: Collection[str] | None = None) -> int:
         name = fn._schema.name if type(fn) is OpOverload else fn._qualified_op_name
     else:
         name = f"aten::{fn.__name__}"
-    if keywords is not None and is_off_by_default(name) and SWITCHES.isdisjoint(keywords):
+    if keywords is not None and _is_off_by_default(name) and _SWITCHES.isdisjoint(keywords):
         return NEVER
     return chance_of_operator(name)
 
@@ -77,12 +77,54 @@ def method_draws(name: str) -> bool:
     return name in _SAMPLES or (is_method and chance_of_operator(f"aten::{name}") == ALWAYS)
 
 
-def is_switched_off(values: Mapping[str, Any]) -> bool:
+def draws(operator: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers."""
+    tags = operator.tags if isinstance(operator, OpOverload) else ()
+    random = torch.Tag.nondeterministic_seeded in tags
+    return random and not is_still(operator._schema, args, kwargs)
+
+
+def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
+    given = {
+        one.name: args[i] if i < len(args) else kwargs.get(one.name, one.default_value)
+        for i, one in enumerate(schema.arguments)
+    }
+    return is_switched_off(given, ["dropout_p"])
+
+
+def is_switched_off(
+    values: Mapping[str, Any], rates: Iterable[str] = ("p", "dropout", "dropout_p")
+) -> bool:
     """Whether arguments, or attributes of a module, tell it to draw no random numbers."""
     if any(values.get(name) is False for name in ("training", "train")):
         return True
-    rates = [values[name] for name in ("p", "dropout", "dropout_p") if name in values]
-    return any(type(rate) in (int, float) and rate == 0 for rate in rates)
+    given = [values.get(name) for name in rates]
+    return any(type(rate) in (int, float) and rate == 0 for rate in given)
+
+
+@functools.cache
+def chance_of_operator(name: str) -> int:
+    """Whether an operator draws random numbers, by its name, as in `aten::rand`."""
+    schemas = schemas_for(name)
+    namespace, _, own_name = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), own_name, None) if schemas else None
+    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
+    if all(torch.Tag.nondeterministic_seeded not in overload.tags for overload in overloads):
+        return NEVER
+    return SWITCHED if _switches(name) else ALWAYS
+
+
+@functools.cache
+def _is_off_by_default(name: str) -> bool:
+    """Whether an operator has to be told to draw random numbers, as attention."""
+    defaults = [switch.default_value for switch in _switches(name)]
+    return bool(defaults) and all(value is not None and not value for value in defaults)
+
+
+def _switches(name: str) -> list[Any]:
+    arguments = [argument for schema in schemas_for(name) for argument in schema.arguments]
+    return [argument for argument in arguments if argument.name in _SWITCHES]
 
 
 @functools.cache
@@ -99,7 +141,7 @@ def _of_function(fn: types.FunctionType) -> int:
         _under_way.discard(fn)
     if any(map(method_draws, loads.names)):
         chance = ALWAYS
-    return chance if SWITCHES.isdisjoint(parameters_of(fn)) else min(chance, SWITCHED)
+    return chance if _SWITCHES.isdisjoint(parameters_of(fn)) else min(chance, SWITCHED)
 
 
 _under_way: set[types.FunctionType] = set()

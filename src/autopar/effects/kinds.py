@@ -21,7 +21,14 @@ from typing import Any, Generic, Protocol
 
 import torch
 
-from autopar.effects.chance import chance_of, is_switched_off, is_torchs, method_draws
+from autopar.effects.chance import (
+    NEVER,
+    SWITCHED,
+    chance_of,
+    is_switched_off,
+    is_torchs,
+    method_draws,
+)
 from autopar.effects.loads import (
     LIBRARIES,
     attribute,
@@ -33,7 +40,6 @@ from autopar.effects.loads import (
 )
 from autopar.effects.memory import MEMORY, is_array
 from autopar.effects.objects import attributes_of, home, is_own, mro, namespace
-from autopar.effects.operators import ALWAYS, NEVER, SWITCHED
 from autopar.effects.task import Task
 from autopar.torch_private import (
     OpOverload,
@@ -69,34 +75,16 @@ class Notes:
         self.namespaces: list[tuple[Mapping[str, Any], bool]] = []  # and whether of an object
         self.stands_in = False  # whether it calls modules with other tensors in place of theirs
         self.whole = True  # whether all of it was understood; otherwise there may be more
-        self._draws = self._draws_in_training = self._trains = False
-        self._methods: set[int] = set()  # functions of modules, by id
+        self.random = False  # whether the code draws random numbers, as far as its names tell
         self._classes: set[type] = set()
 
-    @property
-    def random(self) -> bool:
-        """Whether the code draws random numbers, as far as its names tell."""
-        return self._draws or (self._draws_in_training and self._trains)
-
-    def note_chance(self, chance: int, loader: Any = None) -> None:
-        """Note that a function draws random numbers, and which one loads it."""
-        if chance == SWITCHED and id(loader) in self._methods:
-            self._draws_in_training = True
-        else:
-            self._draws |= chance != NEVER
-
     def note_module(self, module: torch.nn.Module, attributes: Mapping[str, Any]) -> None:
-        """Note whether a module draws random numbers, which those in evaluation mode don't."""
+        """Note whether a module of torch's draws random numbers, unless it is told not to."""
         homes = map(namespace, mro(type(module)))
         forward = next(home["forward"] for home in homes if "forward" in home)
-        chance, is_off = chance_of(forward), is_switched_off(attributes)
-        self._draws |= chance == ALWAYS or (chance == SWITCHED and not is_off)
-        self._trains |= not is_off and not is_torchs(forward)
-
-    def note_method(self, fn: Any, owner: type) -> None:
-        """Note that a function may be a module's, which draws no random numbers in evaluation."""
-        if torch.nn.Module in mro(owner):
-            self._methods.add(id(fn))
+        chance = chance_of(forward)
+        is_off = chance == SWITCHED and is_switched_off(attributes)
+        self.random |= chance != NEVER and not is_off
 
     def note_class(self, kind: type, *, made: bool = False) -> list[Any]:
         """Note what code may name of a class; return what is called without being named."""
@@ -109,7 +97,6 @@ class Notes:
         for content in (namespace(base) for base in bases if is_own(base)):
             self.namespaces.append((content, True))
             for name, value in content.items():
-                self.note_method(value, kind)
                 is_dunder = name.startswith("__") and name.endswith("__")
                 is_code = type(value) in (types.FunctionType, staticmethod, classmethod)
                 if is_code and (is_dunder or name in inherited) and (made or name not in _MADE):
@@ -146,21 +133,13 @@ def _unknown(notes: Notes, value: Any) -> Iterable[Any]:
     return ()
 
 
-def _variable(notes: Notes, variable: contextvars.ContextVar[Any]) -> Iterable[Any]:
-    return (variable.get(None), *gc.get_referents(variable))
-
-
-def _reference(notes: Notes, reference: Any) -> Iterable[Any]:
-    return (weakref.ref.__call__(reference),)
-
-
 def _getter(notes: Notes, getter: Any) -> Iterable[Any]:
     notes.names.add("attrgetter")
     return gc.get_referents(getter)
 
 
 def _operator(notes: Notes, op: Any) -> Iterable[Any]:
-    notes.note_chance(chance_of(op))
+    notes.random |= chance_of(op) != NEVER
     return ()
 
 
@@ -168,9 +147,13 @@ def _custom_operator(notes: Notes, op: Any) -> Iterable[Any]:
     return (attributes_of(op).get("_init_fn"),)
 
 
+def _variable(notes: Notes, variable: contextvars.ContextVar[Any]) -> Iterable[Any]:
+    return (variable.get(None), *gc.get_referents(variable))
+
+
 def _routine(notes: Notes, fn: Any) -> Iterable[Any]:
     """A function that is written in C: it leads to its object, but not to its module."""
-    notes.note_chance(chance_of(fn, ()))
+    notes.random |= chance_of(fn, ()) != NEVER
     owner = getattr(fn, "__self__", None)
     if type(owner) is not types.ModuleType:
         return (owner,)
@@ -179,8 +162,9 @@ def _routine(notes: Notes, fn: Any) -> Iterable[Any]:
 
 
 def _method(notes: Notes, method: types.MethodType) -> Iterable[Any]:
-    notes.note_method(method.__func__, type(method.__self__))
-    return (method.__self__, method.__func__)
+    owner, fn = method.__self__, method.__func__
+    # Modules of torch's tell by themselves whether they draw.
+    return (owner,) if issubclass(type(owner), torch.nn.Module) and is_torchs(fn) else (owner, fn)
 
 
 def _function(notes: Notes, fn: types.FunctionType) -> Iterable[Any]:
@@ -189,7 +173,7 @@ def _function(notes: Notes, fn: types.FunctionType) -> Iterable[Any]:
     notes.stands_in |= fn.__name__ == "functional_call"
     if not notes.code or is_library(home):
         notes.whole &= home.partition(".")[0] not in _ANYWHERE
-        notes.note_chance(chance_of(fn), fn)
+        notes.random |= chance_of(fn) != NEVER
         return values
     loads = loads_of(fn.__code__)
     notes.names |= loads.names
@@ -198,12 +182,11 @@ def _function(notes: Notes, fn: types.FunctionType) -> Iterable[Any]:
         notes.stores |= loads.stores
     if not _MODES.isdisjoint(loads.names - loads.globals):
         notes.stores.add(("attribute", "training"))
-    if any(map(method_draws, loads.names)):
-        notes.note_chance(ALWAYS)
+    notes.random |= any(map(method_draws, loads.names))
     notes.whole &= all(name in fn.__globals__ for name in loads.globals & _ANYWHERE)
     for value in loaded(fn):
         if type(value) in _CODE:
-            notes.note_chance(chance_of(value, loads.keywords), fn)
+            notes.random |= chance_of(value, loads.keywords) != NEVER
         if value is sys.modules:
             notes.whole = False
         elif type(value) not in _CODE or not is_torchs(value):
@@ -282,7 +265,7 @@ _BY_BASE: dict[Any, Look] = {
     Task: _task,
     type: _class,
     types.ModuleType: _module,
-    weakref.ref: _reference,
+    weakref.ref: lambda notes, reference: (weakref.ref.__call__(reference),),
     threading.local: _unknown,
 }
 _BY_NAME: dict[tuple[str, str], Look] = {

@@ -12,7 +12,6 @@ from autopar.effects.access import ByteRange
 from autopar.torch_private import is_traceable_wrapper_subclass, pytree
 
 MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
-_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 
 
@@ -33,16 +32,18 @@ def ranges_of(values: object) -> Iterator[ByteRange]:
     for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
             yield from map(_range_of, parts_of(leaf))
-        elif isinstance(leaf, _STORAGES):
+        elif isinstance(leaf, (torch.UntypedStorage, torch.TypedStorage)):
             start = leaf.data_ptr()
             yield ByteRange(str(leaf.device), start, start + leaf.nbytes())
         elif is_array(leaf):
             yield _range_of_array(leaf)
 
 
-def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors with memory that one is made of: itself, or a sparse one's indices and values."""
-    if tensor.is_nested and tensor.layout == torch.strided:
+def parts_of(tensor: Any) -> Iterator[Any]:
+    """What has memory of its own: itself, or the indices and values of a sparse tensor."""
+    if not isinstance(tensor, torch.Tensor):
+        yield tensor
+    elif tensor.is_nested and tensor.layout == torch.strided:
         yield tensor.values()
     elif _is_plain(tensor):
         yield tensor
@@ -61,20 +62,19 @@ def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def keys_of(value: object) -> Iterator[object]:
     """What all tensors of one storage have in common, for each part of a tensor or an array."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, MEMORY) or is_array(value):
         yield from map(memory_key, parts_of(value))
-    elif isinstance(value, _STORAGES):
-        yield value._cdata
-    elif is_array(value):
-        yield ("array", id(value))
 
 
-def memory_key(tensor: torch.Tensor) -> object:
+def memory_key(part: Any) -> object:
     """What all tensors of one storage have in common; its own number if it has none."""
     try:
-        return tensor.untyped_storage()._cdata
+        storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
+        return storage._cdata
     except (NotImplementedError, RuntimeError):  # sparse ones, and some wrappers
-        return ("tensor", id(tensor))
+        return ("tensor", id(part))
+    except AttributeError:
+        return ("array", id(part))
 
 
 def extent_of(part: Any) -> ByteRange:

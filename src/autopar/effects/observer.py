@@ -10,8 +10,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.effects.access import ByteRange, Places
-from autopar.effects.memory import extent_of, keys_of, memory_key, parts_of, ranges_of
-from autopar.effects.operators import draws, written_arguments
+from autopar.effects.chance import draws
+from autopar.effects.memory import extent_of, memory_key, parts_of, ranges_of
+from autopar.effects.operators import written_arguments
 from autopar.torch_private import TorchDispatchMode
 
 
@@ -35,12 +36,7 @@ class Ground:
         self._blocks = Places()  # none of which meet each other
         self._key_of: dict[ByteRange, object] = {}
         self._kept: list[StorageWeakRef] = []
-        parts = [
-            part
-            for value in values
-            for part in (parts_of(value) if isinstance(value, torch.Tensor) else [value])
-        ]
-        extents = [(extent_of(part), part) for part in parts]
+        extents = [(extent_of(part), part) for value in values for part in parts_of(value)]
         for _, part in sorted(extents, key=lambda pair: (pair[0].start, -pair[0].stop)):
             self.add(part)
 
@@ -49,7 +45,7 @@ class Ground:
 
     def find(self, part: Any) -> object | None:
         """The key of the memory that something lies in, if it is known."""
-        number = _number(part)
+        number = memory_key(part)
         if number in self._keys:
             return self._keys[number]
         blocks = self._blocks.meeting(extent_of(part))
@@ -57,7 +53,7 @@ class Ground:
 
     def add(self, part: Any) -> object | None:
         """Note memory, and return its key if it was not known."""
-        found, number = self.find(part), _number(part)
+        found, number = self.find(part), memory_key(part)
         self._keys[number] = number if found is None else found
         if found is not None:
             return None
@@ -190,7 +186,3 @@ def _may_change(func: Any) -> bool:
     random = torch.Tag.nondeterministic_seeded in func.tags
     stand_ins = range(1, len(func._schema.arguments) + 1)  # all of them true
     return random or any(written_arguments(func._schema, tuple(stand_ins), {}))
-
-
-def _number(part: Any) -> object:
-    return memory_key(part) if isinstance(part, torch.Tensor) else next(keys_of(part))

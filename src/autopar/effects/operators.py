@@ -1,4 +1,4 @@
-"""Operators: what torch's operators declare: what they write, return and draw."""
+"""Operators: what torch's operators declare: what they write, and what they return."""
 
 from __future__ import annotations
 
@@ -22,10 +22,8 @@ Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
 Places = tuple[tuple[int, str], ...]  # of arguments: where each is, and its name
 
-NEVER, SWITCHED, ALWAYS = range(3)  # when random numbers are drawn; switched: unless told not to
 STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
 TRAINING = ("training", "train", "use_input_stats")
-SWITCHES = {"training", "train", "dropout", "dropout_p"}  # which tell an operator not to draw
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -143,52 +141,7 @@ def _operator_returns_fresh(fn: Callable[..., Any]) -> bool:
         return True
     if name in _NOT_FRESH or any(part in name for part in _NOT_FRESH_PARTS):
         return False
-    return (
-        operator.startswith("aten::")
-        and not has_kernel_for(  # it is made of others
-            _dispatch_name(schemas[0]), "CompositeImplicitAutograd"
-        )
-        and any(schema.returns for schema in schemas)
-        and all(result.alias_info is None for schema in schemas for result in schema.returns)
-    )
-
-
-def draws(operator: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator draws random numbers."""
-    tags = operator.tags if isinstance(operator, OpOverload) else ()
-    random = torch.Tag.nondeterministic_seeded in tags
-    return random and not is_still(operator._schema, args, kwargs)
-
-
-def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
-    given = {
-        one.name: args[i] if i < len(args) else kwargs.get(one.name, one.default_value)
-        for i, one in enumerate(schema.arguments)
-    }
-    return any(given.get(name) is False for name in TRAINING) or given.get("dropout_p") == 0
-
-
-@functools.cache
-def chance_of_operator(name: str) -> int:
-    """Whether an operator draws random numbers, by its name, as in `aten::rand`."""
-    schemas = schemas_for(name)
-    namespace, _, own_name = name.partition("::")
-    packet = getattr(getattr(torch.ops, namespace), own_name, None) if schemas else None
-    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet else []
-    if all(torch.Tag.nondeterministic_seeded not in overload.tags for overload in overloads):
-        return NEVER
-    return SWITCHED if _switches(schemas) else ALWAYS
-
-
-@functools.cache
-def is_off_by_default(name: str) -> bool:
-    """Whether an operator has to be told to draw random numbers, as attention."""
-    switches = _switches(schemas_for(name))
-    return bool(switches) and all(
-        switch.default_value is not None and not switch.default_value for switch in switches
-    )
-
-
-def _switches(schemas: Schemas) -> list[Any]:
-    return [one for schema in schemas for one in schema.arguments if one.name in SWITCHES]
+    is_of_others = has_kernel_for(_dispatch_name(schemas[0]), "CompositeImplicitAutograd")
+    results = [result for schema in schemas for result in schema.returns]
+    declares = operator.startswith("aten::") and not is_of_others and bool(results)
+    return declares and all(result.alias_info is None for result in results)
