@@ -355,7 +355,6 @@ RANDOM = {
 STILL = nn.Dropout().eval()
 NOT_RANDOM = {
     "evaluation": (STILL, ROW),
-    "one's own in evaluation": (Drops().eval(), ROW),
     "a rate of nothing": (nn.Dropout(0), ROW),
     "a function told not to": (F.dropout, ROW, 0.5, False),
     "a recurrent one without": (nn.LSTM(2, 2), torch.ones(3, 2)),
