@@ -15,7 +15,7 @@ from autopar.graph.node import Node
 def labels():
     """Take the names of GPUs for labels: all tensors stay on the CPU, and copies are clones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autopar.graph.task_graph.present", torch.device)
+        patch.setattr("autopar.graph.program.present", torch.device)
         patch.setattr(Node, "_copied", lambda node, tensor: tensor.clone())
         patch.setattr("autopar.graph.schedule._MOST_TRIES", 1)
         yield

@@ -10,50 +10,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import operator
 import os
 import statistics
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, Self
 
 import torch
 
-from autopar.device import cpu, present, try_all_gpus
-from autopar.effects.access import ByteRange
-from autopar.effects.calls import declared, name_of, plain
-from autopar.effects.chance import is_torchs
-from autopar.effects.hidden import require_tasks_seen
-from autopar.effects.memory import keys_of
-from autopar.effects.observer import gradients, random_numbers
-from autopar.effects.operators import returns_fresh
-from autopar.effects.reach import Reach
 from autopar.effects.task import Task
 from autopar.graph.capture import Captured, captured, gpu_of
 from autopar.graph.guard import Guard
-from autopar.graph.hazards import Hazards
-from autopar.graph.node import Node, Result, ancestors
+from autopar.graph.node import Node, ancestors
 from autopar.graph.plan import Plan
+from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
 from autopar.graph.unchanged import unchanged
-from autopar.lanes.lane import require_text
 from autopar.torch_private import pytree
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
 _MOST_LANES = 1024  # each is a thread, or a stream
-# Code that names these may write where no version counter moves.
-_UNCOUNTED = {
-    *("data", "untyped_storage", "storage", "set_", "setattr", "swap_tensors"),
-    *("batch_norm", "instance_norm", "vector_to_parameters"),
-    *("numpy", "asarray", "as_tensor", "from_numpy", "from_dlpack", "frombuffer"),
-}
-_SEEDS = {"manual_seed", "manual_seed_all", "seed_all", "set_rng_state", "set_rng_state_all"}
-_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 _OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
 
@@ -83,9 +63,7 @@ class TaskGraph:
         given = most if cpu_lanes is None else cpu_lanes
         self.cpu_lanes = _at_least_one("cpu_lanes", given, _MOST_LANES)
         self.streams = _at_least_one("streams", streams, _MOST_LANES)
-        self._nodes: list[Node] = []
-        self._hazards = Hazards()
-        self._copies: dict[tuple[Any, ...], int] = {}
+        self._program = Program(self)
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
         self._planned: Plan | None = None
@@ -126,60 +104,9 @@ class TaskGraph:
                 device is not on this machine, the cost is no time, or what is written is a task
                 that is no argument, or lies on another device.
         """
-        if not callable(fn):
-            msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
-            raise TypeError(msg)
-        fn, args, kwargs = plain(fn, args, kwargs)
-        task_name = name_of(fn) if name is None or name == "" else name
-        require_text("name", task_name)
-        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable):
-            kind = type(writes).__name__
-            msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
-            raise TypeError(msg)
-        if cost_s is not None and not (
-            type(cost_s) is not bool
-            and isinstance(cost_s, (int, float))
-            and 0 <= cost_s < float("inf")
-        ):
-            msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
-            raise ValueError(msg)
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        for leaf in leaves:
-            self._require_own(leaf, task_name)
-        others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
-        require_tasks_seen((args, kwargs), others, task_name)
-        reach = Reach(*others, *([] if is_torchs(fn) else [fn]), code=True)
-        told = declared(fn, args, kwargs, reach.names)
-        if told.fault:
-            msg = f"task {task_name!r} {told.fault}."
-            raise ValueError(msg)
-        place = self._place(device, [*leaves, *told.writes], task_name)
-        written = [
-            self._written(each, leaves, place, task_name) for each in [*writes, *told.writes]
-        ]
-        fresh = returns_fresh(fn) and "out" not in kwargs
-        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
-        flat_given = [*args, *kwargs.values()]
-        flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
-        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
-        seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
-        places = {str(each) for each in ((cpu(), *try_all_gpus()) if seeded else (place,))}
-        random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
-        random += [ByteRange(("state", id(each))) for each in reach.states]
-        changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
-        grads = [gradients(str(place))] if told.gradients else []
-        changed = [*written, *random, *(grads if changes_grads else [])]
-        self._hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
-        number = self._append(
-            *(task_name, fn, given, spec, place),
-            cost_s=cost_s,
-            keywords=tuple(kwargs) if flat else None,
-            reached=tuple(reach.memory),
-            complete=told.complete,
-            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
-            or any(issubclass(type(each), _STORAGES) for each in reach.memory),
-        )
-        return Task(self, number, task_name, place)
+        task = self._program.add(fn, args, kwargs, device, name, writes, cost_s)
+        self._planned = None
+        return task
 
     @classmethod
     def trace(cls, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Self, Any]:
@@ -259,13 +186,7 @@ class TaskGraph:
             ValueError: A task is of another graph.
             TypeError: Something is no task.
         """
-        for task in (first, then):
-            if not isinstance(task, Task):
-                msg = f"order was given {task!r}; expected two tasks, as graph.add returns them."
-                raise TypeError(msg)
-            self._require_own(task, "order")
-        old = self._nodes[then.number]
-        self._nodes[then.number] = replace(old, after=old.after | {first.number})
+        self._program.order(first, then)
         self._planned = None
 
     def plan(self) -> Plan:
@@ -334,7 +255,7 @@ class TaskGraph:
         """
         with self._alone():
             old = self.plan().nodes
-            self._hazards.observed.clear()
+            self._program.hazards.observed.clear()
             self._in_order()
             new = self.plan().nodes
         return [
@@ -367,7 +288,7 @@ class TaskGraph:
             self._costs_s(alone=True)
             warm_ups = 0 if alone else 1
             costs_s = [self._costs_s(alone) for _ in range(warm_ups + repeats)][warm_ups:]
-        numbers = range(len(self._nodes))
+        numbers = range(len(self._program.nodes))
         self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
         self._planned = None
 
@@ -394,7 +315,9 @@ class TaskGraph:
         """
         nodes = self.plan().nodes
         gpu_of(nodes)
-        if not all(node.complete or node.number in self._hazards.observed for node in nodes):
+        if not all(
+            node.complete or node.number in self._program.hazards.observed for node in nodes
+        ):
             with unchanged(nodes):
                 self.run_serial()  # finds what tasks have not said
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
@@ -426,8 +349,7 @@ class TaskGraph:
             self._running.release()
 
     def _plan(self) -> Plan:
-        before = zip(self._nodes, self._hazards.before(), strict=True)
-        nodes = [replace(node, after=node.after | own) if own else node for node, own in before]
+        nodes = self._program.in_order()
         guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
         jobs = []
         for node in nodes:
@@ -436,88 +358,8 @@ class TaskGraph:
             jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
         resources = {node.resource: self._resource(node) for node in nodes}
         known = all(node.cost_s is not None or node.number in self._measured_s for node in nodes)
-        guard = Guard(nodes, self._hazards)
+        guard = Guard(nodes, self._program.hazards)
         return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, self)
-
-    def _append(
-        self,
-        name: str,
-        fn: Callable[..., Any] | None,
-        leaves: tuple[Any, ...],
-        spec: pytree.TreeSpec,
-        device: torch.device,
-        *,
-        source: torch.device | None = None,
-        **options: Any,
-    ) -> int:
-        number = len(self._nodes)
-        self._nodes.append(Node(number, name, fn, leaves, spec, device, source=source, **options))
-        self._planned = None
-        return number
-
-    def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
-        """What to put among a node's arguments: a value, a result, or the result of a copy.
-
-        Tasks share a copy if none of them can hand it on, for others to change.
-        """
-        if not issubclass(type(leaf), (Task, torch.Tensor)):
-            return leaf
-        value = Result(leaf.number) if isinstance(leaf, Task) else leaf
-        source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
-        if source == device or (
-            isinstance(leaf, torch.Tensor) and not leaf.dim() and source.type == "cpu"
-        ):
-            return value  # torch takes numbers from the CPU anywhere
-        changes = self._hazards.changes(value)
-        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, changes)
-        if shared and key in self._copies:
-            return Result(self._copies[key])
-        _, spec = pytree.tree_flatten((value,))
-        self._hazards.note([value])
-        name = f"{name} to {device}"
-        number = self._append(name, None, (value,), spec, device, source=source)
-        if shared:
-            self._copies[key] = number
-        return Result(number)
-
-    def _place(
-        self, device: torch.device | str | int | None, leaves: list[Any], name: str
-    ) -> torch.device:
-        if device is not None:
-            try:
-                return present(device)
-            except ValueError as error:
-                error.add_note(f"in task {name!r}")
-                raise
-        placed = (leaf.device for leaf in leaves if issubclass(type(leaf), (Task, torch.Tensor)))
-        return next(placed, cpu())
-
-    def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
-        if not isinstance(value, (Task, torch.Tensor)):
-            if next(iter(keys_of(value)), None) is not None:
-                return value
-            msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
-            raise TypeError(msg)
-        self._require_own(value, name)
-        given = any(leaf is value for leaf in leaves)
-        if isinstance(value, Task) and not given:
-            msg = f"writes of task {name!r} holds {value!r}; expected one of its arguments."
-            raise ValueError(msg)
-        if given and value.device != device:
-            msg = (
-                f"task {name!r} on {device} is to write to {value!r} on {value.device}; expected "
-                f"both on one device, as a copy's changes would be lost. Run it there."
-            )
-            raise ValueError(msg)
-        return Result(value.number) if isinstance(value, Task) else value
-
-    def _require_own(self, value: Any, name: str) -> None:
-        if type(value) is Task and value.graph is not self:
-            msg = (
-                f"{value!r}, given to task {name!r}, is of another graph; expected one of this "
-                f"graph. Add it here, or pass its result."
-            )
-            raise ValueError(msg)
 
     def _resource(self, node: Node) -> Resource:
         if node.source is not None:

@@ -1,0 +1,206 @@
+"""Program: a graph's tasks and copies, in the order in which they were added."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from autopar.device import cpu, present, try_all_gpus
+from autopar.effects.access import ByteRange
+from autopar.effects.calls import declared, name_of, plain
+from autopar.effects.chance import is_torchs
+from autopar.effects.hidden import require_tasks_seen
+from autopar.effects.memory import keys_of
+from autopar.effects.observer import gradients, random_numbers
+from autopar.effects.operators import returns_fresh
+from autopar.effects.reach import Reach
+from autopar.effects.task import Task
+from autopar.graph.hazards import Hazards
+from autopar.graph.node import Node, Result
+from autopar.lanes.lane import require_text
+from autopar.torch_private import pytree
+
+# Code that names these may write where no version counter moves.
+_UNCOUNTED = {
+    *("data", "untyped_storage", "storage", "set_", "setattr", "swap_tensors"),
+    *("batch_norm", "instance_norm", "vector_to_parameters"),
+    *("numpy", "asarray", "as_tensor", "from_numpy", "from_dlpack", "frombuffer"),
+}
+_SEEDS = {"manual_seed", "manual_seed_all", "seed_all", "set_rng_state", "set_rng_state_all"}
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
+
+
+class Program:
+    """Nodes, and what they read and write, as tasks are added."""
+
+    def __init__(self, graph: object) -> None:
+        self.nodes: list[Node] = []
+        self.hazards = Hazards()
+        self._graph = graph
+        self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
+
+    def add(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        device: torch.device | str | int | None,
+        name: str | None,
+        writes: Iterable[Task | torch.Tensor],
+        cost_s: float | None,
+    ) -> Task:
+        """Add a task, and the copies that it needs; see `TaskGraph.add`."""
+        if not callable(fn):
+            msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
+            raise TypeError(msg)
+        fn, args, kwargs = plain(fn, args, kwargs)
+        task_name = name_of(fn) if name is None or name == "" else name
+        require_text("name", task_name)
+        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable):
+            kind = type(writes).__name__
+            msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
+            raise TypeError(msg)
+        if cost_s is not None and not (
+            type(cost_s) is not bool
+            and isinstance(cost_s, (int, float))
+            and 0 <= cost_s < float("inf")
+        ):
+            msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
+            raise ValueError(msg)
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        for leaf in leaves:
+            self._require_own(leaf, task_name)
+        others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
+        require_tasks_seen((args, kwargs), others, task_name)
+        reach = Reach(*others, *([] if is_torchs(fn) else [fn]), code=True)
+        told = declared(fn, args, kwargs, reach.names)
+        if told.fault:
+            msg = f"task {task_name!r} {told.fault}."
+            raise ValueError(msg)
+        place = self._place(device, [*leaves, *told.writes], task_name)
+        written = [
+            self._written(each, leaves, place, task_name) for each in [*writes, *told.writes]
+        ]
+        fresh = returns_fresh(fn) and "out" not in kwargs
+        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
+        flat_given = [*args, *kwargs.values()]
+        flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
+        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
+        seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
+        places = {str(each) for each in ((cpu(), *try_all_gpus()) if seeded else (place,))}
+        random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
+        random += [ByteRange(("state", id(each))) for each in reach.states]
+        changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
+        grads = [gradients(str(place))] if told.gradients else []
+        changed = [*written, *random, *(grads if changes_grads else [])]
+        self.hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
+        number = self._append(
+            *(task_name, fn, given, spec, place),
+            cost_s=cost_s,
+            keywords=tuple(kwargs) if flat else None,
+            reached=tuple(reach.memory),
+            complete=told.complete,
+            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
+            or any(issubclass(type(each), _STORAGES) for each in reach.memory),
+        )
+        return Task(self._graph, number, task_name, place)
+
+    def order(self, first: Task, then: Task) -> None:
+        """Let a task wait for another."""
+        for task in (first, then):
+            if not isinstance(task, Task):
+                msg = f"order was given {task!r}; expected two tasks, as graph.add returns them."
+                raise TypeError(msg)
+            self._require_own(task, "order")
+        old = self.nodes[then.number]
+        self.nodes[then.number] = replace(old, after=old.after | {first.number})
+
+    def in_order(self) -> list[Node]:
+        """The nodes, each with those that it comes after by what both read and write."""
+        return [
+            replace(node, after=node.after | before) if before else node
+            for node, before in zip(self.nodes, self.hazards.before(), strict=True)
+        ]
+
+    def _append(
+        self,
+        name: str,
+        fn: Callable[..., Any] | None,
+        leaves: tuple[Any, ...],
+        spec: pytree.TreeSpec,
+        device: torch.device,
+        *,
+        source: torch.device | None = None,
+        **options: Any,
+    ) -> int:
+        number = len(self.nodes)
+        self.nodes.append(Node(number, name, fn, leaves, spec, device, source=source, **options))
+        return number
+
+    def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
+        """What to put among a node's arguments: a value, a result, or the result of a copy.
+
+        Tasks share a copy if none of them can hand it on, for others to change.
+        """
+        if not issubclass(type(leaf), (Task, torch.Tensor)):
+            return leaf
+        value = Result(leaf.number) if isinstance(leaf, Task) else leaf
+        source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
+        if source == device or (
+            isinstance(leaf, torch.Tensor) and not leaf.dim() and source.type == "cpu"
+        ):
+            return value  # torch takes numbers from the CPU anywhere
+        changes = self.hazards.changes(value)
+        key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, changes)
+        if shared and key in self._copies:
+            return Result(self._copies[key])
+        _, spec = pytree.tree_flatten((value,))
+        self.hazards.note([value])
+        name = f"{name} to {device}"
+        number = self._append(name, None, (value,), spec, device, source=source)
+        if shared:
+            self._copies[key] = number
+        return Result(number)
+
+    def _place(
+        self, device: torch.device | str | int | None, leaves: list[Any], name: str
+    ) -> torch.device:
+        if device is not None:
+            try:
+                return present(device)
+            except ValueError as error:
+                error.add_note(f"in task {name!r}")
+                raise
+        placed = (leaf.device for leaf in leaves if issubclass(type(leaf), (Task, torch.Tensor)))
+        return next(placed, cpu())
+
+    def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
+        if not isinstance(value, (Task, torch.Tensor)):
+            if next(iter(keys_of(value)), None) is not None:
+                return value
+            msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
+            raise TypeError(msg)
+        self._require_own(value, name)
+        given = any(leaf is value for leaf in leaves)
+        if isinstance(value, Task) and not given:
+            msg = f"writes of task {name!r} holds {value!r}; expected one of its arguments."
+            raise ValueError(msg)
+        if given and value.device != device:
+            msg = (
+                f"task {name!r} on {device} is to write to {value!r} on {value.device}; expected "
+                f"both on one device, as a copy's changes would be lost. Run it there."
+            )
+            raise ValueError(msg)
+        return Result(value.number) if isinstance(value, Task) else value
+
+    def _require_own(self, value: Any, name: str) -> None:
+        if type(value) is Task and value.graph is not self._graph:
+            msg = (
+                f"{value!r}, given to task {name!r}, is of another graph; expected one of this "
+                f"graph. Add it here, or pass its result."
+            )
+            raise ValueError(msg)
