@@ -13,11 +13,7 @@ from autopar.torch_private import pytree
 
 
 def reassigned(changes: Iterable[Change]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Tensors, and what is in their place now, with their names.
-
-    Raises:
-        ValueError: Something else has changed.
-    """
+    """Tensors, and what is in their place now, with their names; all else is refused."""
     found = []
     for change in changes:
         old, form = pytree.tree_flatten(change.old)
@@ -75,8 +71,7 @@ def copied_back(
 ) -> list[Any]:
     """Let the code end with copying what it put in tensors' places into those.
 
-    Returns:
-        The results; those that lie in what is overwritten then are copied before.
+    Returns the results; those that lie in what is overwritten then are copied before.
     """
     if not reassigned:
         return results

@@ -88,17 +88,7 @@ class Captured:
 def captured(
     nodes: tuple[Node, ...], costs_s: Sequence[float], inputs: Iterable[torch.Tensor]
 ) -> Captured:
-    """Capture some nodes, on one stream and on several, and keep what is the quickest.
-
-    Args:
-        nodes: All on one GPU.
-        costs_s: Seconds that each takes.
-        inputs: Those of their tensors that `replay` is to be given anew.
-
-    Raises:
-        ValueError: A node is not on that GPU, or an input is none.
-        RuntimeError: Something in a task can't be captured; the message names the task.
-    """
+    """Capture some nodes, on one stream and on several, and keep what is the quickest."""
     with torch.cuda.device(gpu_of(nodes)):
         held, static = _with_static(nodes, list(inputs))
         with unchanged(held) as generators:
@@ -116,12 +106,7 @@ def captured(
 
 
 def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
-    """The GPU that all nodes are on.
-
-    Raises:
-        ValueError: A node is not on it, or there are none.
-        RuntimeError: Its current stream is being captured.
-    """
+    """The GPU that all nodes are on, and on which a capture can begin."""
     for node in nodes:
         gpu = nodes[0].device
         if node.device != gpu or node.source is not None or gpu.type != "cuda":

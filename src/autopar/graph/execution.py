@@ -267,7 +267,7 @@ class Execution:
         """Run a task, and compare version counters of what it must not change."""
         results, (tensors, given) = self.results, watched
         if given:
-            tensors = (*tensors, *counted_in([results[number] for number in given]))
+            tensors = (*tensors, *counted_in(map(results.__getitem__, given)))
         versions = [*map(version_of, tensors)]
         value = call() if call else node.call(results)
         if [*map(version_of, tensors)] != versions:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,9 @@ from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.lanes.lane import require_text
 from autopar.torch_private import pytree
+
+if TYPE_CHECKING:
+    from autopar.graph.tracing import Traced  # which imports much that nothing else needs
 
 # Code that names these may write where no version counter moves.
 _UNCOUNTED = {
@@ -108,6 +111,23 @@ class Program:
             or any(issubclass(type(each), _STORAGES) for each in reach.memory),
         )
         return Task(self._graph, number, task_name, place)
+
+    def add_traced(self, code: Traced) -> Any:
+        """Add the operators of traced code; return its result with tasks in place of tensors."""
+        tasks: dict[torch.fx.Node, Task] = {}
+
+        def with_tasks(value: Any) -> Any:
+            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
+
+        for node, call in code.calls:
+            args, kwargs = with_tasks((call.args, call.kwargs))
+            tasks[node] = self.add(call.fn, args, kwargs, call.device, node.name, (), None)
+        result = with_tasks(code.result)
+        if not all(leaf is result for leaf in pytree.tree_leaves(result)):
+            return result
+        if isinstance(result, Task):  # by itself, or another value or nothing
+            return result
+        return self.add(_itself, (result,), {}, None, "result", (), None)
 
     def order(self, first: Task, then: Task) -> None:
         """Let a task wait for another."""
@@ -204,3 +224,7 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
+
+
+def _itself(value: Any) -> Any:
+    return value

@@ -149,11 +149,7 @@ class Run:
 
 
 def require_tasks(asked: Any) -> None:
-    """Refuse to look up what is no task, and tasks where they can't be replaced by results.
-
-    Raises:
-        KeyError: The message names it.
-    """
+    """Refuse to look up what is no task, and tasks where they can't be replaced by results."""
     leaves, spec = pytree.tree_flatten(asked)
     for hidden in hidden_tasks(leaves):
         msg = f"{hidden!r} lies in a container of another kind; expected lists, tuples and dicts."

@@ -20,17 +20,10 @@ from autopar.lanes.lane import Lane
 
 
 class Runner:
-    """The lanes and streams of a graph; as a context manager it keeps them between runs.
-
-    Args:
-        cpu_lanes: How many CPU workers share the threads that torch has for operators.
-
-    Attributes:
-        tracks: Whether autograd tracks what tasks do, where it is on.
-    """
+    """The lanes and streams of a graph; as a context manager it keeps them between runs."""
 
     def __init__(self, cpu_lanes: int) -> None:
-        self.tracks = True
+        self.tracks = True  # whether autograd tracks what tasks do, where it is on
         self._threads_each = max(1, torch.get_num_threads() // cpu_lanes)
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[str, Lane] = {}
@@ -51,13 +44,7 @@ class Runner:
 
     @contextlib.contextmanager
     def started(self, plan: Plan, *, in_order: bool = False, alone: bool = False) -> Iterator[Run]:
-        """Start a plan's run, and wait for all of it at the end of the block.
-
-        Args:
-            plan: What to do.
-            in_order: Whether one thread does it, in the order of the program.
-            alone: Whether a run in order takes a GPU's times on the device, without launches.
-        """
+        """Start a plan's run, and wait for all of it at the end of the block; see `Execution`."""
         shares = {"one by one": plan.in_order} if in_order else plan.shares
         launched = {} if in_order else plan.gpu_of_lane
         with self._open(shares, launched) as lanes:

@@ -20,6 +20,7 @@ from autopar.timing.measurement import format_seconds
 # Orders by other ranks are tried too, as long as that is this quick: few jobs, many tries.
 _TRIED_JOBS = 2000
 _MOST_TRIES = 150
+_NO_MORE = 1 + 1e-9  # of a sum in another order
 _SPREADS = (0.1, 0.3, 1.0)  # of the longest chain: how far chance moves ranks, in turn
 
 
@@ -133,7 +134,7 @@ def schedule(
     chance = random.Random(0)
     longest_s = max(ranks, default=0.0)
     for number in range(tries):
-        if _makespan_s(best) <= floor_s:
+        if _makespan_s(best) <= floor_s * _NO_MORE:
             break
         spread_s = _SPREADS[number % len(_SPREADS)] * longest_s
         other = [rank + spread_s * chance.random() for rank in ranks]
@@ -142,29 +143,20 @@ def schedule(
     return Schedule(tuple(jobs), _on_lanes(jobs, resources, best))
 
 
-def topological_order(jobs: Sequence[Job]) -> list[int]:
-    """Numbers of jobs, each after all that it must come after.
+def upward_ranks(jobs: Sequence[Job]) -> list[float]:
+    """Seconds from each job's start to the end of the longest chain that begins with it.
 
     Raises:
         ValueError: They wait for each other in a circle; the message names them.
     """
     try:
-        graph = {number: job.after for number, job in enumerate(jobs)}
-        return list(TopologicalSorter(graph).static_order())
+        order = [*TopologicalSorter(dict(enumerate(job.after for job in jobs))).static_order()]
     except CycleError as error:
         circle = " -> ".join(repr(jobs[number].name) for number in error.args[1])
         msg = f"tasks wait for each other in a circle: {circle}; expected an order. Leave one out."
         raise ValueError(msg) from None
-
-
-def upward_ranks(jobs: Sequence[Job]) -> list[float]:
-    """Seconds from each job's start to the end of the longest chain that begins with it.
-
-    Raises:
-        ValueError: As `topological_order` does.
-    """
     ranks = [0.0] * len(jobs)  # of what comes after, until it is the job's turn
-    for number in reversed(topological_order(jobs)):
+    for number in reversed(order):
         ranks[number] += jobs[number].cost_s
         for before in jobs[number].after:
             ranks[before] = max(ranks[before], ranks[number])
@@ -281,27 +273,30 @@ def _on_lanes(
     free_s: dict[str, float] = {lane: 0.0 for own in lanes.values() for lane in own}
     lane_of: dict[int, str] = {}
     place_of: dict[int, int] = {}
-    known: dict[int, dict[str, int]] = {}  # what has ended on each lane, once a job has
+    ended: dict[int, dict[str, int]] = {}  # the place of the last on each lane, once a job has
     entries: list[Entry] = []
     for start_s, end_s, number in placed:
         job = jobs[number]
         own = lanes[job.resource]
         chain = [lane for lane in own if last.get(lane) in job.after]
         lane = max(chain, key=free_s.__getitem__) if chain else min(own, key=free_s.__getitem__)
-        past = dict(known[last[lane]]) if lane in last else {}
+        past = dict(ended[last[lane]]) if lane in last else {}
         waits = []
-        for before in sorted(set(job.after), key=lambda each: -place_of[each]):
-            other = lane_of[before]
-            if past.get(other, -1) < place_of[before]:
+        for before in sorted(set(job.after), key=place_of.__getitem__, reverse=True):
+            if past.get(lane_of[before], -1) < place_of[before]:
                 waits.append(before)
-                for name, place in known[before].items():
-                    past[name] = max(place, past.get(name, -1))
-        place_of[number] = len(entries)
-        past[lane] = len(entries)
-        lane_of[number], last[lane], known[number] = lane, number, past
+                _go_past(past, ended[before])
+        place_of[number] = past[lane] = len(entries)
+        lane_of[number], last[lane], ended[number] = lane, number, past
         free_s[lane] = end_s
         entries.append(Entry(number, lane, tuple(sorted(waits)), start_s, end_s))
     return tuple(entries)
+
+
+def _go_past(past: dict[str, int], other: dict[str, int]) -> None:
+    """Add to what has ended on each lane what has ended before something else."""
+    for lane, place in other.items():
+        past[lane] = max(place, past.get(lane, -1))
 
 
 def faults(made: Schedule) -> list[str]:
@@ -310,31 +305,28 @@ def faults(made: Schedule) -> list[str]:
     It holds if each job is on one lane, once, and all that it must come after is before it on its
     lane, or before something that it waits for, and so on.
     """
-    found: list[str] = []
     jobs = made.jobs
-    numbers = [entry.job for entry in made.entries]
-    if sorted(numbers) != list(range(len(jobs))):
-        found.append("not every job is there once")
-        return found
-    known: dict[int, dict[str, int]] = {}
+    if sorted(entry.job for entry in made.entries) != list(range(len(jobs))):
+        return ["not every job is there once"]
+    found: list[str] = []
+    ended: dict[int, dict[str, int]] = {}
     place_of = {entry.job: place for place, entry in enumerate(made.entries)}
     lane_of = {entry.job: entry.lane for entry in made.entries}
     last: dict[str, int] = {}
     for place, entry in enumerate(made.entries):
         name = jobs[entry.job].name
-        past = dict(known[last[entry.lane]]) if entry.lane in last else {}
+        past = dict(ended[last[entry.lane]]) if entry.lane in last else {}
         for wait in entry.waits:
-            if wait not in known:
+            if wait not in ended:
                 late = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
                 found.append(f"{name!r} waits for {late}, which is not issued before")
                 continue
-            for lane, other in known[wait].items():
-                past[lane] = max(other, past.get(lane, -1))
+            _go_past(past, ended[wait])
         found += [
             f"{name!r} does not wait for {jobs[before].name!r}"
             for before in jobs[entry.job].after
             if past.get(lane_of[before], -1) < place_of[before]
         ]
         past[entry.lane] = place
-        known[entry.job], last[entry.lane] = past, entry.job
+        ended[entry.job], last[entry.lane] = past, entry.job
     return found

@@ -9,7 +9,6 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import statistics
 import sys
@@ -29,12 +28,10 @@ from autopar.graph.run import Run
 from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
 from autopar.graph.unchanged import unchanged
-from autopar.torch_private import pytree
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
 _MOST_LANES = 1024  # each is a thread, or a stream
-_OWN_NAMES = {"device", "name", "writes", "cost_s"}  # what `add` takes for itself
 
 
 class TaskGraph:
@@ -145,38 +142,13 @@ class TaskGraph:
         """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
 
         For a graph with lanes of one's own choice, or with other tasks beside. No task of it is
-        tracked by autograd then.
-
-        Args:
-            fn: A function or a module.
-            *args: What to call it with.
-            **kwargs: The same, by name.
-
-        Returns:
-            What the function returned, with tasks in place of tensors.
-
-        Raises:
-            ValueError: As `trace` does.
+        tracked by autograd then. Takes, returns and raises what `trace` does, but for the graph.
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
         self._runner.tracks = False
-        found = traced(fn, args, kwargs)
-        tasks: dict[Any, Task] = {}
-
-        def own(value: Any) -> Any:
-            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
-
-        for node, call in found.calls:
-            # Some operators have a `device` of their own; none has a tensor of that name.
-            plain = {key: value for key, value in call.kwargs.items() if key in _OWN_NAMES}
-            others = own({key: value for key, value in call.kwargs.items() if key not in plain})
-            called = functools.partial(call.fn, **plain) if plain else call.fn
-            args = own(call.args)
-            tasks[node] = self.add(called, *args, device=call.device, name=node.name, **others)
-        result = own(found.result)
-        if all(each is result for each in pytree.tree_leaves(result)):  # it, or nothing
-            return result if isinstance(result, Task) else self.add(_itself, result, name="result")
+        result = self._program.add_traced(traced(fn, args, kwargs))
+        self._planned = None
         return result
 
     def order(self, first: Task, then: Task) -> None:
@@ -239,7 +211,7 @@ class TaskGraph:
             Exception: As `run` does.
         """
         with self._alone():
-            return self._in_order()
+            return self._ran(in_order=True)
 
     def check(self) -> list[str]:
         """Run the tasks one after another, and find what each of them really reads and writes.
@@ -256,7 +228,7 @@ class TaskGraph:
         with self._alone():
             old = self.plan().nodes
             self._program.hazards.observed.clear()
-            self._in_order()
+            self._ran(in_order=True)
             new = self.plan().nodes
         return [
             f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
@@ -273,10 +245,9 @@ class TaskGraph:
         Args:
             repeats: How often; the median counts. One more run comes first, in order, to warm up
                 and to find what tasks read and write, as `check` does.
-            alone: Run one after another, so that times and limit are those of each task by itself.
-                Otherwise tasks run as `run` runs them, and their times have in them what they take
-                from each other, such as bandwidth: a plan by these comes closer to a run. Then they
-                warm up so, too.
+            alone: One after another, so that times and limit are those of each task by itself.
+                Otherwise as `run` runs them, after a run to warm up so: times have in them what
+                tasks take from each other, such as bandwidth, and plans come closer to a run.
 
         Raises:
             ValueError: There are no repeats.
@@ -285,18 +256,13 @@ class TaskGraph:
         _at_least_one("repeats", repeats)
         with self._alone(), self._runner.kept():
             # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
-            self._costs_s(alone=True)
-            warm_ups = 0 if alone else 1
-            costs_s = [self._costs_s(alone) for _ in range(warm_ups + repeats)][warm_ups:]
+            warm_ups = [True] if alone else [True, False]
+            runs = [*warm_ups, *[alone] * repeats]
+            costs_s = [self._ran(in_order=each, alone=each).cost_s for each in runs]
+            del costs_s[: len(warm_ups)]
         numbers = range(len(self._program.nodes))
         self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
         self._planned = None
-
-    def _costs_s(self, alone: bool) -> dict[int, float]:
-        """Seconds that each task and copy takes in one run."""
-        with self._runner.started(self.plan(), in_order=alone, alone=alone) as run:
-            run.wait()
-        return run.cost_s
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
         """Make a CUDA graph of all tasks, with parallel branches where they pay.
@@ -315,9 +281,8 @@ class TaskGraph:
         """
         nodes = self.plan().nodes
         gpu_of(nodes)
-        if not all(
-            node.complete or node.number in self._program.hazards.observed for node in nodes
-        ):
+        observed = self._program.hazards.observed
+        if not all(node.complete or node.number in observed for node in nodes):
             with unchanged(nodes):
                 self.run_serial()  # finds what tasks have not said
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
@@ -331,8 +296,8 @@ class TaskGraph:
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
-    def _in_order(self) -> Run:
-        with self._runner.started(self.plan(), in_order=True) as run:
+    def _ran(self, **how: bool) -> Run:
+        with self._runner.started(self.plan(), **how) as run:
             run.wait()
         return run
 
@@ -351,13 +316,15 @@ class TaskGraph:
     def _plan(self) -> Plan:
         nodes = self._program.in_order()
         guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
-        jobs = []
-        for node in nodes:
-            cost_s = self._measured_s.get(node.number, guess_s)
-            given_s = cost_s if node.cost_s is None else node.cost_s
-            jobs.append(Job(node.name, node.resource, given_s, tuple(sorted(node.before))))
-        resources = {node.resource: self._resource(node) for node in nodes}
-        known = all(node.cost_s is not None or node.number in self._measured_s for node in nodes)
+        costs_s = {number: node.cost_s for number, node in enumerate(nodes)}
+        known_s = self._measured_s | {n: s for n, s in costs_s.items() if s is not None}
+        known = len(known_s) == len(nodes)
+        jobs = [
+            Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
+            for number, node in enumerate(nodes)
+        ]
+        first_on = {node.resource: node for node in reversed(nodes)}
+        resources = {name: self._resource(node) for name, node in first_on.items()}
         guard = Guard(nodes, self._program.hazards)
         return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, self)
 
@@ -367,10 +334,6 @@ class TaskGraph:
         if node.device.type == "cpu":
             return Resource(self.cpu_lanes, self.cpu_lanes)
         return Resource(self.streams)
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def _at_least_one(name: str, value: int, most: int = sys.maxsize) -> int:

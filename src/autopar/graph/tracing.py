@@ -45,31 +45,19 @@ _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class Call(NamedTuple):
-    """One operator that the code has called.
-
-    Args:
-        fn: The operator.
-        args: Its arguments: values, tensors of the caller's, and `torch.fx` nodes of other calls.
-        kwargs: Its keyword arguments.
-        device: Where its results lie, or its first tensor, if it has no results.
-    """
+    """One operator that the code has called."""
 
     fn: Callable[..., Any]
-    args: tuple[Any, ...]
+    args: tuple[Any, ...]  # values, tensors of the caller's, and `torch.fx` nodes of other calls
     kwargs: dict[str, Any]
-    device: torch.device | None
+    device: torch.device | None  # where its results lie, or its first tensor, if it has none
 
 
 class Traced(NamedTuple):
-    """What a function did when it was called.
+    """What a function did when it was called."""
 
-    Args:
-        calls: Its operators, each with the node that stands for its result.
-        result: What it returned, with nodes in place of tensors.
-    """
-
-    calls: list[tuple[torch.fx.Node, Call]]
-    result: Any
+    calls: list[tuple[torch.fx.Node, Call]]  # each with the node that stands for its result
+    result: Any  # what it returned, with nodes in place of tensors
 
 
 def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
@@ -77,10 +65,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
     Backward passes by `torch.autograd.grad` and changes in place are among them. Nothing is
     computed, and nothing changed. What it does that is no operator, and each number that it takes
-    from a shape, is as it was in this call.
-
-    Raises:
-        ValueError: It can't be traced; the message has the reason and the line.
+    from a shape, is as it was in this call. What can't be traced is refused with the reason.
     """
     attempt = _Attempt(fn, args, kwargs)
     with _quiet():
@@ -105,16 +90,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 class _Attempt:
-    """One call of a function on tensors without memory.
-
-    Args:
-        fn: The function.
-        args: What to call it with.
-        kwargs: The same, by name.
-
-    Attributes:
-        tensors: Those among its arguments.
-    """
+    """One call of a function on tensors without memory."""
 
     def __init__(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]

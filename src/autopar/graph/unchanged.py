@@ -18,8 +18,7 @@ _SMALL_BYTES = 1 << 20  # of what lies elsewhere, as counters: no data sets are 
 def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     """Give tensors that tasks write, and random numbers, back: trials are no runs.
 
-    Yields:
-        Generators of the GPU's random numbers that tasks use, beside the default one.
+    Yields the generators of the GPU's random numbers that tasks use, beside the default one.
     """
     gpu = nodes[0].device
     found = State((node.name, (node.fn, node.leaves)) for node in nodes)
