@@ -95,23 +95,3 @@ class Case:
         chance = random.Random(self.program.seed)
         lanes = self.graph.plan().schedule.lanes
         return [chance.choice, *(starving(chance, {lane}) for lane in lanes)]
-
-
-def rushing(plan, job):
-    """One job goes first, with no more before it than it must have."""
-    entries = {entry.job: entry for entry in plan.schedule.entries}
-    lanes, needed, new = plan.schedule.lanes, set(), [job]
-    while new:
-        entry = entries[new.pop()]
-        if entry.job not in needed:
-            needed.add(entry.job)
-            lane = lanes[entry.lane]
-            new += [*entry.waits, *(other.job for other in lane[: lane.index(entry)])]
-    left = {name: sum(entry.job in needed for entry in lane) for name, lane in lanes.items()}
-
-    def choose(able):
-        lane = next((name for name in able if left[name]), able[0])
-        left[lane] -= left[lane] > 0
-        return lane
-
-    return choose

@@ -32,17 +32,6 @@ def test_independent_tasks_run_at_once(lanes):
     assert len(run.timeline.lanes) == lanes
 
 
-def test_a_chain_keeps_its_lane():
-    graph = TaskGraph(cpu_lanes=3)
-    chain = [graph.add(threading.get_ident)]
-    for _ in range(20):
-        chain.append(graph.add(lambda before: threading.get_ident(), chain[-1], cost_s=1e-3))
-        graph.add(time.sleep, 1e-4, cost_s=5e-4)
-    assert len(set(graph.run()[chain])) == 1
-    entries = {entry.job: entry for entry in graph.plan().schedule.entries}
-    assert not any(entries[task.number].waits for task in chain)
-
-
 def test_one_result_can_be_had_while_others_run(gate):
     graph = TaskGraph(cpu_lanes=2)
     held = graph.add(gate, 7)
