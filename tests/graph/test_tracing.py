@@ -222,6 +222,20 @@ class Average(nn.Module):
         return x - self.ema, old
 
 
+class Shift(nn.Module):
+    """Tensors that change places, two of them in a tuple."""
+
+    def __init__(self):
+        super().__init__()
+        self.now, self.last = torch.zeros(3), torch.ones(3)
+        self.pair = torch.full((3,), 2.0), torch.full((3,), 3.0)
+
+    def forward(self, x):
+        self.last, self.now = self.now, self.last + x
+        self.pair = self.pair[1] * 1, self.pair[0] - x
+        return self.now - self.last + self.pair[0]
+
+
 class Symmetric(nn.Module):
     def forward(self, x):
         return x.triu() + x.triu(1).t()
@@ -235,6 +249,7 @@ def summed(memory, x):
 FORMS |= {
     "buffers assigned anew": lambda: (Average(), numbers(3, 4)),
     "buffers inside": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
+    "tensors that change places": lambda: (Shift(), numbers(3)),
     "a dictionary": lambda: (using({"last": torch.zeros(3)}, summed), numbers(3)),
     "a dictionary of arguments": lambda: (summed, {"last": torch.zeros(3)}, numbers(3)),
 }
