@@ -233,6 +233,11 @@ def appending(x, values):
     return x
 
 
+def keeping(x, values):
+    values.setdefault("number", 1)
+    return values.setdefault("tensor", x * 2)
+
+
 OLD_WEIGHT = "Linear.weight, whose memory is also that of Linear.weight_orig.*[Cc]all it once"
 NO_SHAPE = r"Sequential\[0\].(weight|bias) has no shape yet.*Call it once"
 GROWN = r"changes Growing.ema from .* shape \(4,\) .* to .* shape \(8,\)"
@@ -253,10 +258,8 @@ REFUSED += [
     (OLD_WEIGHT, lambda: (spectral_norm(linear()), numbers(2, 3))),
     ("changes .*requires_grad", lambda: (Weight(3, 3), X3())),
     ("changes .*training", lambda: using(nn.Dropout(), lambda x, layer: layer.eval()(x))),
-    (
-        "sets .*, which was not there",
-        lambda: using(OddDict(), lambda x, y: y.setdefault("x", x * 2)),
-    ),
+    ("sets .*, which was not there", lambda: using(OddDict(), keeping)),
+    ("sets .*, which was not there", lambda: using({}, keeping)),
 ]
 
 
