@@ -44,6 +44,9 @@ class Kept:
     def __repr__(self):
         return f"Kept({self.x})"
 
+    def _repr_html_(self):
+        return f"<p>{self.x}</p>"
+
 def unrelated():
     return 1
 
@@ -97,6 +100,7 @@ def test_a_digest_says_what_it_is():
         ("def helper(x)", "def helper(x: float) -> str"),
         # What only shows.
         ("Kept({self.x})", "Kept with {self.x}"),
+        ("<p>{self.x}</p>", "<b>{self.x}</b>"),
         # Names that are no globals of measured code.
         ("rows = total = 5", "rows = total = 1.2345"),
         ("total = 5", "total = d2l.capacity().cores"),
@@ -149,6 +153,12 @@ def test_what_matters(old, new):
 def test_blocks_are_not_layout():
     inside = "def experiment(x):\n    if x:\n        g()\n        h()\n"
     assert digest_of(inside) != digest_of(inside.replace("        h()", "    h()"))
+
+
+def test_it_matters_which_of_several_definitions_a_name_stands_for():
+    names = "from autopar.timeline.span import Span as a, Timeline as b, Span as c\n"
+    script = f"{names}def experiment():\n    return a, b, c\n"
+    assert digest_of(script) != digest_of(changed("Span as c", "Timeline as c", script))
 
 
 @pytest.mark.parametrize(

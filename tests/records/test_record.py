@@ -239,7 +239,7 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
 
 # -- measuring or loading -------------------------------------------------------------------------
 
-_LACKING = {"programs": "python-of-nobody", "modules": "module_of_nobody", "variables": "NOBODY"}
+_LACKING = {"programs": "nobodys-python", "modules": "nobodys", "variables": "NO", "gpus": "2 GPUs"}
 
 
 @pytest.mark.parametrize("here", [0, 1, 2, 3])
@@ -248,14 +248,6 @@ def test_it_is_measured_here_if_there_are_gpus_enough(path, tmp_path, gpus, here
     assert load(tmp_path).live == (here >= 2)
     assert load(tmp_path, gpus=0).live
     assert [*tmp_path.rglob("*.json")] == [path]
-
-
-@pytest.mark.parametrize("kind", _LACKING)
-def test_without_what_it_needs_an_experiment_is_shown_from_its_record(path, gpus, tmp_path, kind):
-    gpus(2)
-    assert not load(tmp_path, **{kind: [_LACKING[kind]]}).live
-    with pytest.raises(RecordError, match=f"no such record. .* 2 GPUs and {_LACKING[kind]} run"):
-        load(tmp_path, **{kind: [_LACKING[kind]], "name": "another"})
 
 
 def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch):
@@ -288,18 +280,21 @@ def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatc
     assert load(tmp_path).recorded_at == live.recorded_at
 
 
-@pytest.mark.parametrize("kind", [*_LACKING, "gpus"])
-def test_while_recording_any_record_stands_in_for_what_cannot_be_measured(
+@pytest.mark.parametrize("kind", _LACKING)
+def test_without_what_it_needs_it_is_shown_from_its_record(
     path, gpus, tmp_path, monkeypatch, capsys, kind
 ):
-    """The page that runs then is shown to nobody; the command says what is outdated at its end."""
+    """While recording from any: that page is shown to nobody, and all is checked at the end."""
+    lacking = _LACKING[kind]
     gpus(1 if kind == "gpus" else 2)
-    missing = {} if kind == "gpus" else {kind: [_LACKING[kind]]}
+    missing = {} if kind == "gpus" else {kind: [lacking]}
+    assert not load(tmp_path, **missing).live
+    needs = f"2 GPUs and {lacking}" if missing else lacking
+    with pytest.raises(RecordError, match=f"no such record. On a machine with {needs} run: "):
+        load(tmp_path, name="another", **missing)
     monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
-    for parameters in (PARAMETERS, {**PARAMETERS, "size": 65}):
-        assert not load(tmp_path, parameters=parameters, **missing).live
-        what = _LACKING.get(kind, "2 GPUs")
-        assert capsys.readouterr().out == f"{NAME}: not measured, for want of {what}\n"
+    assert not load(tmp_path, parameters={**PARAMETERS, "size": 65}, **missing).live
+    assert capsys.readouterr().out == f"{NAME}: not measured, for want of {lacking}\n"
     assert not (tmp_path / "new").exists()
     with pytest.raises(RecordError, match="there is no such record"):
         load(tmp_path, name="another", **missing)
