@@ -62,7 +62,7 @@ def timeline(
         )
         raise TypeError(msg)
     whole_s = _whole_s([timeline], limit_s)
-    lanes = list(lanes_of(timeline.rebased(), whole_s))
+    lanes = list(lanes_of(timeline, whole_s))
     ax = _axes(0.9 + _height(lanes)) if ax is None else ax
     _draw_lanes(lanes, ax, limit_s, whole_s)
     ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
@@ -94,7 +94,7 @@ def timelines(
         msg = "named is empty; expected name -> timeline for each panel. Record some work first."
         raise ValueError(msg)
     whole_s = _whole_s(named.values(), limit_s)
-    panels = {name: list(lanes_of(one.rebased(), whole_s)) for name, one in named.items()}
+    panels = {name: list(lanes_of(one, whole_s)) for name, one in named.items()}
     heights = [0.4 + _height(lanes) for lanes in panels.values()]
     figure, grid = plt.subplots(
         len(named),

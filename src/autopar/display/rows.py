@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -43,16 +44,18 @@ class Row(NamedTuple):
 
 
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:
-    """For each lane its name and rows, for a drawing that is `scale_s` wide."""
+    """For each lane its name and rows, from zero on, for a drawing that is `scale_s` wide."""
     for lane, spans in grouped(timeline.spans, attrgetter("lane")).items():
         rows = []
         for kind, same in grouped(spans, attrgetter("kind")).items():
             if len(spans) > MANY_SPANS:
-                rows.append(Row(kind, 0, _thinned(same, scale_s)))
-                continue
-            layers = _layers(same) if kind == "host" else [same]
-            for depth, layer in enumerate(layers):
-                rows.append(Row(kind, depth * LAYER, _told_apart(layer, scale_s)))
+                layers = [_thinned(same, scale_s)]
+            else:
+                nested = _layers(same) if kind == "host" else [same]
+                layers = [_told_apart(layer, scale_s) for layer in nested]
+            for depth, bars in enumerate(layers):
+                shifted = [bar._replace(span=_later(bar.span, -timeline.start_s)) for bar in bars]
+                rows.append(Row(kind, depth * LAYER, shifted))
         yield lane, rows
 
 
@@ -60,6 +63,10 @@ def lane_height(rows: Sequence[Row]) -> int:
     """How high a lane is, in pixels."""
     named = any(bar.named for row in rows for bar in row.bars)
     return max(LANE, max(row.top for row in rows) + LAYER * named)
+
+
+def _later(span: Span, by_s: float) -> Span:
+    return replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s)
 
 
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:

@@ -205,7 +205,7 @@ def as_svg(drawing: Drawing) -> str:
     top = shapes.LINE if limit_s else 0
     bars, y = [], top
     for name, timeline in drawing.panels:
-        panel, y = shapes.panel(name, timeline.rebased(), scale_s, y)
+        panel, y = shapes.panel(name, timeline, scale_s, y)
         bars += panel
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" '
