@@ -1,12 +1,10 @@
 """What the guard of a task graph sees, what it costs, and that it never cries wolf."""
 
-import collections
 import dataclasses
 import functools
 import operator
 import sys
 import threading
-import types
 
 import pytest
 import torch
@@ -67,27 +65,6 @@ def test_parts_of_a_buffer_may_be_written_at_once(parts):
         assert len(run.timeline.lanes) == 3
         assert run[sums] == 0
     assert buf.sum() == 5 * 6
-
-
-def test_parts_that_interleave_may_be_written():
-    buf = torch.zeros(3, 3)
-    graph = TaskGraph(cpu_lanes=3)
-    for column in buf.unbind(1):
-        graph.add(adds_one, column, writes=[column])
-    for _ in range(5):
-        graph.run()
-    assert buf.sum() == 5 * 9
-
-
-def test_parts_of_a_result_may_be_written():
-    graph = TaskGraph(cpu_lanes=2)
-    parts = graph.add(torch.chunk, torch.zeros(4), 2)
-    halves = [graph.add(operator.getitem, parts, n) for n in range(2)]
-    for half in halves:
-        graph.add(adds_one, half, writes=[half])
-    for _ in range(5):
-        found = graph.run()[halves]
-    assert [half.tolist() for half in found] == [[5, 5]] * 2
 
 
 def test_the_caller_may_fill_one_half_while_a_task_reads_the_other(gate):
@@ -248,19 +225,6 @@ def test_what_a_check_has_found_holds_for_tasks_that_are_added_later():
     assert graph.plan().nodes[reader.number].before == {writer.number}
 
 
-def test_a_check_finds_what_is_left_in_an_attribute():
-    class Cache:
-        value = None
-
-    def fills(x):
-        Cache.value = x + 1
-
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(fills, torch.ones(4))
-    graph.add(lambda: Cache.value * 2, name="reads")
-    assert graph.check() == ["'reads' comes after 'fills', as one changes what the other uses"]
-
-
 def test_a_check_finds_what_results_share():
     x = torch.zeros(4)
     graph = TaskGraph(cpu_lanes=2)
@@ -297,17 +261,6 @@ def test_samples_of_distributions_stay_in_order():
     found = graph.run()[tasks]
     torch.manual_seed(0)
     assert all(map(torch.equal, found, [fn() for fn in fns]))
-
-
-def test_dropout_of_nothing_draws_no_random_numbers():
-    graph, q = TaskGraph(cpu_lanes=2), torch.rand(1, 2, 3, 4)
-    attend = nn.functional.scaled_dot_product_attention
-    for fn in (attend, lambda *qkv: attend(*qkv)):
-        for _ in range(2):
-            graph.add(fn, q, q, q)
-        graph.add(nn.Dropout().eval(), q)
-    assert graph.check() == []
-    assert not any(node.before for node in graph.plan().nodes)
 
 
 def test_a_check_that_fails_says_why_and_can_be_made_again():
@@ -393,14 +346,10 @@ def test_autocast_is_as_the_caller_has_it(run):
     "other",
     [
         lambda x, array: torch.from_numpy(array),
-        lambda x, array: torch.as_tensor(array),
-        lambda x, array: torch.asarray(array),
         lambda x, array: torch.from_numpy(array[1:]),
-        lambda x, array: torch.frombuffer(array, dtype=torch.float32),
-        lambda x, array: torch.from_dlpack(array),
         lambda x, array: torch.empty(0).set_(x.untyped_storage()),
     ],
-    ids=["from_numpy", "as_tensor", "asarray", "part", "frombuffer", "from_dlpack", "storage"],
+    ids=["from_numpy", "part", "storage"],
 )
 def test_a_check_finds_memory_by_where_it_lies(other):
     x = torch.zeros(4)
@@ -436,15 +385,12 @@ class Box:
     "box",
     [
         Box,
-        lambda x: types.SimpleNamespace(x=x),
-        lambda x: dataclasses.make_dataclass("Data", ["x"])(x),
         lambda x: torch.distributions.Normal(x, torch.ones(4)),
-        lambda x: collections.UserDict(x=x),
         lambda x: lambda: x,
         lambda x: functools.partial(torch.add, x),
         lambda x: {"box": [Box({"x": x})]},
     ],
-    ids=["object", "namespace", "dataclass", "normal", "dict", "closure", "partial", "nested"],
+    ids=["object", "normal", "closure", "partial", "nested"],
 )
 def test_what_a_result_holds_is_watched(box):
     x = torch.zeros(4)
