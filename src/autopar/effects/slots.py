@@ -28,16 +28,10 @@ _NUMBERS = (bool, int, float, complex, str, bytes)  # equal ones are the same
 
 
 class Came(NamedTuple):
-    """The slots that a call can come to.
+    """The slots that a call can come to, and what else it leads to."""
 
-    Args:
-        names: Those of each holder, by its number.
-        stored: Those that its code binds anew, as far as the names there tell.
-        reach: What it leads to.
-    """
-
-    names: dict[int, Names]
-    stored: set[Slot]
+    names: dict[int, Names]  # of the slots of each holder, by its number
+    stored: set[Slot]  # those that its code binds anew, as far as the names there tell
     reach: Reach
 
 
