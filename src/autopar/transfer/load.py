@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.lanes.handle import Handle, wait_for_event
+from autopar.lanes.outcome import note
 from autopar.transfer.copy_stream import CopyStream, Past, Waitable, time_of
 
 
@@ -203,7 +204,7 @@ class Load:
                 return False
             self.over, self._error = True, error
         self._outlive()
-        error.add_note(f"in {self._name}")
+        note(error, f"in {self._name}")
         if self.handle is not None:
             self.handle.issued.set_exception(error)
         for latch in (self._left, self._unread):

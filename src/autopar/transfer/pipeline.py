@@ -17,6 +17,7 @@ import torch
 
 from autopar.device import present
 from autopar.lanes.handle import Handle
+from autopar.lanes.outcome import note
 from autopar.torch_private import transform
 from autopar.transfer.copy_stream import Waitable, copy_stream
 from autopar.transfer.layout import check_tensor
@@ -328,7 +329,7 @@ class CopyPipeline:
             return kind(name, stream, self.slots, self.slot_bytes, self._threads)
         except (RuntimeError, MemoryError) as error:
             size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
-            error.add_note(f"while pinning {size}; give fewer slots or a smaller slot_bytes")
+            note(error, f"while pinning {size}; give fewer slots or a smaller slot_bytes")
             raise
 
     @contextlib.contextmanager
