@@ -22,19 +22,11 @@ _lock = Lock()
 
 @dataclass(frozen=True)
 class DeviceClock:
-    """One event of a device whose time on the host's clock is known.
-
-    Events of two devices can't be compared; times on the host's clock can.
-
-    Args:
-        base: A finished timing event.
-        base_s: When it happened, by `time.perf_counter`.
-        error_s: By how much a time just after `base_s` can be off, either way.
-    """
+    """A finished event of a device, and its time: events of two devices can't be compared."""
 
     base: torch.cuda.Event
-    base_s: float
-    error_s: float
+    base_s: float  # by `time.perf_counter`
+    error_s: float  # by how much a time just after `base_s` can be off, either way
 
     def time_s(self, event: torch.cuda.Event) -> float:
         """When a finished timing event of the same device happened, by `time.perf_counter`."""
@@ -58,15 +50,12 @@ def device_clock(device: torch.device, max_age_s: float = _REBASE_AFTER_S) -> De
 def _calibrated(device: torch.device) -> DeviceClock:
     """Narrowest of several windows in which the host saw an event of an idle stream happen."""
     stream = new_stream(device, priority=-1)  # don't queue behind the work to be timed
-    best: DeviceClock | None = None
+    clocks = []
     for _ in range(_TRIES):
         event = torch.cuda.Event(enable_timing=True)
         before_s = time.perf_counter()
         event.record(stream)
         event.synchronize()
-        after_s = time.perf_counter()
-        error_s = (after_s - before_s) / 2
-        if best is None or error_s + _RESOLUTION_S < best.error_s:
-            best = DeviceClock(event, before_s + error_s, error_s + _RESOLUTION_S)
-    assert best is not None
-    return best
+        half_s = (time.perf_counter() - before_s) / 2
+        clocks.append(DeviceClock(event, before_s + half_s, half_s + _RESOLUTION_S))
+    return min(clocks, key=lambda clock: clock.error_s)

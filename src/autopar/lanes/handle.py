@@ -189,15 +189,9 @@ def wait_for(
     wait: Callable[[Callable[[], None]], None],
     urge: Callable[[], None] = lambda: None,
 ) -> None:
-    """Wait for something that another thread has to come to.
+    """Wait for what another thread has to come to, unless that waits for this thread.
 
-    Args:
-        what: It.
-        wait: Waits for it, and calls what it is given before it does and from time to time.
-        urge: Does what the calling thread can do for it.
-
-    Raises:
-        RuntimeError: The wait could never end: what is waited for leads back to this thread.
+    `wait` waits, and looks before that and from time to time; `urge` does what this thread can do.
     """
     me = threading.get_ident()
     outer = awaited.get(me)

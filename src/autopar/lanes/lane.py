@@ -263,11 +263,7 @@ class Lane(ABC):
 
 
 def require_text(argument: str, value: object) -> None:
-    """Refuse a name that is no text.
-
-    Raises:
-        TypeError: It isn't.
-    """
+    """Refuse a name that is no text, with a TypeError."""
     if not isinstance(value, str):
         msg = f"{argument} is {value!r}; expected text. Leave it out for a name by itself."
         raise TypeError(msg)

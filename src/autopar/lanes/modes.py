@@ -101,9 +101,6 @@ def caller_modes() -> Modes:
 
     Autocast's cache of weights is one for all threads and streams: on a GPU, a task could read
     there what another has yet to write. So they do without it.
-
-    Raises:
-        RuntimeError: The caller is inside `torch.func.vmap`, `grad` or another transform.
     """
     if private.transform() is not None:
         msg = (

@@ -78,11 +78,7 @@ class Outcome(Generic[T]):
             del self, error, traceback  # no circle by way of this frame
 
     def wait(self, urge: Callable[[], object] = lambda: None) -> None:
-        """Wait until it is settled; Ctrl-C ends the wait.
-
-        Args:
-            urge: Called before each look.
-        """
+        """Wait until it is settled, and call `urge` before each look; Ctrl-C ends the wait."""
         woken = threading.Lock()
         woken.acquire()
         self._calls.append(woken.release)
@@ -126,8 +122,7 @@ def note(error: BaseException, text: str) -> None:
 def forget_own_locals(error: BaseException) -> None:
     """Let go of what autopar's functions held when the error went through them.
 
-    A traceback holds frames, and a frame its variables: tasks, handles and what they were given
-    would live as long as the error, and mostly longer, in circles.
+    A traceback holds frames, and those hold tasks and what they were given, mostly in circles.
     """
     traceback = error.__traceback__
     while traceback is not None:

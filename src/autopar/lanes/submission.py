@@ -25,20 +25,9 @@ class Awaiting(NamedTuple):
     leaves: list[Any]
     containers: pytree.TreeSpec
 
-    def value(self) -> Any:
-        """The argument with values in place of handles, whose tasks must be issued."""
-        values = [each.issued.value() if isinstance(each, Handle) else each for each in self.leaves]
-        return pytree.tree_unflatten(values, self.containers)
-
 
 class Submission(Generic[T]):
-    """A task, what it has to wait for, and what holds where it was submitted.
-
-    Attributes:
-        handle: Its handle.
-        after: The tasks that it waits for, on any lane.
-        ready: Events after what its submitter had queued on GPUs that it uses.
-    """
+    """A task, what it has to wait for, and what holds where it was submitted."""
 
     def __init__(
         self,
@@ -58,7 +47,7 @@ class Submission(Generic[T]):
         if handle.device.type == "cuda":
             self._modes = self._modes._replace(gpu=handle.device.index)
             gpus.add(handle.device)
-        self.ready = _queued_work(gpus)
+        self.ready = _queued_work(gpus)  # by its submitter, until now
         given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
         self.after = (*after, *given)
         if given:
@@ -115,7 +104,12 @@ def reached_by(fn: Callable[..., Any]) -> list[object]:
 
 
 def _value(argument: Any) -> Any:
-    return argument.value() if isinstance(argument, Awaiting) else argument
+    """The argument with values in place of handles, whose tasks must be issued."""
+    if not isinstance(argument, Awaiting):
+        return argument
+    leaves, containers = argument
+    values = [leaf.issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves]
+    return pytree.tree_unflatten(values, containers)
 
 
 def _awaiting(argument: Any) -> Any:
