@@ -10,6 +10,8 @@ from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from lane_forms import fail
+from leftovers import threads_of_a_new_thread
 from torch.utils import _pytree as pytree
 
 from autopar import cpu_lane, timeline_of_handles
@@ -17,10 +19,6 @@ from autopar.lanes.lane import Lane
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once, so that a broken lane fails instead of hanging
-
-
-def fail(text="on purpose"):
-    raise ValueError(text)
 
 
 # -- order and waits ------------------------------------------------------------------------------
@@ -38,7 +36,7 @@ def test_two_lanes_really_run_at_once():
     barrier = threading.Barrier(2)  # one thread alone never gets past it
     with cpu_lane() as first, cpu_lane() as second:
         met = [lane.submit(barrier.wait, _WAIT_S) for lane in (first, second)]
-        assert sorted(each.result() for each in met) == [0, 1]
+        assert sorted(handle.result() for handle in met) == [0, 1]
 
 
 def test_submitting_does_not_wait_and_no_result_comes_before_it_is_there(gate):
@@ -176,14 +174,6 @@ def test_an_error_comes_back_with_its_task_and_its_traceback():
     assert frames[-1] == "fail"
 
 
-def test_a_failed_task_never_yields_a_result():
-    with cpu_lane() as lane:
-        handle = lane.submit(fail)
-        for read in (handle.result, handle.wait, lambda: handle.span):
-            with pytest.raises(ValueError, match="on purpose"):
-                read()
-
-
 def test_dependents_do_not_run_and_say_why():
     ran = []
     with cpu_lane(name="left") as left, cpu_lane(name="right") as right:
@@ -232,13 +222,6 @@ def test_the_first_error_is_the_first_also_if_a_later_one_is_still_to_come(gate)
     opening.join()
 
 
-def test_a_lane_goes_on_after_an_error():
-    with cpu_lane() as lane:
-        with pytest.raises(ValueError, match="on purpose"):
-            lane.submit(fail).result()
-        assert lane.submit(int).result() == 0
-
-
 # -- leaving --------------------------------------------------------------------------------------
 
 
@@ -282,16 +265,6 @@ def test_what_waits_for_a_dropped_task_says_so(gate):
             dependent.result()
 
 
-def test_left_in_peace_it_waits_for_all(gates):
-    with cpu_lane() as lane:
-        for gate in gates:
-            lane.submit(gate)
-        opening = threading.Timer(0.02, lambda: [gate.open() for gate in gates])
-        opening.start()
-    assert all(gate.finished for gate in gates)
-    opening.join()
-
-
 def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate):
     with pytest.raises(ZeroDivisionError), cpu_lane() as outer, cpu_lane() as inner:
         held = outer.submit(gate)
@@ -304,36 +277,24 @@ def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate):
     assert gate.finished
 
 
-def test_results_are_let_go_of():
-    with cpu_lane() as lane:
-        handle = lane.submit(torch.ones, 3)
-        dependent = lane.submit(torch.neg, handle)
-        dependent.result()
-        watched = [weakref.ref(each.result()) for each in (handle, dependent)]
-        del handle, dependent
-        for _ in range(2):  # the lane moves on
-            lane.submit(int).result()
-        assert [each() for each in watched] == [None, None]
-
-
 def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):
     done = run_program("interrupted.py", "cpu")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    report = json.loads(done.stdout)
     for how in ("result", "wait", "leaving"):
-        assert found[how] is not None, f"{how}: the wait ended before it was interrupted"
-        assert found[how] < 0.5
-    assert found["threads"] == 0
-    assert found["equal"]
+        assert report[how] is not None, f"{how}: the wait ended before it was interrupted"
+        assert report[how] < 0.5
+    assert report["threads"] == 0
+    assert report["equal"]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_ctrl_c_before_any_line_of_a_submit_comes_out_and_leaves_nothing_behind(run_program, kind):
     done = run_program("lane_interrupted.py", kind)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["lines"] > 40
-    assert found["wrong"] == {}
+    report = json.loads(done.stdout)
+    assert report["lines"] > 40
+    assert report["wrong"] == {}
 
 
 @pytest.mark.parametrize(
@@ -386,14 +347,6 @@ def test_submitting_what_cannot_be_run(arguments, after, match):
 # -- what a worker thread inherits ----------------------------------------------------------------
 
 
-def threads_of_a_new_thread():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_of_operators_are_the_lanes_alone(threads):
     before = torch.get_num_threads()
@@ -425,10 +378,14 @@ def test_tasks_are_annotated_with_their_names(monkeypatch):
     assert names == ["forward", "runs", "end"]
 
 
-def test_a_result_goes_with_its_handle():
+def test_results_go_with_their_handles():
     with cpu_lane() as lane:
-        result = weakref.ref(lane.submit(torch.zeros, 3).result())
+        handle = lane.submit(torch.zeros, 3)
+        dependent = lane.submit(torch.neg, handle)
+        results = [weakref.ref(task.result()) for task in (handle, dependent)]
+        del handle, dependent
         give_up_s = time.perf_counter() + _WAIT_S
-        while result() is not None:  # the worker may be on its way out of the task still
+        while any(result() is not None for result in results):
+            # The worker may be on its way out of the task still.
             assert time.perf_counter() < give_up_s, "the lane holds on to a result"
             time.sleep(1e-3)

@@ -88,16 +88,6 @@ def test_an_error_arrives_once_and_as_it_was(raised, read):
     assert seen[0] is raised.error
 
 
-@pytest.mark.parametrize("error", [StopIteration(3), GeneratorExit()])
-def test_a_tasks_stop_iteration_is_no_end_of_a_loop_over_handles(error):
-    def raising():
-        raise error
-
-    with cpu_lane() as lane:
-        handles = [lane.submit(int), lane.submit(raising)]
-        assert caught(lambda: [handle.result() for handle in handles]) is error
-
-
 def test_a_task_that_raises_cancelled_is_not_taken_for_dropped():
     def cancelled():
         raise concurrent.futures.CancelledError("mine")
@@ -186,17 +176,6 @@ def test_a_generator_that_is_closed_raises_what_failed_unseen():
     next(loader).wait_until_issued()
     with pytest.raises(ValueError, match="on purpose"):
         loader.close()
-
-
-def test_ctrl_c_that_a_task_raises_is_told_from_the_callers():
-    def interrupted():
-        raise KeyboardInterrupt("mine")
-
-    with cpu_lane() as lane:
-        handle = lane.submit(interrupted)
-        with pytest.raises(KeyboardInterrupt, match="mine"):
-            handle.result()
-        assert handle.done()
 
 
 @pytest.mark.parametrize("serial", [False, True])

@@ -95,11 +95,11 @@ in_each_other = pytest.mark.parametrize("other", [*_CONTEXTS])
 
 
 def in_thread(fn):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(fn()))
+    results = []
+    thread = threading.Thread(target=lambda: results.append(fn()))
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 @pytest.mark.stress
@@ -108,16 +108,16 @@ def in_thread(fn):
 def test_a_call_in_another_thread_sees_what_the_caller_sees_and_then_what_it_saw(context, other):
     def run():
         with _CONTEXTS[other]():
-            own = probe()
-            return own, modes.call(probe), probe()
+            before = probe()
+            return before, modes.call(probe), probe()
 
     with _CONTEXTS[context]():
         modes, expected = caller_modes(), probe()
     with _CONTEXTS[other]():
         plain = probe()
-    own, inside, after = in_thread(run)
+    before, inside, after = in_thread(run)
     assert inside == expected
-    assert own == after == plain
+    assert before == after == plain
 
 
 @pytest.mark.stress
@@ -149,16 +149,16 @@ def test_several_call_under_them_at_once_and_again_inside(context):
     def run():
         barrier.wait(10)
         for _ in range(2):
-            found.extend(modes.call(inside))
+            results.extend(modes.call(inside))
             assert probe() == plain
 
-    found = []
+    results = []
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [expected] * 12
+    assert results == [expected] * 12
 
 
 def test_hooks_within_hooks_are_given_back():
