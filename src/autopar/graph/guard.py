@@ -73,12 +73,7 @@ class Guard:
         results: Sequence[Any],
         beside: Iterable[int],
     ) -> None:
-        """Refuse changes that a task, which has just ended, has not said.
-
-        Raises:
-            RuntimeError: The message names the task, those beside which may have made the change,
-                and the argument.
-        """
+        """Refuse changes that a task has not said, or those beside it, which may have made them."""
         is_said = _sharing(self.values(self.hazards.writes[node.number], results))
         for tensor in moved:
             # Of a view a part may be others', and all is observed; who has made a tensor smaller
@@ -88,26 +83,22 @@ class Guard:
                 raise RuntimeError(self._untold(node, tensor, results, others))
 
     def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Run a task, and refuse what it does without having said so.
-
-        Raises:
-            RuntimeError: It writes what it did not say, or reads what others write.
-        """
+        """Run a task, and refuse what it does without having said so."""
         ground = self.ground()
         for part in memory_in(list(results)):
             ground.add(part)
         value, seen = self.seen(node, results, ground, call)
-        for each in self.unsaid(node, seen.outside(), results, ground):
-            if each.key not in ground:
+        for access in self.unsaid(node, seen.outside(), results, ground):
+            if access.key not in ground:
                 continue  # random numbers, and memory that is nobody else's
-            if each.written:
-                raise RuntimeError(self._untold(node, each, results, []))
+            if access.written:
+                raise RuntimeError(self._untold(node, access, results, []))
             for writer in self.hazards.writers():
                 values = self.values(self.hazards.writes[writer], results)
                 written = [lies for value in values for lies in ranges_of(value)]
-                if writer != node.number and any(map(each.lies.meets, written)):
+                if writer != node.number and any(map(access.lies.meets, written)):
                     msg = (
-                        f"task {node.name!r} reads a tensor of shape {each.shape} that it was not "
+                        f"task {node.name!r} reads a tensor of shape {access.shape} that it was not "
                         f"given, and task {self.nodes[writer].name!r} writes it; expected an "
                         f"argument. Pass it, or let graph.check() find what tasks read."
                     )
@@ -121,11 +112,7 @@ class Guard:
     def seen(
         self, node: Node, results: Sequence[Any], ground: Ground, call: Callable[[], Any]
     ) -> tuple[Any, Observer]:
-        """Run a task, and observe its operators.
-
-        Raises:
-            RuntimeError: It gave a tensor other memory, where nobody looks for it.
-        """
+        """Run a task, observe its operators, and refuse that it gives a tensor other memory."""
         given = filter(torch.is_tensor, memory_in(*node.given(results)))
         tensors = [*self.tensors[node.number], *given]
         before = [*map(memory_key, tensors)]
@@ -178,7 +165,7 @@ class Guard:
     def _untold(
         self, node: Node, what: torch.Tensor | Seen, results: Sequence[Any], beside: list[int]
     ) -> str:
-        names = " or ".join(repr(each.name) for each in (node, *(self.nodes[n] for n in beside)))
+        names = " or ".join(repr(other.name) for other in (node, *(self.nodes[n] for n in beside)))
         at_once = ", which ran at once," if beside else ""
         return (
             f"task {names}{at_once} changed {_name(node, what, results)}, and did not say so; "
@@ -189,8 +176,10 @@ class Guard:
         writes = self.hazards.writes[node.number]
         is_said = _sharing(writes)
         said = {id(value) for value in writes}
-        others = [each for each in self.tensors[node.number] if id(each) not in said]
-        counted = [each for each in others if id(each) in self._counted and not is_said(each)]
+        others = [tensor for tensor in self.tensors[node.number] if id(tensor) not in said]
+        counted = [
+            tensor for tensor in others if id(tensor) in self._counted and not is_said(tensor)
+        ]
         given = {leaf.node for leaf in node.leaves if isinstance(leaf, Result)}
         given.difference_update(map(result_of, writes))
         if node.uncounted or len(counted) < len(others):
@@ -212,17 +201,18 @@ def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def _tensors_of(node: Node) -> list[torch.Tensor]:
-    found = [each for each in (*node.leaves, *node.reached) if isinstance(each, torch.Tensor)]
-    return list({id(each): each for each in found}.values())
+    values = (*node.leaves, *node.reached)
+    tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
+    return list(tensors.values())
 
 
 def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
     """What tells whether a tensor shares its memory with one of some, or meets a range of bytes."""
     keys, places = set[object](), Places()
-    for each in values:
-        keys.update(keys_of(each))
-        if isinstance(each, ByteRange):
-            places.add(each)
+    for value in values:
+        keys.update(keys_of(value))
+        if isinstance(value, ByteRange):
+            places.add(value)
     if not keys and not places:
         return lambda tensor: False
     return lambda tensor: (
@@ -247,9 +237,9 @@ def _name(node: Node, what: torch.Tensor | Seen, results: Sequence[Any]) -> str:
         value = results[leaf.node] if isinstance(leaf, Result) else leaf
         memory = [*memory_in(value)]
         if isinstance(what, torch.Tensor):
-            there = any(each is what for each in memory)
+            there = any(part is what for part in memory)
         else:
-            there = any(each.meets(what.lies) for each in ranges_of(memory))
+            there = any(part.meets(what.lies) for part in ranges_of(memory))
         if there:
             kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"
             return f"{kind}{pytree.keystr(path[1:])}, a tensor of shape {shape}"

@@ -67,11 +67,7 @@ class Learning:
                 self._owners[key] = ByteRange(("result", number))
 
     def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Run a task, and note what it reads and writes without having said so.
-
-        Raises:
-            RuntimeError: It gave a tensor other memory.
-        """
+        """Run a task, and note what it reads and writes without having said so."""
         ground, number, owners = self._ground, node.number, self._owners
         tensors = counted_in([*self._guard.tensors[number], *node.given(results)])
         versions = [*map(version_of, tensors)]

@@ -75,9 +75,7 @@ class Node:
     def call(self, results: Sequence[Any], *, closely: bool = False) -> Any:
         """Run it in the calling thread, on its current streams, given all results so far.
 
-        Raises:
-            RuntimeError: It has changed a container that is made anew for each call, and is
-                watched closely.
+        Watched closely, it is refused to change containers, which are made anew for each call.
         """
         # As `filled`, but here each call counts.
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]

@@ -86,7 +86,7 @@ class Program:
             raise ValueError(msg)
         place = self._place(device, [*leaves, *told.writes], task_name)
         written = [
-            self._written(each, leaves, place, task_name) for each in [*writes, *told.writes]
+            self._written(value, leaves, place, task_name) for value in [*writes, *told.writes]
         ]
         fresh = returns_fresh(fn) and "out" not in kwargs
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
@@ -94,9 +94,9 @@ class Program:
         flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
         reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
         seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
-        places = {str(each) for each in ((cpu(), *try_all_gpus()) if seeded else (place,))}
+        places = {*map(str, (cpu(), *try_all_gpus()) if seeded else (place,))}
         random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
-        random += [ByteRange(("state", id(each))) for each in reach.states]
+        random += [ByteRange(("state", id(state))) for state in reach.states]
         changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
         grads = [gradients(str(place))] if told.gradients else []
         changed = [*written, *random, *(grads if changes_grads else [])]
@@ -108,7 +108,7 @@ class Program:
             reached=tuple(reach.memory),
             complete=told.complete,
             uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
-            or any(issubclass(type(each), _STORAGES) for each in reach.memory),
+            or any(issubclass(type(part), _STORAGES) for part in reach.memory),
         )
         return Task(self._graph, number, task_name, place)
 
