@@ -98,8 +98,8 @@ class Guard:
                 written = [lies for value in values for lies in ranges_of(value)]
                 if writer != node.number and any(map(access.lies.meets, written)):
                     msg = (
-                        f"task {node.name!r} reads a tensor of shape {access.shape} that it was not "
-                        f"given, and task {self.nodes[writer].name!r} writes it; expected an "
+                        f"task {node.name!r} reads a tensor of shape {access.shape} that it was "
+                        f"not given, and task {self.nodes[writer].name!r} writes it; expected an "
                         f"argument. Pass it, or let graph.check() find what tasks read."
                     )
                     raise RuntimeError(msg)
