@@ -290,3 +290,27 @@ def test_an_item_of_a_result_may_be_bound_anew():
     last = graph.add(lambda held: held["x"].sum(), held)
     assert len(graph.check()) == 2
     assert graph.run()[[first, last]] == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "given"),
+    [
+        (lambda held: held.update(b=held.pop("a")), {"a": 3}),
+        (lambda held: held.pop(), [torch.zeros(1)]),
+    ],
+    ids=["another key", "a tensor lost"],
+)
+def test_containers_keep_their_form_and_their_tensors(change, given):
+    graph = TaskGraph()
+    graph.add(change, given)
+    with pytest.raises(RuntimeError, match="changes a list or a dict"):
+        graph.check()
+
+
+def test_what_is_said_of_a_view_holds_for_the_result_that_it_shows():
+    graph = TaskGraph(cpu_lanes=2)
+    made = graph.add(torch.zeros, 4)
+    view = graph.add(torch.Tensor.view, made, 2, 2)
+    graph.add(lambda view, made: view.add_(1), view, made, writes=[view])
+    for _ in range(2):
+        assert graph.run()[made].tolist() == [1] * 4
