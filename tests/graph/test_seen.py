@@ -335,6 +335,12 @@ class Drops(nn.Module):
         return F.dropout(x, self.p, self.training)
 
 
+class Attends(Drops):
+    def forward(self, x):
+        rate = self.p if self.training else 0.0
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=rate)
+
+
 ROW, ROWS, DROPOUT = torch.ones(3), torch.ones(3, 8), nn.Dropout()
 RANDOM = {
     "an operator": (torch.ops.aten.rand, [3]),
@@ -353,8 +359,16 @@ RANDOM = {
     "pooling, always": (nn.FractionalMaxPool2d(2, output_ratio=0.5).eval(), torch.ones(1, 9, 9)),
 }
 STILL = nn.Dropout().eval()
+RANDOM |= {
+    "dropout in evaluation that asks no mode": (lambda x, m=STILL: F.dropout(m(x)), ROW),
+    "a mode of nobody's": (lambda x, mode=types.SimpleNamespace(training=1): F.dropout(x), ROW),
+    "one in training of two": (nn.Sequential(Drops().eval(), Drops()), ROW),
+}
 NOT_RANDOM = {
     "evaluation": (STILL, ROW),
+    "one's own in evaluation": (Drops().eval(), ROW),
+    "its method in evaluation": (Drops().eval().forward, ROW),
+    "attention of one's own in evaluation": (Attends().eval(), ROWS),
     "a rate of nothing": (nn.Dropout(0), ROW),
     "a function told not to": (F.dropout, ROW, 0.5, False),
     "a recurrent one without": (nn.LSTM(2, 2), torch.ones(3, 2)),

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol
 import torch
 
 from autopar.effects.chance import (
+    ALWAYS,
     NEVER,
     SWITCHED,
     chance_of,
@@ -75,16 +76,31 @@ class Notes:
         self.namespaces: list[tuple[Mapping[str, Any], bool]] = []  # and whether of an object
         self.stands_in = False  # whether it calls modules with other tensors in place of theirs
         self.whole = True  # whether all of it was understood; otherwise there may be more
-        self.random = False  # whether the code draws random numbers, as far as its names tell
+        self._draws = False  # whether the code draws random numbers, as far as its names tell
+        self._asks_mode = False  # whether it does where it asks whether a module is in training
+        self._modes: set[object] = set()  # of modules: whether they are in training
         self._classes: set[type] = set()
+
+    @property
+    def random(self) -> bool:
+        """Whether the code draws random numbers: if a mode tells, it is that of all modules."""
+        return self._draws or (self._asks_mode and self._modes != {False})
+
+    def note_chance(self, chance: int, *, asks_mode: bool = False) -> None:
+        """Note whether a function draws random numbers, and whether its caller asks for a mode."""
+        if chance == SWITCHED and asks_mode:
+            self._asks_mode = True
+        else:
+            self._draws |= chance != NEVER
 
     def note_module(self, module: torch.nn.Module, attributes: Mapping[str, Any]) -> None:
         """Note whether a module of torch's draws random numbers, unless it is told not to."""
         homes = map(namespace, mro(type(module)))
         forward = next(home["forward"] for home in homes if "forward" in home)
         chance = chance_of(forward)
-        is_off = chance == SWITCHED and is_switched_off(attributes)
-        self.random |= chance != NEVER and not is_off
+        self._modes.add(attributes.get("training"))
+        if not (chance == SWITCHED and is_switched_off(attributes)):
+            self.note_chance(chance)
 
     def note_class(self, kind: type, *, made: bool = False) -> list[Any]:
         """Note what code may name of a class; return what is called without being named."""
@@ -139,7 +155,7 @@ def _getter(notes: Notes, getter: Any) -> Iterable[Any]:
 
 
 def _operator(notes: Notes, op: Any) -> Iterable[Any]:
-    notes.random |= chance_of(op) != NEVER
+    notes.note_chance(chance_of(op))
     return ()
 
 
@@ -153,7 +169,7 @@ def _variable(notes: Notes, variable: contextvars.ContextVar[Any]) -> Iterable[A
 
 def _routine(notes: Notes, fn: Any) -> Iterable[Any]:
     """A function that is written in C: it leads to its object, but not to its module."""
-    notes.random |= chance_of(fn, ()) != NEVER
+    notes.note_chance(chance_of(fn, ()))
     owner = getattr(fn, "__self__", None)
     if type(owner) is not types.ModuleType:
         return (owner,)
@@ -173,7 +189,7 @@ def _function(notes: Notes, fn: types.FunctionType) -> Iterable[Any]:
     notes.stands_in |= fn.__name__ == "functional_call"
     if not notes.code or is_library(home):
         notes.whole &= home.partition(".")[0] not in _ANYWHERE
-        notes.random |= chance_of(fn) != NEVER
+        notes.note_chance(chance_of(fn))
         return values
     loads = loads_of(fn.__code__)
     notes.names |= loads.names
@@ -182,11 +198,13 @@ def _function(notes: Notes, fn: types.FunctionType) -> Iterable[Any]:
         notes.stores |= loads.stores
     if not _MODES.isdisjoint(loads.names - loads.globals):
         notes.stores.add(("attribute", "training"))
-    notes.random |= any(map(method_draws, loads.names))
+    if any(map(method_draws, loads.names)):
+        notes.note_chance(ALWAYS)
     notes.whole &= all(name in fn.__globals__ for name in loads.globals & _ANYWHERE)
     for value in loaded(fn):
         if type(value) in _CODE:
-            notes.random |= chance_of(value, loads.keywords) != NEVER
+            asks_mode = "training" in loads.names
+            notes.note_chance(chance_of(value, loads.keywords), asks_mode=asks_mode)
         if value is sys.modules:
             notes.whole = False
         elif type(value) not in _CODE or not is_torchs(value):
