@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -71,3 +72,17 @@ def test_importing_leaves_the_gpu_alone(run_program, tmp_path):
     assert done.returncode == 0, done.stderr
     effects = json.loads(done.stdout)
     assert (effects["cuda"], effects["contexts"], effects["effects"]) == (False, [], [])
+
+
+def test_every_public_name_has_an_example():
+    things = {name: getattr(autopar, name) for name in autopar.__all__ if name != "__version__"}
+    for module in (autopar.plot, autopar.workload):
+        del things[module.__name__.rpartition(".")[2]]
+        things |= {
+            f"{module.__name__}.{name}": value
+            for name, value in vars(module).items()
+            if isinstance(value, FunctionType)
+            and value.__module__ == module.__name__
+            and not name.startswith("_")
+        }
+    assert not [name for name, thing in things.items() if ">>>" not in (thing.__doc__ or "")]

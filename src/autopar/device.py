@@ -19,27 +19,47 @@ _LAST_INDEX = 127  # torch keeps a device's number in a byte
 
 
 def cpu() -> torch.device:
-    """The CPU."""
+    """The CPU.
+
+    >>> cpu()
+    device(type='cpu')
+    """
     return torch.device("cpu")
 
 
 def gpu(i: int = 0) -> torch.device:
-    """The `i`-th GPU, whether or not it is there."""
+    """The `i`-th GPU, whether or not it is there.
+
+    >>> gpu(1)
+    device(type='cuda', index=1)
+    """
     return torch.device("cuda", i)
 
 
 def num_gpus() -> int:
-    """How many GPUs PyTorch sees here."""
+    """How many GPUs PyTorch sees here.
+
+    >>> num_gpus() == torch.cuda.device_count()
+    True
+    """
     return torch.cuda.device_count()
 
 
 def try_gpu(i: int = 0) -> torch.device:
-    """The `i`-th GPU if it is there, else the CPU."""
+    """The `i`-th GPU if it is there, else the CPU.
+
+    >>> try_gpu(1_000)  # which is nowhere
+    device(type='cpu')
+    """
     return gpu(i) if num_gpus() > i else cpu()
 
 
 def try_all_gpus() -> list[torch.device]:
-    """All GPUs, or `[cpu()]` on a machine without one."""
+    """All GPUs, or `[cpu()]` on a machine without one.
+
+    >>> len(try_all_gpus()) == max(1, num_gpus())  # the CPU where there is none
+    True
+    """
     return [gpu(i) for i in range(num_gpus())] or [cpu()]
 
 
@@ -79,6 +99,8 @@ def synchronize(*devices: torch.device | str | int) -> None:
 
     Raises:
         ValueError: A device that is not on this machine.
+
+    >>> synchronize(cpu())  # nothing is under way there
     """
     for device in list(map(present, devices)) if devices else used_gpus():
         if device.type == "cuda":
@@ -93,7 +115,10 @@ def used_gpus() -> list[torch.device]:
 
 
 def empty_pinned_pool() -> None:
-    """Give back the pinned memory that torch keeps for reuse, so that the next use pays again."""
+    """Give back the pinned memory that torch keeps for reuse, so that the next use pays again.
+
+    >>> empty_pinned_pool()
+    """
     if torch.cuda.is_initialized():
         empty_host_cache()
 
@@ -103,6 +128,8 @@ def empty_heap() -> None:
 
     Without this a new tensor may get memory that an earlier one has touched, which takes a fraction
     of the time to write. Does nothing where the C library is not GNU's.
+
+    >>> empty_heap()
     """
     with contextlib.suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -43,6 +43,9 @@ def describe() -> Description:
 
     Bus, driver and links come from nvidia-ml-py (`pip install autopar[nvidia]`), and say so where
     they can't be read. Neither the host's name nor any path is part of it.
+
+    >>> describe()["hardware"]["cpu_cores"] > 0
+    True
     """
     hardware = {
         "cpu": cpu_name(),
@@ -85,7 +88,11 @@ def processor_names(devices: Iterable[torch.device] | None = None) -> str:
 
 @dataclass(frozen=True)
 class Capacity:
-    """How much a machine does: `workers` threads at once get done what `cores` alone would."""
+    """How much a machine does: `workers` threads at once get done what `cores` alone would.
+
+    >>> Capacity(workers=4, cores=2.1).cores
+    2.1
+    """
 
     workers: int
     cores: float
@@ -107,6 +114,9 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
 
     Raises:
         ValueError: Fewer than one worker or round.
+
+    >>> 0 < capacity(2, rounds=1).cores < 8
+    True
     """
     workers = torch.get_num_threads() if workers is None else workers
     if workers < 1 or rounds < 1:

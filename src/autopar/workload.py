@@ -14,6 +14,9 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
 
     Raises:
         ValueError: The size is below one.
+
+    >>> matrix(1_000).shape
+    torch.Size([1000, 1000])
     """
     if size < 1:
         msg = f"size is {size}; expected the side of a square matrix, at least 1"
@@ -24,7 +27,11 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
 
 
 def products(x: torch.Tensor, count: int) -> list[torch.Tensor]:
-    """`count` independent products of a square matrix with itself, the chapter's `run`."""
+    """`count` independent products of a square matrix with itself, the chapter's `run`.
+
+    >>> len(products(matrix(10), 3))
+    3
+    """
     return [x.mm(x) for _ in range(count)]
 
 
@@ -35,16 +42,27 @@ def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> 
 
     Raises:
         ValueError: One sequence is longer than the other.
+
+    >>> equal([torch.ones(2)], [torch.ones(2)])
+    True
     """
     pairs = zip(results, expected, strict=True)
     return all(torch.equal(result.to(wanted.device), wanted) for result, wanted in pairs)
 
 
 def product_flops(size: int, count: int = 1) -> float:
-    """Floating-point operations of `count` products of two (size, size) matrices."""
+    """Floating-point operations of `count` products of two (size, size) matrices.
+
+    >>> product_flops(1_000, 5)
+    10000000000.0
+    """
     return 2.0 * size**3 * count
 
 
 def product_bytes(size: int, count: int = 1) -> int:
-    """Bytes of `count` float32 matrices of shape (size, size)."""
+    """Bytes of `count` float32 matrices of shape (size, size).
+
+    >>> product_bytes(1_000, 5)
+    20000000
+    """
     return 4 * size**2 * count

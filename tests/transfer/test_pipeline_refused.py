@@ -114,7 +114,7 @@ def test_counts_have_to_be_given_if_at_all(argument):
 
 
 @pytest.mark.parametrize(
-    ("device", "match"), [("meta", "meta"), (99, "cuda:99"), ("nonsense", "'nonsense'")]
+    ("device", "match"), [("meta", "'meta'"), (99, "cuda:99"), ("nonsense", "'nonsense'")]
 )
 def test_the_device_has_to_be_there(device, match):
     with pytest.raises(ValueError, match=f"device is {match}"):

@@ -54,6 +54,14 @@ def timeline(
     Raises:
         TypeError: It is no Timeline.
         ValueError: The timeline has no spans, or the limit is not a time.
+
+    >>> import autopar as ap
+    >>> import matplotlib.pyplot as plt
+    >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
+    >>> axes = timeline(run, title="One product")
+    >>> axes.get_title()
+    'One product'
+    >>> plt.close()
     """
     if not isinstance(timeline, Timeline):
         msg = (
@@ -86,6 +94,13 @@ def timelines(
     Raises:
         TypeError: `named` is no mapping to timelines.
         ValueError: There are no timelines, one has no spans, or the limit is not a time.
+
+    >>> import autopar as ap
+    >>> import matplotlib.pyplot as plt
+    >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
+    >>> len(timelines({"serial": run, "at once": run}))
+    2
+    >>> plt.close()
     """
     import matplotlib.pyplot as plt
 
@@ -128,6 +143,12 @@ def bars(
 
     Raises:
         ValueError: As `compare` does, for the same reasons.
+
+    >>> import autopar as ap
+    >>> import matplotlib.pyplot as plt
+    >>> sums = ap.measure(lambda: sum(range(1_000)), label="sum")
+    >>> axes = bars([sums], limit_s=1e-6)
+    >>> plt.close()
     """
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
@@ -176,6 +197,14 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
 
     Raises:
         ValueError: The plan has no tasks.
+
+    >>> import autopar as ap
+    >>> import matplotlib.pyplot as plt
+    >>> import torch
+    >>> tasks = ap.TaskGraph()
+    >>> _ = tasks.add(torch.add, tasks.add(torch.ones, 2), 1)
+    >>> axes = graph(tasks.plan(), title="Two tasks")
+    >>> plt.close()
     """
     from autopar.display.graph_plot import draw_plan  # much that only this needs
 
@@ -192,6 +221,12 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     Raises:
         ValueError: The file's name ends in something else than `.png`.
         OSError: The folder is not there or can't be written to.
+
+    >>> import tempfile
+    >>> import autopar as ap
+    >>> axes = timeline(ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(axes, f"{folder}/product.png")
     """
     path = Path(path)
     if path.suffix != ".png":
@@ -217,6 +252,8 @@ def show(name: str) -> None:
 
     Raises:
         ValueError: The name is empty, or names a folder.
+
+    >>> show("product")  # writes nothing, as no figure is open
     """
     if name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."

@@ -40,6 +40,10 @@ def show(thing: Any, /, *more: Any) -> Any:
     """Return `thing` for a notebook or a page to render; at a terminal, print it as well.
 
     Several things, such as tables and claims, are shown one below the other.
+
+    >>> table = show("anything")  # doctest: +ELLIPSIS
+    anything
+    ...
     """
     shown = _Several((thing, *more)) if more else thing
     if not rich():

@@ -37,6 +37,12 @@ class Drawing:
         title: What is drawn, in a few words.
         caption: How to read it, in the author's words.
         limit_s: The least time possible in seconds, if known.
+
+    >>> import tempfile
+    >>> import autopar as ap
+    >>> timeline = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ap.draw(timeline, title="One product").save(f"{folder}/product.svg")
     """
 
     panels: tuple[tuple[str, Timeline], ...]
@@ -174,6 +180,16 @@ def show_timelines(
 
     Arguments and errors are those of `draw`; `name` is what the image's file is called, where
     there is no window to show it in.
+
+    >>> import contextlib
+    >>> import tempfile
+    >>> import autopar as ap
+    >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
+    >>> with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+    ...     drawing = ap.show_timelines(run, "product", title="One product")  # doctest: +ELLIPSIS
+    wrote product.png
+    One product
+    ...
     """
     drawing = draw(timelines, title=title, caption=caption, limit_s=limit_s)
     drawing._plotted()
@@ -221,7 +237,8 @@ def as_svg(drawing: Drawing) -> str:
     parts += shapes.legend(drawing.kinds, y + shapes.LINE + 4)
     svg = "\n".join([*parts, "</svg>"])
     # Ids from the content: a page holds many drawings, and comes out the same when built again.
-    digest = hashlib.sha256(svg.encode(errors="backslashreplace")).hexdigest()
+    content = svg + drawing.caption  # a page may have one picture twice, under two captions
+    digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
     return svg.replace(key, f"autopar-{digest[:10]}")
 
 

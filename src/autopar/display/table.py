@@ -50,6 +50,10 @@ class Table:
         notes: Lines to print beneath.
         measurements: What the rows were derived from, one for each, if they were measured.
         limits_s: The limit of each of these in seconds, or None where there is none.
+
+    >>> import autopar as ap
+    >>> ap.tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"]]).headers
+    ('link', 'GB/s')
     """
 
     headers: tuple[str, ...]

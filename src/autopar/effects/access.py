@@ -39,12 +39,12 @@ class Places:
 
     def meeting(self, lies: ByteRange) -> list[ByteRange]:
         """Ranges that have a byte in common with one."""
-        found: list[ByteRange] = []
+        ranges_there: list[ByteRange] = []
         for bound, ranges in self._by_size.get(lies.memory, {}).items():
             low = bisect.bisect_left(ranges, (lies.memory, lies.start - bound))
             high = bisect.bisect_left(ranges, (lies.memory, lies.stop))
-            found += filter(lies.meets, ranges[low:high])
-        return found
+            ranges_there += filter(lies.meets, ranges[low:high])
+        return ranges_there
 
     def at(self, lies: ByteRange) -> set[int]:
         """The numbers of all that has a byte in common with a range."""

@@ -31,8 +31,10 @@ def dict_of(value: Any) -> dict[str, Any] | None:
 
 @functools.lru_cache(10_000)
 def _dict_descriptor(kind: Any) -> Any:
-    found = (namespace(base).get("__dict__") for base in mro(kind))
-    return next((d for d in found if type(d) in (GetSetDescriptorType, MemberDescriptorType)), None)
+    descriptors = (namespace(base).get("__dict__") for base in mro(kind))
+    return next(
+        (d for d in descriptors if type(d) in (GetSetDescriptorType, MemberDescriptorType)), None
+    )
 
 
 @functools.lru_cache(10_000)
@@ -49,11 +51,11 @@ def slots_of(kind: Any) -> Mapping[str, Any]:
 
 def in_slots(value: Any, names: Iterable[str]) -> dict[str, Any]:
     """What an object has in some of its slots."""
-    slots, found = slots_of(_kind_of(value)), dict[str, Any]()
+    slots, values = slots_of(_kind_of(value)), dict[str, Any]()
     for name in names:
         with contextlib.suppress(AttributeError):  # nothing is there yet
-            found[name] = slots[name].__get__(value)
-    return found
+            values[name] = slots[name].__get__(value)
+    return values
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:

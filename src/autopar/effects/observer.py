@@ -53,9 +53,9 @@ class Ground:
 
     def add(self, part: Any) -> object | None:
         """Note memory, and return its key if it was not known."""
-        found, number = self.find(part), memory_key(part)
-        self._keys[number] = number if found is None else found
-        if found is not None:
+        known_key, number = self.find(part), memory_key(part)
+        self._keys[number] = number if known_key is None else known_key
+        if known_key is not None:
             return None
         lies = extent_of(part)
         self._blocks.add(lies)
@@ -104,18 +104,18 @@ class Observer(TorchDispatchMode):
         written: set[int] = set()
         if changes:
             schema = func._schema  # type: ignore[attr-defined]
-            written = {id(each) for each in _tensors(written_arguments(schema, args, kwargs))}
+            written = {id(tensor) for tensor in _tensors(written_arguments(schema, args, kwargs))}
         literal = func is torch.ops.aten.lift_fresh.default  # how a literal becomes a tensor
         for tensor in given:
             for part in parts_of(tensor):
                 self._note(part, id(tensor) in written, literal)
         result = func(*args, **kwargs)
-        found = _tensors((result,))
-        for tensor in found:
+        returned = _tensors((result,))
+        for tensor in returned:
             for part in parts_of(tensor):
                 self._key(part, born=True)
         if changes and draws(func, args, kwargs):
-            device = str(next((each.device for each in [*found, *given]), "cpu"))
+            device = str(next((tensor.device for tensor in [*returned, *given]), "cpu"))
             memory = random_numbers(device)
             self._seen[memory, True] = Seen(memory, memory.memory, True, None)
         return result
@@ -126,10 +126,10 @@ class Observer(TorchDispatchMode):
 
     def outside(self) -> Iterator[Seen]:
         """What was read and written and is still there: not what was born, or died, inside."""
-        for each in self._seen.values():
-            alive = self._alive.get(each.key)
+        for access in self._seen.values():
+            alive = self._alive.get(access.key)
             if alive is None or not alive.expired():
-                yield each
+                yield access
 
     def left(self) -> Iterator[tuple[object, StorageWeakRef]]:
         """Memory that was born and is still there, by its number."""
@@ -150,11 +150,11 @@ class Observer(TorchDispatchMode):
         """What stands for the memory of a part; it may be new."""
         number = memory_key(part)
         if number not in self._keys:
-            found = self._ground.find(part)
-            self._keys[number] = number if found is None else found
+            known_key = self._ground.find(part)
+            self._keys[number] = number if known_key is None else known_key
             if isinstance(number, int):
                 self._alive[number] = StorageWeakRef(part.untyped_storage())
-            if born and found is None:
+            if born and known_key is None:
                 self._born.add(number)
         return self._keys[number]
 
@@ -171,13 +171,13 @@ def gradients(device: str) -> ByteRange:
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     """Tensors among an operator's arguments, which may be in lists."""
-    found = []
-    for each in values:
-        if isinstance(each, torch.Tensor):
-            found.append(each)
-        elif isinstance(each, (list, tuple)):
-            found += _tensors(each)
-    return found
+    tensors = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors += _tensors(value)
+    return tensors
 
 
 @functools.cache

@@ -118,10 +118,10 @@ def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterato
         yield from ((id(value), name) for name in attributes & namespace(value).keys())
     else:
         yield from ((id(value), name) for name in attributes & slots_of(kind).keys())
-        if (own := dict_of(value)) is not None:
-            yield from ((id(own), name) for name in attributes)
+        if (attributes_of := dict_of(value)) is not None:
+            yield from ((id(attributes_of), name) for name in attributes)
             if stands_in and issubclass(kind, torch.nn.Module):
-                for held in (own.get("_parameters"), own.get("_buffers")):
+                for held in (attributes_of.get("_parameters"), attributes_of.get("_buffers")):
                     yield from ((id(held), name) for name in held or ())
 
 
@@ -137,8 +137,10 @@ def _content(holder: Any, names: Names) -> Any:
         held = dict.copy(holder)
         return held if names is None else {name: held[name] for name in held if name in names}
     if issubclass(kind, (dict, type)):
-        own = holder if issubclass(kind, dict) else namespace(holder)
-        return {name: own[name] for name in (own if names is None else names) if name in own}
+        content = holder if issubclass(kind, dict) else namespace(holder)
+        return {
+            name: content[name] for name in (content if names is None else names) if name in content
+        }
     return in_slots(holder, names or ())
 
 

@@ -6,7 +6,15 @@ import torch
 
 
 class Task:
-    """A task of a graph; among the arguments of others it stands for its result."""
+    """A task of a graph; among the arguments of others it stands for its result.
+
+    >>> import autopar as ap
+    >>> graph = ap.TaskGraph()
+    >>> two = graph.add(max, 1, 2)
+    >>> five = graph.add(max, two, 5)
+    >>> graph.run()[five]
+    5
+    """
 
     __slots__ = ("device", "graph", "name", "number")
 

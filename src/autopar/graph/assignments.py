@@ -14,15 +14,15 @@ from autopar.torch_private import pytree
 
 def reassigned(changes: Iterable[Change]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
     """Tensors, and what is in their place now, with their names; all else is refused."""
-    found = []
+    assigned = []
     for change in changes:
         old, form = pytree.tree_flatten(change.old)
         new, new_form = pytree.tree_flatten(change.new)
         if form != new_form or not all(map(_can_follow, old, new)):
             raise ValueError(_told(change))
         pairs = zip(old, new, strict=True)
-        found += [(change.name, a, b) for a, b in pairs if isinstance(a, torch.Tensor)]
-    return found
+        assigned += [(change.name, a, b) for a, b in pairs if isinstance(a, torch.Tensor)]
+    return assigned
 
 
 def _can_follow(old: Any, new: Any) -> bool:
@@ -82,7 +82,7 @@ def copied_back(
     with torch.no_grad():
         targets: dict[int, tuple[str, torch.Tensor]] = {}
         names = {name for name, _, _ in reassigned}
-        others = [each for each in before.tensors if not _is_part(each[0], names)]
+        others = [named for named in before.tensors if not _is_part(named[0], names)]
         for name, old, new in reassigned:
             first, by = targets.setdefault(memory(old), (name, new))
             others += [] if by is new else [(first, old)]
@@ -96,8 +96,10 @@ def copied_back(
                 raise ValueError(msg)
         news = [new.clone() for _, _, new in reassigned]
         results = [
-            each.clone() if isinstance(each, torch.Tensor) and memory(each) in targets else each
-            for each in results
+            result.clone()
+            if isinstance(result, torch.Tensor) and memory(result) in targets
+            else result
+            for result in results
         ]
         for (_, old, _), new in zip(reassigned, news, strict=True):
             old.copy_(new)
@@ -105,4 +107,6 @@ def copied_back(
 
 
 def _is_part(name: str, names: set[str]) -> bool:
-    return any(name == each or name.startswith((f"{each}[", f"{each}.")) for each in names)
+    return any(
+        name == changed or name.startswith((f"{changed}[", f"{changed}.")) for changed in names
+    )

@@ -31,6 +31,14 @@ class Captured:
     Attributes:
         branches: How many streams it was captured on; 1 is a chain, one task after another.
         trials: What replays took in the trial, by the number of branches.
+
+    >>> import torch
+    >>> import autopar as ap
+    >>> graph = ap.TaskGraph()
+    >>> ones = torch.ones(2, device=ap.try_gpu())
+    >>> twos = graph.add(torch.add, ones, 1)
+    >>> if ones.is_cuda:
+    ...     graph.capture().replay()
     """
 
     def __init__(
@@ -60,14 +68,14 @@ class Captured:
         if inputs and len(inputs) != len(self._inputs):
             msg = f"replay was given {len(inputs)} inputs; expected {len(self._inputs)}, or none."
             raise ValueError(msg)
-        for number, (own, new) in enumerate(zip(self._inputs, inputs, strict=False)):
-            if own.shape != new.shape or own.dtype != new.dtype:
+        for number, (old, new) in enumerate(zip(self._inputs, inputs, strict=False)):
+            if old.shape != new.shape or old.dtype != new.dtype:
                 msg = (
                     f"inputs[{number}] is {tuple(new.shape)} of {new.dtype}; expected "
-                    f"{tuple(own.shape)} of {own.dtype}. Capture the graph again for other shapes."
+                    f"{tuple(old.shape)} of {old.dtype}. Capture the graph again for other shapes."
                 )
                 raise ValueError(msg)
-            own.copy_(new, non_blocking=True)
+            old.copy_(new, non_blocking=True)
         self._cuda_graph.replay()
         return self
 
@@ -80,7 +88,7 @@ class Captured:
             KeyError: It is no task, or lies where it can't be replaced.
         """
         require_tasks(task)
-        value = pytree.tree_map_only(Task, lambda each: self._results[each.number], task)
+        value = pytree.tree_map_only(Task, lambda asked: self._results[asked.number], task)
         use_on_current_streams(value)
         return value
 
@@ -98,7 +106,7 @@ def captured(
                 if branches <= len(held)
             ]
             trials = _in_turn(tries)
-    best = min(tries, key=lambda each: trials[each.branches].median_s)
+    best = min(tries, key=lambda attempt: trials[attempt.branches].median_s)
     gains = trials[best.branches].median_s < (1 - _GAIN) * trials[tries[0].branches].median_s
     chosen = best if gains else tries[0]
     chosen.trials = trials
@@ -132,16 +140,16 @@ def _with_static(
 ) -> tuple[tuple[Node, ...], list[torch.Tensor]]:
     """The nodes with memory of their own in place of the inputs."""
     static = {}
-    for number, each in enumerate(inputs):
-        if not any(leaf is each for node in nodes for leaf in node.leaves):
+    for number, tensor in enumerate(inputs):
+        if not any(leaf is tensor for node in nodes for leaf in node.leaves):
             msg = f"inputs[{number}] is no argument of a task; expected a tensor given to add."
             raise ValueError(msg)
-        static[id(each)] = each.detach().clone()
+        static[id(tensor)] = tensor.detach().clone()
     held = tuple(
         replace(node, leaves=tuple(static.get(id(leaf), leaf) for leaf in node.leaves))
         for node in nodes
     )
-    return held, [static[id(each)] for each in inputs]
+    return held, [static[id(tensor)] for tensor in inputs]
 
 
 def _ordered(nodes: tuple[Node, ...], costs_s: Sequence[float], branches: int) -> Schedule:
@@ -197,8 +205,8 @@ def _recorded(
     ending the capture raises after it.
     """
     pool = torch.cuda.graph_pool_handle()
-    for each in generators:
-        cuda_graph.register_generator_state(each)
+    for generator in generators:
+        cuda_graph.register_generator_state(generator)
     try:
         cuda_graph.capture_begin(pool=pool, capture_error_mode="thread_local")
         try:
@@ -232,8 +240,8 @@ def _mend(
     with suppress(RuntimeError):
         release_pool(gpu.index, pool)
     number, good = torch.zeros(1, device=gpu), torch.cuda.CUDAGraph()
-    for each in generators:
-        good.register_generator_state(each)
+    for generator in generators:
+        good.register_generator_state(generator)
     torch.cuda.synchronize()
     with torch.cuda.stream(new_stream(gpu)):
         good.capture_begin(capture_error_mode="thread_local")
@@ -258,23 +266,23 @@ def _issue(
     forked: set[torch.cuda.Stream] = set()
     try:
         for entry in order.entries:
-            own = streams[entry.lane]
+            branch = streams[entry.lane]
             begun.append(nodes[entry.job].name)
-            with torch.cuda.stream(own):
-                if own not in forked and own != stream:
-                    own.wait_event(fork)
-                    forked.add(own)
+            with torch.cuda.stream(branch):
+                if branch not in forked and branch != stream:
+                    branch.wait_event(fork)
+                    forked.add(branch)
                 for wait in entry.waits:
-                    own.wait_event(ends[wait])
+                    branch.wait_event(ends[wait])
                 results[entry.job] = nodes[entry.job].call(results)
-                ends[entry.job] = own.record_event()  # fails if the task has broken the capture
+                ends[entry.job] = branch.record_event()  # fails if the task has broken the capture
     except BaseException:
-        for each in forked:  # what is forked has to join: else the capture can't end
+        for branch in forked:  # what is forked has to join: else the capture can't end
             with suppress(Exception):
-                stream.wait_stream(each)
+                stream.wait_stream(branch)
         raise
-    for each in forked:
-        stream.wait_stream(each)
+    for branch in forked:
+        stream.wait_stream(branch)
     return results
 
 
@@ -282,15 +290,15 @@ def _in_turn(tries: list[Captured]) -> dict[int, Measurement]:
     """Time a replay of each, one round after the other."""
     samples: list[list[float]] = [[] for _ in tries]
     for _ in range(_ROUNDS):
-        for own, each in zip(samples, tries, strict=True):
+        for times_s, attempt in zip(samples, tries, strict=True):
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            each.replay()
+            attempt.replay()
             start.record()
-            each.replay()
+            attempt.replay()
             end.record()
             end.synchronize()
-            own.append(start.elapsed_time(end) / 1e3)
+            times_s.append(start.elapsed_time(end) / 1e3)
     return {
-        each.branches: Measurement(f"{each.branches} branches", tuple(own))
-        for each, own in zip(tries, samples, strict=True)
+        attempt.branches: Measurement(f"{attempt.branches} branches", tuple(times_s))
+        for attempt, times_s in zip(tries, samples, strict=True)
     }

@@ -206,7 +206,7 @@ class Execution:
     def _do_in_order(self, share: Sequence[Entry], learning: Learning) -> None:
         """Do all in this thread, waiting for each before the next."""
         nodes = self.plan.nodes
-        for on_gpu, entries in itertools.groupby(share, lambda each: bool(nodes[each.job].gpus)):
+        for on_gpu, entries in itertools.groupby(share, lambda entry: bool(nodes[entry.job].gpus)):
             if on_gpu:
                 self._do_each(entries, self._do_on_gpu)
             else:
@@ -281,7 +281,9 @@ class Execution:
         if self._learning is not None:
             return []
         lanes = self.plan.schedule.lanes.values()
-        lefts = ([each.job for each in own if not self._issued[each.job]] for own in lanes)
+        lefts = (
+            [entry.job for entry in entries if not self._issued[entry.job]] for entries in lanes
+        )
         return [left[0] for left in lefts if left and left[0] != node.number]
 
     def _issue(self, number: int) -> None:

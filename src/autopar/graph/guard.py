@@ -135,12 +135,12 @@ class Guard:
         keys = {seen.key for seen in done}
 
         def places(said: Iterable[Any]) -> Places:
-            found = Places()
+            covered = Places()
             for value in self.values(said, results):
                 if not isinstance(value, torch.Tensor) or ground.find(value) in keys:
                     for lies in ranges_of(value):
-                        found.add(lies)
-            return found
+                        covered.add(lies)
+            return covered
 
         written = places(self.hazards.writes[node.number])
         read = places(self.hazards.reads[node.number])

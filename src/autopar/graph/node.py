@@ -122,12 +122,12 @@ class Node:
             raise RuntimeError(msg)
 
     def _copied(self, value: Any) -> Any:
-        for each in memory_in(value):
-            if not isinstance(value, torch.Tensor) and each.device != self.device:
+        for tensor in memory_in(value):
+            if not isinstance(value, torch.Tensor) and tensor.device != self.device:
                 msg = (
                     f"{self.name!r} is to copy a {type(value).__name__} with tensors on "
-                    f"{each.device}; expected tensors in lists, tuples and values of dicts. Return "
-                    f"them so, or register the class: torch.utils._pytree.register_pytree_node."
+                    f"{tensor.device}; expected tensors in lists, tuples and values of dicts. "
+                    f"Return them so, or register the class: torch.utils._pytree.register_pytree_node."
                 )
                 raise TypeError(msg)
         return self._copy(value) if isinstance(value, torch.Tensor) else value
@@ -145,12 +145,12 @@ class Node:
 
 def ancestors(nodes: Sequence[Node], number: int) -> set[int]:
     """Numbers of all nodes that one comes after, by way of others too."""
-    left, found = [number], set[int]()
+    left, earlier = [number], set[int]()
     while left:
-        for before in nodes[left.pop()].before - found:
-            found.add(before)
+        for before in nodes[left.pop()].before - earlier:
+            earlier.add(before)
             left.append(before)
-    return found
+    return earlier
 
 
 def resource_of(device: torch.device, source: torch.device | None = None) -> str:

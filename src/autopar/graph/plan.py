@@ -30,6 +30,12 @@ class Plan:
         guard: What tasks have said that they write, to compare with what they do.
         known: Whether all costs were given or measured, and none guessed.
         graph: Whose plan it is.
+
+    >>> import autopar as ap
+    >>> graph = ap.TaskGraph(cpu_lanes=2)
+    >>> _ = graph.add(max, 1, 2, cost_s=1.0), graph.add(min, 1, 2, cost_s=1.0)
+    >>> graph.plan().makespan_s
+    1.0
     """
 
     nodes: tuple[Node, ...]
@@ -82,7 +88,7 @@ class Plan:
     @functools.cached_property
     def gpu_of_lane(self) -> dict[str, torch.device]:
         """The GPUs on whose streams lanes are; none for those of the CPU."""
-        first = {lane: self.nodes[own[0].job] for lane, own in self.schedule.lanes.items()}
+        first = {lane: self.nodes[entries[0].job] for lane, entries in self.schedule.lanes.items()}
         return {lane: node.gpus[0] for lane, node in first.items() if node.gpus}
 
     def faults(self) -> list[str]:
@@ -94,20 +100,20 @@ class Plan:
         >>> graph.plan().faults()
         []
         """
-        found = faults(self.schedule)
+        wrong = faults(self.schedule)
         lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
         for node, job in zip(self.nodes, self.schedule.jobs, strict=True):
             lane = lane_of.get(node.number, "")
             if lane.partition(" #")[0] != node.resource:
-                found.append(f"{node.name!r} is on {lane!r}, but runs on {node.resource!r}")
+                wrong.append(f"{node.name!r} is on {lane!r}, but runs on {node.resource!r}")
             if not node.before.issubset(job.after):
-                found.append(f"{node.name!r} forgets what it comes after")
+                wrong.append(f"{node.name!r} forgets what it comes after")
             for leaf in node.leaves:
                 if isinstance(leaf, Result) and node.fn is not None:
                     there = self.nodes[leaf.node].device
                     if there != node.device:
-                        found.append(f"{node.name!r} on {node.device} reads a result on {there}")
-        return found
+                        wrong.append(f"{node.name!r} on {node.device} reads a result on {there}")
+        return wrong
 
     def __str__(self) -> str:
         return str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"

@@ -25,6 +25,13 @@ class Run:
     Attributes:
         plan: What it does.
         wall_s: Seconds from the start until all tasks were done.
+
+    >>> import autopar as ap
+    >>> graph = ap.TaskGraph()
+    >>> two = graph.add(max, 1, 2)
+    >>> run = graph.run()
+    >>> run[two], run.limit_s <= run.wall_s
+    (2, True)
     """
 
     def __init__(self, execution: Execution) -> None:
@@ -53,8 +60,8 @@ class Run:
         if task.graph is not self.plan.graph or number >= len(self.plan.nodes):
             msg = f"{task!r} is no task of this run; expected one that was added before it."
             raise KeyError(msg)
-        workers = [each for each in execution.workers if not each.done()]
-        if threading.get_ident() in [each.waits_for() for each in workers]:
+        workers = [worker for worker in execution.workers if not worker.done()]
+        if threading.get_ident() in [worker.waits_for() for worker in workers]:
             msg = (
                 f"{task!r} was asked for by a task of the same run, which might wait for itself; "
                 f"expected it as an argument. Give it to graph.add."

@@ -76,14 +76,14 @@ class Runner:
         self, shares: Mapping[str, Sequence[Entry]], launched: Mapping[str, torch.device]
     ) -> Iterator[dict[str, Lane]]:
         """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
-        with contextlib.ExitStack() as own:
+        with contextlib.ExitStack() as opened:
             lanes = self._lanes if self._kept is not None else {}
             for name, share in shares.items():
                 if name not in lanes:
                     launches = any(entry.lane in launched for entry in share)
                     threads, kind = (1, "host") if launches else (self._threads_each, "compute")
                     lane = cpu_lane(threads, name=name, kind=kind)
-                    lanes[name] = (self._kept or own).enter_context(lane)
+                    lanes[name] = (self._kept or opened).enter_context(lane)
             yield {name: lanes[name] for name in shares}
 
     def _streams_of(self, launched: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:

@@ -88,7 +88,7 @@ class Schedule:
         lanes: dict[str, list[Entry]] = {}
         for entry in self.entries:
             lanes.setdefault(entry.lane, []).append(entry)
-        return {lane: tuple(own) for lane, own in sorted(lanes.items())}
+        return {lane: tuple(entries) for lane, entries in sorted(lanes.items())}
 
     @property
     def makespan_s(self) -> float:
@@ -97,11 +97,11 @@ class Schedule:
 
     def __str__(self) -> str:
         rows = []
-        for lane, own in self.lanes.items():
+        for lane, entries in self.lanes.items():
             rows.append(f"{lane}:")
-            for entry in own:
+            for entry in entries:
                 job = self.jobs[entry.job]
-                waits = ", ".join(f"{self.jobs[each].name!r}" for each in entry.waits)
+                waits = ", ".join(f"{self.jobs[number].name!r}" for number in entry.waits)
                 at = f"{format_seconds(entry.start_s)} to {format_seconds(entry.end_s)}"
                 rows.append(f"  {at}  {job.name}" + (f", after {waits}" if waits else ""))
         return "\n".join([*rows, f"makespan {format_seconds(self.makespan_s)}"])
@@ -172,7 +172,9 @@ def _floor_s(jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequenc
     work_s = dict.fromkeys(resources, 0.0)
     for job in jobs:
         work_s[job.resource] += job.cost_s
-    return max([0.0, *ranks, *(work_s[name] / at_once(each) for name, each in resources.items())])
+    return max(
+        [0.0, *ranks, *(work_s[name] / at_once(resource) for name, resource in resources.items())]
+    )
 
 
 def at_once(resource: Resource) -> int:
@@ -212,7 +214,7 @@ def _by_rank(
     sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
     sorter.prepare()
     ready: dict[str, list[tuple[float, int]]] = {name: [] for name in resources}
-    free = {name: at_once(each) for name, each in resources.items()}
+    free = {name: at_once(resource) for name, resource in resources.items()}
     placed: list[Placed] = []
     running: list[tuple[float, int]] = []
     now_s = 0.0
@@ -241,7 +243,7 @@ def _in_order(
     sorter = TopologicalSorter({number: job.after for number, job in enumerate(jobs)})
     sorter.prepare()
     ready: list[tuple[float, int]] = []
-    free_s = {name: [0.0] * at_once(each) for name, each in resources.items()}
+    free_s = {name: [0.0] * at_once(resource) for name, resource in resources.items()}
     end_s = [0.0] * len(jobs)
     placed: list[Placed] = []
     while sorter.is_active():
@@ -266,20 +268,20 @@ def _on_lanes(
     A chain stays on its lane; what branches off it goes to the lane that is idle the longest.
     """
     lanes: dict[str, list[str]] = {
-        name: [name] if each.lanes == 1 else [f"{name} #{i}" for i in range(each.lanes)]
-        for name, each in resources.items()
+        name: [name] if resource.lanes == 1 else [f"{name} #{i}" for i in range(resource.lanes)]
+        for name, resource in resources.items()
     }
     last: dict[str, int] = {}  # each lane's last job so far
-    free_s: dict[str, float] = {lane: 0.0 for own in lanes.values() for lane in own}
+    free_s: dict[str, float] = {lane: 0.0 for names in lanes.values() for lane in names}
     lane_of: dict[int, str] = {}
     place_of: dict[int, int] = {}
     ended: dict[int, dict[str, int]] = {}  # the place of the last on each lane, once a job has
     entries: list[Entry] = []
     for start_s, end_s, number in placed:
         job = jobs[number]
-        own = lanes[job.resource]
-        chain = [lane for lane in own if last.get(lane) in job.after]
-        lane = max(chain, key=free_s.__getitem__) if chain else min(own, key=free_s.__getitem__)
+        names = lanes[job.resource]
+        chain = [lane for lane in names if last.get(lane) in job.after]
+        lane = max(chain, key=free_s.__getitem__) if chain else min(names, key=free_s.__getitem__)
         past = dict(ended[last[lane]]) if lane in last else {}
         waits = []
         for before in sorted(set(job.after), key=place_of.__getitem__, reverse=True):
@@ -299,34 +301,34 @@ def _go_past(past: dict[str, int], other: dict[str, int]) -> None:
         past[lane] = max(place, past.get(lane, -1))
 
 
-def faults(made: Schedule) -> list[str]:
+def faults(schedule: Schedule) -> list[str]:
     """What is wrong with a schedule: whatever could begin before it may, or never.
 
     It holds if each job is on one lane, once, and all that it must come after is before it on its
     lane, or before something that it waits for, and so on.
     """
-    jobs = made.jobs
-    if sorted(entry.job for entry in made.entries) != list(range(len(jobs))):
+    jobs = schedule.jobs
+    if sorted(entry.job for entry in schedule.entries) != list(range(len(jobs))):
         return ["not every job is there once"]
-    found: list[str] = []
+    wrong: list[str] = []
     ended: dict[int, dict[str, int]] = {}
-    place_of = {entry.job: place for place, entry in enumerate(made.entries)}
-    lane_of = {entry.job: entry.lane for entry in made.entries}
+    place_of = {entry.job: place for place, entry in enumerate(schedule.entries)}
+    lane_of = {entry.job: entry.lane for entry in schedule.entries}
     last: dict[str, int] = {}
-    for place, entry in enumerate(made.entries):
+    for place, entry in enumerate(schedule.entries):
         name = jobs[entry.job].name
         past = dict(ended[last[entry.lane]]) if entry.lane in last else {}
         for wait in entry.waits:
             if wait not in ended:
                 late = repr(jobs[wait].name) if 0 <= wait < len(jobs) else f"job {wait}"
-                found.append(f"{name!r} waits for {late}, which is not issued before")
+                wrong.append(f"{name!r} waits for {late}, which is not issued before")
                 continue
             _go_past(past, ended[wait])
-        found += [
+        wrong += [
             f"{name!r} does not wait for {jobs[before].name!r}"
             for before in jobs[entry.job].after
             if past.get(lane_of[before], -1) < place_of[before]
         ]
         past[entry.lane] = place
         ended[entry.job], last[entry.lane] = past, entry.job
-    return found
+    return wrong

@@ -258,10 +258,10 @@ class TaskGraph:
             # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
             warm_ups = [True] if alone else [True, False]
             runs = [*warm_ups, *[alone] * repeats]
-            costs_s = [self._ran(in_order=each, alone=each).cost_s for each in runs]
+            costs_s = [self._ran(in_order=in_turn, alone=in_turn).cost_s for in_turn in runs]
             del costs_s[: len(warm_ups)]
         numbers = range(len(self._program.nodes))
-        self._measured_s = {n: statistics.median(each[n] for each in costs_s) for n in numbers}
+        self._measured_s = {n: statistics.median(run_s[n] for run_s in costs_s) for n in numbers}
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -318,7 +318,7 @@ class TaskGraph:
         guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
         costs_s = {number: node.cost_s for number, node in enumerate(nodes)}
         known_s = self._measured_s | {n: s for n, s in costs_s.items() if s is not None}
-        known = len(known_s) == len(nodes)
+        all_known = len(known_s) == len(nodes)
         jobs = [
             Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
             for number, node in enumerate(nodes)
@@ -326,7 +326,7 @@ class TaskGraph:
         first_on = {node.resource: node for node in reversed(nodes)}
         resources = {name: self._resource(node) for name, node in first_on.items()}
         guard = Guard(nodes, self._program.hazards)
-        return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, self)
+        return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, all_known, self)
 
     def _resource(self, node: Node) -> Resource:
         if node.source is not None:

@@ -71,14 +71,14 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     with _quiet():
         try:
             make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
-            for each in attempt.tensors:
-                require_memory(each)
-            made = make(attempt.on_tensors)(*attempt.tensors)
+            for tensor in attempt.tensors:
+                require_memory(tensor)
+            module = make(attempt.on_tensors)(*attempt.tensors)
         except Exception as error:
             msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
             attempt.forget(error)
             raise ValueError(msg) from error
-        found = attempt.calls(made)
+        trace = attempt.calls(module)
         left = attempt.forget()
     if left:
         msg = (
@@ -86,7 +86,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
             f"calls. Call it once before, if that is for its first call only; or return it."
         )
         raise ValueError(msg)
-    return found
+    return trace
 
 
 class _Attempt:
@@ -109,7 +109,7 @@ class _Attempt:
         for i, tensor in zip(self._at, tensors, strict=True):
             given[i] = tensor
         args, kwargs = pytree.tree_unflatten(given, self._spec)
-        named = [(f"args[{i}]", each) for i, each in enumerate(args)]
+        named = [(f"args[{i}]", value) for i, value in enumerate(args)]
         roots = [(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()]
         with disable_current_modes():
             before = State(roots)
@@ -126,46 +126,48 @@ class _Attempt:
                     before.restore()
                     self._watch.restore_versions()
             results = copied_back(changed, before, results, self._watch)
-        for each in results:
-            _require_known(each)
+        for result in results:
+            _require_known(result)
         self._results = results
-        return [each for each in results if isinstance(each, _COMPUTED)]
+        return [result for result in results if isinstance(result, _COMPUTED)]
 
-    def calls(self, made: torch.fx.GraphModule) -> Traced:
+    def calls(self, module: torch.fx.GraphModule) -> Traced:
         """The operators that were called, and the results, as `traced` returns them."""
         assert self._watch is not None
         assert self._form is not None
         values: dict[torch.fx.Node, Any] = dict(self._watch.found)
         calls: list[tuple[torch.fx.Node, Call]] = []
         given = iter(self.tensors)
-        for node in made.graph.nodes:
+        for node in module.graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(given)
             elif node.op == "get_attr":
-                values.setdefault(node, operator.attrgetter(str(node.target))(made))
+                values.setdefault(node, operator.attrgetter(str(node.target))(module))
                 assert not isinstance(values[node], FakeTensor), f"{node} has no memory"
             elif node.op == "output":
-                found = iter(_filled(node.args[0], values))
+                computed = iter(_filled(node.args[0], values))
             elif getattr(node.target, "namespace", "") != "profiler":
                 calls.append((node, _call(node, values)))
-        results = [next(found) if isinstance(each, _COMPUTED) else each for each in self._results]
+        results = [
+            next(computed) if isinstance(result, _COMPUTED) else result for result in self._results
+        ]
         return Traced(calls, pytree.tree_unflatten(results, self._form))
 
     def forget(self, error: BaseException | None = None) -> str:
         """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
         if self._watch is None:
             return ""
-        made = self._watch.tracer.tensor_tracker
+        tracked = self._watch.tracer.tensor_tracker
         for node in self._watch.tracer.graph.nodes:
             node.meta.clear()
         self._results, self._watch = [], None
         while error is not None:  # its frames hold what the code had made
             traceback.clear_frames(error.__traceback__)
             error = error.__cause__ or error.__context__
-        if not any(isinstance(each, FakeTensor) for each in made):
+        if not any(isinstance(tensor, FakeTensor) for tensor in tracked):
             return ""
         gc.collect()
-        holders = [_taken_from(each) for each in made if isinstance(each, FakeTensor)]
+        holders = [_taken_from(tensor) for tensor in tracked if isinstance(tensor, FakeTensor)]
         return next(filter(None, holders), "an object" if holders else "")
 
 
@@ -174,7 +176,9 @@ def _chances() -> Iterator[tuple[str, Any]]:
     yield "torch's random numbers", torch.default_generator
     yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
     if torch.cuda.is_initialized():
-        yield from (("a GPU's random numbers", each) for each in torch.cuda.default_generators)
+        yield from (
+            ("a GPU's random numbers", generator) for generator in torch.cuda.default_generators
+        )
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield "NumPy's random numbers", numpy.random.mtrand._rand
@@ -211,10 +215,10 @@ def _require_known(result: Any) -> None:
 def _taken_from(tensor: torch.Tensor) -> str:
     """Take a tensor without memory out of a cache, and say which."""
     for holder in gc.get_referrers(tensor):
-        for each in (holder, *(gc.get_referrers(holder) if isinstance(holder, dict) else ())):
-            if isinstance(each, functools._lru_cache_wrapper):
-                each.cache_clear()
-                return f"the cache of {each.__qualname__}"
+        for referrer in (holder, *(gc.get_referrers(holder) if isinstance(holder, dict) else ())):
+            if isinstance(referrer, functools._lru_cache_wrapper):
+                referrer.cache_clear()
+                return f"the cache of {referrer.__qualname__}"
         if isinstance(holder, (dict, list)):
             items = holder.items() if isinstance(holder, dict) else enumerate(holder)
             for key in [key for key, value in items if value is tensor]:
@@ -227,17 +231,17 @@ def _taken_from(tensor: torch.Tensor) -> str:
 def _quiet() -> Iterator[None]:
     """Keep torch's loggers silent: what it has to say is in the error."""
     loggers = [
-        each
-        for name, each in logging.root.manager.loggerDict.items()
-        if name.startswith("torch") and isinstance(each, logging.Logger) and not each.disabled
+        logger
+        for name, logger in logging.root.manager.loggerDict.items()
+        if name.startswith("torch") and isinstance(logger, logging.Logger) and not logger.disabled
     ]
-    for each in loggers:
-        each.disabled = True
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        for each in loggers:
-            each.disabled = False
+        for logger in loggers:
+            logger.disabled = False
 
 
 # -- the operators --------------------------------------------------------------------------------
@@ -245,14 +249,14 @@ def _quiet() -> Iterator[None]:
 
 def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
-    found = [*_tensors(node.meta.get("val"))]
-    if not found:
-        found = [
-            *_tensors([values.get(each, each.meta.get("val")) for each in node.all_input_nodes])
+    results = [*_tensors(node.meta.get("val"))]
+    if not results:
+        results = [
+            *_tensors([values.get(other, other.meta.get("val")) for other in node.all_input_nodes])
         ]
-    if _only_moves(node, found):
-        return Call(_arrived, (args[0],), {}, found[0].device)
-    device = found[0].device if found else None
+    if _only_moves(node, results):
+        return Call(_arrived, (args[0],), {}, results[0].device)
+    device = results[0].device if results else None
     assert callable(node.target)
     return Call(_as_traced(node.target), tuple(args), dict(kwargs), device)
 
@@ -328,7 +332,7 @@ def _reason(error: Exception) -> str:
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__
     if "TorchScript interpreter" in first:  # which puts the error behind the code
-        first = "in TorchScript: " + next((each for each in text if "Error: " in each), first)
+        first = "in TorchScript: " + next((line for line in text if "Error: " in line), first)
     if "data-dependent" in first:
         return f"what it does depends on the data ({first}). Compute both ways, or split it there."
     return first

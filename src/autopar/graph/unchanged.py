@@ -21,14 +21,14 @@ def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     Yields the generators of the GPU's random numbers that tasks use, beside the default one.
     """
     gpu = nodes[0].device
-    found = State((node.name, (node.fn, node.leaves)) for node in nodes)
-    whole = [each for _, each in found.tensors if not is_lazy(each)]
-    listed = {id(each): each for each in whole if each.device == gpu or _is_small(each)}
-    tensors = [(each, each.detach().clone()) for each in listed.values()]
+    state = State((node.name, (node.fn, node.leaves)) for node in nodes)
+    whole = [tensor for _, tensor in state.tensors if not is_lazy(tensor)]
+    listed = {id(tensor): tensor for tensor in whole if tensor.device == gpu or _is_small(tensor)}
+    tensors = [(tensor, tensor.detach().clone()) for tensor in listed.values()]
     defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
-    states = [(each, each.get_state()) for each in [*defaults, *found.generators]]
+    states = [(generator, generator.get_state()) for generator in [*defaults, *state.generators]]
     try:
-        yield [each for each in found.generators if each.device == gpu]
+        yield [generator for generator in state.generators if generator.device == gpu]
     except BaseException as error:
         try:
             _give_back(gpu, tensors, states)

@@ -42,6 +42,11 @@ def cuda_lane(
         ValueError: The device is not a GPU, or not on this machine, the kind is unknown, or the
             priority is no whole number.
         TypeError: The name is no text.
+
+    >>> import autopar as ap
+    >>> if ap.num_gpus():
+    ...     with cuda_lane() as lane:
+    ...         two = lane.submit(torch.ones, 2, device="cuda").result()
     """
     device = present(gpu(0) if device is None else device)
     if device.type != "cuda":

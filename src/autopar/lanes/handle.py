@@ -45,6 +45,13 @@ class Handle(Generic[T]):
         lane: The name of its lane.
         device: Where it runs.
         kind: What its span is: `compute`, `copy` or `host`.
+
+    >>> import autopar as ap
+    >>> with ap.cpu_lane() as lane:
+    ...     two = lane.submit(abs, -2)
+    ...     five = lane.submit(max, two, 5)  # waits for `two`
+    >>> five.result()
+    5
     """
 
     def __init__(
@@ -233,7 +240,14 @@ def _refuse_circle(what: Awaited, me: int) -> None:
 
 
 def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
-    """The spans of some handles on the host's clock, as one timeline; waits for them."""
+    """The spans of some handles on the host's clock, as one timeline; waits for them.
+
+    >>> import autopar as ap
+    >>> with ap.cpu_lane() as lane:
+    ...     handles = [lane.submit(sum, range(1_000), name=name) for name in ("first", "then")]
+    >>> [span.name for span in timeline_of_handles(handles).spans]
+    ['first', 'then']
+    """
     # Lists: a generator would make another error of a task's StopIteration.
     listed = list(handles)
     try:

@@ -43,6 +43,12 @@ class Lane(ABC):
         name: Shown in errors, timelines and profilers.
         device: Where its tasks run.
         kind: What its tasks are in a timeline: `compute`, `copy` or `host`.
+
+    >>> import autopar as ap
+    >>> with ap.cpu_lane() as lane:
+    ...     six = lane.submit(max, 6, 4)
+    >>> six.result()
+    6
     """
 
     def __init__(self, name: str, device: torch.device, kind: str) -> None:

@@ -43,6 +43,9 @@ class Estimate:
         samples: How many samples each of the timings has, at least; none for an exact number.
         origin: Where and when it was measured, in words.
         machine: What it was measured on, in words.
+
+    >>> Estimate(1.9, 1.8, 2.0, samples=20).value
+    1.9
     """
 
     value: float
@@ -108,6 +111,10 @@ class Claim:
         low: What the figure has to reach, or nothing.
         high: What it may not exceed, or nothing.
         unit: What the figure counts; `%` shows a share in percent.
+
+    >>> import autopar as ap
+    >>> ap.claim("Two workers are faster than one.", 1.9, at_least=1.5).verdict
+    'holds'
     """
 
     sentence: str

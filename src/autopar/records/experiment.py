@@ -39,6 +39,12 @@ def observed(
 
     Raises:
         RuntimeError: A check of the experiment failed, so its timings would mean nothing.
+
+    >>> import autopar as ap
+    >>> def add_up(count):
+    ...     return ap.Findings([ap.measure(lambda: sum(range(count)), label="sum")])
+    >>> list(observed(add_up, name="add_up", parameters={"count": 1_000}).measurements)
+    ['sum']
     """
     check_label(name)
     findings = experiment(**parameters)
@@ -99,6 +105,13 @@ def recorded(
     Raises:
         RecordError: There is none, or it is damaged, edited or of other code or parameters.
         RuntimeError: A check of the experiment failed.
+
+    >>> import autopar as ap
+    >>> def add_up(count):
+    ...     return ap.Findings([ap.measure(lambda: sum(range(count)), label="sum")])
+    >>> record = recorded(add_up, name="add_up", parameters={"count": 1_000}, gpus=0)
+    >>> record.live  # as this machine has all that it needs
+    True
     """
     record_to = os.environ.get(RECORD_TO)
     needs = {
@@ -136,6 +149,9 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
 
     Raises:
         RecordError: There is none, or it is damaged, edited or of other code or parameters.
+
+    >>> newest_record("e3_compute_and_copy").checks  # doctest: +SKIP
+    {'equal to the serial way': True}
     """
     scripts = [] if folder else gallery.scripts_of()
     for shown in gallery.shown_by(script for script in scripts if name in script.read_text()):

@@ -13,7 +13,15 @@ from autopar.timing.measurement import Measurement
 
 
 class RecordError(RuntimeError):
-    """A record that can't be used; the message says which file, why, and how to record it anew."""
+    """A record that can't be used; the message says which file, why, and how to record it anew.
+
+    >>> import autopar as ap
+    >>> try:
+    ...     ap.newest_record("no_such_experiment")
+    ... except RecordError as error:
+    ...     print("no record")
+    no record
+    """
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,11 @@ class Findings:
 
     Raises:
         ValueError: Two measurements of one label.
+
+    >>> import autopar as ap
+    >>> sums = ap.measure(lambda: sum(range(1_000)), label="sum")
+    >>> ap.Findings([sums], checks={"the sum is right": sum(range(4)) == 6}).checks
+    {'the sum is right': True}
     """
 
     measurements: Sequence[Measurement]
@@ -62,6 +75,13 @@ class Record:
         command: What measured it.
         files: Name to content.
         live: Whether this process measured it.
+
+    >>> import autopar as ap
+    >>> def add_up(count):
+    ...     return ap.Findings([ap.measure(lambda: sum(range(count)), label="sum")])
+    >>> record = ap.observed(add_up, name="add_up", parameters={"count": 1_000})
+    >>> record.measurements["sum"].median_s > 0
+    True
     """
 
     experiment: str

@@ -22,6 +22,9 @@ class Span:
 
     Raises:
         ValueError: It ends before it starts, has no lane, or is of an unknown kind.
+
+    >>> Span("product", "GPU 0, stream 7", 0.0, 2e-3).duration_s
+    0.002
     """
 
     name: str

@@ -48,6 +48,13 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
         RuntimeError: The profiler's record contradicts itself (a kernel that starts before its
             launch, has no duration, or overlaps another of its stream), so no figure of it
             could be trusted.
+
+    >>> import autopar as ap
+    >>> def work():
+    ...     with ap.annotate("sum"):
+    ...         sum(range(1_000))
+    >>> [span.name for span in timeline_of(work).spans]
+    ['sum']
     """
     _start_profiler()
     synchronize()
@@ -87,6 +94,13 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
 
     Raises:
         RuntimeError: As `timeline_of` does.
+
+    >>> import autopar as ap
+    >>> def way():
+    ...     with ap.cpu_lane(name="lane") as lane:
+    ...         return ap.timeline_of_handles([lane.submit(sum, range(1_000))])
+    >>> timelines_of({"one way": way})["one way"].lanes
+    ('lane',)
     """
 
     def one_by_one() -> Timeline:

@@ -9,7 +9,15 @@ from autopar.timeline.span import Span, Timeline
 
 
 class TraceError(ValueError):
-    """A file that can't be read as a trace; the message says what it is and what to do."""
+    """A file that can't be read as a trace; the message says what it is and what to do.
+
+    >>> import autopar as ap
+    >>> try:
+    ...     ap.read_trace(ap.__file__)
+    ... except ap.TraceError as error:
+    ...     print("no trace")
+    no trace
+    """
 
 
 @dataclass(frozen=True, slots=True)
