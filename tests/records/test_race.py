@@ -98,21 +98,22 @@ def test_tasks_on_lanes_are_waited_for_compared_and_seen():
 
 def test_an_error_of_a_task_comes_out():
     with ap.cpu_lane() as lane, pytest.raises(ZeroDivisionError):
-        ap.race({"way": lambda: lane.submit(lambda: 1 / 0)})
+        ap.race({"way": lambda: lane.submit(lambda: 1 / 0)}, expected=1)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"parts": {"way": lambda: 1}}, "labels of ways and of parts"),
-        ({"see": ["other"]}, "see has \\['other'\\]; expected labels of the ways: way"),
+        ({"see": ["other"]}, "see has \\['other'\\]; expected labels of the ways, in a list: way"),
+        ({"see": "way"}, "see has 'way'; expected labels"),
         ({"close": {"other": 1e-3}}, "close has \\['other'\\]"),
         ({"repeats": 1}, "repeats is 1"),
     ],
 )
 def test_slips_are_refused_by_name(wrong, said):
     with pytest.raises(ValueError, match=said):
-        ap.race({"way": lambda: 1}, **wrong)
+        ap.race({"way": lambda: 1}, expected=1, **wrong)
 
 
 @pytest.mark.parametrize("ways", [{}, [lambda: 1], {"way": 1}])
@@ -130,3 +131,38 @@ def test_ways_on_a_gpu_are_seen_by_the_profiler():
     assert found.checks == {"lane: equal to plain": True}
     for label in ways:
         assert found.timelines[label].busy_s("compute") > 0
+
+
+@pytest.mark.parametrize("close", [{}, {"way": 0.1}])
+@pytest.mark.parametrize(
+    ("value", "wanted", "is_same"),
+    [
+        (torch.ones(1), torch.ones(2), False),
+        (torch.ones(2, 2), torch.ones(2), False),
+        (torch.ones(2), torch.ones(3), False),
+        (torch.ones(()), torch.ones(3), False),
+        (torch.ones(2), torch.ones(2).double(), False),
+        (torch.ones(0), torch.ones(0), True),
+        (torch.ones(2) * torch.nan, torch.ones(2) * torch.nan, True),
+        (torch.ones(2), torch.ones(2) * torch.nan, False),
+        (torch.ones(2, 3).t(), torch.ones(3, 2), True),
+        (torch.ones(2).numpy(), torch.ones(2).numpy(), True),
+        (torch.ones(2).numpy(), -torch.ones(2).numpy(), False),
+        (1, 1.0, False),
+        ("a", "a", True),
+    ],
+)
+def test_results_are_the_same_in_shape_type_and_bits(value, wanted, is_same, close):
+    found = ap.race({"way": lambda: value}, expected=[wanted], close=close, repeats=3)
+    assert [*found.checks.values()] == [is_same]
+
+
+def test_a_way_that_nothing_is_seen_of_says_why():
+    with pytest.warns(UserWarning, match="nothing is to be seen of 'way'|the timeline is empty"):
+        found = ap.race({"way": lambda: _X}, expected=_X, see=["way"], repeats=3)
+    assert not found.values
+
+
+def test_one_way_alone_is_no_race():
+    with pytest.raises(ValueError, match="expected a baseline"):
+        ap.race({"way": lambda: 1})

@@ -13,7 +13,7 @@ import torch
 from record_sample import NAME, PARAMETERS, experiment, load
 
 import autopar
-from autopar.records.experiment import RECORD_TO, newest_record, observed
+from autopar.records.experiment import RECORD_TO, newest_record, observed, recorded
 from autopar.records.record import Findings, RecordError
 from autopar.records.store import load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
@@ -69,8 +69,29 @@ def test_findings_become_plain_and_timelines_start_at_zero(tmp_path):
 def test_two_measurements_of_one_label_and_a_record_without_a_name_are_refused():
     with pytest.raises(ValueError, match="expected each label once"):
         Findings([Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))])
-    with pytest.raises(ValueError, match="expected a few words"):
-        observed(experiment, name="", parameters=PARAMETERS)
+    for name in ("", "a/b", "a\\b", None):
+        with pytest.raises(ValueError, match="expected a word or a few, for a file"):
+            observed(experiment, name=name, parameters=PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"experiment": Findings([])}, "of type Findings; expected a function"),
+        ({"experiment": lambda: [1]}, "returned list; expected Findings"),
+        ({"experiment": lambda: None}, "returned NoneType; expected Findings"),
+        ({"parameters": {"n": {1}}}, "can't be kept in a record .*set"),
+        ({"parameters": {"x": torch.ones(1)}}, "can't be kept in a record .*Tensor"),
+        ({"programs": "nvidia-smi"}, r"programs is 'nvidia-smi'; expected a list"),
+        ({"modules": "torch"}, r"modules is 'torch'; expected a list"),
+        ({"variables": "HOME"}, r"variables is 'HOME'; expected a list"),
+        ({"gpus": "1"}, "gpus is '1'; expected how many"),
+    ],
+)
+def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
+    given = {"experiment": lambda: Findings([]), "name": "slip", "parameters": {}, "gpus": 0}
+    with pytest.raises(TypeError, match=said):
+        recorded(**(given | wrong))
 
 
 def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):

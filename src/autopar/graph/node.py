@@ -127,7 +127,7 @@ class Node:
                 msg = (
                     f"{self.name!r} is to copy a {type(value).__name__} with tensors on "
                     f"{tensor.device}; expected tensors in lists, tuples and values of dicts. "
-                    f"Return them so, or register the class: torch.utils._pytree.register_pytree_node."
+                    f"Return them so, or register the class with torch.utils._pytree."
                 )
                 raise TypeError(msg)
         return self._copy(value) if isinstance(value, torch.Tensor) else value

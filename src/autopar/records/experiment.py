@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,6 @@ from autopar.records.digest import code_digest
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
 from autopar.records.store import newest_of, write_record
-from autopar.timing.measurement import check_label
 
 RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
 
@@ -46,8 +46,14 @@ def observed(
     >>> list(observed(add_up, name="add_up", parameters={"count": 1_000}).measurements)
     ['sum']
     """
-    check_label(name)
+    _check(experiment, name, parameters)
     findings = experiment(**parameters)
+    if not isinstance(findings, Findings):
+        msg = (
+            f"experiment {name!r} returned {type(findings).__name__}; expected Findings. End it in "
+            f"`return ap.Findings(measurements, timelines, checks)`, or return what ap.race does."
+        )
+        raise TypeError(msg)
     failed = [check for check, held in findings.checks.items() if not held]
     if failed:
         msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
@@ -113,9 +119,21 @@ def recorded(
     >>> record.live  # as this machine has all that it needs
     True
     """
+    _check(experiment, name, parameters)
+    for argument, several in (
+        ("programs", programs),
+        ("modules", modules),
+        ("variables", variables),
+    ):
+        if isinstance(several, str):
+            msg = f"{argument} is {several!r}; expected a list of names. Pass [{several!r}]."
+            raise TypeError(msg)
+    if not isinstance(gpus, int):
+        msg = f"gpus is {gpus!r}; expected how many the experiment needs, from 0 up."
+        raise TypeError(msg)
     record_to = os.environ.get(RECORD_TO)
     needs = {
-        **({f"{gpus} GPUs": num_gpus() >= gpus} if gpus else {}),
+        **({f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}),
         **{program: shutil.which(program) for program in programs},
         **{module: importlib.util.find_spec(module.partition(".")[0]) for module in modules},
         **{variable: os.environ.get(variable) for variable in variables},
@@ -158,6 +176,27 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
         if shown.name == name:
             return newest_of(name, digest=_wanted(shown.digest), again=shown.again)
     return newest_of(name, folder)
+
+
+def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse what could be neither run nor recorded, before anything runs."""
+    if not callable(experiment):
+        msg = (
+            f"experiment is of type {type(experiment).__name__}; expected a function that returns "
+            f"Findings. Pass the function itself, and what to call it with as parameters."
+        )
+        raise TypeError(msg)
+    if not isinstance(name, str) or not name.strip() or {*name} & {*"/\\\0"}:
+        msg = f"name is {name!r}; expected a word or a few, for a file: compute_and_copy."
+        raise ValueError(msg)
+    try:
+        json.dumps(dict(parameters))
+    except (TypeError, ValueError) as error:
+        msg = (
+            f"parameters of {name!r} can't be kept in a record ({error}); expected a dict of "
+            f"numbers, strings and lists. Make tensors and the like in the experiment."
+        )
+        raise TypeError(msg) from error
 
 
 def _wanted(digest: str) -> str:

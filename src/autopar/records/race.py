@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from autopar.device import synchronize, used_gpus
+from autopar.device import synchronize
+from autopar.effects.memory import is_array
 from autopar.lanes.handle import Handle, timeline_of_handles
 from autopar.records.record import Findings
 from autopar.timeline.span import Timeline
@@ -74,9 +75,15 @@ def race(
         msg = f"{sorted(both)} are labels of ways and of parts; expected different ones."
         raise ValueError(msg)
     for name, labels in (("see", see), ("close", close)):
-        if unknown := set(labels) - set(ways):
-            msg = f"{name} has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}."
+        if isinstance(labels, str) or (unknown := set(labels) - set(ways)):
+            given = labels if isinstance(labels, str) else sorted(unknown)
+            msg = (
+                f"{name} has {given!r}; expected labels of the ways, in a list: {', '.join(ways)}."
+            )
             raise ValueError(msg)
+    if expected is None and len(ways) == 1:
+        msg = f"ways has {[*ways]} alone; expected a baseline before it, or `expected`."
+        raise ValueError(msg)
     checks = _checks(ways, expected, close, reset)
     if not all(checks.values()):
         return Findings([], {}, checks)
@@ -89,6 +96,7 @@ def race(
     values = {
         f"{label}: timeline over clock": timeline.makespan_s / median_s[label]
         for label, timeline in timelines.items()
+        if timeline.spans
     }
     return Findings(measurements, timelines, checks, values)
 
@@ -126,12 +134,26 @@ def _is_same(result: object, expected: object, tolerance: float = 0.0) -> bool:
 
 
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
+    """Whether both are the same bit for bit, or close; other things than tensors by `==`."""
+    value, wanted = _as_tensor(value), _as_tensor(wanted)
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        return bool(value == wanted)
-    value = value.to(wanted.device)
-    if not tolerance:
-        return torch.equal(value, wanted)
-    return bool((value - wanted).abs().max() <= tolerance * wanted.abs().max())
+        return type(value) is type(wanted) and bool(value == wanted)
+    if value.shape != wanted.shape or value.dtype != wanted.dtype:
+        return False
+    value, wanted = value.detach().to(wanted.device), wanted.detach()
+    if not tolerance or not wanted.numel():
+        return _bits(value).equal(_bits(wanted))
+    largest = wanted.abs().nan_to_num(0.0).max().item()
+    return torch.allclose(value, wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True)
+
+
+def _as_tensor(value: object) -> object:
+    return torch.from_numpy(value) if is_array(value) else value
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor's memory holds, so that a NaN is equal to itself."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _waited_for(work: Callable[[], object]) -> Callable[[], object]:
@@ -154,10 +176,7 @@ def _seen(ways: Ways) -> dict[str, Timeline]:
             handle for handle in _handles(way()) if handle.device.type == "cpu"
         )
 
-    runs = {label: partial(lanes, way) for label, way in ways.items()}
-    if used_gpus():
-        return timelines_of(runs)
-    return {label: run() for label, run in runs.items()}
+    return timelines_of({label: partial(lanes, way) for label, way in ways.items()}) if ways else {}
 
 
 def _handles(result: object) -> list[Handle[Any]]:
