@@ -70,7 +70,7 @@ def test_two_measurements_of_one_label_and_a_record_without_a_name_are_refused()
     with pytest.raises(ValueError, match="expected each label once"):
         Findings([Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))])
     for name in ("", "a/b", "a\\b", None):
-        with pytest.raises(ValueError, match="expected a word or a few, for a file"):
+        with pytest.raises(RecordError, match="no file's name; expected letters"):
             observed(experiment, name=name, parameters=PARAMETERS)
 
 

@@ -19,7 +19,7 @@ from autopar.records import gallery
 from autopar.records.digest import code_digest
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
-from autopar.records.store import newest_of, write_record
+from autopar.records.store import check_name, newest_of, write_record
 
 RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
 
@@ -186,9 +186,7 @@ def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any]) -> 
             f"Findings. Pass the function itself, and what to call it with as parameters."
         )
         raise TypeError(msg)
-    if not isinstance(name, str) or not name.strip() or {*name} & {*"/\\\0"}:
-        msg = f"name is {name!r}; expected a word or a few, for a file: compute_and_copy."
-        raise ValueError(msg)
+    check_name(name, "record")
     try:
         json.dumps(dict(parameters))
     except (TypeError, ValueError) as error:

@@ -30,7 +30,7 @@ def newest_of(
 
     It must have a given digest, if any. `again`, how to record it anew, ends each error.
     """
-    _check_name(name, "experiment")
+    check_name(name, "experiment")
     folder = Path(folder or FOLDER)
     records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
     _require(records, f"{folder.name}/*/{name}.json: there is no such record. {again}")
@@ -47,8 +47,8 @@ def newest_of(
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     """Write a record and its files to its machine's folder, if it can be read again from there."""
     machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower()).strip("-")
-    _check_name(machine, "machine")
-    _check_name(record.experiment, "experiment")
+    check_name(machine, "machine")
+    check_name(record.experiment, "experiment")
     path = Path(folder) / machine / f"{record.experiment}.json"
     try:
         content = _content(record)
@@ -78,7 +78,7 @@ def _require(held: object, otherwise: str) -> None:
         raise RecordError(otherwise)
 
 
-def _check_name(name: str, what: str) -> None:
+def check_name(name: str, what: str) -> None:
     """Refuse a name that would lead out of the folder, or to a record where none is meant."""
     plain = isinstance(name, str) and _NAME.fullmatch(name) and not name.lower().endswith(".json")
     expected = "expected letters, digits, spaces, - and _, and no ending .json"
@@ -136,7 +136,7 @@ def _record_of(content: bytes, name: str, beside: Callable[[str], bytes]) -> Rec
     _require(datetime.fromisoformat(fields["recorded_at"]).tzinfo, "was recorded in no time zone")
     files = {}
     for file, sha256 in fields.get("files", {}).items():
-        _check_name(file, "file")
+        check_name(file, "file")
         files[file] = part = beside(file)
         too_large = f"{file} takes {len(part)} bytes, over {_MAX_FILE_BYTES}"
         _require(len(part) <= _MAX_FILE_BYTES, too_large)
