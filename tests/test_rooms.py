@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import sys
 from pathlib import Path
 
@@ -121,3 +122,17 @@ def test_the_first_line_says_what_it_is(module):
     text = ast.get_docstring(tree_of(module))
     assert text, f"{module} has no docstring"
     assert text.splitlines()[0].endswith((".", "?"))
+
+
+@pytest.mark.parametrize("module", sorted(set(_MODULES) - {"__main__"}))
+def test_the_first_word_is_the_files_name(module):
+    name = _MODULES[module].parent.name if module.endswith("__init__") else module.split(".")[-1]
+    word = re.match(r"\w+", ast.get_docstring(tree_of(module))).group().lower()
+    assert word.rstrip("s") in {name.rstrip("s"), name.split("_")[0].rstrip("s")}
+
+
+@pytest.mark.parametrize("room", sorted(set(_MAY) - {_CORE}))
+def test_a_room_names_every_file_that_it_has(room):
+    text = ast.get_docstring(tree_of(f"{room}.__init__"))
+    files = {name.split(".")[1] for name in _MODULES if room_of(name) == room} - _DOOR
+    assert files <= set(re.findall(r"`(\w+)`", text))

@@ -1,4 +1,4 @@
-"""Storage: files that are there whole or not at all."""
+"""Files: there whole or not at all."""
 
 from __future__ import annotations
 

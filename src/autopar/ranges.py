@@ -1,4 +1,4 @@
-"""Annotation: one name for a range of work, seen by NVTX tools and by torch.profiler alike."""
+"""Ranges: one name for a range of work, seen by NVTX tools and by torch.profiler alike."""
 
 from __future__ import annotations
 

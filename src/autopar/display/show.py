@@ -1,4 +1,4 @@
-"""Display: show a table or a drawing to whoever is looking, at a terminal or on a page."""
+"""Show: a table or a drawing to whoever is looking, at a terminal or on a page."""
 
 from __future__ import annotations
 

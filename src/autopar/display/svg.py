@@ -1,4 +1,4 @@
-"""Drawing: timelines on one time scale, as inline SVG for a page and as text for a terminal."""
+"""Svg: timelines on one time scale, as inline SVG for a page and as text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words: what timelines show, said in sentences, in tables and in rows of characters."""
+"""Text: what timelines show, said in sentences, in tables and in rows of characters."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
@@ -119,7 +119,13 @@ class Plan:
         return str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
 
     def __repr__(self) -> str:
-        copies = sum(node.fn is None for node in self.nodes)
         lanes, makespan = len(self.schedule.lanes), format_seconds(self.makespan_s)
-        text = f"{len(self.nodes) - copies} tasks and {copies} copies on {lanes} lanes, {makespan}"
+        text = f"{tasks_and_copies(self.nodes)} on {lanes} lane{'s' * (lanes != 1)}, {makespan}"
         return f"<Plan: {text}>" if self.known else f"<Plan: {text}; {_GUESSED}>"
+
+
+def tasks_and_copies(nodes: Sequence[Node]) -> str:
+    """How many of each there are, as text."""
+    copies = sum(node.fn is None for node in nodes)
+    tasks = len(nodes) - copies
+    return f"{tasks} task{'s' * (tasks != 1)} and {copies} {'copy' if copies == 1 else 'copies'}"

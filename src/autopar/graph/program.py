@@ -22,6 +22,7 @@ from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.lanes.lane import require_text
+from autopar.refusal import what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Program:
     ) -> Task:
         """Add a task, and the copies that it needs; see `TaskGraph.add`."""
         if not callable(fn):
-            msg = f"fn is {fn!r}; expected a function. Write add(fn, x), not add(fn(x))."
+            msg = f"fn is {what(fn)}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
         fn, args, kwargs = plain(fn, args, kwargs)
         task_name = name_of(fn) if name is None or name == "" else name
@@ -72,7 +73,7 @@ class Program:
             and isinstance(cost_s, (int, float))
             and 0 <= cost_s < float("inf")
         ):
-            msg = f"cost_s of task {task_name!r} is {cost_s!r}; expected seconds, from 0 up."
+            msg = f"cost_s of task {task_name!r} is {what(cost_s)}; expected seconds, from 0 up."
             raise ValueError(msg)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         for leaf in leaves:
@@ -133,7 +134,9 @@ class Program:
         """Let a task wait for another."""
         for task in (first, then):
             if not isinstance(task, Task):
-                msg = f"order was given {task!r}; expected two tasks, as graph.add returns them."
+                msg = (
+                    f"order was given {what(task)}; expected two tasks, as graph.add returns them."
+                )
                 raise TypeError(msg)
             self._require_own(task, "order")
         old = self.nodes[then.number]
@@ -202,17 +205,17 @@ class Program:
         if not isinstance(value, (Task, torch.Tensor)):
             if next(iter(keys_of(value)), None) is not None:
                 return value
-            msg = f"writes of task {name!r} holds {value!r}; expected tasks and tensors."
+            msg = f"writes of task {name!r} holds {what(value)}; expected tasks and tensors."
             raise TypeError(msg)
         self._require_own(value, name)
         given = any(leaf is value for leaf in leaves)
         if isinstance(value, Task) and not given:
-            msg = f"writes of task {name!r} holds {value!r}; expected one of its arguments."
+            msg = f"writes of task {name!r} holds {what(value)}; expected one of its arguments."
             raise ValueError(msg)
         if given and value.device != device:
             msg = (
-                f"task {name!r} on {device} is to write to {value!r} on {value.device}; expected "
-                f"both on one device, as a copy's changes would be lost. Run it there."
+                f"task {name!r} on {device} is to write to {what(value)} on {value.device}; "
+                f"expected both on one device, as a copy's changes would be lost. Run it there."
             )
             raise ValueError(msg)
         return Result(value.number) if isinstance(value, Task) else value

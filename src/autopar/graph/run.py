@@ -11,9 +11,11 @@ from autopar.effects.hidden import hidden_tasks
 from autopar.effects.task import Task
 from autopar.graph.execution import AwaitedNode, Execution, Moment, on_gpus
 from autopar.graph.node import Node
+from autopar.graph.plan import tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import use_on_current_streams, wait_for, wait_for_event
+from autopar.refusal import what
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 from autopar.torch_private import pytree
@@ -68,8 +70,8 @@ class Run:
             )
             raise RuntimeError(msg)
         if not execution.is_issued(number):
-            what = AwaitedNode(execution, number)
-            wait_for(what, lambda look: execution.wait_until_issued(number, look))
+            node = AwaitedNode(execution, number)
+            wait_for(node, lambda look: execution.wait_until_issued(number, look))
         end = execution.ends[number]
         if end is None:
             self._raise_for(self.plan.nodes[number])
@@ -132,14 +134,14 @@ class Run:
         return limit_s(jobs, self.plan.resources)
 
     def __repr__(self) -> str:
-        execution, count = self._execution, len(self.plan.nodes)
+        execution = self._execution
         state = "under way"
         if execution.error is not None:
             failed = execution.failed
             state = "broken off" if failed is None else f"failed in task {failed.name!r}"
         elif self.wall_s == self.wall_s:  # it is a number
             state = f"done in {format_seconds(self.wall_s)}"
-        return f"<Run: {count} tasks and copies, {state}>"
+        return f"<Run: {tasks_and_copies(self.plan.nodes)}, {state}>"
 
     def _raise_for(self, node: Node) -> None:
         """Say why a node has no result."""
@@ -159,10 +161,12 @@ def require_tasks(asked: Any) -> None:
     """Refuse to look up what is no task, and tasks where they can't be replaced by results."""
     leaves, spec = pytree.tree_flatten(asked)
     for hidden in hidden_tasks(leaves):
-        msg = f"{hidden!r} lies in a container of another kind; expected lists, tuples and dicts."
+        msg = (
+            f"{what(hidden)} lies in a container of another kind; expected lists, tuples and dicts."
+        )
         raise KeyError(msg)
     if spec.is_leaf() and not isinstance(asked, Task):
-        msg = f"{asked!r} is no task; expected what graph.add returned. Keep that, and pass it."
+        msg = f"the key is {what(asked)}; expected a task, as graph.add returns it. Keep that one."
         raise KeyError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Graph: tasks that state what they depend on, and a plan that runs everything else at once.
+"""Task graph: tasks that state what they depend on, and a plan that runs everything else at once.
 
     graph.add(fn, x, other_task, device=...)  ->  plan: lanes, waits, copies  ->  run, or its twin
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -22,12 +21,13 @@ from autopar.effects.task import Task
 from autopar.graph.capture import Captured, captured, gpu_of
 from autopar.graph.guard import Guard
 from autopar.graph.node import Node, ancestors
-from autopar.graph.plan import Plan
+from autopar.graph.plan import Plan, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
 from autopar.graph.unchanged import unchanged
+from autopar.refusal import at_least_one
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
@@ -58,8 +58,8 @@ class TaskGraph:
     def __init__(self, *, cpu_lanes: int | None = None, streams: int = 4) -> None:
         most = min(_MOST_CPU_LANES, os.cpu_count() or 1)
         given = most if cpu_lanes is None else cpu_lanes
-        self.cpu_lanes = _at_least_one("cpu_lanes", given, _MOST_LANES)
-        self.streams = _at_least_one("streams", streams, _MOST_LANES)
+        self.cpu_lanes = at_least_one("cpu_lanes", given, _MOST_LANES)
+        self.streams = at_least_one("streams", streams, _MOST_LANES)
         self._program = Program(self)
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
@@ -253,7 +253,7 @@ class TaskGraph:
             ValueError: There are no repeats.
             Exception: As `run` does.
         """
-        _at_least_one("repeats", repeats)
+        at_least_one("repeats", repeats)
         with self._alone(), self._runner.kept():
             # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
             warm_ups = [True] if alone else [True, False]
@@ -288,6 +288,9 @@ class TaskGraph:
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
         with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
             return captured(self.plan().nodes, costs_s, inputs)
+
+    def __repr__(self) -> str:
+        return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {self.cpu_lanes} CPU lanes>"
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -334,11 +337,3 @@ class TaskGraph:
         if node.device.type == "cpu":
             return Resource(self.cpu_lanes, self.cpu_lanes)
         return Resource(self.streams)
-
-
-def _at_least_one(name: str, value: int, most: int = sys.maxsize) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-        up_to = f", and at most {most:,}" if most < sys.maxsize else ""
-        msg = f"{name} is {value!r}; expected a whole number of at least 1{up_to}."
-        raise ValueError(msg)
-    return value

@@ -1,4 +1,4 @@
-"""Worker: a lane on a CPU thread, with its own number of intra-op threads."""
+"""Cpu: a lane on a CPU thread, with its own number of intra-op threads."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from autopar.lanes.lane import LEFT, Lane
 from autopar.lanes.outcome import Outcome
 from autopar.lanes.submission import Submission
 from autopar.machine import settle_threads
+from autopar.refusal import what
 
 T = TypeVar("T")
 
@@ -53,8 +54,8 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
         or not 1 <= threads <= _MOST_THREADS
     ):
         msg = (
-            f"threads is {threads!r}; expected a whole number of threads for the lane's operators, "
-            f"from 1 to {_MOST_THREADS}. Leave it out for 1; a lane's name is given as name=."
+            f"threads is {what(threads)}; expected a whole number of threads for the lane's "
+            f"operators, from 1 to {_MOST_THREADS}. Leave it out for 1; a lane's name is given as name=."
         )
         raise ValueError(msg)
     return CpuLane(threads, f"CPU lane {next(_numbers)}" if name is None else name, kind)

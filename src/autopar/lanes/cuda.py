@@ -1,4 +1,4 @@
-"""Stream: a lane on a CUDA stream, launched into without waiting."""
+"""Cuda: a lane on a CUDA stream, launched into without waiting."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.submission import Submission
+from autopar.refusal import what
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ def cuda_lane(
         msg = f"device is {device}; expected a CUDA GPU. For work on the CPU take cpu_lane()."
         raise ValueError(msg)
     if not isinstance(priority, int) or isinstance(priority, bool):
-        msg = f"priority is {priority!r}; expected a whole number, such as 0; lower goes first."
+        msg = f"priority is {what(priority)}; expected a whole number, such as 0; lower goes first."
         raise ValueError(msg)
     name = f"{device} lane {next(_numbers)}" if name is None else name
     return CudaLane(device, name, kind, priority)

@@ -12,6 +12,7 @@ import torch
 
 from autopar.lanes.clock import DeviceClock
 from autopar.lanes.outcome import Outcome
+from autopar.refusal import what as said
 from autopar.timeline.span import Span, Timeline
 from autopar.torch_private import pytree
 
@@ -176,6 +177,9 @@ class Handle(Generic[T]):
     def __str__(self) -> str:
         return f"task {self.name!r} on lane {self.lane!r} ({self.device})"
 
+    def __repr__(self) -> str:
+        return f"<Handle: {self}>"
+
     def mark_seen(self) -> None:
         """Note that the caller has the error, and with it, as its cause, the one behind it."""
         handle: Handle[Any] | None = self
@@ -248,9 +252,15 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     >>> [span.name for span in timeline_of_handles(handles).spans]
     ['first', 'then']
     """
+    if not isinstance(handles, Iterable):
+        msg = f"handles is {said(handles)}; expected an iterable of handles. Pass a list: [handle]."
+        raise TypeError(msg)
     # Lists: a generator would make another error of a task's StopIteration.
     listed = list(handles)
     try:
+        if wrong := [said(other) for other in listed if not isinstance(other, Handle)]:
+            msg = f"handles holds {wrong[0]}; expected what Lane.submit returns."
+            raise TypeError(msg)
         spans = tuple([handle.span for handle in listed])
         error_s = max([handle.alignment_error_s for handle in listed], default=0.0)
         return Timeline(spans, error_s)

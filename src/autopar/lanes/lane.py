@@ -23,10 +23,11 @@ from autopar.effects.calls import name_of
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import forget_own_locals, is_ctrl_c, note
 from autopar.lanes.submission import Submission
-from autopar.timeline.span import KINDS
+from autopar.refusal import what
 
 T = TypeVar("T")
 
+_KINDS = ("compute", "copy", "host")  # what lanes do
 OPEN, CLOSING, LEFT = "is open", "is being left", "was left"
 _MOST_NOTES = 5  # on one error: more would bury it
 
@@ -52,8 +53,8 @@ class Lane(ABC):
     """
 
     def __init__(self, name: str, device: torch.device, kind: str) -> None:
-        if not isinstance(kind, str) or kind not in KINDS:
-            msg = f"kind is {kind!r}; expected one of {', '.join(KINDS)}"
+        if not isinstance(kind, str) or kind not in _KINDS:
+            msg = f"kind is {what(kind)}; expected one of {', '.join(_KINDS)}."
             raise ValueError(msg)
         require_text("name", name)
         self.name = name
@@ -100,17 +101,17 @@ class Lane(ABC):
         """
         self._require_open()
         if not callable(fn):
-            msg = f"fn is {fn!r}; expected a function. Write submit(fn, x), not submit(fn(x))."
+            msg = f"fn is {what(fn)}; expected a function. Write submit(fn, x), not submit(fn(x))."
             raise TypeError(msg)
         if name is not None:
             require_text("name", name)
         if not isinstance(after, Iterable):
-            msg = f"after is {after!r}; expected an iterable of handles. Pass a list of them."
+            msg = f"after is {what(after)}; expected an iterable of handles. Pass a list of them."
             raise TypeError(msg)
         after = tuple(after)
         for before in after:
             if not isinstance(before, Handle):
-                msg = f"after holds {before!r}; expected handles, as Lane.submit returns them"
+                msg = f"after holds {what(before)}; expected handles, as Lane.submit returns them"
                 raise TypeError(msg)
         handle: Handle[T] = Handle(
             *(name or name_of(fn), self.name, self.device, self.kind),
@@ -249,6 +250,9 @@ class Lane(ABC):
             f"`with` block. Make a new one: with {self._maker}(...) as lane: ..."
         )
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name!r} ({self.device}), {self._state}>"
+
     _maker: str
 
     @abstractmethod
@@ -271,5 +275,5 @@ class Lane(ABC):
 def require_text(argument: str, value: object) -> None:
     """Refuse a name that is no text, with a TypeError."""
     if not isinstance(value, str):
-        msg = f"{argument} is {value!r}; expected text. Leave it out for a name by itself."
+        msg = f"{argument} is {what(value)}; expected text. Leave it out for a name by itself."
         raise TypeError(msg)

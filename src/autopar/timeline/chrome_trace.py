@@ -1,4 +1,4 @@
-"""Trace: a timeline as a file that ui.perfetto.dev and chrome://tracing open."""
+"""Chrome trace: a timeline as a file that ui.perfetto.dev and chrome://tracing open."""
 
 from __future__ import annotations
 

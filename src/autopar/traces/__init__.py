@@ -1,5 +1,7 @@
 """Traces: anyone's profiler trace, read, checked and explained.
 
-Read `read` first: files of torch.profiler and Nsight Systems become a `Trace`, of which
-`utilization` and `idle` take the figures, `findings` the causes and `report` the pages.
+Read `read` first: files of torch.profiler (`chrome`) and Nsight Systems (`nsys`) become a `trace`,
+which `check` looks through and of which `utilization` and `idle` take the figures, `findings` the
+causes and `report` the pages. `profiler` makes such a file of some work, and `command` is the
+command line.
 """

@@ -1,4 +1,4 @@
-"""Diagnosis: why a trace has no more overlap, each finding with its cost and its evidence."""
+"""Findings: why a trace has no more overlap, each finding with its cost and its evidence."""
 
 from __future__ import annotations
 

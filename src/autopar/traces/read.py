@@ -1,4 +1,4 @@
-"""Trace file: anyone's, told apart by what is in it."""
+"""Read: anyone's trace file, told apart by what is in it."""
 
 from __future__ import annotations
 

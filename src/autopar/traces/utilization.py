@@ -1,4 +1,4 @@
-"""Usage: what each GPU of a trace did, as seconds that follow from unions of intervals."""
+"""Utilization: what each GPU of a trace did, as seconds that follow from unions of intervals."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Transfer: copy it beside other work, through a ring of pinned memory.
 
-Read `pipeline` first: a `CopyPipeline` cuts items into loads (`parcel`), and a `ring` moves them by
-the rules of `copy_plan`.
+Read `pipeline` first: it cuts items into loads (`parcel`), each a `load`, and a `ring` moves them
+by the rules of `copy_plan`, with the threads of its `crew` and the stream of `copy_stream`.
+`layout` is how a tensor lies in memory, and `owner` finds who else can reach it.
 """

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch.autograd import forward_ad
 
+from autopar.refusal import what
 from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys, has_internal_overlap
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
@@ -85,7 +86,7 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
         ValueError: It is on another device, or requires grad.
     """
     if not isinstance(tensor, torch.Tensor):
-        msg = f"{name} is {_what(tensor)}; expected a tensor on {device}."
+        msg = f"{name} is {what(tensor)}; expected a tensor on {device}."
         raise TypeError(msg)
     else_ = _what_else(tensor)
     if else_ is not None and not tensor.is_meta:
@@ -168,8 +169,3 @@ def _has_tangent(tensor: torch.Tensor) -> bool:
     if forward_ad._current_level < 0:
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
-
-
-def _what(value: object) -> str:
-    text = repr(value)
-    return f"{text[:60]}{'...' * (len(text) > 60)} of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Transfer: the pinned-memory copy pipeline between a device and the host, in bounded memory."""
+"""Pipeline: copies through pinned memory between a device and the host, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import torch
 from autopar.device import present
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
+from autopar.refusal import at_least_one, what
 from autopar.torch_private import transform
 from autopar.transfer.copy_stream import Waitable, copy_stream
 from autopar.transfer.layout import check_tensor
@@ -83,11 +84,11 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = _at_least_one("slots", slots, "slots in a ring, such as 3")
-        slot_bytes = _at_least_one("slot_bytes", slot_bytes, f"bytes, such as {SLOT_BYTES}")
+        self.slots = at_least_one("slots", slots, of=" in a ring, such as 3")
+        slot_bytes = at_least_one("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         half = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
-        self._threads = half if threads is None else _at_least_one("threads", threads, "threads")
+        self._threads = half if threads is None else at_least_one("threads", threads)
         self._rings: dict[type[Ring], Ring] = {}
         self._open, self._left = False, False
         self._process = os.getpid()
@@ -208,7 +209,7 @@ class CopyPipeline:
             Exception: As `prefetch` and `to_host` do, and what `fn` raised.
         """
         if not callable(fn):
-            msg = f"fn is {fn!r}; expected a function. Write map(fn, batches), not map(fn(x))."
+            msg = f"fn is {what(fn)}; expected a function. Write map(fn, batches), not map(fn(x))."
             raise TypeError(msg)
         on_device = self.prefetch(batches)
         results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
@@ -245,6 +246,10 @@ class CopyPipeline:
             ring.send(load)
             self._room.take(size_bytes, load.end())
             return handle
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "left" if self._left else "not open yet"
+        return f"<CopyPipeline: {self.device}, {self.slots} slots, {state}>"
 
     def __enter__(self) -> Self:
         if self._open or self._left:
@@ -398,7 +403,7 @@ def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
         msg = f"{name} is a single tensor; expected an iterable of them. Pass {instead}."
         raise TypeError(msg)
     if not isinstance(values, Iterable):
-        msg = f"{name} is {values!r}; expected an iterable, such as a list or a generator."
+        msg = f"{name} is {what(values)}; expected an iterable, such as a list or a generator."
         raise TypeError(msg)
     if inspect.isgenerator(values) and values.gi_running:
         msg = f"{name} is a generator that is running already; expected one that is suspended."
@@ -424,10 +429,3 @@ def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
     finally:
         if inspect.isgenerator(source):
             source.close()
-
-
-def _at_least_one(name: str, value: int, what: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        msg = f"{name} is {value!r}; expected at least one, as a whole number of {what}."
-        raise ValueError(msg)
-    return value

@@ -1,0 +1,58 @@
+"""What messages and reprs say of values: what they are, never their numbers."""
+
+import pytest
+import torch
+
+import autopar as ap
+
+X = torch.ones(30, 30)
+
+
+@pytest.fixture
+def lane():
+    with ap.cpu_lane(name="L") as lane:
+        yield lane
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda lane: lane.submit(X),
+        lambda lane: lane.submit(abs, 1, after=[X]),
+        lambda lane: ap.timeline_of_handles([X]),
+        lambda lane: ap.TaskGraph().add(X),
+        lambda lane: ap.TaskGraph().run()[X],
+        lambda lane: ap.CopyPipeline("cpu").map(X, [X]),
+        lambda lane: ap.CopyPipeline("cpu", slots=X),
+    ],
+)
+def test_errors_name_a_tensors_type_and_not_its_numbers(lane, refused):
+    with pytest.raises((TypeError, ValueError, KeyError), match=r"of type Tensor; expected") as e:
+        refused(lane)
+    assert len(str(e.value)) < 200
+    assert "1." not in str(e.value)
+
+
+def test_a_list_given_for_a_tensor_is_named_by_its_type():
+    with ap.CopyPipeline("cpu") as pipeline, pytest.raises(TypeError, match="of type list"):
+        pipeline.to_host_async([X])
+
+
+def test_reprs_say_what_it_is_in_one_line(lane):
+    handle, graph, pipeline = lane.submit(abs, -1, name="t"), ap.TaskGraph(), ap.CopyPipeline("cpu")
+    graph.add(abs, -1)
+    assert repr(lane) == "<CpuLane: 'L' (cpu), is open>"
+    assert repr(handle) == "<Handle: task 't' on lane 'L' (cpu)>"
+    assert repr(graph).startswith("<TaskGraph: 1 task and 0 copies, ")
+    assert repr(pipeline) == "<CopyPipeline: cpu, 3 slots, not open yet>"
+    assert repr(graph.run()).startswith("<Run: 1 task and 0 copies, done")
+
+
+def test_one_handle_is_no_list_of_handles(lane):
+    with pytest.raises(TypeError, match=r"handles is <Handle.*expected an iterable of handles"):
+        ap.timeline_of_handles(lane.submit(abs, -1))
+
+
+def test_lanes_do_not_communicate():
+    with pytest.raises(ValueError, match=r"kind is 'communication'; expected one of compute, copy"):
+        ap.cpu_lane(kind="communication")
