@@ -36,7 +36,7 @@ def test_what_is_no_task_is_refused_by_name():
     captured = capture.Captured(None, (), ["value"], [], 1)
     assert captured[{"a": [task, 3]}] == {"a": ["value", 3]}
     for wrong in ("ones", 0):
-        with pytest.raises(KeyError, match=f"{wrong!r} is no task; expected what graph.add"):
+        with pytest.raises(KeyError, match=f"the key is {wrong!r}; expected a task, as graph.add"):
             captured[wrong]
     with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
         captured[{task}]

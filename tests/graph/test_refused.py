@@ -32,7 +32,7 @@ def built():
 OF_ANOTHER = "'elsewhere'.*'new'.*another"
 NO_ARGUMENT = "'new'.*expected one of its arguments"
 REFUSED = {  # b: what was built; add: a new task of it
-    r"fn is tensor.*add\(fn, x\)": (TypeError, lambda b, add: b.graph.add(b.x)),
+    r"fn is of type Tensor.*add\(fn, x\)": (TypeError, lambda b, add: b.graph.add(b.x)),
     OF_ANOTHER: (ValueError, lambda b, add: add({"a": [b.elsewhere]})),
     f"{OF_ANOTHER} ": (ValueError, lambda b, add: add(b.x, writes=[b.elsewhere])),
     NO_ARGUMENT: (ValueError, lambda b, add: add(b.x, writes=[b.first])),

@@ -38,7 +38,7 @@ def test_one_result_can_be_had_while_others_run(gate):
     free = graph.add(torch.ones, 2)
     graph.waitall()  # nothing runs yet
     with graph.start() as run:
-        assert repr(run) == "<Run: 2 tasks and copies, under way>"
+        assert repr(run) == "<Run: 2 tasks and 0 copies, under way>"
         assert run[free].tolist() == [1, 1]
         assert gate.begun.wait(_WAIT_S)
         assert not gate.finished
@@ -133,7 +133,7 @@ def test_what_is_no_task_of_the_run_is_refused():
         with pytest.raises(KeyError, match="'ones'.* lies in a container of another kind"):
             run[hidden]
     for leaf in ("ones", 0, None, torch.ones(2)):
-        with pytest.raises(KeyError, match="is no task; expected what graph.add returned"):
+        with pytest.raises(KeyError, match="expected a task, as graph.add returns it"):
             run[leaf]
     assert run[3, None, {"a": task}][:2] == (3, None)
 
@@ -141,11 +141,11 @@ def test_what_is_no_task_of_the_run_is_refused():
 def test_a_run_says_how_it_stands():
     graph = TaskGraph(cpu_lanes=1)
     graph.add(torch.ones, 2)
-    assert re.fullmatch(r"<Run: 1 tasks and copies, done in .* .?s>", repr(graph.run()))
+    assert re.fullmatch(r"<Run: 1 task and 0 copies, done in .* .?s>", repr(graph.run()))
     graph.add(lambda: 1 / 0, name="odd")
     with contextlib.suppress(ZeroDivisionError), graph.start() as run:
         pass
-    assert repr(run) == "<Run: 2 tasks and copies, failed in task 'odd'>"
+    assert repr(run) == "<Run: 2 tasks and 0 copies, failed in task 'odd'>"
 
 
 @both_ways
@@ -208,7 +208,7 @@ def test_measured_costs_steer_the_plan():
 def test_a_plan_of_guessed_costs_says_so():
     graph = TaskGraph(cpu_lanes=2)
     graph.add(torch.ones, 2, cost_s=1e-3)
-    told = {repr: "<Plan: 1 tasks and 0 copies on 1 lanes, 1.000 ms", str: "makespan 1.000 ms"}
+    told = {repr: "<Plan: 1 task and 0 copies on 1 lane, 1.000 ms", str: "makespan 1.000 ms"}
     for text_of, wanted in told.items():
         assert wanted in text_of(graph.plan())
         assert "guessed" not in text_of(graph.plan())

@@ -127,7 +127,7 @@ def test_handles_say_what_they_are():
 
 def test_lanes_have_names_of_their_own():
     assert cpu_lane().name != cpu_lane().name
-    with pytest.raises(ValueError, match=r"^threads is 'left'; .* a lane's name is given as name="):
+    with pytest.raises(ValueError, match=r"^threads is 'left'; .* a name is given as name="):
         cpu_lane("left")
 
 

@@ -36,10 +36,10 @@ BAD_TENSORS = {
     ),
 }
 NO_TENSORS = {
-    "number": (lambda: 3, TypeError, "is 3 of type int; expected a tensor on cpu"),
-    "none": (lambda: None, TypeError, "is None of type NoneType; expected a tensor"),
-    "list": (lambda: [torch.ones(1)], TypeError, r"is \[tensor.*of type list; expected a tensor"),
-    "long": (lambda: "x" * 99, TypeError, r"is 'x{59}\.\.\. of type str; expected a tensor"),
+    "number": (lambda: 3, TypeError, "is 3; expected a tensor on cpu"),
+    "none": (lambda: None, TypeError, "is None; expected a tensor"),
+    "list": (lambda: [torch.ones(1)], TypeError, "is of type list; expected a tensor"),
+    "long": (lambda: "x" * 99, TypeError, r"is 'x{59}\.\.\.; expected a tensor"),
 }
 _IGNORED = "ignore:.*(prototype|CSR|quantize|torch.ao|deprecated)"
 
@@ -103,13 +103,14 @@ def test_a_parameter_is_refused_wherever_it_comes_from(pipeline):
 @pytest.mark.parametrize("argument", ["slots", "slot_bytes", "threads"])
 @pytest.mark.parametrize("value", [0, -1, 2.0, "3", True])
 def test_counts_are_at_least_one(argument, value):
-    with pytest.raises(ValueError, match=f"{argument} is {value!r}; expected at least one"):
+    said = f"{argument} is {value!r}; expected a whole number of at least 1"
+    with pytest.raises(ValueError, match=said):
         CopyPipeline("cpu", **{argument: value})
 
 
 @pytest.mark.parametrize("argument", ["slots", "slot_bytes"])
 def test_counts_have_to_be_given_if_at_all(argument):
-    with pytest.raises(ValueError, match=f"{argument} is None; expected at least one"):
+    with pytest.raises(ValueError, match=f"{argument} is None; expected a whole number"):
         CopyPipeline("cpu", **{argument: None})
 
 
@@ -142,7 +143,7 @@ def test_attributes():
         (lambda p: p.map(torch.neg, 3), TypeError, "batches is 3; expected an iterable"),
         (
             *(lambda p: p.map(torch.ones(1), [torch.ones(3)]), TypeError),
-            r"fn is tensor.*expected a function. Write map\(fn, batches\)",
+            r"fn is of type Tensor; expected a function. Write map\(fn, batches\)",
         ),
         (
             *(lambda p: p.to_host([], out=[], pin=True), ValueError),

@@ -55,7 +55,7 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
     ):
         msg = (
             f"threads is {what(threads)}; expected a whole number of threads for the lane's "
-            f"operators, from 1 to {_MOST_THREADS}. Leave it out for 1; a lane's name is given as name=."
+            f"operators, from 1 to {_MOST_THREADS}. Leave it out for 1; a name is given as name=."
         )
         raise ValueError(msg)
     return CpuLane(threads, f"CPU lane {next(_numbers)}" if name is None else name, kind)
