@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any
@@ -28,7 +28,7 @@ def race(
     expected: object = None,
     close: Mapping[str, float] | None = None,
     reset: Callable[[], object] | None = None,
-    see: Collection[str] = (),
+    see: Sequence[str] = (),
     devices: Devices | None = None,
     warmup: int = 1,
     repeats: int = 7,
