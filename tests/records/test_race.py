@@ -153,7 +153,7 @@ def test_ways_on_a_gpu_are_seen_by_the_profiler():
     ],
 )
 def test_results_are_the_same_in_shape_type_and_bits(value, wanted, is_same, close):
-    found = ap.race({"way": lambda: value}, expected=[wanted], close=close, repeats=3)
+    found = ap.race({"way": lambda: value}, expected=wanted, close=close, repeats=3)
     assert [*found.checks.values()] == [is_same]
 
 
@@ -166,3 +166,23 @@ def test_a_way_that_nothing_is_seen_of_says_why():
 def test_one_way_alone_is_no_race():
     with pytest.raises(ValueError, match="expected a baseline"):
         ap.race({"way": lambda: 1})
+
+
+def test_results_are_compared_by_key_whatever_their_order():
+    ways = {
+        "one": lambda: {"sum": _X, "product": -_X},
+        "in another order": lambda: {"product": -_X, "sum": _X},
+        "under other keys": lambda: {"product": _X, "sum": -_X},
+    }
+    assert [*ap.race(ways).checks.values()] == [True, False]
+
+
+def test_a_baseline_that_returns_nothing_is_compared_with():
+    found = ap.race({"nothing": lambda: None, "something": lambda: _X})
+    assert found.checks == {"something: equal to nothing": False}
+
+
+def test_what_is_expected_is_kept_as_it_was():
+    buffer = torch.full((4,), 2.0)
+    ways = {"right": lambda: buffer.fill_(2), "wrong": lambda: buffer.fill_(3)}
+    assert [*ap.race(ways, expected=buffer).checks.values()] == [True, False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import torch
@@ -111,14 +110,16 @@ def _checks(
 
     That is kept as a copy, as other ways may write to the same memory.
     """
-    checks, than = {}, "what is expected"
+    checks, than, is_known = {}, "what is expected", expected is not None
+    expected = pytree.tree_map_only(torch.Tensor, torch.clone, expected)
     for label, way in ways.items():
         if reset is not None:
             reset()
         result = pytree.tree_map_only(Handle, Handle.result, way())
         synchronize()
-        if expected is None:
+        if not is_known:
             expected, than = pytree.tree_map_only(torch.Tensor, torch.clone, result), label
+            is_known = True
         elif label in close:
             name = f"{label}: within {close[label]:g} of {than}"
             checks[name] = _is_same(result, expected, close[label])
@@ -128,9 +129,16 @@ def _checks(
 
 
 def _is_same(result: object, expected: object, tolerance: float = 0.0) -> bool:
-    """Whether both hold the same values in the same order, wherever each lies."""
-    leaves, wanted = pytree.tree_leaves(result), pytree.tree_leaves(expected)
-    return len(leaves) == len(wanted) and all(map(_is_equal, leaves, wanted, repeat(tolerance)))
+    """Whether both hold the same values in the same places, on whatever device each lies."""
+    leaves, wanted = _by_place(result), _by_place(expected)
+    return leaves.keys() == wanted.keys() and all(
+        _is_equal(leaf, wanted[place], tolerance) for place, leaf in leaves.items()
+    )
+
+
+def _by_place(values: object) -> dict[str, object]:
+    """What nested containers hold, by where it is: by key in a dict, by number in a list."""
+    return {pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(values)[0]}
 
 
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
