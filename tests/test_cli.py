@@ -177,6 +177,21 @@ def test_what_stays_outdated_is_said_at_the_end(a_gpu, pages, tmp_path, capfd):
     assert "e1_one.json" in said.err
 
 
+def test_no_output_of_timeline_is_written_over_another_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("run.json").write_text("a trace")
+    for read in ("run.json", "."):
+        for outputs in (["--json", "x", "--html", str(tmp_path / "x")], ["--trace", "./run.json"]):
+            assert main(["timeline", read, *outputs]) == 2
+            assert "expected a file of its own" in capsys.readouterr().err
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [
+        ("run.json", "a trace")
+    ]
+    with pytest.raises(SystemExit):
+        main(["timeline", "--help"])
+    assert "SQLite export of Nsight Systems" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["devices", "--loud"]])
 def test_other_verbs_are_refused_with_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -208,7 +208,7 @@ class RoundsClock:
 def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, workers):
     monkeypatch.setattr("autopar.machine.time", RoundsClock(workers))
     assert capacity(workers, rounds=2, size=8).cores == pytest.approx(workers / 1.6)
-    assert str(Capacity(2, 1.0834)) == "2 threads at once do the matrix work of 1.08 alone"
+    assert str(Capacity(2, 1.0834)) == "2 threads at once do the matrix work of 1.08 cores alone"
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"workers": -1}, {"workers": 1, "rounds": 0}])

@@ -17,6 +17,10 @@ from autopar.records.provenance import __version__
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
 _PACKAGES = Path(__file__).parents[1]
 _TIMEOUT_S = 900.0  # no script takes a third of it
+_TRACES = (
+    "Chrome trace of torch.profiler (.json, .json.gz), SQLite export of Nsight Systems (.sqlite), "
+    "or a folder of them"
+)
 _OUTPUTS = {
     "html": "all of it as one HTML page",
     "json": "the figures as JSON",
@@ -33,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     timeline = verbs.add_parser(
         "timeline", help="what a profiler's trace shows, and why no overlap"
     )
-    timeline.add_argument("files", nargs="+", type=Path, metavar="FILE", help="or a folder of them")
+    timeline.add_argument("files", nargs="+", type=Path, metavar="FILE", help=_TRACES)
     timeline.add_argument("--range", metavar="NAME", help="only this NVTX or record_function range")
     for ending, what in _OUTPUTS.items():
         timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")

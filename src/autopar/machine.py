@@ -98,7 +98,7 @@ class Capacity:
     cores: float
 
     def __str__(self) -> str:
-        return f"{self.workers} threads at once do the matrix work of {self.cores:.2f} alone"
+        return f"{self.workers} threads at once do the matrix work of {self.cores:.2f} cores alone"
 
 
 def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) -> Capacity:

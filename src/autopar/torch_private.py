@@ -77,7 +77,7 @@ STATIC_FUNCTIONS = torch._C._VariableFunctions  # whose methods are functions su
 ScriptMethod = torch._C.ScriptMethod
 ScriptModule = torch._C.ScriptModule
 
-# Modes: those of a thread can be read and switched in no public way, but for the first ones
+# Modes of a thread: what has no public way to be read, or switched without a `with`
 autocast_is_on = _find("_C._is_any_autocast_enabled", "to run tasks under autocast")
 function_mode_count = _find("_C._len_torch_function_stack", "to run tasks under modes")
 dispatch_mode_count = _find("_C._len_torch_dispatch_stack", "to run tasks under modes")

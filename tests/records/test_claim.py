@@ -149,7 +149,7 @@ def test_a_claim_needs_a_figure_and_a_sentence():
     for value in ("3", None, [1.0]):
         with pytest.raises(TypeError, match="value is .*; expected a number"):
             ap.claim("It is so.", value, at_least=1)
-    with pytest.raises(ValueError, match="label"):
+    with pytest.raises(ValueError, match="sentence is ' '; expected what"):
         ap.claim(" ", 1.0, at_least=1)
 
 

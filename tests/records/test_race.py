@@ -107,6 +107,8 @@ def test_an_error_of_a_task_comes_out():
         ({"parts": {"way": lambda: 1}}, "labels of ways and of parts"),
         ({"see": ["other"]}, "see has \\['other'\\]; expected labels of the ways, in a list: way"),
         ({"see": "way"}, "see has 'way'; expected labels"),
+        ({"close": {"way": torch.inf}}, r"close\['way'\] is inf; expected a number"),
+        ({"close": {"way": -1}}, r"close\['way'\] is -1; expected a number"),
         ({"close": {"other": 1e-3}}, "close has \\['other'\\]"),
         ({"repeats": 1}, "repeats is 1"),
     ],
@@ -150,6 +152,12 @@ def test_ways_on_a_gpu_are_seen_by_the_profiler():
         (torch.ones(2).numpy(), -torch.ones(2).numpy(), False),
         (1, 1.0, False),
         ("a", "a", True),
+        (torch.tensor([True]), torch.tensor([True]), True),
+        (torch.tensor([True]), torch.tensor([False]), False),
+        (torch.tensor([torch.inf, 1]), torch.tensor([torch.inf, 5]), False),
+        (torch.tensor([torch.inf, 5]), torch.tensor([torch.inf, 5]), True),
+        (torch.tensor([torch.inf]), torch.tensor([-torch.inf]), False),
+        (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), True),
     ],
 )
 def test_results_are_the_same_in_shape_type_and_bits(value, wanted, is_same, close):
@@ -186,3 +194,23 @@ def test_what_is_expected_is_kept_as_it_was():
     buffer = torch.full((4,), 2.0)
     ways = {"right": lambda: buffer.fill_(2), "wrong": lambda: buffer.fill_(3)}
     assert [*ap.race(ways, expected=buffer).checks.values()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: _X.to_sparse(), lambda: torch.quantize_per_tensor(_X, 1, 0, torch.qint8)]
+)
+@pytest.mark.filterwarnings("ignore:.*(prototype|quantize|torch.ao|deprecated)")
+def test_tensors_without_plain_bits_are_refused(make):
+    with pytest.raises(TypeError, match="expected a dense one"):
+        ap.race({"one": make, "other": make})
+
+
+def test_a_baseline_of_an_array_is_kept_as_it_was():
+    array = _X.numpy().copy()
+
+    def filled(number):
+        array.fill(number)
+        return array
+
+    found = ap.race({"two": lambda: filled(2), "three": lambda: filled(3)})
+    assert found.checks == {"three: equal to two": False}

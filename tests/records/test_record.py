@@ -85,13 +85,25 @@ def test_two_measurements_of_one_label_and_a_record_without_a_name_are_refused()
         ({"programs": "nvidia-smi"}, r"programs is 'nvidia-smi'; expected a list"),
         ({"modules": "torch"}, r"modules is 'torch'; expected a list"),
         ({"variables": "HOME"}, r"variables is 'HOME'; expected a list"),
+        ({"parameters": {"x": float("nan")}}, "can't be kept in a record .*Out of range"),
         ({"gpus": "1"}, "gpus is '1'; expected how many"),
+        ({"gpus": -1}, "gpus is -1; expected how many"),
+        ({"gpus": True}, "gpus is True; expected how many"),
     ],
 )
 def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
     given = {"experiment": lambda: Findings([]), "name": "slip", "parameters": {}, "gpus": 0}
     with pytest.raises(TypeError, match=said):
         recorded(**(given | wrong))
+    if not wrong.keys() & {"programs", "modules", "variables"}:
+        with pytest.raises(TypeError, match=said):
+            observed(**(given | wrong))
+
+
+def test_findings_are_shown_in_one_short_line():
+    assert repr(Findings([])) == "<Findings: none>"
+    some = Findings([Measurement("a", (1, 1, 1))], checks={"same": True, "near": False})
+    assert repr(some) == "<Findings: measurements 1, checks 2, failed 1>"
 
 
 def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):

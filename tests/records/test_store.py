@@ -173,6 +173,14 @@ def test_a_missing_record_is_refused(path, tmp_path):
             load_newest(NAME, tmp_path)
 
 
+def test_a_misspelled_name_is_answered_with_the_nearest(path, tmp_path):
+    for name in (NAME[:-1], NAME.upper()):
+        with pytest.raises(RecordError, match=f"no such record. The nearest names are {NAME}. On"):
+            newest_record(name, tmp_path)
+    with pytest.raises(RecordError, match="Leave out an ending .json"):
+        newest_record(f"{NAME}.json", tmp_path)
+
+
 _OUTSIDE = ["../x", "/x", "a\\b", "..", ".x", "", "a\0", "a\n", "C:x", " x", "x" * 200, "a.json"]
 
 

@@ -100,6 +100,12 @@ def test_figures_and_findings_in_words() -> None:
     assert "How to mend it: https://autopar.readthedocs.io/en/latest/auto_gallery/" in said
 
 
+def test_where_nothing_is_found_it_is_said_in_so_many_words() -> None:
+    said = text_of(trace(kernel(0, 4, launch(-1))))
+    assert "No findings: nothing was seen that more overlap could save." in said
+    assert "0 more" not in said
+
+
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(busy, range_name="step")
     assert "Limited to 'step', which is there 2 times, 6.000 ms in all" in said

@@ -38,7 +38,7 @@ class Captured:
     >>> ones = torch.ones(2, device=ap.try_gpu())
     >>> twos = graph.add(torch.add, ones, 1)
     >>> if ones.is_cuda:
-    ...     graph.capture().replay()
+    ...     captured = graph.capture().replay()
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from autopar.display.format import badge
-from autopar.timing.measurement import Measurement, check_label
+from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
 HOLDS, FAILS, UNSURE = "holds", "does not hold here", "too noisy to tell"
@@ -211,7 +211,9 @@ def claim(
     >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
     """
-    check_label(sentence)
+    if not isinstance(sentence, str) or not sentence.strip():
+        msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
+        raise ValueError(msg)
     given = {"at_least": at_least, "at_most": at_most, "between": between}
     bounds = {name: bound for name, bound in given.items() if bound is not None}
     ends: Any = between if isinstance(between, (tuple, list)) else tuple(bounds.values())

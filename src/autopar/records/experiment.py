@@ -46,7 +46,7 @@ def observed(
     >>> list(observed(add_up, name="add_up", parameters={"count": 1_000}).measurements)
     ['sum']
     """
-    _check(experiment, name, parameters)
+    _check(experiment, name, parameters, gpus)
     findings = experiment(**parameters)
     if not isinstance(findings, Findings):
         msg = (
@@ -119,7 +119,7 @@ def recorded(
     >>> record.live  # as this machine has all that it needs
     True
     """
-    _check(experiment, name, parameters)
+    _check(experiment, name, parameters, gpus)
     for argument, several in (
         ("programs", programs),
         ("modules", modules),
@@ -128,9 +128,6 @@ def recorded(
         if isinstance(several, str):
             msg = f"{argument} is {several!r}; expected a list of names. Pass [{several!r}]."
             raise TypeError(msg)
-    if not isinstance(gpus, int):
-        msg = f"gpus is {gpus!r}; expected how many the experiment needs, from 0 up."
-        raise TypeError(msg)
     record_to = os.environ.get(RECORD_TO)
     needs = {
         **({f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}),
@@ -168,8 +165,9 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     Raises:
         RecordError: There is none, or it is damaged, edited or of other code or parameters.
 
-    >>> newest_record("e3_compute_and_copy").checks  # doctest: +SKIP
-    {'equal to the serial way': True}
+    >>> from autopar.records.store import FOLDER
+    >>> newest_record("e3_compute_and_copy", FOLDER).live  # as it was measured elsewhere
+    False
     """
     scripts = [] if folder else gallery.scripts_of()
     for shown in gallery.shown_by(script for script in scripts if name in script.read_text()):
@@ -178,7 +176,7 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     return newest_of(name, folder)
 
 
-def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any]) -> None:
+def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpus: int) -> None:
     """Refuse what could be neither run nor recorded, before anything runs."""
     if not callable(experiment):
         msg = (
@@ -187,8 +185,11 @@ def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any]) -> 
         )
         raise TypeError(msg)
     check_name(name, "record")
+    if type(gpus) is not int or gpus < 0:
+        msg = f"gpus is {gpus!r}; expected how many the experiment needs, a whole number from 0 up."
+        raise TypeError(msg)
     try:
-        json.dumps(dict(parameters))
+        json.dumps(dict(parameters), allow_nan=False)
     except (TypeError, ValueError) as error:
         msg = (
             f"parameters of {name!r} can't be kept in a record ({error}); expected a dict of "

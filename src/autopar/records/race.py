@@ -13,6 +13,7 @@ from autopar.effects.memory import is_array
 from autopar.lanes.handle import Handle, timeline_of_handles
 from autopar.records.record import Findings
 from autopar.timeline.span import Timeline
+from autopar.timing.measurement import check_positive
 from autopar.timing.timer import Devices, check_ways, measure_in_turn
 from autopar.torch_private import pytree
 from autopar.traces.profiler import timelines_of
@@ -48,7 +49,8 @@ def race(
         parts: Label to what the ways are made of, timed beside them to tell the limit.
         expected: What each way is to return: tensors, or containers of them. If not given, what
             the baseline returns.
-        close: Label to the largest relative difference, for ways that add up in another order.
+        close: Label to the largest difference of floating-point numbers, relative to the largest
+            number of that tensor, for ways that add up in another order.
         reset: Called before each way is checked, as to fill buffers with NaN.
         see: Labels of the ways whose timelines are taken.
         devices: What to wait for, as in `measure`.
@@ -80,6 +82,8 @@ def race(
                 f"{name} has {given!r}; expected labels of the ways, in a list: {', '.join(ways)}."
             )
             raise ValueError(msg)
+    for label, tolerance in close.items():
+        check_positive(f"close[{label!r}]", tolerance)
     if expected is None and len(ways) == 1:
         msg = f"ways has {[*ways]} alone; expected a baseline before it, or `expected`."
         raise ValueError(msg)
@@ -111,14 +115,14 @@ def _checks(
     That is kept as a copy, as other ways may write to the same memory.
     """
     checks, than, is_known = {}, "what is expected", expected is not None
-    expected = pytree.tree_map_only(torch.Tensor, torch.clone, expected)
+    expected = pytree.tree_map(_copy_of, expected)
     for label, way in ways.items():
         if reset is not None:
             reset()
         result = pytree.tree_map_only(Handle, Handle.result, way())
         synchronize()
         if not is_known:
-            expected, than = pytree.tree_map_only(torch.Tensor, torch.clone, result), label
+            expected, than = pytree.tree_map(_copy_of, result), label
             is_known = True
         elif label in close:
             name = f"{label}: within {close[label]:g} of {than}"
@@ -141,6 +145,12 @@ def _by_place(values: object) -> dict[str, object]:
     return {pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(values)[0]}
 
 
+def _copy_of(value: object) -> object:
+    """A tensor or an array in memory of its own; all else as it is."""
+    value = _as_tensor(value)
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
     """Whether both are the same bit for bit, or close; other things than tensors by `==`."""
     value, wanted = _as_tensor(value), _as_tensor(wanted)
@@ -149,19 +159,30 @@ def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return False
     value, wanted = value.detach().to(wanted.device), wanted.detach()
-    if not tolerance or not wanted.numel():
+    if not tolerance or not (value.is_floating_point() or value.is_complex()):
         return _bits(value).equal(_bits(wanted))
-    largest = wanted.abs().nan_to_num(0.0).max().item()
+    numbers = wanted[wanted.isfinite()].abs()
+    largest = numbers.max().item() if numbers.numel() else 0.0
     return torch.allclose(value, wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True)
 
 
 def _as_tensor(value: object) -> object:
-    return torch.from_numpy(value) if is_array(value) else value
+    """An array as a tensor; tensors of which bits can't be compared are refused."""
+    if is_array(value):
+        return torch.from_numpy(value)
+    if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized):
+        msg = (
+            f"a way returned a tensor of {value.layout} and {value.dtype}; expected a dense one. "
+            f"Return x.to_dense() or x.dequantize()."
+        )
+        raise TypeError(msg)
+    return value
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor's memory holds, so that a NaN is equal to itself."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8)
 
 
 def _waited_for(work: Callable[[], object]) -> Callable[[], object]:

@@ -56,6 +56,11 @@ class Findings:
             msg = f"measurements have the labels {labels}; expected each label once"
             raise ValueError(msg)
 
+    def __repr__(self) -> str:
+        counts = (f"{name} {len(held)}" for name, held in vars(self).items() if held)
+        failed = sum(not held for held in self.checks.values())
+        return f"<Findings: {', '.join(counts) or 'none'}{f', failed {failed}' if failed else ''}>"
+
 
 @dataclass(frozen=True, repr=False)
 class Record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import re
@@ -33,7 +34,12 @@ def newest_of(
     check_name(name, "experiment")
     folder = Path(folder or FOLDER)
     records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
-    _require(records, f"{folder.name}/*/{name}.json: there is no such record. {again}")
+    near = ""
+    if not records and not digest:  # it is asked for by name alone, which may be misspelled
+        known = {path.stem for path in folder.glob("*/*.json")}
+        nearest = ", ".join(difflib.get_close_matches(name, sorted(known), cutoff=0.0))
+        near = f"The nearest names are {nearest}. " if nearest else ""
+    _require(records, f"{folder.name}/*/{name}.json: there is no such record. {near}{again}")
     fitting = [record for record in records if digest in ("", record.digest)]
     if not fitting:
         msg = (
@@ -81,7 +87,7 @@ def _require(held: object, otherwise: str) -> None:
 def check_name(name: str, what: str) -> None:
     """Refuse a name that would lead out of the folder, or to a record where none is meant."""
     plain = isinstance(name, str) and _NAME.fullmatch(name) and not name.lower().endswith(".json")
-    expected = "expected letters, digits, spaces, - and _, and no ending .json"
+    expected = "expected letters, digits, spaces, - and _. Leave out an ending .json"
     _require(plain, f"{what} name {name!r} is no file's name; {expected}")
 
 

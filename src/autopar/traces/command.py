@@ -31,8 +31,9 @@ def inspect(
 
     `outputs` has the files to write besides, by `html`, `json` or `trace`.
     """
-    outputs = outputs or {}
-    reports, left_out = _reports(files, range_name)
+    outputs, paths = outputs or {}, _paths(files)
+    _require_own_files(outputs, paths)
+    reports, left_out = _reports(files, paths, range_name)
     sections = [section for report in reports for section in report.sections()]
     text = as_text(sections) + "".join(f"\nLeft out: {why}\n" for why in left_out)
     if len(reports) > 1:
@@ -50,12 +51,32 @@ def inspect(
     return printable(text).encode(encoding, "replace").decode(encoding)
 
 
-def _reports(files: Sequence[Path], range_name: str | None) -> tuple[list[Report], list[str]]:
-    """Reports, and why files of a folder have none: it may hold files that are no traces."""
+def _paths(files: Sequence[Path]) -> list[Path]:
+    """The files, and those in folders that may be traces, each once."""
     paths: dict[Path, None] = {}
     for file in files:
         inside = sorted(file.iterdir()) if file.is_dir() else [file]
         paths |= dict.fromkeys(p for p in inside if p is file or p.name.endswith(_ENDINGS))
+    return [*paths]
+
+
+def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> None:
+    """Refuse to write over what is read, or over another output."""
+    taken = {path.resolve() for path in paths}
+    for name, path in outputs.items():
+        if path.resolve() in taken:
+            msg = (
+                f"--{name} {path}: this file is read, or is another output, too; expected a file "
+                f"of its own. Give it another name."
+            )
+            raise ValueError(msg)
+        taken.add(path.resolve())
+
+
+def _reports(
+    files: Sequence[Path], paths: Sequence[Path], range_name: str | None
+) -> tuple[list[Report], list[str]]:
+    """Reports, and why files of a folder have none: it may hold files that are no traces."""
     names = [path.name for path in paths]
     reports, left_out = [], []
     for path in paths:

@@ -188,6 +188,8 @@ class Report:
             f"than {LEAST_SHARE:.0%} of the time each. The same time may count in two findings, "
             f"and to mend one may bring out another."
         )
+        if not expensive and not cheap:
+            said = "No findings: nothing was seen that more overlap could save."
         yield Section("Why no more overlap?", [said])
         for number, finding in enumerate(expensive, start=1):
             share = percent(finding.cost_s, self._window_s)
