@@ -5,7 +5,16 @@ import threading
 import pytest
 import torch
 
-from autopar import cpu, describe, empty_heap, empty_pinned_pool, gpu, num_gpus, synchronize
+from autopar import (
+    cpu,
+    describe,
+    empty_heap,
+    empty_pinned_pool,
+    gpu,
+    num_gpus,
+    synchronize,
+    try_gpu,
+)
 from autopar import try_all_gpus as all_gpus
 from autopar.device import new_stream, present
 from autopar.machine import processor_names
@@ -62,6 +71,13 @@ def test_devices_that_are_not_there_are_refused(monkeypatch, count, name, match)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     with pytest.raises(ValueError, match=match):
         synchronize(name)
+
+
+@pytest.mark.parametrize("i", [-1, "a", True])
+@pytest.mark.parametrize("get", [gpu, try_gpu])
+def test_a_gpu_has_a_number(get, i):
+    with pytest.raises(ValueError, match=f"i is {i!r}; expected a whole number"):
+        get(i)
 
 
 def test_a_new_tensor_gets_the_systems_pages_once_the_heap_is_empty():

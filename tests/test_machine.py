@@ -208,10 +208,12 @@ class RoundsClock:
 def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, workers):
     monkeypatch.setattr("autopar.machine.time", RoundsClock(workers))
     assert capacity(workers, rounds=2, size=8).cores == pytest.approx(workers / 1.6)
+    assert repr(Capacity(2, 1.0834)) == "Capacity(workers=2, cores=1.08)"
     assert str(Capacity(2, 1.0834)) == "2 threads at once do the matrix work of 1.08 cores alone"
 
 
-@pytest.mark.parametrize("wrong", [{"workers": 0}, {"workers": -1}, {"workers": 1, "rounds": 0}])
-def test_capacity_needs_a_worker_and_a_round(wrong):
-    with pytest.raises(ValueError, match="at least one of each"):
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"workers": "2"}, {"rounds": 0}, {"size": 0.5}])
+def test_capacity_needs_a_worker_a_round_and_a_size(wrong):
+    ((argument, given),) = wrong.items()
+    with pytest.raises(ValueError, match=f"{argument} is {given!r}; expected a whole number"):
         capacity(**wrong)

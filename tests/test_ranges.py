@@ -61,6 +61,10 @@ def tool(monkeypatch):
     return fake
 
 
+def test_a_range_says_its_name():
+    assert repr(annotate("forward")) == "annotate('forward')"
+
+
 def test_ranges_nest_and_one_object_may_be_entered_again(nvtx):
     step = annotate("step")
     for _ in range(2):

@@ -24,9 +24,9 @@ def test_products_keep_their_magnitude():
     assert 0.3 < x.std().item() * 256**0.5 < 3
 
 
-@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize("size", [0, -1, "10"])
 def test_a_matrix_needs_a_side(size):
-    with pytest.raises(ValueError, match=f"size is {size}; expected"):
+    with pytest.raises(ValueError, match=f"size is {size!r}; expected"):
         workload.matrix(size)
 
 

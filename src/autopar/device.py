@@ -9,6 +9,7 @@ import weakref
 
 import torch
 
+from autopar.refusal import whole_number
 from autopar.torch_private import empty_host_cache, has_context
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
@@ -30,9 +31,13 @@ def cpu() -> torch.device:
 def gpu(i: int = 0) -> torch.device:
     """The `i`-th GPU, whether or not it is there.
 
+    Raises:
+        ValueError: `i` is no whole number from 0 on.
+
     >>> gpu(1)
     device(type='cuda', index=1)
     """
+    whole_number("i", i, 0, of=", the number of a GPU")
     return torch.device("cuda", i)
 
 
@@ -48,9 +53,13 @@ def num_gpus() -> int:
 def try_gpu(i: int = 0) -> torch.device:
     """The `i`-th GPU if it is there, else the CPU.
 
+    Raises:
+        ValueError: `i` is no whole number from 0 on.
+
     >>> try_gpu(1_000)  # which is nowhere
     device(type='cpu')
     """
+    whole_number("i", i, 0, of=", the number of a GPU")
     return gpu(i) if num_gpus() > i else cpu()
 
 
@@ -71,7 +80,7 @@ def present(device: torch.device | str | int) -> torch.device:
         processor = gpu(device) if isinstance(device, int) else torch.device(device)
         if processor.type not in ("cpu", "cuda"):
             raise TypeError(device)
-    except (RuntimeError, TypeError) as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         msg = f"device is {device!r}; expected the CPU or a CUDA GPU. This machine has {_here()}."
         raise ValueError(msg) from error
     if processor.type == "cpu":

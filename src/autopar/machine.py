@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from autopar.device import gpu, num_gpus, try_all_gpus
+from autopar.refusal import whole_number
 
 Fields = dict[str, Any]
 
@@ -86,7 +87,7 @@ def processor_names(devices: Iterable[torch.device] | None = None) -> str:
     return " and ".join(f"{count} x {name}" for name, count in counts.items())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Capacity:
     """How much a machine does: `workers` threads at once get done what `cores` alone would.
 
@@ -96,6 +97,9 @@ class Capacity:
 
     workers: int
     cores: float
+
+    def __repr__(self) -> str:
+        return f"Capacity(workers={self.workers}, cores={self.cores:.2f})"
 
     def __str__(self) -> str:
         return f"{self.workers} threads at once do the matrix work of {self.cores:.2f} cores alone"
@@ -113,15 +117,14 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
         size: Side of the square float32 matrices.
 
     Raises:
-        ValueError: Fewer than one worker or round.
+        ValueError: `workers`, `rounds` or `size` is no whole number from 1 on.
 
     >>> 0 < capacity(2, rounds=1).cores < 8
     True
     """
     workers = torch.get_num_threads() if workers is None else workers
-    if workers < 1 or rounds < 1:
-        msg = f"workers is {workers} and rounds {rounds}; expected at least one of each"
-        raise ValueError(msg)
+    for argument, count in (("workers", workers), ("rounds", rounds), ("size", size)):
+        whole_number(argument, count)
     x = torch.rand(size, size)
     barrier = threading.Barrier(workers, timeout=_STUCK_S)
 

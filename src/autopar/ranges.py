@@ -61,6 +61,9 @@ class annotate:
         self.name = name
         self._records: list[profiler.record_function | None] | None = None
 
+    def __repr__(self) -> str:
+        return f"annotate({self.name!r})"
+
     def __enter__(self) -> None:
         if profiler._is_profiler_enabled:
             record = profiler.record_function(self.name)

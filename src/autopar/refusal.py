@@ -1,7 +1,10 @@
 """Refusal: how a message says what came in place of what was expected."""
 
 import sys
+from collections.abc import Callable, Iterable
+from numbers import Integral
 from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 _PLAIN = {
     bool,
@@ -32,10 +35,41 @@ def what(value: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
 
 
-def at_least_one(name: str, value: int, most: int = sys.maxsize, *, of: str = "") -> int:
-    """The value, unless it is no whole number from 1 up: then a ValueError."""
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+def whole_number(
+    argument: str, value: int, least: int = 1, most: int = sys.maxsize, *, of: str = ""
+) -> int:
+    """The value, unless it is no whole number of that range: then a ValueError."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
         up_to = f", and at most {most:,}" if most < sys.maxsize else ""
-        msg = f"{name} is {what(value)}; expected a whole number of at least 1{up_to}{of}."
+        msg = (
+            f"{argument} is {what(value)}; expected a whole number of at least {least}{up_to}{of}."
+        )
         raise ValueError(msg)
-    return value
+    return int(value)
+
+
+def check_type(argument: str, thing: object, kind: Any, expected: str) -> None:
+    """Refuse what is of another type."""
+    if not isinstance(thing, kind):
+        msg = f"{argument} is of type {type(thing).__name__}; expected {expected}"
+        raise TypeError(msg)
+
+
+def check_work(argument: str, work: object) -> None:
+    """Refuse what can't be called."""
+    expected = "a function of no arguments. Pass it without calling it, or wrap it: lambda: x @ x."
+    check_type(argument, work, Callable, expected)
+
+
+def several(
+    argument: str, things: Iterable[Any], expected: str, kind: type = object
+) -> tuple[Any, ...]:
+    """Things as a tuple; neither a string, which would be taken for its letters, nor one alone."""
+    if isinstance(things, (str, bytes)) or not isinstance(things, Iterable):
+        msg = f"{argument} is {what(things)}; expected {expected}"
+        raise TypeError(msg)
+    chosen = tuple(things)
+    for i, thing in enumerate(chosen):
+        if not isinstance(thing, kind):
+            check_type(f"{argument}[{i}]", thing, kind, f"a {kind.__name__}: {expected}")
+    return chosen

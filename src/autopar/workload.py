@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 import torch
 
+from autopar.refusal import whole_number
+
 
 def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> torch.Tensor:
     """A random float32 matrix of shape (size, size), the same on every device for a seed.
@@ -13,14 +15,12 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
     Its entries have variance 1 / size, so that products of it stay of the same magnitude.
 
     Raises:
-        ValueError: The size is below one.
+        ValueError: The size is no whole number from 1 on.
 
     >>> matrix(1_000).shape
     torch.Size([1000, 1000])
     """
-    if size < 1:
-        msg = f"size is {size}; expected the side of a square matrix, at least 1"
-        raise ValueError(msg)
+    whole_number("size", size, of=", the side of a square matrix")
     generator = torch.Generator().manual_seed(seed)
     x: torch.Tensor = torch.randn(size, size, generator=generator) / size**0.5
     return x.to(device)

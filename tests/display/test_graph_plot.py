@@ -64,7 +64,7 @@ def cholesky(blocks: int) -> Hand:
     last: dict[tuple[int, int], int] = {}  # who wrote each block
 
     def task(name: str, to: tuple[int, int], *read: tuple[int, int]) -> None:
-        after = sorted({last[each] for each in (to, *read) if each in last})
+        after = sorted({last[block] for block in (to, *read) if block in last})
         last[to] = len(jobs)
         jobs.append(cpu(name, *after))
 
@@ -121,9 +121,8 @@ def legend_of(ax: Axes) -> list[str]:
 def box_of(ax: Axes, text: Text) -> int:
     """The box on which the middle of a text is."""
     x, y = ax.transData.inverted().transform(np.asarray(text.get_window_extent()).mean(axis=0))
-    found = [i for i, box in enumerate(boxes_of(ax)) if box.get_bbox().contains(x, y)]
-    assert len(found) == 1
-    return found[0]
+    (number,) = (i for i, box in enumerate(boxes_of(ax)) if box.get_bbox().contains(x, y))
+    return number
 
 
 def ends_of(ax: Axes, arrow: FancyArrowPatch) -> tuple[int, int]:
@@ -170,14 +169,14 @@ def test_lanes_differ_and_their_letters_can_be_read() -> None:
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
     copies = [Job(f"copy {i}", f"cuda:{i} to host", 1.0) for i in range(4)]
-    made = plan(*(cpu(f"task {i}") for i in range(28)), *copies, lanes=28)
-    ax = plot.graph(made)
+    many = plan(*(cpu(f"task {i}") for i in range(28)), *copies, lanes=28)
+    ax = plot.graph(many)
     assert legend_of(ax)[2] == "C: cpu #2"  # and not "cpu #10"
     looks = {(box.get_facecolor(), box.get_linewidth()) for box in boxes_of(ax)}
     assert len(set(letters_of(ax))) == 32
     assert len(looks) > 5 + 3  # beyond the colours outlines differ
     dashed = [box.get_linestyle() != "-" for box in boxes_of(ax)]
-    assert dashed == [" to " in entry.lane for entry in made.schedule.entries]
+    assert dashed == [" to " in entry.lane for entry in many.schedule.entries]
     for text in ax.texts:
         box = boxes_of(ax)[box_of(ax, text)]
         dark, bright = sorted([light(box.get_facecolor()), light(text.get_color())])
@@ -220,15 +219,15 @@ def test_nothing_lies_on_something_else(which: str, given: bool) -> None:
     words: dict[int, list[Bbox]] = {}
     for text in ax.texts:
         words.setdefault(box_of(ax, text), []).append(text.get_window_extent())
-    for number, own in words.items():
+    for number, texts in words.items():
         box = extents[number]
-        for each in own:
-            assert box.x0 <= each.x0 <= each.x1 <= box.x1
+        for extent in texts:
+            assert box.x0 <= extent.x0 <= extent.x1 <= box.x1
             # The font's highest and lowest letters may need a little more than there is.
-            assert box.y0 - 3 <= each.y0 <= each.y1 <= box.y1 + 3
+            assert box.y0 - 3 <= extent.y0 <= extent.y1 <= box.y1 + 3
         assert not any(
             one.shrunk(0.95, 0.7).overlaps(other.shrunk(0.95, 0.7))
-            for one, other in combinations(own, 2)
+            for one, other in combinations(texts, 2)
         )
     ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
     assert ends == set(planplot.arrows_of(MANY[which]))
@@ -250,16 +249,15 @@ def by_chance(seed: int) -> Hand:
 
 def middles_of(ax: Axes) -> dict[int, tuple[float, float]]:
     """Of each box, by its task's name: where it is along the layers, and across them."""
-    made = np.array([np.asarray(box.get_bbox()).mean(axis=0) for box in boxes_of(ax)]).round(3)
+    centres = np.array([np.asarray(box.get_bbox()).mean(axis=0) for box in boxes_of(ax)]).round(3)
     steps = np.array(
-        [made[then] - made[first] for first, then in map(partial(ends_of, ax), arrows_of(ax))]
+        [centres[then] - centres[first] for first, then in map(partial(ends_of, ax), arrows_of(ax))]
     )
     flow = int((steps[:, 0] <= 0).any())  # all arrows go on along the layers
     assert (steps[:, flow] > 0).all()
     names = map(int, names_of(ax))
-    return {
-        name: (float(at[flow]), float(at[1 - flow])) for name, at in zip(names, made, strict=True)
-    }
+    places = zip(names, centres, strict=True)
+    return {name: (float(at[flow]), float(at[1 - flow])) for name, at in places}
 
 
 CHAINS = ((), (), (1,), (0,), (3,), (2,))
@@ -269,12 +267,12 @@ TREE = ((), (0,), (0,), (0,), (3,), (1,), (2,), (3,), (1,), (2,))
 @settings(deadline=None, derandomize=True, max_examples=8)
 @given(st.integers(0, 1000))
 def test_a_layer_is_the_longest_way_from_a_start(seed: int) -> None:
-    made = by_chance(seed)
-    middles = middles_of(plot.graph(made))
+    planned = by_chance(seed)
+    middles = middles_of(plot.graph(planned))
     plt.close("all")
     levels = sorted({along for along, _ in middles.values()})
     layers = {name: levels.index(along) for name, (along, _) in middles.items()}
-    for name, job in enumerate(made.schedule.jobs):
+    for name, job in enumerate(planned.schedule.jobs):
         assert layers[name] == max((layers[before] + 1 for before in job.after), default=0)
 
 
@@ -282,7 +280,7 @@ def test_a_layer_is_the_longest_way_from_a_start(seed: int) -> None:
 def test_arrows_that_need_not_cross_do_not(before: tuple[tuple[int, ...], ...]) -> None:
     middles = middles_of(plot.graph(tasks(*before)))
     links = [
-        (middles[each], middles[then]) for then, firsts in enumerate(before) for each in firsts
+        (middles[first], middles[then]) for then, firsts in enumerate(before) for first in firsts
     ]
     for (one, to), (other, other_to) in combinations(links, 2):
         if one[0] == other[0]:
@@ -295,9 +293,9 @@ def test_chains_run_straight() -> None:
         assert middles[upper][1] == pytest.approx(middles[lower][1], abs=0.1)
 
 
-@pytest.mark.parametrize("made", [halves(), cholesky(5), *map(by_chance, range(3))])
-def test_arrows_run_beside_boxes(made: Hand) -> None:
-    ax = plot.graph(made)
+@pytest.mark.parametrize("planned", [halves(), cholesky(5), *map(by_chance, range(3))])
+def test_arrows_run_beside_boxes(planned: Hand) -> None:
+    ax = plot.graph(planned)
     inner = [box.get_bbox().padded(-1) for box in boxes_of(ax)]
     for arrow in arrows_of(ax):
         points = arrow.get_path().interpolated(9).cleaned(curves=False).vertices
@@ -306,7 +304,9 @@ def test_arrows_run_beside_boxes(made: Hand) -> None:
 
 def test_the_same_plan_has_the_same_picture() -> None:
     before = [job.after for job in by_chance(1).schedule.jobs]
-    one, other = (plot.graph(tasks(*each)) for each in (before, [each[::-1] for each in before]))
+    one, other = (
+        plot.graph(tasks(*after)) for after in (before, [first[::-1] for first in before])
+    )
     assert middles_of(one) == middles_of(other)
     for arrow, again in zip(arrows_of(one), arrows_of(other), strict=True):
         np.testing.assert_array_equal(arrow.get_path().vertices, again.get_path().vertices)
@@ -371,13 +371,18 @@ def test_graph_of_nothing_is_refused() -> None:
     assert plt.get_fignums() == []
 
 
+def test_a_graph_itself_is_no_plan() -> None:
+    with pytest.raises(TypeError, match=r"plan is of type TaskGraph; expected .*graph\.plan\(\)"):
+        plot.graph(TaskGraph())  # type: ignore[arg-type]
+
+
 def test_graph_draws_the_plan_of_a_task_graph() -> None:
     graph = TaskGraph(cpu_lanes=2)
     x = torch.ones(2, 2)
     graph.add(torch.stack, [graph.add(torch.mm, x, x, name=f"mm {i}") for i in range(3)])
-    for made in (graph.plan(), graph.run().plan):
-        ax = plot.graph(made)
+    for planned in (graph.plan(), graph.run().plan):
+        ax = plot.graph(planned)
         assert sorted(names_of(ax)) == ["mm 0", "mm 1", "mm 2", "stack"]
-        waits = sum(len(entry.waits) for entry in made.schedule.entries)
+        waits = sum(len(entry.waits) for entry in planned.schedule.entries)
         assert sum(arrow.get_linewidth() > 1 for arrow in arrows_of(ax)) == waits
         assert len(arrows_of(ax)) == 3

@@ -232,6 +232,14 @@ def test_show_wants_a_file_name(name: str) -> None:
         plot.show(name)
 
 
+def test_completion_offers_what_is_public() -> None:
+    assert dir(plot) == ["bars", "graph", "save", "show", "timeline", "timelines"]
+
+
+def test_one_timeline_is_a_panel() -> None:
+    assert plot.timelines(run)[0].get_title(loc="left") == "makespan: 8.000 ms"
+
+
 def test_importing_leaves_matplotlib_alone() -> None:
     code = "import sys, autopar; autopar.plot; assert 'matplotlib' not in sys.modules"
     path = os.pathsep.join(sys.path)

@@ -315,8 +315,10 @@ def test_long_names_are_cut_in_the_picture_only() -> None:
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ValueError, match="timeline 'b' has 0 spans"):
         draw({"a": serial, "b": Timeline(())}, title="t")
-    with pytest.raises(ValueError, match="0 panels"):
+    with pytest.raises(ValueError, match="timelines is empty"):
         draw({}, title="t")
+    with pytest.raises(ValueError, match="the timeline has 0 spans"):
+        draw(Timeline(()), title="t")
     with pytest.raises(ValueError, match="title is ' '"):
         draw(serial, title=" ")
     with pytest.raises(ValueError, match="limit_s is -1"):

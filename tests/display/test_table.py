@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import pytest
 
@@ -158,6 +159,19 @@ def test_unusable_measurements_are_refused() -> None:
         compare([0.1])  # type: ignore[list-item]
     with pytest.raises(TypeError, match=r"measurements is <Measurement: serial.*compare\(\[it\]\)"):
         compare(serial)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"Pass its \.measurements"):
+        compare(SimpleNamespace(measurements=[serial]))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="parts is 'add'; expected a list of labels"):
+        compare([serial], parts="add")
+
+
+def test_cells_are_several_and_no_letters() -> None:
+    with pytest.raises(TypeError, match="rows is 3; expected a list of cells"):
+        tabulate(["a"], 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"rows\[0\] is '12'; expected a list of cells"):
+        tabulate(["a", "b"], ["12"])
+    with pytest.raises(TypeError, match="headers is 'ab'; expected a list of names"):
+        tabulate("ab", [["1", "2"]])
 
 
 def test_parts_of_the_work_have_no_speed_up() -> None:

@@ -111,6 +111,11 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch, kind):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_is_no_timeline_is_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"timeline is of type int; expected a Timeline"):
+        write_trace(3, tmp_path / "run.json")
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
         write_trace(RUN, tmp_path / "missing" / "run.json")

@@ -94,9 +94,23 @@ def test_refuses_spans_that_cannot_be(span, match):
         Span(*span)
 
 
+@pytest.mark.parametrize("times", [("0", 1), (0.0, None)])
+def test_refuses_times_that_are_no_numbers(times):
+    with pytest.raises(TypeError, match="_s is of type .*; expected seconds"):
+        Span("a", "x", *times)
+
+
+@pytest.mark.parametrize("spans", [Span("a", "x", 0, 1), [1], "ab"])
+def test_a_timeline_is_of_several_spans(spans):
+    with pytest.raises(TypeError, match=r"spans.* is .*; expected .*Timeline\(\[Span\("):
+        Timeline(spans)
+
+
 def test_a_timeline_of_very_many_spans_says_itself_in_one_line():
     many = Timeline(
         tuple(Span("mm", f"stream {i % 3}", i, i + 1) for i in range(5000)), 0.0, "here"
     )
     assert repr(many) == "<Timeline: lanes 3, spans 5,000, 5000 s, here>"
+    assert "513.8 us" in repr(Timeline((Span("mm", "x", 0.0, 0.0005138),)))
+    assert "inf s" in repr(Timeline((Span("mm", "x", 0.0, math.inf),)))
     assert repr(Timeline(())) == "<Timeline: lanes 0, spans 0>"

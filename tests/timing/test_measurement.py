@@ -51,6 +51,14 @@ def test_refuses_samples_that_are_no_times_or_too_few(values_s, match):
         Measurement("work", values_s)
 
 
+@pytest.mark.parametrize("times", [3, "123", [1.0, "2", 3.0]])
+def test_times_are_several_numbers(times):
+    with pytest.raises(TypeError, match=r"values_s of 'a'.* is .*; expected .*several times"):
+        Measurement("a", times)
+    with pytest.raises(TypeError, match=r"parts_s.* is .*; expected .*several times"):
+        hidden_share(times, 2)
+
+
 @pytest.mark.parametrize("label", ["", "  ", None, 7])
 def test_refuses_a_label_that_names_nothing(label):
     with pytest.raises(ValueError, match="expected a few words"):

@@ -6,7 +6,7 @@ import weakref
 import pytest
 import torch
 
-from autopar import Benchmark, cpu, measure, measure_in_turn
+from autopar import Benchmark, Timer, cpu, measure, measure_in_turn
 from autopar.timing import timer
 
 
@@ -127,11 +127,11 @@ def ran():
     ("changes", "match"),
     [
         ({"label": " "}, "expected a few words"),
-        ({"repeats": 2}, "at least 3 repeats"),
+        ({"repeats": 2}, "repeats is 2; expected a whole number of at least 3"),
         ({"repeats": 5.5}, "repeats is 5.5; expected a whole number"),
-        ({"warmup": -1}, "no negative warm-up"),
+        ({"warmup": -1}, "warmup is -1; expected a whole number of at least 0"),
         ({"warmup": True}, "warmup is True; expected a whole number"),
-        ({"calls": 0}, "calls is 0; expected a whole number, at least 1"),
+        ({"calls": 0}, "calls is 0; expected a whole number of at least 1"),
         ({"devices": ["cuda:99"]}, "cuda:99"),
         ({"devices": "cuda:99"}, "cuda:99"),
         ({"devices": 1.5}, "device is 1.5; expected the CPU or a CUDA GPU"),
@@ -146,7 +146,7 @@ def test_refuses_before_running_anything(changes, match):
 
 @pytest.mark.parametrize("wrong", [torch.ones(2), None])
 def test_what_cannot_be_called_is_named(wrong):
-    what = rf"is of type {type(wrong).__name__}.*measure\(lambda: x @ x"
+    what = rf"is of type {type(wrong).__name__}.*wrap it: lambda: x @ x"
     with pytest.raises(TypeError, match=f"fn {what}"):
         measure(wrong, label="work", setup=ran)
     with pytest.raises(TypeError, match="setup is of type int"):
@@ -187,6 +187,14 @@ def test_benchmark_waits_before_both_readings(log, devices, waits, capsys):
     assert capsys.readouterr().out == "both: 1.0000 sec\n"
 
 
+def test_timers_say_in_one_line_what_they_timed():
+    stopwatch, benchmark = Timer(), Benchmark("half", ())
+    assert repr(benchmark) == "<Benchmark: half, not timed>"
+    stopwatch.times, benchmark.elapsed_s = [0.5, 0.25], 0.002
+    assert repr(stopwatch) == "<Timer: times 2, sum 750.0 ms>"
+    assert repr(benchmark) == "<Benchmark: half, 2.000 ms>"
+
+
 def test_benchmark_prints_no_time_of_work_that_failed_or_of_a_device_not_there(capsys):
     with pytest.raises(ZeroDivisionError), Benchmark("half") as benchmark:
         _ = 1 / 0
@@ -211,13 +219,13 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
     [
         (ValueError, {"ways": {"": ran}}, "expected a few words"),
         (ValueError, {"ways": {}}, "ways is empty; expected at least one label -> work"),
-        (ValueError, {"repeats": 2}, "at least 3 repeats"),
+        (ValueError, {"repeats": 2}, "repeats is 2; expected a whole number of at least 3"),
         (ValueError, {"devices": ["cuda:99"]}, "cuda:99"),
         (ValueError, {"flops": {"else": 1.0}}, r"\['else'\]; expected labels of the ways: work"),
         (ValueError, {"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*above zero"),
-        (TypeError, {"ways": [ran]}, "ways is of type list; expected label -> work.*_in_turn"),
+        (TypeError, {"ways": [ran]}, "ways is of type list; expected label -> work, as in"),
         (TypeError, {"ways": {"a": ran, "b": 3}}, r"ways\['b'\] is of type int"),
-        (TypeError, {"flops": 2e12}, "flops is 2000000000000.0; expected label -> operations"),
+        (TypeError, {"flops": 2e12}, "flops is of type float; expected label -> operations"),
     ],
 )
 def test_in_turn_refuses_before_running_anything(error, changes, match):

@@ -181,7 +181,8 @@ def test_work_without_a_correlation_id_has_no_launch():
 
 def test_times_may_be_text():
     events = [
-        each | {"ts": str(each.get("ts")), "dur": str(each.get("dur"))} for each in kineto_events()
+        event | {"ts": str(event.get("ts")), "dur": str(event.get("dur"))}
+        for event in kineto_events()
     ]
     assert spans_of(read(*events)) == spans_of(read(*kineto_events()))
 

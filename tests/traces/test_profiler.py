@@ -118,6 +118,15 @@ def test_several_ways_in_one_session_each_have_their_own_spans() -> None:
     } == {"one": [("a", "worker")] * 2, "two": [("b", "worker")] * 3}
 
 
+def test_work_is_what_can_be_called() -> None:
+    with pytest.raises(TypeError, match="fn is of type int; expected a function of no arg"):
+        timeline_of(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ways is of type list; expected label -> work"):
+        timelines_of([print])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"ways\['a'\] is of type int; expected a function"):
+        timelines_of({"a": 3})  # type: ignore[dict-item]
+
+
 def test_ways_without_spans_have_empty_timelines() -> None:
     with pytest.warns(UserWarning, match="to be seen of 'nothing': no GPU.*cpu_lane") as caught:
         assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement
-from autopar.timing.measurement import figures as figures
-from autopar.timing.measurement import format_seconds as format_seconds
+from autopar.units import figures as figures
+from autopar.units import format_seconds as format_seconds
 
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6}

@@ -16,9 +16,10 @@ from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from autopar.display.rows import COLOURS
+from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ Point = int | tuple[int, int]  # a task's number, or whose arrow passes which la
 _Spot = tuple[float, float]
 
 
+@runtime_checkable
 class Planned(Protocol):
     """What has a schedule, as the plan of a task graph does."""
 
@@ -74,6 +76,7 @@ def draw_plan(
     plan: Planned, ax: Axes | None, *, title: str, axes_of: Callable[[float], Axes]
 ) -> Axes:
     """Draw a plan, as `plot.graph` says; `axes_of` makes axes of a height in inches."""
+    check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
     schedule, arrows = plan.schedule, arrows_of(plan)
     if not schedule.entries:
         msg = "plan has no tasks; expected at least one. Add it first: graph.add(fn, x)."

@@ -18,6 +18,7 @@ from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
 from autopar.files import write_atomically
+from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Limit, check_positive, limits_of
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from autopar.display.graph_plot import Planned
 
+__all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
 _Lanes = Sequence[tuple[str, list[Row]]]
 _HATCHES = {"copy": "////", "communication": "xxxx"}
 _GAP = 7  # between lanes, which are measured in points
@@ -63,12 +65,10 @@ def timeline(
     'One product'
     >>> plt.close()
     """
-    if not isinstance(timeline, Timeline):
-        msg = (
-            f"timeline is of type {type(timeline).__name__}; expected a Timeline. Several are "
-            f"drawn by plot.timelines({{'serial': one, 'overlapped': other}})."
-        )
-        raise TypeError(msg)
+    expected = (
+        "a Timeline. Several are drawn by plot.timelines({'serial': one, 'overlapped': other})."
+    )
+    check_type("timeline", timeline, Timeline, expected)
     whole_s = _whole_s([timeline], limit_s)
     lanes = list(lanes_of(timeline, whole_s))
     ax = _axes(0.9 + _height(lanes)) if ax is None else ax
@@ -79,12 +79,12 @@ def timeline(
 
 
 def timelines(
-    named: Mapping[str, Timeline], *, limit_s: float | None = None, title: str = ""
+    named: Timeline | Mapping[str, Timeline], *, limit_s: float | None = None, title: str = ""
 ) -> list[Axes]:
     """Draw timelines under one another in one figure, on one time scale.
 
     Args:
-        named: Name -> timeline, for a panel each.
+        named: Name -> timeline, for a panel each, or one timeline.
         limit_s: The least time possible in seconds, drawn as a dashed line in each.
         title: What the figure shows, in a few words.
 
@@ -92,7 +92,7 @@ def timelines(
         The axes of the panels, from the top.
 
     Raises:
-        TypeError: `named` is no mapping to timelines.
+        TypeError: `named` is neither a Timeline nor a mapping to such.
         ValueError: There are no timelines, one has no spans, or the limit is not a time.
 
     >>> import autopar as ap
@@ -122,7 +122,7 @@ def timelines(
     axes: list[Axes] = list(grid[:, 0])
     for ax, (name, lanes) in zip(axes, panels.items(), strict=True):
         _draw_lanes(lanes, ax, limit_s, whole_s)
-        heading = f"{printable(name)}: {format_seconds(named[name].makespan_s)}"
+        heading = f"{printable(name) or 'makespan'}: {format_seconds(named[name].makespan_s)}"
         ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
         figure.suptitle(printable(title), parse_math=False)
@@ -196,6 +196,7 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
         title: What is drawn, in a few words.
 
     Raises:
+        TypeError: It is no plan.
         ValueError: The plan has no tasks.
 
     >>> import autopar as ap
@@ -228,8 +229,7 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(axes, f"{folder}/product.png")
     """
-    path = Path(path)
-    if path.suffix != ".png":
+    if (path := Path(path)).suffix != ".png":
         msg = (
             f"path is {str(path)!r}; expected a name that ends in .png. Other formats are written "
             f"by ax.figure.savefig, and .svg and .html by draw(...).save."
@@ -340,10 +340,10 @@ def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_xlabel(f"time ({unit})")
     if beneath:  # a figure may be taken out of its page: it says itself where it is from
-        how: dict[str, Any] = {
-            "xycoords": ax.xaxis.label,
-            "ha": "center",
-            "va": "top",
-            "fontsize": _SMALL,
-        }
-        ax.annotate("\n".join(beneath), (0.5, 0), (0, -2), textcoords="offset points", **how)
+        how: dict[str, Any] = {"xycoords": ax.xaxis.label, "ha": "center", "va": "top"}
+        how |= {"textcoords": "offset points", "fontsize": _SMALL}
+        ax.annotate("\n".join(beneath), (0.5, 0), (0, -2), **how)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -151,16 +151,19 @@ def draw(
     # compute   = copy
     """
     named = panels_of("timelines", timelines)
-    if not title.strip() or not named:
+    if not isinstance(title, str) or not title.strip():
+        msg = f"title is {title!r}; expected a few words, as in 'Copies behind products'."
+        raise ValueError(msg)
+    if not named:
         msg = (
-            f"title is {title!r} and timelines has {len(named)} panels; expected a few words and "
-            f"at least one panel. Say what is drawn, as in 'Copies behind products'."
+            "timelines is empty; expected name -> timeline for each panel. Record some work first."
         )
         raise ValueError(msg)
     for name, timeline in named.items():
         if not timeline.spans or not math.isfinite(timeline.makespan_s):
+            what = f"timeline {name!r}" if name else "the timeline"
             msg = (
-                f"timeline {name!r} has {len(timeline.spans)} spans; expected one or more, each of "
+                f"{what} has {len(timeline.spans)} spans; expected one or more, each of "
                 f"finite length. Record some work first."
             )
             raise ValueError(msg)

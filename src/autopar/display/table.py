@@ -19,10 +19,12 @@ from autopar.display.format import (
     percent,
     short_origins,
 )
+from autopar.refusal import several
 from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
+_ROWS = "a list of cells for each row, as in rows=[['PCIe 5.0 x16', '63.0']]."
 _STAR = " *"
 _MEETS = {"at least": operator.ge, "at most": operator.le}
 # What is said around a wide table stays in view on a telephone when its columns scroll.
@@ -135,6 +137,7 @@ def tabulate(
         notes: Lines to print beneath.
 
     Raises:
+        TypeError: `headers`, `rows` or a row is a string, or nothing that has several.
         ValueError: There are no rows, one is longer or shorter than the headers, or there are more
             or fewer origins than rows.
 
@@ -144,7 +147,9 @@ def tabulate(
     PCIe 5.0 x16  63.0
     NVLink 4       450
     """
-    cells = tuple(tuple(str(cell) for cell in row) for row in rows)
+    headers = several("headers", headers, "a list of names, one for each column.")
+    rows = several("rows", rows, _ROWS)
+    cells = tuple(tuple(map(str, several(f"rows[{i}]", row, _ROWS))) for i, row in enumerate(rows))
     if not cells or not headers:
         msg = f"got {len(headers)} headers and {len(cells)} rows; expected at least one of each."
         raise ValueError(msg)
@@ -164,7 +169,7 @@ def tabulate(
         places = short_origins(origins)
         cells = tuple((row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True))
     shown = tuple(dict.fromkeys(filter(None, origins)))
-    return Table(tuple(headers), cells, caption, shown, tuple(notes))
+    return Table(headers, cells, caption, shown, tuple(notes))
 
 
 def against_goals(
@@ -267,13 +272,12 @@ def compare(
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     """The measurements as a tuple, refused if a reader could not tell one from another."""
-    if not isinstance(measurements, Iterable):
-        msg = (
-            f"measurements is {measurements!r}; expected several, or a mapping whose values they "
-            f"are. Put one into a list: compare([it])."
-        )
-        raise TypeError(msg)
-    chosen = tuple(measurements.values() if isinstance(measurements, Mapping) else measurements)
+    if isinstance(measurements, Mapping):
+        measurements = measurements.values()
+    has_them = hasattr(measurements, "measurements")
+    step = "Pass its .measurements." if has_them else "Put one into a list: compare([it])."
+    expected = f"several, or a mapping whose values they are. {step}"
+    chosen = several("measurements", measurements, expected)
     if not chosen:
         msg = "measurements is empty; expected at least one. Pass what measure() returned."
         raise ValueError(msg)
@@ -299,7 +303,7 @@ def _speedups(
     measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
 ) -> list[float | None]:
     labels = [one.label for one in measurements]
-    for part in parts:
+    for part in several("parts", parts, "a list of labels, as in parts=['add']."):
         require_label("parts", part, labels)
     if baseline is None:
         return [None] * len(measurements)

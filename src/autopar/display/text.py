@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from autopar.display.format import format_seconds, percent
 from autopar.display.table import Table, tabulate
+from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
 from autopar.timeline.span import Span, Timeline
 
@@ -19,17 +20,11 @@ _GPU = re.compile(r"^(.*?\b)?(GPU |cuda:)\d+")  # how lanes of a GPU begin
 
 def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> dict[str, Timeline]:
     """Name -> timeline for each panel; a timeline alone has an empty name."""
-    if not isinstance(timelines, (Timeline, Mapping)):
-        msg = (
-            f"{argument} is of type {type(timelines).__name__}; expected a Timeline, or name -> "
-            f"Timeline for a panel each, as in {{'serial': one, 'overlapped': other}}."
-        )
-        raise TypeError(msg)
+    expected = "a Timeline, or name -> Timeline for a panel each, as in {'serial': run}."
+    check_type(argument, timelines, Timeline | Mapping, expected)
     panels = {"": timelines} if isinstance(timelines, Timeline) else dict(timelines)
     for name, timeline in panels.items():
-        if not isinstance(timeline, Timeline):
-            msg = f"{argument}[{name!r}] is of type {type(timeline).__name__}; expected a Timeline."
-            raise TypeError(msg)
+        check_type(f"{argument}[{name!r}]", timeline, Timeline, "a Timeline.")
     return panels
 
 

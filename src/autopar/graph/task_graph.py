@@ -27,7 +27,7 @@ from autopar.graph.run import Run
 from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
 from autopar.graph.unchanged import unchanged
-from autopar.refusal import at_least_one
+from autopar.refusal import whole_number
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
@@ -58,8 +58,8 @@ class TaskGraph:
     def __init__(self, *, cpu_lanes: int | None = None, streams: int = 4) -> None:
         most = min(_MOST_CPU_LANES, os.cpu_count() or 1)
         given = most if cpu_lanes is None else cpu_lanes
-        self.cpu_lanes = at_least_one("cpu_lanes", given, _MOST_LANES)
-        self.streams = at_least_one("streams", streams, _MOST_LANES)
+        self.cpu_lanes = whole_number("cpu_lanes", given, most=_MOST_LANES)
+        self.streams = whole_number("streams", streams, most=_MOST_LANES)
         self._program = Program(self)
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
@@ -253,7 +253,7 @@ class TaskGraph:
             ValueError: There are no repeats.
             Exception: As `run` does.
         """
-        at_least_one("repeats", repeats)
+        whole_number("repeats", repeats)
         with self._alone(), self._runner.kept():
             # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
             warm_ups = [True] if alone else [True, False]

@@ -20,7 +20,7 @@ from autopar.lanes.lane import LEFT, Lane
 from autopar.lanes.outcome import Outcome
 from autopar.lanes.submission import Submission
 from autopar.machine import settle_threads
-from autopar.refusal import what
+from autopar.refusal import whole_number
 
 T = TypeVar("T")
 
@@ -48,16 +48,8 @@ def cpu_lane(threads: int = 1, *, name: str | None = None, kind: str = "compute"
     >>> six.result()
     6
     """
-    if (
-        not isinstance(threads, int)
-        or isinstance(threads, bool)
-        or not 1 <= threads <= _MOST_THREADS
-    ):
-        msg = (
-            f"threads is {what(threads)}; expected a whole number of threads for the lane's "
-            f"operators, from 1 to {_MOST_THREADS}. Leave it out for 1; a name is given as name=."
-        )
-        raise ValueError(msg)
+    of = " for the lane's operators. Leave it out for 1; a name is given as name="
+    threads = whole_number("threads", threads, most=_MOST_THREADS, of=of)
     return CpuLane(threads, f"CPU lane {next(_numbers)}" if name is None else name, kind)
 
 

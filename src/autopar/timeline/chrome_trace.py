@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autopar.files import write_atomically
+from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 
 PROGRAM = "autopar"  # by which a file is known to be ours
@@ -20,6 +21,7 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Write a timeline to a JSON file, to be opened in ui.perfetto.dev; whole or not at all.
 
     Raises:
+        TypeError: It is no Timeline.
         FileNotFoundError: The file's folder does not exist.
 
     >>> import tempfile
@@ -29,6 +31,7 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     ...     print([file.name for file in Path(folder).iterdir()])
     ['run.json']
     """
+    check_type("timeline", timeline, Timeline, "a Timeline, as timeline_of(...) or run.timeline.")
     write_atomically(Path(path), trace_bytes(timeline))
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Real
 
+from autopar.refusal import check_type, several
 from autopar.timeline.intervals import Intervals, common, covered, intervals_of, length_s
+from autopar.units import format_seconds
 
 KINDS = ("compute", "copy", "communication", "host")
 
@@ -21,6 +24,7 @@ class Span:
         kind: `compute`, `copy`, `communication` between GPUs, or `host` for issuing and waiting.
 
     Raises:
+        TypeError: A time that is no number.
         ValueError: It ends before it starts, has no lane, or is of an unknown kind.
 
     >>> Span("product", "GPU 0, stream 7", 0.0, 2e-3).duration_s
@@ -34,6 +38,9 @@ class Span:
     kind: str = "compute"
 
     def __post_init__(self) -> None:
+        if type(self.start_s) is not float or type(self.end_s) is not float:  # quick for most
+            for argument, time_s in (("start_s", self.start_s), ("end_s", self.end_s)):
+                check_type(argument, time_s, Real, "seconds, as time.perf_counter() gives them.")
         if not self.end_s >= self.start_s:  # also catches NaN
             msg = (
                 f"span {self.name!r} on {self.lane!r} ends at {self.end_s} s, before its start at "
@@ -65,11 +72,14 @@ class Timeline:
         alignment_error_s: By how much clocks of different lanes may disagree, in seconds.
         origin: Where and when this was recorded, in words.
 
+    Raises:
+        TypeError: `spans` is something else than several of `Span`.
+
     >>> run = Timeline((Span("mm", "stream", 0, 4), Span("D2H", "bus", 3, 5, "copy")))
     >>> run.makespan_s, run.busy_s("copy"), run.hidden(), run.exposed_s()
     (5, 2.0, 0.5, 1.0)
     >>> run
-    <Timeline: lanes 2, spans 2, 5 s>
+    <Timeline: lanes 2, spans 2, 5.000 s>
     """
 
     spans: tuple[Span, ...]
@@ -77,12 +87,13 @@ class Timeline:
     origin: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "spans", tuple(sorted(self.spans, key=lambda span: (span.start_s, span.end_s)))
-        )
+        expected = "several spans, as in Timeline([Span('mm', 'GPU 0', 0.0, 0.002)])."
+        spans = several("spans", self.spans, expected, Span)
+        spans = tuple(sorted(spans, key=lambda span: (span.start_s, span.end_s)))
+        object.__setattr__(self, "spans", spans)
 
     def __repr__(self) -> str:
-        length = f", {self.makespan_s:.4g} s" if self.spans else ""
+        length = f", {format_seconds(self.makespan_s)}" if self.spans else ""
         where = f", {self.origin}" if self.origin else ""
         return f"<Timeline: lanes {len(self.lanes)}, spans {len(self.spans):,}{length}{where}>"
 

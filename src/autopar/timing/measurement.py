@@ -8,11 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
+from autopar.refusal import several
+from autopar.units import format_seconds as format_seconds
+
 Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label, or none
 
 MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
+_TIMES = "several times in seconds, as in [0.11, 0.12, 0.10]."
 _NOISY_SPREAD = 0.10  # IQR over median; torch.utils.benchmark warns from the same 10 % on
-_MOST_DECIMALS = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +49,8 @@ class Measurement:
     def __post_init__(self) -> None:
         check_label(self.label)
         check_amounts({"flops": self.flops, "size_bytes": self.size_bytes})
-        object.__setattr__(self, "values_s", tuple(float(value) for value in self.values_s))
+        values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
+        object.__setattr__(self, "values_s", tuple(map(float, values_s)))
         if len(self.values_s) < MIN_SAMPLES:
             msg = (
                 f"values_s of {self.label!r} has {len(self.values_s)} samples; "
@@ -135,7 +139,7 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     >>> hidden_share([4.0, 1.0], 4.25)
     0.75
     """
-    parts = list(parts_s)
+    parts: list[float] = list(several("parts_s", parts_s, _TIMES, Real))
     if len(parts) < 2 or min(parts) <= 0:
         msg = f"parts_s is {parts}; expected the times of two or more parts, all above zero"
         raise ValueError(msg)
@@ -191,20 +195,3 @@ def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
         measured = ", ".join(map(repr, dict.fromkeys(labels)))
         msg = f"{argument} names {label!r}, under which nothing was measured; expected {measured}."
         raise ValueError(msg)
-
-
-def format_seconds(seconds: float) -> str:
-    """Seconds in the unit a reader expects, with four figures: `130.9 ms`, `12.50 us`."""
-    if seconds == 0:
-        return "0 s"
-    seconds = float(f"{seconds:.4g}")  # first, or 0.99996 s would be 1000.0 ms
-    for scale, unit in ((1.0, "s"), (1e-3, "ms")):
-        if abs(seconds) >= scale:
-            return f"{figures(seconds / scale, 4)} {unit}"
-    return f"{figures(seconds / 1e-6, 4)} us"
-
-
-def figures(value: float, count: int = 3) -> str:
-    """A number with `count` figures and at most three decimals: `612`, `55.1`, `0.052`."""
-    whole = math.floor(math.log10(abs(value))) if value else count
-    return f"{value:.{min(_MOST_DECIMALS, max(0, count - 1 - whole))}f}"

@@ -7,13 +7,14 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
-from numbers import Integral
 
 import torch
 
 from autopar.device import present, synchronize
 from autopar.machine import processor_names
+from autopar.refusal import check_type, check_work, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, check_amounts, check_label
+from autopar.units import format_seconds
 
 Device = torch.device | str | int
 Devices = Device | Iterable[Device]
@@ -36,6 +37,9 @@ class Timer:
     def __init__(self) -> None:
         self.times: list[float] = []
         self.start()
+
+    def __repr__(self) -> str:
+        return f"<Timer: times {len(self.times)}, sum {format_seconds(self.sum())}>"
 
     def start(self) -> None:
         """Start the stopwatch."""
@@ -85,6 +89,10 @@ class Benchmark:
         self.description = description
         self.devices = _present(devices)
         self.elapsed_s: float | None = None
+
+    def __repr__(self) -> str:
+        time = "not timed" if self.elapsed_s is None else format_seconds(self.elapsed_s)
+        return f"<Benchmark: {self.description}, {time}>"
 
     def __enter__(self) -> Benchmark:
         _wait(self.devices)
@@ -140,7 +148,7 @@ def measure(
     """
     works = {"fn": fn} if setup is None else {"fn": fn, "setup": setup}
     _check([label], works, {"flops": flops, "size_bytes": size_bytes})
-    _check_count("calls", calls, 1, "at least 1 in each sample")
+    whole_number("calls", calls, of=" in each sample")
     work = fn if calls == 1 else functools.partial(_call, fn, calls)
     samples_s, origin = _in_rounds({label: work}, devices, warmup, repeats, setup)
     values_s = tuple(sample_s / calls for sample_s in samples_s[label])
@@ -186,18 +194,12 @@ def measure_in_turn(
 
 def check_ways(ways: Mapping[str, Work], flops: Mapping[str, float]) -> None:
     """Refuse ways that can't be measured in turn, before any is called."""
-    if not isinstance(ways, Mapping):
-        msg = (
-            f"ways is of type {type(ways).__name__}; expected label -> work. Give each way a "
-            f"label, as in measure_in_turn({{'serial': serial, 'overlapped': overlapped}})."
-        )
-        raise TypeError(msg)
+    expected = "label -> work, as in {'serial': serial, 'overlapped': overlapped}."
+    check_type("ways", ways, Mapping, expected)
     if not ways:
         msg = "ways is empty; expected at least one label -> work, to be measured in turn."
         raise ValueError(msg)
-    if not isinstance(flops, Mapping):
-        msg = f"flops is {flops!r}; expected label -> operations, for the ways to have a rate."
-        raise TypeError(msg)
+    check_type("flops", flops, Mapping, "label -> operations, for the ways to have a rate.")
     if unknown := set(flops) - set(ways):
         msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
         raise ValueError(msg)
@@ -213,9 +215,8 @@ def _in_rounds(
     setup: Work | None = None,
 ) -> tuple[dict[str, list[float]], str]:
     """Samples of each way, one in every round after the warm-up, and where they were taken."""
-    least = f"at least {MIN_SAMPLES} repeats, so that there is a spread"
-    _check_count("repeats", repeats, MIN_SAMPLES, least)
-    _check_count("warmup", warmup, 0, "no negative warm-up")
+    whole_number("repeats", repeats, MIN_SAMPLES, of=", so that there is a spread")
+    whole_number("warmup", warmup, 0)
     waited = _present(devices)
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
     for i in range(-warmup, repeats):
@@ -258,19 +259,8 @@ def _check(
     for label in labels:
         check_label(label)
     for argument, work in works.items():
-        if not callable(work):
-            msg = (
-                f"{argument} is of type {type(work).__name__}, which can't be called; expected a "
-                f"function of no arguments. Wrap the work: measure(lambda: x @ x, label='product')."
-            )
-            raise TypeError(msg)
+        check_work(argument, work)
     check_amounts(amounts)
-
-
-def _check_count(argument: str, count: int, least: int, expected: str) -> None:
-    if not isinstance(count, Integral) or isinstance(count, bool) or count < least:
-        msg = f"{argument} is {count!r}; expected a whole number, {expected}."
-        raise ValueError(msg)
 
 
 def _present(devices: Devices | None) -> list[torch.device] | None:

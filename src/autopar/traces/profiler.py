@@ -19,6 +19,7 @@ from torch.autograd.profiler import record_function
 from autopar.device import synchronize
 from autopar.machine import processor_names
 from autopar.ranges import annotate
+from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
 from autopar.traces.check import HOST
 from autopar.traces.chrome import trace_of
@@ -45,6 +46,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
         UserWarning: Nothing is to be seen: no GPU was given work, and nothing was named.
 
     Raises:
+        TypeError: `fn` can't be called.
         RuntimeError: The profiler's record contradicts itself (a kernel that starts before its
             launch, has no duration, or overlaps another of its stream), so no figure of it
             could be trusted.
@@ -56,6 +58,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     >>> [span.name for span in timeline_of(work).spans]
     ['sum']
     """
+    check_work("fn", fn)
     _start_profiler()
     synchronize()
     with _session() as session:
@@ -93,6 +96,7 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
         UserWarning: Nothing is to be seen of a way: it gave no GPU any work.
 
     Raises:
+        TypeError: `ways` is no mapping, or has something that can't be called.
         RuntimeError: As `timeline_of` does.
 
     >>> import autopar as ap
@@ -102,6 +106,9 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
     >>> timelines_of({"one way": way})["one way"].lanes
     ('lane',)
     """
+    check_type("ways", ways, Mapping, "label -> work, as in timelines_of({'serial': serial}).")
+    for label, way in ways.items():
+        check_work(f"ways[{label!r}]", way)
 
     def one_by_one() -> Timeline:
         of_lanes = Timeline(())

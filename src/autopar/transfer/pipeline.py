@@ -18,7 +18,7 @@ import torch
 from autopar.device import present
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
-from autopar.refusal import at_least_one, what
+from autopar.refusal import what, whole_number
 from autopar.torch_private import transform
 from autopar.transfer.copy_stream import Waitable, copy_stream
 from autopar.transfer.layout import check_tensor
@@ -84,11 +84,11 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = at_least_one("slots", slots, of=" in a ring, such as 3")
-        slot_bytes = at_least_one("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
+        self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
+        slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         half = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
-        self._threads = half if threads is None else at_least_one("threads", threads)
+        self._threads = half if threads is None else whole_number("threads", threads)
         self._rings: dict[type[Ring], Ring] = {}
         self._open, self._left = False, False
         self._process = os.getpid()
