@@ -19,6 +19,8 @@ from autopar.records.record import Findings
 from autopar.records.store import write_record
 from autopar.timing.measurement import Measurement
 
+TRACE = str(Path(__file__).parent / "trace_data" / "allreduce_rank0.json.gz")
+
 
 @pytest.fixture
 def a_gpu(monkeypatch):
@@ -43,10 +45,23 @@ def script(path, code=""):
     return str(path)
 
 
-def test_devices_by_the_command_itself():
+def start(*arguments, **streams):
     environment = os.environ | {"PYTHONPATH": str(Path(autopar.__file__).parents[1])}
-    command = [sys.executable, "-m", "autopar", "devices"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "autopar", *arguments]
+    return subprocess.run(command, env=environment, text=True, timeout=60, **streams)
+
+
+@pytest.mark.parametrize("arguments", [["devices"], ["timeline", TRACE]])
+def test_a_reader_that_has_enough_ends_it_quietly(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head` does after the first line
+    with os.fdopen(writer, "w") as stdout:
+        done = start(*arguments, stdout=stdout, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_devices_by_the_command_itself():
+    done = start("devices", capture_output=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("hardware\n  cpu: ")
     assert f"software\n  autopar: {autopar.__version__}\n" in done.stdout

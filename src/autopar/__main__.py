@@ -16,6 +16,7 @@ from autopar.records.provenance import __version__
 
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
 _PACKAGES = Path(__file__).parents[1]
+_UNREAD = 141  # as shells report for a program that ended because nobody reads on
 _TIMEOUT_S = 900.0  # no script takes a third of it
 _TRACES = (
     "Chrome trace of torch.profiler (.json, .json.gz), SQLite export of Nsight Systems (.sqlite), "
@@ -30,6 +31,17 @@ _OUTPUTS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status: 0, 1 if it failed, 2 if it can't be done here."""
+    try:
+        try:
+            return _run_verb(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # the reader has enough, as `head` has; what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _UNREAD
+
+
+def _run_verb(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -70,11 +82,12 @@ def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, 
     from autopar.traces.command import inspect
 
     try:
-        print(inspect(files, range_name, outputs), end="")
+        report = inspect(files, range_name, outputs)
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:  # as a TraceError is
         return _complain(" ".join(str(error).split()))
+    print(report, end="")
     return 0
 
 
