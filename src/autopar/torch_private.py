@@ -56,7 +56,7 @@ def _lacking(path: str, needed_for: str) -> Callable[..., NoReturn]:
     def lacks(*args: object, **kwargs: object) -> NoReturn:
         msg = (
             f"torch {torch.__version__} has no torch.{path}, which is needed {needed_for}; "
-            f"expected torch 2.9 to 2.13. Install one of these, with CUDA where GPUs are used."
+            f"expected torch 2.11 or 2.13, which are tested. Install one, with CUDA for GPUs."
         )
         raise RuntimeError(msg)
 
