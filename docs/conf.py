@@ -88,9 +88,11 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_gallery",
     # One line for each section, in reading order; a section is a folder with a GALLERY_HEADER.rst.
     "subsection_order": [
-        "../gallery/experiments",
-        "../gallery/exercises",
-        "../gallery/beyond",
+        "../gallery/first_steps",
+        "../gallery/copies",
+        "../gallery/one_device",
+        "../gallery/tools",
+        "../gallery/graphs",
         "*",
     ],
     "filename_pattern": r"/plot_",

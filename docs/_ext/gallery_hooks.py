@@ -1,6 +1,7 @@
 """Gallery hooks: what sphinx-gallery does with figures, and the state each script starts from."""
 
 import re
+from html import escape
 from textwrap import indent
 
 import matplotlib.pyplot as plt
@@ -16,6 +17,10 @@ if not importlib.util.find_spec("autopar"):
     %{INSTALL}"""  # of a notebook
 _THREADS = torch.get_num_threads()
 _IMAGE = "autopar-image"
+_BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
+_HERE = "On this machine"  # the heading of what is measured wherever the page is built
+_FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
+_AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw)
 _STYLE = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 100,
@@ -83,8 +88,72 @@ def tidy(app, doctree):
             box.parent.remove(box)
             output.parent.insert(output.parent.index(output) + 1, box)
     lists_of_tags = [raw for raw in doctree.findall(nodes.raw) if "'sg-tag-list'" in raw.astext()]
-    for each in lists_of_tags[1:]:  # an index has one for itself and one for each section
-        each.parent.remove(each)
+    for list_of_tags in lists_of_tags[1:]:  # an index has one for itself and one for each section
+        list_of_tags.parent.remove(list_of_tags)
+
+
+def show_picture_first(app, doctree):
+    """Move a page's picture, which only its measurement can draw, up to where the page begins."""
+    pictures = [box for box in doctree.findall(nodes.container) if is_picture(box)]
+    page = next(doctree.findall(nodes.section), None)
+    if not pictures or page is None:
+        return
+    box = pictures[0]
+    drawing = box.previous_sibling()
+    at = next(i for i, node in enumerate(page) if isinstance(node, _AFTER_THE_OPENING))
+    for node in (box, drawing):
+        node.parent.remove(node)
+        page.insert(at, node)
+
+
+def is_picture(box):
+    """Whether a box holds the image of the drawing that stands before it."""
+    return _IMAGE in box.get("container_classes", ()) and isinstance(
+        box.previous_sibling(), nodes.raw
+    )
+
+
+def say_origins_once(app, doctree):
+    """Put where figures were measured under the title, and leave a short mark on each of them."""
+    if "auto_gallery/" not in app.env.docname:
+        return
+    outputs = [raw for raw in doctree.findall(nodes.raw) if _BADGE.search(raw.astext())]
+    badges = {found[0]: found for raw in outputs for found in _BADGE.finditer(raw.astext())}
+    kinds = [found["kind"] for found in badges.values()]
+    marks = {}
+    for number, (badge, found) in enumerate(badges.items()):
+        several = f" {1 + kinds[:number].count(found['kind'])}" * (kinds.count(found["kind"]) > 1)
+        mark = f'<span class="autopar-{found["kind"]}">{found["kind"]}{several}</span>'
+        marks[badge] = mark, f"{several.strip()} {badge}".strip()
+    for raw in outputs:
+        text = _BADGE.sub(lambda found: marks[found[0]][0], raw.astext())
+        raw.replace_self(nodes.raw("", text, format="html"))
+    if marks:
+        line = f'<p class="autopar-origins">{" ".join(full for _, full in marks.values())}</p>'
+        next(doctree.findall(nodes.section)).insert(1, nodes.raw("", line, format="html"))
+
+
+def fold(app, doctree):
+    """Close what only the curious look for: cells that say so, and what this machine measures."""
+    for code in list(doctree.findall(nodes.literal_block)):
+        if found := _FOLDED.match(code.rawsource):
+            enclose(code.parent, code.parent.index(code), f"{found[1]}: {lines_of(code)} lines")
+    for section in list(doctree.findall(nodes.section)):
+        if section[0].astext() == _HERE:
+            enclose(section, 1, "Measured where this page was built", stop=len(section))
+
+
+def enclose(parent, start, summary, stop=None):
+    """Put some of a node's children into a box that opens."""
+    stop = start + 1 if stop is None else stop
+    opening = f'<details class="autopar-fold"><summary>{escape(summary)}</summary>'
+    parent.insert(stop, nodes.raw("", "</details>", format="html"))
+    parent.insert(start, nodes.raw("", opening, format="html"))
+
+
+def lines_of(code):
+    """How many lines a cell has."""
+    return len(code.rawsource.strip().splitlines()) - 1
 
 
 def reset_style(gallery_conf, script):
@@ -101,5 +170,6 @@ def reset_torch(gallery_conf, script):
 
 
 def setup(app):
-    app.connect("doctree-read", tidy)
+    for mend in (tidy, show_picture_first, say_origins_once, fold):
+        app.connect("doctree-read", mend)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -128,7 +128,7 @@ def test_json_has_the_figures_in_seconds() -> None:
     assert gpu["bound"] == {"resource": "compute", "seconds": pytest.approx(6 * MS)}
     assert data["longest_nothing_s"] == [pytest.approx(7 * MS), pytest.approx(9 * MS)]
     assert [finding["cause"] for finding in data["findings"]] == ["late", "bare copies"]
-    assert data["findings"][0]["page"].endswith("/experiments/plot_e2_cpu_and_gpu.html")
+    assert data["findings"][0]["page"].endswith("/first_steps/plot_3_cpu_and_gpu.html")
     json.dumps(data, allow_nan=False)
 
 

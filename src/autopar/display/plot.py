@@ -17,6 +17,7 @@ from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes
 from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
+from autopar.display.titles import Label, not_hidden
 from autopar.files import write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
 _Lanes = Sequence[tuple[str, list[Row]]]
 _HATCHES = {"copy": "////", "communication": "xxxx"}
+_RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _GAP = 7  # between lanes, which are measured in points
 _FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
 _SMALL = 7  # points, for what must be on the figure but is not what it shows
@@ -70,9 +72,9 @@ def timeline(
     )
     check_type("timeline", timeline, Timeline, expected)
     whole_s = _whole_s([timeline], limit_s)
-    lanes = list(lanes_of(timeline, whole_s))
-    ax = _axes(0.9 + _height(lanes)) if ax is None else ax
-    _draw_lanes(lanes, ax, limit_s, whole_s)
+    lanes, exposed = list(lanes_of(timeline, whole_s)), not_hidden(timeline, whole_s)
+    ax = _axes(0.9 + _height(lanes, exposed)) if ax is None else ax
+    _draw_lanes(lanes, ax, limit_s, whole_s, exposed)
     ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
     _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
     return ax
@@ -109,8 +111,11 @@ def timelines(
         msg = "named is empty; expected name -> timeline for each panel. Record some work first."
         raise ValueError(msg)
     whole_s = _whole_s(named.values(), limit_s)
-    panels = {name: list(lanes_of(one, whole_s)) for name, one in named.items()}
-    heights = [0.4 + _height(lanes) for lanes in panels.values()]
+    panels = {
+        name: (list(lanes_of(one, whole_s)), not_hidden(one, whole_s))
+        for name, one in named.items()
+    }
+    heights = [0.4 + _height(*panel) for panel in panels.values()]
     figure, grid = plt.subplots(
         len(named),
         sharex=True,
@@ -120,8 +125,8 @@ def timelines(
         height_ratios=heights,
     )
     axes: list[Axes] = list(grid[:, 0])
-    for ax, (name, lanes) in zip(axes, panels.items(), strict=True):
-        _draw_lanes(lanes, ax, limit_s, whole_s)
+    for ax, (name, (lanes, exposed)) in zip(axes, panels.items(), strict=True):
+        _draw_lanes(lanes, ax, limit_s, whole_s, exposed)
         heading = f"{printable(name) or 'makespan'}: {format_seconds(named[name].makespan_s)}"
         ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
@@ -289,11 +294,13 @@ def _whole_s(timelines: Collection[Timeline], limit_s: float | None) -> float:
     return max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any will do
 
 
-def _height(lanes: _Lanes) -> float:  # in inches
-    return sum(lane_height(rows) + _GAP for _, rows in lanes) / 72
+def _height(lanes: _Lanes, exposed: Label | None) -> float:  # in inches
+    return (sum(lane_height(rows) + _GAP for _, rows in lanes) + LANE * bool(exposed)) / 72
 
 
-def _draw_lanes(lanes: _Lanes, ax: Axes, limit_s: float | None, whole_s: float) -> None:
+def _draw_lanes(
+    lanes: _Lanes, ax: Axes, limit_s: float | None, whole_s: float, exposed: Label | None
+) -> None:
     from matplotlib.patches import Rectangle
 
     scale_s = unit_of(whole_s)[1]
@@ -316,10 +323,20 @@ def _draw_lanes(lanes: _Lanes, ax: Axes, limit_s: float | None, whole_s: float) 
                 text = ax.text(x, below, printable(span.name), fontsize=_SMALL, va="top")
                 text.set(parse_math=False, clip_on=True)
                 text.set_clip_path(Rectangle((x, below), *end, transform=ax.transData))
+            for label in row.labels:
+                x, middle = (label.start_s + label.end_s) / 2 / scale_s, y + height / 2
+                text = ax.text(x, middle, printable(label.words), ha="center", va="center")
+                text.set(parse_math=False, fontsize="small", bbox=_RIM)
         middles.append(top + lane_height(rows) / 2)
         top += lane_height(rows) + _GAP
     for tick in ax.set_yticks(middles, [printable(lane) for lane, _ in lanes]):
         tick.label1.set_parse_math(False)  # a lane may be called $0
+    if exposed:
+        ends = [(edge / scale_s, top) for edge in (exposed.start_s, exposed.end_s)]
+        ax.annotate("", *ends, arrowprops={"arrowstyle": "|-|,widthA=0.2,widthB=0.2"})
+        x = (exposed.start_s + exposed.end_s) / 2 / scale_s
+        ax.text(x, top + _GAP / 2, exposed.words, ha="center", va="top", fontsize="small")
+        top += LANE
     ax.set_ylim(top - _GAP / 2, 0)  # the first lane on top
     ax.set_xlim(0, 1.03 * whole_s / scale_s)
     ax.spines[["top", "right"]].set_visible(False)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
+from autopar.display.titles import Label, labels_of, titled
 from autopar.timeline.groups import grouped
 from autopar.timeline.span import Span, Timeline
 
@@ -41,11 +42,12 @@ class Row(NamedTuple):
     kind: str
     top: int  # pixels below the top of the lane, which is LANE high or higher
     bars: list[Bar]
+    labels: list[Label]  # what stands in the bars
 
 
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:
-    """For each lane its name and rows, from zero on, for a drawing that is `scale_s` wide."""
-    for lane, spans in grouped(timeline.spans, attrgetter("lane")).items():
+    """For each lane its title and rows, from zero on, for a drawing that is `scale_s` wide."""
+    for title, spans in titled(timeline, scale_s)[0].items():
         rows = []
         for kind, same in grouped(spans, attrgetter("kind")).items():
             if len(spans) > MANY_SPANS:
@@ -55,8 +57,9 @@ def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row
                 layers = [_told_apart(layer, scale_s) for layer in nested]
             for depth, bars in enumerate(layers):
                 shifted = [bar._replace(span=_later(bar.span, -timeline.start_s)) for bar in bars]
-                rows.append(Row(kind, depth * LAYER, shifted))
-        yield lane, rows
+                labels = [] if kind == "host" else labels_of(same, timeline.start_s, scale_s)
+                rows.append(Row(kind, depth * LAYER, shifted, labels))
+        yield title, rows
 
 
 def lane_height(rows: Sequence[Row]) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from autopar.display.format import format_seconds, like, shortened, unit_of
 from autopar.display.rows import COLOURS, HEIGHTS, LAYER, Bar, lane_height, lanes_of
+from autopar.display.titles import Label, not_hidden
 from autopar.timeline.span import Timeline
 
 KEY = "autopar-KEY"  # begins ids; a drawing puts its own in its place
@@ -21,7 +22,7 @@ LINE = 18  # pixels that a line of text takes
 _HATCHED = {"copy": ('y2="5"',), "communication": ('y2="5"', 'x2="5"')}
 _TICKS = 5  # at most, after zero: their labels must stand side by side on a telephone
 _STEPS = (1, 2, 2.5, 5, 10)
-_EDGE = 0.08  # share of the width; half a label on a telephone
+_LETTER = 0.01  # share of the width that half a letter takes on a telephone
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
 
@@ -40,7 +41,12 @@ def panel(name: str, timeline: Timeline, scale_s: float, top: int) -> tuple[list
             parts.append(f"<g {_look(row.kind)}>\n{bars}\n</g>")
             below = y + row.top + HEIGHTS[row.kind]
             parts += [_name(bar, scale_s, below) for bar in row.bars if bar.named]
+            middle = y + row.top + HEIGHTS[row.kind] // 2 + 4
+            parts += [_label(label, scale_s, middle) for label in row.labels]
         y += lane_height(rows) + 6
+    if exposed := not_hidden(timeline, scale_s):
+        parts += _bracket(exposed, scale_s, y)
+        y += LINE + 6
     return parts, y + 8
 
 
@@ -124,6 +130,28 @@ def _name(bar: Bar, scale_s: float, top: int) -> str:
     )
 
 
+def _label(label: Label, scale_s: float, middle: int) -> str:
+    """Words over bars, with a rim in the page's colour so that they read on any."""
+    x = _across((label.start_s + label.end_s) / 2, scale_s)
+    rim = "paint-order:stroke;stroke:var(--color-background-primary, #fff);stroke-width:4px"
+    return (
+        f'<text x="{x}" y="{middle}" text-anchor="middle" style="{rim}">'
+        f"{html.escape(label.words)}</text>"
+    )
+
+
+def _bracket(label: Label, scale_s: float, top: int) -> list[str]:
+    """A line beneath a stretch of time, turned up at both ends, and its words below."""
+    start, end = _across(label.start_s, scale_s), _across(label.end_s, scale_s)
+    lines = [
+        f'<line class="autopar-bracket" x1="{left}" x2="{right}" y1="{top + above}" '
+        f'y2="{top + 2}" style="stroke:var(--autopar-limit, currentColor)" stroke-width="1.5"/>'
+        for left, right, above in ((start, start, -4), (start, end, 2), (end, end, -4))
+    ]
+    middle = (label.start_s + label.end_s) / 2 / scale_s
+    return [*lines, _text(label.words, middle, top + LINE)]
+
+
 def _look(kind: str) -> str:
     # The stroke keeps a span visible that is thinner than a pixel.
     fill = f"url(#{KEY}-{kind})" if kind in _HATCHED else _colour(kind)
@@ -136,7 +164,8 @@ def _colour(kind: str) -> str:
 
 def _text(words: str, share: float, y: int) -> str:
     # Kept inside the drawing: from its edges text runs inwards.
-    anchor = "start" if share < _EDGE else "end" if share > 1 - _EDGE else "middle"
+    half = len(words) * _LETTER
+    anchor = "start" if share < half else "end" if share > 1 - half else "middle"
     x = _across(share, 1.0)
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'
 

@@ -19,7 +19,8 @@ from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
 from autopar.display.rows import MANY_SPANS
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences
+from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, without
+from autopar.display.titles import titled
 from autopar.files import write_atomically
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
@@ -108,8 +109,7 @@ class Drawing:
         return plot.timelines(named, limit_s=self.limit_s, title=self.title)[0]
 
     def _repr_html_(self) -> str:
-        said = [self.caption] * bool(self.caption) + _words(self)
-        words = "\n".join(f'<p style="margin:0.4em 0">{html.escape(line)}</p>' for line in said)
+        words = f"<p>{html.escape(self.caption)}</p>" if self.caption else ""
         badges = " ".join(map(badge, self.origins))
         return (
             '<figure class="autopar-figure" style="margin:1em 0">\n'
@@ -206,6 +206,9 @@ def _words(drawing: Drawing) -> list[str]:
         # Where panels come from different places, each says its own; the badges don't tell which.
         where = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
         said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
+    for name, timeline in drawing.panels:
+        if left_out := titled(timeline, drawing.scale_s)[1]:
+            said.append(" ".join([f"{name}:"] * bool(name) + [without(left_out)]))
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
     counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]
@@ -246,7 +249,8 @@ def as_svg(drawing: Drawing) -> str:
 
 
 def _details(drawing: Drawing) -> str:
-    parts = ["<details><summary>The figures as tables, and as trace files</summary>"]
+    parts = ["<details><summary>The figures in words, as tables and as trace files</summary>"]
+    parts += [f"<p>{html.escape(line)}</p>" for line in _words(drawing)]
     for name, timeline in drawing.panels:
         parts.append(lane_table(timeline, f"{name or drawing.title}: lanes")._repr_html_())
         parts.append(_download(timeline, f"{drawing.title} {name}"))

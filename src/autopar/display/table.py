@@ -32,6 +32,8 @@ _STAYS = (
     "display:block;position:sticky;left:0;width:fit-content;max-width:min(100%,85vw);"
     "text-align:left"
 )
+_SHARE = " / time"  # how the name of the column ends that has bars
+_BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
 _SMALL = "margin:0.25em 0;font-size:0.875em"
 # A number, then at most one word for its unit. "2 x NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
@@ -52,6 +54,9 @@ class Table:
         notes: Lines to print beneath.
         measurements: What the rows were derived from, one for each, if they were measured.
         limits_s: The limit of each of these in seconds, or None where there is none.
+        shares: Of each row what share a bar shows, from 0 to 1, and in which column.
+        parts: Names of rows that are shown paler, being parts of the others.
+        highlight: The name of the row that is shown bold.
 
     >>> import autopar as ap
     >>> ap.tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"]]).headers
@@ -65,6 +70,9 @@ class Table:
     notes: tuple[str, ...] = ()
     measurements: tuple[Measurement, ...] = ()
     limits_s: tuple[float | None, ...] = ()
+    shares: tuple[float | None, ...] = ()
+    parts: tuple[str, ...] = ()
+    highlight: str = ""
 
     def __str__(self) -> str:
         """The table as aligned text, its origins and notes beneath."""
@@ -83,20 +91,28 @@ class Table:
         words = " ".join([html.escape(self.caption), *map(badge, self.origins)]).strip()
         caption = f'<caption><span style="{_STAYS}">{words}</span></caption>' if words else ""
         head = "".join(map(_cell, self.headers, self._numeric, repeat("col")))
-        body = "\n".join(
-            f"<tr>{''.join(map(_cell, row, self._numeric, ['row'] + [''] * len(row)))}</tr>"
-            for row in self.rows
-        )
+        body = "\n".join(map(self._row, self.rows, self.shares or repeat(None)))
         notes = "".join(
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
             for note in self.notes
         )
+        look = "autopar-table" + " autopar-compared" * any(self.shares)
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return (
             f'<div class="autopar-table-box" tabindex="0" role="region" aria-label="{name}" '
-            f'style="overflow-x:auto">\n<table class="autopar-table">{caption}\n'
+            f'style="overflow-x:auto">\n<table class="{look}">{caption}\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{notes}\n</div>"
         )
+
+    def _row(self, row: Sequence[str], share: float | None) -> str:
+        cells = list(map(_cell, row, self._numeric, ["row"] + [""] * len(row)))
+        if share is not None:
+            bar = f"background:{_BAR.format(min(share, 1.0))};text-align:right"
+            column = next(i for i, name in enumerate(self.headers) if name.endswith(_SHARE))
+            cells[column] = cells[column].replace("text-align:right", bar)
+        look = "opacity:0.7" if row[0] in self.parts else "font-weight:bold"
+        styled = row[0] in (*self.parts, self.highlight)
+        return f"<tr{f' style={chr(34)}{look}{chr(34)}' * styled}>{''.join(cells)}</tr>"
 
     @property
     def _numeric(self) -> list[bool]:
@@ -216,6 +232,7 @@ def compare(
     limit_name: str = "limit",
     baseline: str | None = None,
     parts: Sequence[str] = (),
+    highlight: str | None = None,
     caption: str = "",
 ) -> Table:
     """Put measurements beside each other, and beside the limit.
@@ -225,7 +242,8 @@ def compare(
         limit_s: The least time possible in seconds: one for every row, or label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
-        parts: Labels of parts of the work; doing less, they have no speed-up.
+        parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
+        highlight: The label of the row that the reader is to look at, shown bold.
         caption: What the table shows, in words.
 
     Raises:
@@ -242,7 +260,10 @@ def compare(
     speed-up: over serial
     """
     chosen = distinct(measurements)
-    limits = limits_of([one.label for one in chosen], limit_s)
+    labels = [one.label for one in chosen]
+    limits = limits_of(labels, limit_s)
+    if highlight is not None:
+        require_label("highlight", highlight, labels)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
     # Where one has a star the others get its width in spaces, so that the digits stay aligned.
     room = len(_STAR) if any(one.warning for one in chosen) else 0
@@ -250,13 +271,13 @@ def compare(
         format_seconds(one.median_s) + (_STAR if one.warning else " " * room) for one in chosen
     ]
     columns = {
-        "work": [one.label for one in chosen],
+        "work": labels,
         "median": medians,
+        limit_name + _SHARE: _known(percent, shares),
+        limit_name: _known(format_seconds, limits),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
-        limit_name: _known(format_seconds, limits),
-        f"{limit_name} / time": _known(percent, shares),
         "speed-up": _known("{:.2f} x".format, _speedups(chosen, baseline, parts)),
     }
     filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
@@ -267,7 +288,14 @@ def compare(
         notes.append(f"speed-up: over {baseline}")
     rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
-    return replace(table, measurements=chosen, limits_s=limits)
+    return replace(
+        table,
+        measurements=chosen,
+        limits_s=limits,
+        shares=tuple(shares) if any(shares) else (),
+        parts=tuple(parts),
+        highlight=highlight or "",
+    )
 
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from autopar.display.format import format_seconds, percent
 from autopar.display.table import Table, tabulate
+from autopar.display.titles import gpu_of, titled
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
-from autopar.timeline.span import Span, Timeline
+from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
 _CELLS = 60  # characters for the longest timeline; names and times beside them fit in 100
 _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
-_GPU = re.compile(r"^(.*?\b)?(GPU |cuda:)\d+")  # how lanes of a GPU begin
 
 
 def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> dict[str, Timeline]:
@@ -57,21 +56,28 @@ def lane_table(timeline: Timeline, caption: str) -> Table:
 def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds."""
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
-    lanes, start_s = _by_lane(timeline), timeline.start_s
-    width = max(map(len, lanes))
-    for lane, alone in lanes.items():
+    lanes, left_out = titled(timeline, scale_s)
+    width, start_s = max(map(len, lanes)), timeline.start_s
+    for lane, spans in lanes.items():
         cells = [" "] * _CELLS
-        for span in alone.spans:
+        for span in spans:
             # However short, a span gets one cell: else it would be taken not to have happened.
             first = min(_CELLS - 1, round((span.start_s - start_s) / scale_s * _CELLS))
             last = round((span.end_s - start_s) / scale_s * _CELLS)
             last = min(_CELLS, max(first + 1, last))
             cells[first:last] = MARKS[span.kind] * (last - first)
-        busy = format_seconds(alone.busy_s())
+        busy = format_seconds(Timeline(tuple(spans)).busy_s())
         lines.append(f"  {lane:<{width}}  |{''.join(cells)}| busy {busy}")
+    if left_out:
+        lines.append(f"  {without(left_out)}")
     if hidden := _hidden(timeline):
         lines.append(f"  {hidden}")
     return lines
+
+
+def without(left_out: Sequence[str]) -> str:
+    """Which rows a picture does not have, in words."""
+    return f"Left out, as busy for less than 1 % of the time: {'; '.join(left_out)}."
 
 
 def _by_lane(timeline: Timeline) -> dict[str, Timeline]:
@@ -83,17 +89,12 @@ def _by_lane(timeline: Timeline) -> dict[str, Timeline]:
 def _hidden(timeline: Timeline) -> str:
     """The hidden share of each GPU's work: only its own computing hides it."""
     spans, said = timeline.spans, []
-    gpus = grouped(spans, _gpu_of)
-    computing = {_gpu_of(span) for span in spans if span.kind == "compute"}
+    gpus = grouped(spans, gpu_of)
+    computing = {gpu_of(span) for span in spans if span.kind == "compute"}
     for kind, words in (("copy", "copies"), ("communication", "communication")):
-        busy = dict.fromkeys(_gpu_of(span) for span in spans if computing and span.kind == kind)
+        busy = dict.fromkeys(gpu_of(span) for span in spans if computing and span.kind == kind)
         for gpu in busy:
             share = Timeline(tuple(gpus[gpu])).hidden(kind) if gpu in computing else 0.0
             where = f"{gpu or 'other lanes'}: " if len(busy) > 1 else ""
             said.append(f"{where}{words} {percent(share)} hidden behind compute")
     return ", ".join(said)
-
-
-def _gpu_of(span: Span) -> str:
-    gpu = _GPU.match(span.lane)
-    return gpu[0] if gpu else ""

@@ -45,7 +45,7 @@ CAUSES = {
         "Synchronising calls left it idle",
         "{count} times the host waited in {calls}, and launched the next work only after that.",
         "Wait for an event of the one result that is needed, and launch the next work first.",
-        "experiments/plot_e0_the_front_end_returns_first",
+        "first_steps/plot_1_the_front_end_returns_first",
     ),
     "allocated": Cause(
         Gap,
@@ -53,7 +53,7 @@ CAUSES = {
         "Memory was allocated or freed meanwhile",
         "{count} times it was idle while the host was in {calls}.",
         "Allocate and pin before the loop, and use the same memory again.",
-        "beyond/plot_b1_where_a_copys_time_goes",
+        "copies/plot_1_where_a_copys_time_goes",
     ),
     "small": Cause(
         Gap,
@@ -67,7 +67,7 @@ CAUSES = {
         f"{{count}} kernels of less than {format_seconds(_SMALL_S)} began after it had run out of "
         "work: to launch one takes the host longer than to run it takes the GPU.",
         "Batch them, compile them, or replay them as a CUDA graph.",
-        "exercises/plot_x2_small_operators",
+        "one_device/plot_2_small_operators",
     ),
     "late": Cause(
         Gap,
@@ -75,7 +75,7 @@ CAUSES = {
         "Work was launched late",
         "{count} times its queue was empty, as the host was busy with something else.",
         "Launch GPU work first, and give the CPU's to a lane of its own.",
-        "experiments/plot_e2_cpu_and_gpu",
+        "first_steps/plot_3_cpu_and_gpu",
     ),
     "queued": Cause(
         Gap,
@@ -83,7 +83,7 @@ CAUSES = {
         "Launched work waited",
         "{count} times the next work stood in its queue, for an event of another or for its start.",
         "Let work that depends on nothing run in between.",
-        "exercises/plot_x3_cpu_gpu_and_the_bus",
+        "one_device/plot_3_cpu_gpu_and_the_bus",
     ),
     "ended": Cause(Gap, lambda gap, _: gap.next is None, "Nothing more was launched"),
     "unknown": Cause(Gap, lambda *_: True, "The trace does not tell"),
@@ -94,7 +94,7 @@ CAUSES = {
         "{count} operations between GPUs ran while nothing computed, or partly so.",
         "Give them streams of their own, start each as soon as its data is there, and wait for it "
         "only where its result is needed.",
-        "experiments/plot_e3_compute_and_copy",
+        "first_steps/plot_4_compute_and_copy",
     ),
     "pageable": Cause(
         Activity,
@@ -102,7 +102,7 @@ CAUSES = {
         "Copies touch pageable memory",
         "{copies}: the driver copies pageable memory twice, and the host waits meanwhile.",
         "Pin it once, before the loop.",
-        "beyond/plot_b1_where_a_copys_time_goes",
+        "copies/plot_1_where_a_copys_time_goes",
     ),
     "small copies": Cause(
         Activity,
@@ -110,7 +110,7 @@ CAUSES = {
         "Copies are small",
         f"{{copies}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
         "Put them together, and copy once.",
-        "beyond/plot_b5_the_pipeline_against_its_limits",
+        "copies/plot_5_the_pipeline_against_its_limits",
     ),
     "one stream": Cause(
         Activity,
@@ -119,7 +119,7 @@ CAUSES = {
         "{copies} ran on a stream that computes too ({streams}): one stream does one thing at a "
         "time, whatever `non_blocking` says.",
         "Copy on a side stream, after an event for each result.",
-        "experiments/plot_e3_compute_and_copy",
+        "first_steps/plot_4_compute_and_copy",
     ),
     "bare copies": Cause(
         Activity,
@@ -128,7 +128,7 @@ CAUSES = {
         "{copies} ran while nothing computed, or partly so.",
         "Start each as soon as its source is there, and let the next chunk be computed meanwhile. "
         "Where copying takes longer than computing, copy less, or both ways at once.",
-        "beyond/plot_b2_copy_both_ways_while_you_compute",
+        "copies/plot_3_copy_both_ways_while_you_compute",
     ),
     "turns": Cause(
         Usage,
@@ -136,7 +136,7 @@ CAUSES = {
         "GPUs take turns",
         "Together they worked for {together}, though each did for {each} or more.",
         "If their work is independent, launch both before you wait for either.",
-        "experiments/plot_e1_two_devices_at_once",
+        "first_steps/plot_2_two_devices_at_once",
     ),
 }
 

@@ -108,7 +108,7 @@ def one_device(count, sizes, streams, seen):
 # -------
 # A GPU computes a product in blocks, of which each multiprocessor holds several at a time. Where a
 # product's blocks are less than one *wave*, fewer than the whole GPU holds, others' find room
-# beside them: :doc:`exercise 4 <plot_x4_verify_with_nsight>` asks Nsight Compute for the waves. So
+# beside them: :doc:`exercise 4 <plot_1_verify_with_nsight>` asks Nsight Compute for the waves. So
 # small products should have much to gain, and large ones next to nothing. How much of a gain is
 # this room, and how much the time that each kernel takes to begin and to end, is not told here.
 #
@@ -224,7 +224,7 @@ ap.show(
 )
 
 # %%
-# And why? :doc:`Exercise 4 <plot_x4_verify_with_nsight>` asks Nsight Compute what a single product
+# And why? :doc:`Exercise 4 <plot_1_verify_with_nsight>` asks Nsight Compute what a single product
 # does with the GPU: a large one keeps its arithmetic busy, and a small one leaves most of it idle.
 
 most_streams, most_branches = (max(gain, key=gain.get) for gain in (by_streams, by_branches))

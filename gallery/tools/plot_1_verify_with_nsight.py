@@ -336,7 +336,7 @@ ap.show(ap.tabulate(headers, rows, caption=caption, origin=kernels.origin))
 # %%
 # The blocks are the library's choice: with tiles of 128 x 128 results, say, a product of 256 would
 # have four. Waves are how often they fill the GPU. A large product keeps the arithmetic busy, and
-# that is the other side of :doc:`exercise 1 <plot_x1_do_independent_products_run_at_once>`; a small
+# that is the other side of :doc:`exercise 1 <plot_1_do_independent_products_run_at_once>`; a small
 # one leaves most of it idle. Occupancy, the warps that were there over those that could be, says
 # less: few warps can keep the arithmetic busy.
 

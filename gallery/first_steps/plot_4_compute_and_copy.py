@@ -1,0 +1,187 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
+"""
+Hide the copies behind the computing
+====================================
+
+| **You'll do:** compute 50 products on a GPU and copy their results to the CPU, first as the book
+  does, then in a way that hides the copies.
+| **You'll learn:** why `non_blocking=True` alone hides nothing, and which five lines do.
+| **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`plot_1_the_front_end_returns_first` before;
+  :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` comes next.
+
+A GPU computes with one part of its hardware and copies with another, so it can do both at once.
+The book's code makes them take turns, though it says `non_blocking=True`. On a second stream, with
+one event for each result, every copy but the last runs while the next product is computed.
+"""
+
+# %%
+# One stream hides nothing
+# ------------------------
+# The tempting way: queue all products, then queue all copies, and let the GPU sort it out.
+
+import torch
+
+import autopar as ap
+
+BOOK = {"count": 50, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
+PARTS, ONE, TWO = ["products", "copies"], "one stream", "two streams"
+
+
+def one_stream(x, count):
+    """Compute all products, then copy all results, as the book does."""
+    results = [x.mm(x) for _ in range(count)]
+    return [y.to("cpu", non_blocking=True) for y in results]
+
+
+# %%
+# `non_blocking=True` lets the *host* go on. On the GPU the copies go to the current *stream*, the
+# queue in which the products stand as well. A stream does one thing after the other, so the first
+# copy begins when the last product has ended.
+
+# %%
+# Two streams hide all copies but one
+# -----------------------------------
+# The right way changes five lines. They copy from a stream of their own (1), which waits for the
+# event of one product and not for all (2), into memory that is pinned, so that the copy engine can
+# write to it while the host goes on (3 and 4). The last keeps each product's memory until its copy
+# has read it (5).
+
+
+def two_streams(x, buffers, side):
+    """Copy each product into its pinned buffer while the next product is computed."""
+    for buffer in buffers:  # 3: made before, by torch.empty(..., pin_memory=True)
+        y = x.mm(x)
+        side.wait_event(torch.cuda.current_stream(x.device).record_event())  # 2
+        with torch.cuda.stream(side):  # 1
+            buffer.copy_(y, non_blocking=True)  # 4
+        y.record_stream(side)  # 5
+    return buffers
+
+
+# %%
+# A lane is a stream that does the waiting and the keeping by itself, so the same takes two lines.
+
+
+def with_lane(x, buffers, lane):
+    """The same, with a lane of autopar's for the copies."""
+    for buffer in buffers:
+        lane.submit(buffer.copy_, x.mm(x), non_blocking=True)
+    return buffers
+
+
+# %%
+# `race` first compares the results of all ways, bit by bit, with buffers full of NaN to begin with.
+# Then it times them in turn, beside the two parts alone, and takes their timelines.
+
+
+def compute_and_copy(count, size):
+    """The three ways, and the two parts they are made of."""
+    gpu = ap.gpu(0)
+    x, side = ap.workload.matrix(size, gpu), torch.cuda.Stream(gpu)
+    products = ap.workload.products(x, count)
+    buffers = [torch.empty(size, size, pin_memory=True) for _ in range(count)]
+    with ap.cuda_lane(gpu, name="copies", kind="copy") as lane:
+        ways = {
+            ONE: lambda: one_stream(x, count),
+            TWO: lambda: two_streams(x, buffers, side),
+            "two streams by a lane": lambda: with_lane(x, buffers, lane),
+        }
+        parts = {
+            "products": lambda: ap.workload.products(x, count),
+            "copies": lambda: [y.to("cpu", non_blocking=True) for y in products],
+        }
+        fill = lambda: [buffer.fill_(torch.nan) for buffer in buffers]
+        return ap.race(ways, parts=parts, expected=products, reset=fill, see=[ONE, TWO])
+
+
+# %%
+# The timelines are at the top of this page. Look at the orange bars: on one stream all 50 copies
+# follow the last product. On two streams each lies under a blue one, and only the last sticks out.
+
+gpu = ap.recorded(compute_and_copy, name="e3_compute_and_copy", parameters=BOOK)
+shorter_s, longer_s = sorted(gpu.measurements[part].min_s for part in PARTS)
+limit_s = longer_s + shorter_s / BOOK["count"]
+ap.show_timelines(
+    gpu.timelines,
+    "e3_compute_and_copy",
+    title="50 products and 50 copies, on one stream and on two",
+    caption="The kernels and the copies are the same in both; only the queue of the copies differs.",
+    limit_s=limit_s,
+)
+
+# %%
+# How near to the limit?
+# ----------------------
+# No way can be faster than the longer part and one piece of the shorter: the first copy has to wait
+# for a product, and nothing is left to hide the last one.
+
+limits_s = {way: limit_s for way in gpu.measurements if way not in PARTS}
+ap.show(ap.compare(gpu.measurements, limit_s=limits_s, parts=PARTS, baseline=ONE))
+
+# %%
+# Compare the row *one stream* with the two parts above it: it takes the sum of both. *two streams*
+# takes hardly longer than the products alone, and the lane's row is the same within its spread.
+
+
+def hidden(way):
+    """The share of the shorter part that ran behind the longer one."""
+    return gpu.estimate(lambda s: ap.hidden_share([s[part] for part in PARTS], s[way]))
+
+
+ap.show(
+    ap.claim("One stream hides next to nothing.", hidden(ONE), at_most=0.1, unit="%"),
+    ap.claim("Two streams hide most of the copies.", hidden(TWO), at_least=0.8, unit="%"),
+)
+
+# %%
+# When this does not help
+# -----------------------
+# Only the shorter part can hide, so where the copies take longer the bus is the limit. A result
+# that is copied once, at the end, has nothing to hide behind. The book prints a gain for its code
+# all the same: it comes from memory, not from overlap, and
+# :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` takes it apart.
+#
+# On this machine
+# ---------------
+# Without a GPU two CPU lanes show the same: one computes, the other copies what is there.
+
+
+def on_cpu_lanes(count, size):
+    """Products on one CPU lane, their copies on the same one or on another."""
+    x = ap.workload.matrix(size)
+    buffers = [torch.empty(size, size) for _ in range(count)]
+    with ap.cpu_lane(name="computing") as first, ap.cpu_lane(name="copying", kind="copy") as second:
+
+        def copies_on(lane):
+            products = [first.submit(x.mm, x) for _ in buffers]
+            return [lane.submit(b.copy_, y) for b, y in zip(buffers, products, strict=True)]
+
+        ways = {"one lane": lambda: copies_on(first), "two lanes": lambda: copies_on(second)}
+        return ap.race(ways, see=list(ways))
+
+
+here = ap.observed(on_cpu_lanes, name="on CPU lanes", parameters={"count": 12, "size": 512})
+ap.show(ap.compare(here.measurements), ap.draw(here.timelines, title="On one CPU lane and on two"))
+
+# %%
+# Now you
+# -------
+# Put one wait for all products before the first copy, in place of the event for each. How much is
+# hidden?
+#
+# .. dropdown:: A hint
+#
+#     The first copy cannot begin before the event that its stream waits for. Which one is that now?
+#
+# .. dropdown:: An answer
+#
+#     Nothing is hidden: the side stream waits for the last product, as the one stream did.
+#
+#     .. code-block:: python
+#
+#         def wait_for_all(x, buffers, side):
+#             results = [x.mm(x) for _ in buffers]
+#             side.wait_stream(torch.cuda.current_stream(x.device))
+#             with torch.cuda.stream(side):
+#                 return [b.copy_(y, non_blocking=True) for b, y in zip(buffers, results)]
