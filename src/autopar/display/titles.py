@@ -46,7 +46,7 @@ class Label(NamedTuple):
 def titled(timeline: Timeline, scale_s: float) -> tuple[dict[str, list[Span]], list[str]]:
     """Title -> spans of each lane in the order of a picture, and the titles of those left out.
 
-    Lanes of the program's own names come first, then the CPU's, then those of each GPU.
+    The CPU's lanes come first, then those of each GPU, then those of the program's own names.
 
     >>> spans = [Span("mm", "GPU 0 stream 7", 0, 1), Span("x", "GPU 0 copies to host", 1, 2, "copy")]
     >>> list(titled(Timeline(spans), 2.0)[0])
@@ -70,13 +70,14 @@ def titled(timeline: Timeline, scale_s: float) -> tuple[dict[str, list[Span]], l
     return titles, left_out
 
 
-def _place(lane: str) -> tuple[str, int, int, str]:
+def _place(lane: str) -> tuple[bool, str, int, int, str]:
     """Where a lane stands among others: by place, GPU and what it does there; and its title."""
     for rank, (form, title) in enumerate(_FORMS):
         if found := form.match(lane):
             named = found.groupdict()
-            return named.get("where", ""), int(named.get("gpu", -1)), rank, title.format(**named)
-    return "", -1, -1, lane
+            gpu = int(named.get("gpu", -1))
+            return False, named.get("where", ""), gpu, rank, title.format(**named)
+    return not lane.lower().startswith("cpu"), "", -1, -1, lane
 
 
 def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Label]:
