@@ -91,8 +91,12 @@ def compute_and_copy(count, size):
             "products": lambda: ap.workload.products(x, count),
             "copies": lambda: [y.to("cpu", non_blocking=True) for y in products],
         }
-        fill = lambda: [buffer.fill_(torch.nan) for buffer in buffers]
-        return ap.race(ways, parts=parts, expected=products, reset=fill, see=[ONE, TWO])
+
+        def forget():
+            for buffer in buffers:
+                buffer.fill_(torch.nan)
+
+        return ap.race(ways, parts=parts, expected=products, reset=forget, see=[ONE, TWO])
 
 
 # %%
@@ -155,7 +159,7 @@ def on_cpu_lanes(count, size):
 
         def copies_on(lane):
             products = [first.submit(x.mm, x) for _ in buffers]
-            return [lane.submit(b.copy_, y) for b, y in zip(buffers, products, strict=True)]
+            return products, list(map(lane.submit, [b.copy_ for b in buffers], products))
 
         ways = {"one lane": lambda: copies_on(first), "two lanes": lambda: copies_on(second)}
         return ap.race(ways, see=list(ways))
