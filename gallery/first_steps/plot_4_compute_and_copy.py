@@ -104,8 +104,7 @@ def compute_and_copy(count, size):
 # follow the last product. On two streams each lies under a blue one, and only the last sticks out.
 
 gpu = ap.recorded(compute_and_copy, name="e3_compute_and_copy", parameters=BOOK)
-shorter_s, longer_s = sorted(gpu.measurements[part].min_s for part in PARTS)
-limit_s = longer_s + shorter_s / BOOK["count"]
+limit_s = gpu.limit_s(PARTS, pieces=BOOK["count"])
 ap.show_timelines(
     gpu.timelines,
     "e3_compute_and_copy",
@@ -127,15 +126,10 @@ ap.show(ap.compare(gpu.measurements, limit_s=limits_s, parts=PARTS, baseline=ONE
 # Compare the row *one stream* with the two parts above it: it takes the sum of both. *two streams*
 # takes hardly longer than the products alone, and the lane's row is the same within its spread.
 
-
-def hidden(way):
-    """The share of the shorter part that ran behind the longer one."""
-    return gpu.estimate(lambda s: ap.hidden_share([s[part] for part in PARTS], s[way]))
-
-
+one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(
-    ap.claim("One stream hides next to nothing.", hidden(ONE), at_most=0.1, unit="%"),
-    ap.claim("Two streams hide most of the copies.", hidden(TWO), at_least=0.8, unit="%"),
+    ap.claim("One stream hides next to nothing.", one, at_most=0.1, unit="%"),
+    ap.claim("Two streams hide most of the copies.", two, at_least=0.8, unit="%"),
 )
 
 # %%

@@ -35,6 +35,18 @@ def test_an_estimate_lies_in_its_interval_which_is_wider_with_more_noise_and_the
     assert noisy.high - noisy.low > 10 * (quiet.high - quiet.low)
 
 
+def test_a_record_tells_what_a_way_hides_of_its_parts_and_their_limit():
+    parts, ways = {"a": [4.0] * 7, "b": [1.0] * 7}, {"serial": [5.0] * 7, "hidden": [4.25] * 7}
+    record = record_of({**parts, **ways})
+    assert (record.hidden("serial", ["a", "b"]).value, record.hidden("hidden", "ab").value) == (
+        0,
+        0.75,
+    )
+    assert (record.limit_s("ab"), record.limit_s("ab", pieces=10)) == (4.0, 4.1)
+    with pytest.raises(KeyError, match="nothing"):
+        record.hidden("nothing", "ab")
+
+
 def test_samples_are_counted_of_those_timings_that_are_asked_for():
     record = record_of({**QUIET, "few": (1, 1, 1), "many": [1] * 9})
     figures = (lambda _: 1, lambda s: s["many"], speedup, lambda s: min(s.values()), len)

@@ -9,7 +9,7 @@ from typing import Any
 
 from autopar.records.claim import Estimate, Figure, interval
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Measurement
+from autopar.timing.measurement import Measurement, hidden_share
 
 
 class RecordError(RuntimeError):
@@ -130,6 +130,35 @@ class Record:
             KeyError: It asks for a label under which nothing was measured.
         """
         return Estimate(*interval(figure, self.measurements), self.origin, self.processors)
+
+    def hidden(self, way: str, parts: Sequence[str]) -> Estimate:
+        """The share of the shorter parts' time that a way hides behind the longest part.
+
+        Args:
+            way: The label of what does all parts.
+            parts: The labels of the parts alone.
+
+        Raises:
+            KeyError: Nothing was measured under one of the labels.
+        """
+        return self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
+
+    def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:
+        """The least time in seconds in which parts of the work can be done at the same time.
+
+        No order beats the longest part, each at its fastest. Where all parts go through the same
+        number of pieces, one piece of each other part has nothing to hide behind.
+
+        Args:
+            parts: The labels of the parts alone.
+            pieces: Into how many pieces each part is divided; 0 where they need nothing of each
+                other.
+
+        Raises:
+            KeyError: Nothing was measured under one of the labels.
+        """
+        *others_s, longest_s = sorted(self.measurements[part].min_s for part in parts)
+        return longest_s + (sum(others_s) / pieces if pieces else 0.0)
 
     def __str__(self) -> str:
         return f"{self.experiment}: {self.origin}"
