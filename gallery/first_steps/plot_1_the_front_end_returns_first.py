@@ -3,194 +3,166 @@
 Watch the front end return first
 ================================
 
-| **You'll do:** time the same 50 matrix products twice: until the calls return, and until the
-  results are there.
+| **You'll do:** time the same 50 matrix products three times: until the calls return, until a bare
+  wait returns, and until the results are there.
 | **You'll learn:** what a clock around GPU code measures, and what `synchronize` waits for.
-| **You need:** nothing but this page; without two GPUs it shows a record and runs on the CPU.
+| **You need:** 6 minutes, and no GPU: what needs two is shown from a record. This is the first
+  page; :doc:`plot_2_two_devices_at_once` builds on it.
 
-**The claim.** PyTorch's front end hands GPU work to a queue and returns long before the work is
-done; and a bare `torch.cuda.synchronize()` waits for the *current* GPU only. Whoever forgets
-either measures launches. The timeline shows the gap: a sliver of issuing, then a long wait.
+A call of PyTorch's for a GPU only puts work into a queue. It returns long before the work is done,
+so a clock that stops then has timed the queueing. The usual cure, `torch.cuda.synchronize()`, has
+a trap of its own: it waits for one GPU, which need not be the one that works.
 """
 
 # %%
-# The work
-# --------
-# 50 independent products of two independent arrays, on the second GPU, while the first is the
-# current one: PyTorch's default, and the trap of this page.
-
-import threading
+# The calls return first
+# ----------------------
+# PyTorch's functions are its *front end*: they check their arguments and launch a *kernel*, the
+# program that the GPU runs. A launch takes the host some microseconds, however large the product.
 
 import torch
 
 import autopar as ap
 
 BOOK = {"count": 50, "size": 4000}
-HERE = {"count": 10, "size": 512}
+ISSUED, BARE, DONE = "until the calls return", "until a bare wait returns", "until done"
+
+
+def issue(x, u, count):
+    """Launch products of two independent arrays, and return while the GPU still computes."""
+    with ap.annotate("issue"):
+        return [a.mm(a) for _ in range(count // 2) for a in (x, u)][-2:]
+
 
 # %%
-# Predict
-# -------
-# A launch takes the host the same few microseconds however large the product; the products take
-# as long as their arithmetic takes. So issuing should be a small share of the whole. On the CPU
-# there is no such gap: an operator returns when its result is there.
+# A clock around `issue` stops at the end of the narrow bar in the picture above. The products go on
+# for as long as their arithmetic takes.
 #
-# The bare wait is D2L's own. With the work on another GPU than the current one, it has nothing to
-# wait for and should return at once. The last way names what it waits for.
+# A bare wait may wait for nothing
+# --------------------------------
+# D2L's own cure is this call. It waits for the *current* GPU, which is GPU 0 unless a program says
+# otherwise (see :func:`torch.cuda.synchronize`).
 
 
-def issue_and_wait(count, size):
-    """The same work until issued, until a bare wait returns, and until it is done."""
-    ap.synchronize()
-    device = ap.gpu(1)
-    x, u = (ap.workload.matrix(size, device, seed=seed) for seed in (0, 1))
+def issue_and_wait_bare(x, u, count):
+    """Wait for the current GPU, whichever works."""
+    results = issue(x, u, count)
+    torch.cuda.synchronize()
+    return results
 
-    def issue():
-        with ap.annotate("issue"):
-            return [a.mm(a) for _ in range(count // 2) for a in (x, u)]
 
-    def issue_and_wait_bare():
-        results = issue()
-        torch.cuda.synchronize()  # the current device: GPU 0
-        return results
+# %%
+# With the work on GPU 1 there is nothing to wait for. The cure names what it waits for.
 
-    def issue_and_wait_named():
-        results = issue()
-        with ap.annotate("wait"):
-            ap.synchronize(device)
-        return results
 
-    expected = [a.cpu() @ a.cpu() for a in (x, u)]
-    results = issue_and_wait_named()[-2:]
-    close = all(
-        torch.allclose(a.cpu(), b, atol=1e-4) for a, b in zip(results, expected, strict=True)
-    )
-    flops = ap.workload.product_flops(size, count)
+def issue_and_wait(x, u, count):
+    """Wait for the GPU that the work is on."""
+    results = issue(x, u, count)
+    with ap.annotate("wait"):
+        ap.synchronize(x.device)
+    return results
+
+
+# %%
+# `race` compares what each way returns with the products by the CPU, then times them in turn. It
+# is told to wait for no device itself, with `devices=()`.
+
+
+def three_clocks(count, size):
+    """The same work on GPU 1, with the clock stopped at three places."""
+    x, u = (ap.workload.matrix(size, ap.gpu(1), seed=seed) for seed in (0, 1))
     ways = {
-        "until the calls return": issue,
-        "until a bare wait returns": issue_and_wait_bare,
-        "until done": issue_and_wait_named,
+        ISSUED: lambda: issue(x, u, count),
+        BARE: lambda: issue_and_wait_bare(x, u, count),
+        DONE: lambda: issue_and_wait(x, u, count),
     }
+    expected = [a.cpu() @ a.cpu() for a in (x, u)]
     with torch.cuda.device(0):  # not the one that works
-        measurements = ap.measure_in_turn(
-            ways, devices=(), warmup=1, repeats=7, flops={"until done": flops}
+        return ap.race(
+            ways, expected=expected, close=dict.fromkeys(ways, 1e-5), see=[DONE], devices=()
         )
-    timeline = ap.timeline_of(issue_and_wait_named)
-    checks = {"results are those of the CPU": close}
-    return ap.Findings(measurements, {"issue and wait": timeline}, checks)
 
 
-# %%
-# How long?
-# ---------
-# The estimate is the time that the GPU was busy with these kernels in one run under the profiler.
-# It belongs to the last row; the first two lie far below, so they can't be times of the work.
-
-gpus = ap.recorded(issue_and_wait, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
-timeline = gpus.timelines["issue and wait"]
-busy_s = timeline.busy_s("compute")
-ap.show(
-    ap.compare(
-        gpus.measurements,
-        limit_s={"until done": busy_s},
-        limit_name="estimate",
-        caption="50 products, three ways to time them",
-    )
-)
-
-# %%
-# The claims are held against these numbers. The last one is about the clocks: the timeline of one
-# run under the profiler is about as long as the clock says of runs without it.
-
-ISSUED, BARE, DONE = gpus.measurements
-length_s = timeline.makespan_s
-ap.show(
-    ap.claim(
-        "The calls return in a small share of the time that the work takes.",
-        gpus.estimate(lambda s: s[ISSUED] / s[DONE]),
-        at_most=0.1,
-        unit="%",
-    ),
-    ap.claim(
-        "A bare wait does not wait for a GPU that isn't the current one.",
-        gpus.estimate(lambda s: s[BARE] / s[DONE]),
-        at_most=0.1,
-        unit="%",
-    ),
-    ap.claim(
-        "The timeline is about as long as the clock says.",
-        gpus.estimate(lambda s: length_s / s[DONE]),
-        between=(0.9, 1.1),
-        unit="%",
-    ),
-)
-
-# %%
-# See it
-# ------
-# The host's lane is what Python did. The kernels go on long after the last call has returned.
-
-title = "The host issues, then waits; the GPU computes"
+gpus = ap.recorded(three_clocks, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
+timeline = gpus.timelines[DONE]
 ap.show_timelines(
     timeline,
     "e0_the_front_end_returns_first",
-    title=title,
-    caption="All launches are issued in the sliver at the left of the host's lane.",
+    title="The host issues, then waits; the GPU computes",
+    caption="All launches are issued in the sliver at the left; the GPU works for the whole time.",
 )
 
 # %%
-# On this machine
-# ---------------
-# CPU operators don't return first. A lane does: `submit` only queues the task. That it returns
-# before the task is done is proven without a clock: the first task stands at a gate which opens
-# only after `submit` has returned and the handle has said that it is not done.
+# Here is that sliver on a scale of its own. Look at the first kernel: all the other launches have
+# been made before it ends.
 
+first_end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
+ap.draw(timeline.between(timeline.start_s, first_end_s), title="Until the first kernel ends")
 
-def call_and_submit(count, size):
-    """CPU operators return when done; a lane's submit returns before."""
-    x = ap.workload.matrix(size)
-    run, flops = ap.workload.products, ap.workload.product_flops(size, count)
-    with ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as lane:
-        gate = threading.Event()
-        handle = lane.submit(gate.wait)
-        returned_first = not handle.done()
-        gate.set()
-        same = ap.workload.equal(lane.submit(run, x, count).result(), run(x, count))
-        measurements = (
-            ap.measure(
-                lambda: run(x, count),
-                label="operators, until they return",
-                repeats=11,
-                flops=flops,
-            ),
-            ap.measure(
-                lambda: lane.submit(run, x, count),
-                label="lane, until submitted",
-                repeats=11,
-                setup=lane.wait,
-            ),
-            ap.measure(
-                lambda: lane.submit(run, x, count).result(),
-                label="lane, until done",
-                repeats=11,
-                flops=flops,
-            ),
-        )
-    checks = {"submit returned before the task was done": returned_first, "results equal": same}
-    return ap.Findings(measurements, {}, checks)
+# %%
+# What the three clocks say
+# -------------------------
+# The limit of the last row is how long the GPU was busy with these kernels in the timeline. The
+# other two rows did not wait for the work, so no limit of the work holds for them.
 
+limit_s = {DONE: timeline.busy_s("compute")}
+ap.show(ap.compare(gpus.measurements, limit_s=limit_s, limit_name="estimate", highlight=DONE))
 
-here = ap.observed(call_and_submit, name="CPU operators and a CPU lane", parameters=HERE)
-ap.show(ap.compare(here.measurements, caption="10 products on the CPU"))
+# %%
+# Compare the first two rows with the last: both clocks stop after a small share of the time. A
+# program that divides its operations by such a time reports a speed that no GPU has.
+
+issued, bare = (gpus.estimate(lambda s, way=way: s[way] / s[DONE]) for way in (ISSUED, BARE))
+ap.show(
+    ap.claim("The calls return long before the work is done.", issued, at_most=0.1, unit="%"),
+    ap.claim("A bare wait does not wait for GPU 1.", bare, at_most=0.1, unit="%"),
+)
 
 # %%
 # When this does not help
 # -----------------------
-# Returning first gains nothing by itself: it pays when the host has something else to issue, as
-# in the pages that follow. And it can only last until the queue is full: then the next
-# launch waits for the GPU.
+# That calls return first gains nothing by itself. It pays when the host has something else to
+# launch, as in :doc:`plot_2_two_devices_at_once`. And the queue is not endless: once it is full,
+# the next launch waits for the GPU. The `book's section on asynchronous computation
+# <https://d2l.ai/chapter_computational-performance/async-computation.html>`_ has more on it.
 #
+# On this machine
+# ---------------
+# An operator on a CPU returns when its result is there. A *lane*, a queue with a worker thread of
+# its own, returns first.
+
+
+def operators_and_lane(count, size):
+    """CPU operators, and the same work handed to a lane."""
+    x, run = ap.workload.matrix(size), ap.workload.products
+    with ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as lane:
+        ways = {"operators": lambda: run(x, count), "lane": lambda: lane.submit(run, x, count)}
+        findings = ap.race(ways)
+        submit = ap.measure(lambda: lane.submit(run, x, count), label="submit", setup=lane.wait)
+    return ap.Findings([*findings.measurements, submit], checks=findings.checks)
+
+
+here = ap.observed(operators_and_lane, name="CPU and lane", parameters={"count": 10, "size": 512})
+ap.show(ap.compare(here.measurements))
+
+# %%
 # Now you
 # -------
-# Time one product instead of 50, until issued and until done, for sizes from 64 to 4000. From
-# which size on does the GPU, not the host, decide how long a loop of products takes?
+# Time one product instead of 50, for sizes from 64 to 4000. From which size on does the GPU decide
+# how long a loop of products takes, and not the host?
+#
+# .. dropdown:: A hint
+#
+#     A loop can't go faster than its launches. Where is one product shorter than one launch?
+#
+# .. dropdown:: An answer
+#
+#     Where *done* begins to grow and *issued* does not. On a CPU both are equal at every size.
+#
+#     .. code-block:: python
+#
+#         def one_product(device=ap.try_gpu(), sizes=(64, 256, 1024)):
+#             for size in sizes:
+#                 x = ap.workload.matrix(size, device)
+#                 for label, devices in (("issued", ()), ("done", [device])):
+#                     print(ap.measure(lambda: x.mm(x), label=f"{label}, {size}", devices=devices))

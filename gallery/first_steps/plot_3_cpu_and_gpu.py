@@ -3,232 +3,166 @@
 Run the CPU and a GPU at the same time
 ======================================
 
-| **You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU, ten larger ones
-  on a GPU, and both together, in the book's order.
-| **You'll learn:** why the order of independent lines matters in PyTorch, and how lanes mend it.
-| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+| **You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU and ten larger
+  ones on a GPU, in both orders.
+| **You'll learn:** why the order of two independent lines matters, and how lanes mend it.
+| **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`plot_2_two_devices_at_once` before; :doc:`plot_4_compute_and_copy` comes next.
 
-**The claim.** In plain PyTorch, CPU work issued first holds back the GPU: the two run one after the
-other. Issued second, it hides. With a lane for the CPU the order stops mattering, and the book's
-order runs in parallel, as in MXNet, whose engine knows what depends on what.
+A CPU and a GPU can work at the same time, and two lines that need nothing of each other may run in
+any order. In plain PyTorch the order decides all the same: if the line for the CPU comes first, the
+GPU waits for it. On lanes both orders run in parallel, as they do in MXNet.
 """
 
 # %%
-# The work
-# --------
-# The book's sizes: 10 products of 2000 x 2000 on the CPU, 10 of 6000 x 6000 on the GPU.
+# CPU work first: the GPU waits
+# -----------------------------
+# The book's order. A CPU operator returns when its result is there, so the host comes to the second
+# line only then, and the GPU has nothing to do before.
 
 import torch
 
 import autopar as ap
 
-BOOK = {"count": 10, "cpu_size": 2000, "gpu_size": 6000}
-HERE = {"count": 10, "short_size": 384, "long_size": 512}
-BOOKS_ORDER = "lanes, CPU first"
+BOOK = {"count": 10, "cpu_size": 2000, "gpu_size": 6000}  # sides of the matrices, as in the book
+ALONE = ["CPU alone", "GPU alone"]
+CPU_FIRST, GPU_FIRST, LANES = "plain, CPU first", "plain, GPU first", "lanes, CPU first"
+
+
+def cpu_first(x, u, count):
+    """Products of x on the CPU, then of u on the GPU."""
+    with ap.annotate("products on the CPU"):
+        y = ap.workload.products(x, count)
+    return y, ap.workload.products(u, count)
 
 
 # %%
-# Predict
-# -------
-# Neither part needs anything of the other, so the limit is the longer of the two. Plain PyTorch
-# reaches it in one order only: a CPU operator returns when it is done, and whatever comes after it
-# in the program is issued after that. A lane returns at once, so both orders should reach it.
+# GPU work first: both run
+# ------------------------
+# The same two lines in the other order. Launches return at once, so the GPU computes while the CPU
+# does its part. Whoever writes the program has to know this, for every pair of lines.
+
+
+def gpu_first(x, u, count):
+    """Products of u on the GPU, then of x on the CPU."""
+    results = ap.workload.products(u, count)
+    return ap.workload.products(x, count), results
+
+
+# %%
+# Lanes: the order stops mattering
+# --------------------------------
+# A *lane* is a queue with a worker, here a thread for the CPU and a stream for the GPU. `submit`
+# returns at once for both, so the book's order runs in parallel again.
+
+
+def on_lanes(x, u, count, cpu_lane, gpu_lane):
+    """Both parts handed to lanes, the CPU's first."""
+    run = ap.workload.products
+    return cpu_lane.submit(run, x, count), gpu_lane.submit(run, u, count)
+
+
+# %%
+# `race` compares the results of all three, times them beside the parts, and takes timelines.
 
 
 def cpu_and_gpu(count, cpu_size, gpu_size):
-    """CPU work and GPU work alone, in both plain orders, and on lanes in the book's order."""
-    run, gpu = ap.workload.products, ap.gpu(0)
-    x, u = ap.workload.matrix(cpu_size), ap.workload.matrix(gpu_size, gpu)
-
-    def on_cpu():
-        with ap.annotate("products on the CPU"):
-            return run(x, count)
-
-    def on_gpu():
-        return run(u, count)
-
-    def cpu_first():
-        return on_cpu() + on_gpu()
-
-    def gpu_first():
-        results = on_gpu()
-        return on_cpu() + results
-
-    with (
-        ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as cpu_lane,
-        ap.cuda_lane(gpu, name="GPU lane") as gpu_lane,
-    ):
-
-        def lanes():
-            return [cpu_lane.submit(run, x, count), gpu_lane.submit(run, u, count)]
-
-        def finished():
-            return [result for handle in lanes() for result in handle.result()]
-
-        def seen():
-            """The CPU lane's part of the timeline; the profiler sees the GPU's."""
-            handles = lanes()
-            return ap.timeline_of_handles(handles[:1])
-
-        check = ap.workload.equal(cpu_first(), gpu_first()) and ap.workload.equal(
-            cpu_first(), finished()
-        )
-        cpu_flops, gpu_flops = (ap.workload.product_flops(n, count) for n in (cpu_size, gpu_size))
+    """The three ways, and their parts."""
+    x, u = ap.workload.matrix(cpu_size), ap.workload.matrix(gpu_size, ap.gpu(0))
+    threads = torch.get_num_threads()
+    with ap.cpu_lane(threads, name="CPU lane") as cpu, ap.cuda_lane(ap.gpu(0)) as gpu:
         ways = {
-            "CPU alone": on_cpu,
-            "GPU alone": on_gpu,
-            "plain, CPU first": cpu_first,
-            "plain, GPU first": gpu_first,
-            BOOKS_ORDER: finished,
+            CPU_FIRST: lambda: cpu_first(x, u, count),
+            GPU_FIRST: lambda: gpu_first(x, u, count),
+            LANES: lambda: on_lanes(x, u, count, cpu, gpu),
         }
-        rates = {"CPU alone": cpu_flops, "GPU alone": gpu_flops}
-        measurements = ap.measure_in_turn(ways, warmup=1, repeats=9, flops=rates)
-        timelines = {
-            "plain, CPU first": ap.timeline_of(cpu_first),
-            BOOKS_ORDER: ap.timeline_of(seen),
-        }
-    return ap.Findings(measurements, timelines, {"results equal the serial ones": check})
+        parts = zip(ALONE, (x, u), strict=True)
+        alone = {label: lambda a=a: ap.workload.products(a, count) for label, a in parts}
+        return ap.race(ways, parts=alone, see=[CPU_FIRST, LANES], repeats=9)
 
 
-# %%
-# How long?
-# ---------
-# The limit of the last three rows is the longer of the first two, each at its fastest in this run.
-
-gpu = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
-least_s = max(gpu.measurements[f"{each} alone"].min_s for each in ("CPU", "GPU"))
-together = ["plain, CPU first", "plain, GPU first", BOOKS_ORDER]
-limit_s = dict.fromkeys(together, least_s)
-cpu = f"{gpu.hardware['cpu_cores']} threads of {gpu.hardware['cpu']}"
-caption = f"Ten products each, on {cpu} and on a GPU"
-ap.show(ap.compare(gpu.measurements, limit_s=limit_s, caption=caption))
-
-# %%
-# The claims are held against these numbers. *Hidden* is by the times here: what was saved, of the
-# shorter part alone.
-
-ALONE = "CPU alone", "GPU alone"
-
-
-def hidden(way):
-    """The hidden share of the shorter part, with its interval."""
-    return gpu.estimate(lambda s: ap.hidden_share([s[part] for part in ALONE], s[way]))
-
-
-ap.show(
-    ap.claim(
-        "Plain PyTorch hides little if the CPU's work is issued first.",
-        hidden("plain, CPU first"),
-        at_most=0.3,
-        unit="%",
-    ),
-    ap.claim(
-        "Issued second, CPU work runs beside the GPU's, and most of the shorter part hides.",
-        hidden("plain, GPU first"),
-        at_least=0.6,
-        unit="%",
-    ),
-    ap.claim(
-        "On lanes most of the shorter part hides, in the book's order.",
-        hidden(BOOKS_ORDER),
-        at_least=0.6,
-        unit="%",
-    ),
-)
-
-# %%
-# See it
-# ------
-# Above, the GPU's queue stays empty until the CPU is done. Below, the same two lines in the same
-# order, on lanes: both start at once. These are two single runs, and CPU work takes now more, now
-# less, so their lengths are not the medians of the table.
-
-timelines = gpu.timelines
+record = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
+limit_s = record.limit_s(ALONE)
 ap.show_timelines(
-    timelines,
+    record.timelines,
     "e2_cpu_and_gpu",
     title="CPU work issued first: plain PyTorch, then lanes",
     caption="In plain PyTorch the order of the program is the order of the work.",
-    limit_s=least_s,
+    limit_s=limit_s,
 )
 
 # %%
-# The GPU's part takes the same time whoever looks: kernels by the profiler, launches and all by the
-# clock.
+# Look at the row of the GPU in the picture at the top: in plain PyTorch it begins where the CPU
+# ends. On lanes both begin together. The lengths are those of one run each.
+#
+# Only the first row is slow
+# --------------------------
+# Neither part needs anything of the other, so the limit is the longer of the two.
 
-
-def gpu_busy_s(timeline):
-    """How long the GPU computed."""
-    kernels = (span for span in timeline.spans if span.lane.startswith("GPU"))
-    return ap.Timeline(tuple(kernels)).busy_s("compute")
-
-
-busy_s = gpu_busy_s(timelines[BOOKS_ORDER])
-ap.show(
-    ap.claim(
-        "The GPU is busy in the timeline for about as long as the clock says of it alone.",
-        gpu.estimate(lambda s: busy_s / s["GPU alone"]),
-        between=(0.9, 1.1),
-        unit="%",
-    )
-)
+limits_s = dict.fromkeys((CPU_FIRST, GPU_FIRST, LANES), limit_s)
+ap.show(ap.compare(record.measurements, limit_s=limits_s, parts=ALONE, baseline=CPU_FIRST))
 
 # %%
-# On this machine
-# ---------------
-# Two CPU lanes play the two parts: a short one and a long one, one thread each. The estimate is
-# the longer part, with a core for each lane: two hardware threads of one core don't reach it.
+# Compare *plain, CPU first* with the two parts: it takes the sum of both. The other two ways take
+# about as long as the longer part. *Hidden* is how much of the shorter part's time was saved.
 
-
-def short_and_long(count, short_size, long_size):
-    """A short and a long part, one after the other and on two lanes."""
-    x, u = ap.workload.matrix(short_size), ap.workload.matrix(long_size)
-    run = ap.workload.products
-    with ap.cpu_lane(name="lane of the short") as one, ap.cpu_lane(name="lane of the long") as two:
-
-        def lanes():
-            return [one.submit(run, x, count), two.submit(run, u, count)]
-
-        def finished():
-            return [result for handle in lanes() for result in handle.result()]
-
-        def serial():
-            return one.submit(run, x, count).result() + two.submit(run, u, count).result()
-
-        check = ap.workload.equal(serial(), finished())
-        ways = {
-            "short alone": lambda: one.submit(run, x, count).result(),
-            "long alone": lambda: two.submit(run, u, count).result(),
-            "one after the other": serial,
-            "on lanes": finished,
-        }
-        measurements = ap.measure_in_turn(ways, repeats=11)
-        timeline = ap.timeline_of_handles(lanes())
-    checks = {"results equal the serial ones": check}
-    return ap.Findings(measurements, {"on lanes": timeline}, checks)
-
-
-here = ap.observed(short_and_long, name="a short and a long part", parameters=HERE)
-alone_s = [here.measurements[f"{each} alone"].min_s for each in ("short", "long")]
-timeline = here.timelines["on lanes"]
-estimate = {"limit_s": {"on lanes": max(alone_s)}, "limit_name": "estimate"}
-lanes = "lane of the short", "lane of the long"
-share = timeline.overlap_s(*lanes) / min(timeline.busy_s(lane) for lane in lanes)
-shared = here.estimate(lambda _: share)  # of one timeline, so without an interval
+first, second, lanes = (record.hidden(way, ALONE) for way in (CPU_FIRST, GPU_FIRST, LANES))
 ap.show(
-    ap.compare(here.measurements, caption="Two CPU lanes", **estimate),
-    ap.claim(
-        "Most of the short lane's work runs beside the long one's.", shared, at_least=0.5, unit="%"
-    ),
+    ap.claim("Plain PyTorch hides little with CPU work first.", first, at_most=0.3, unit="%"),
+    ap.claim("With GPU work first most of it hides.", second, at_least=0.6, unit="%"),
+    ap.claim("On lanes most hides in the book's order.", lanes, at_least=0.6, unit="%"),
 )
 
 # %%
 # When this does not help
 # -----------------------
-# The shorter part is all that can be hidden: with a GPU part ten times the CPU's, the best that
-# overlap can save is an eleventh. And a CPU lane with all cores competes with whatever else the
-# host has to do, such as launching kernels for the GPU.
+# Only the shorter part can hide: where the GPU works ten times as long as the CPU, the best that
+# overlap can save is an eleventh. A CPU lane with all cores also competes with the thread that
+# launches kernels. MXNet's engine, which finds such parallelism by itself, is described in the
+# `book <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_, and
+# :doc:`/auto_gallery/graphs/plot_1_tasks_that_depend` does the same with a graph.
 #
+# On this machine
+# ---------------
+# Two CPU lanes play the two parts, a short one and a long one, on one thread each.
+
+
+def short_and_long(count, short_size, long_size):
+    """A short and a long part, on one lane and on two."""
+    x, u = ap.workload.matrix(short_size), ap.workload.matrix(long_size)
+    run = ap.workload.products
+    with ap.cpu_lane(name="lane 1") as one, ap.cpu_lane(name="lane 2") as two:
+        ways = {
+            "one lane": lambda: (one.submit(run, x, count), one.submit(run, u, count)),
+            "two lanes": lambda: (one.submit(run, x, count), two.submit(run, u, count)),
+        }
+        return ap.race(ways, see=list(ways), repeats=11)
+
+
+HERE = {"count": 10, "short_size": 384, "long_size": 512}
+here = ap.observed(short_and_long, name="a short and a long part", parameters=HERE)
+seen, names = here.timelines["two lanes"], ("lane 1", "lane 2")
+shared = here.estimate(lambda _: seen.overlap_s(*names) / min(map(seen.busy_s, names)))
+ap.show(
+    ap.compare(here.measurements),
+    ap.claim("Most of the short part runs beside the long one.", shared, at_least=0.5, unit="%"),
+)
+
+# %%
 # Now you
 # -------
-# Double `cpu_size`. Predict both plain orders and the limit first. Which of the three rows grow?
+# Double `cpu_size`. Predict which rows of the table grow, and what the limit becomes.
+#
+# .. dropdown:: A hint
+#
+#     A product of twice the side has eight times the arithmetic.
+#
+# .. dropdown:: An answer
+#
+#     All rows but *GPU alone* grow, for the CPU's part is now the longer one, and the limit.
+#
+#     .. code-block:: python
+#
+#         def doubled(count=2, size=128):
+#             parts = [ap.workload.product_flops(side, count) for side in (size, 2 * size)]
+#             return parts[1] / parts[0]

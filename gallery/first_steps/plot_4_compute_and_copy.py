@@ -109,7 +109,7 @@ ap.show_timelines(
     gpu.timelines,
     "e3_compute_and_copy",
     title="50 products and 50 copies, on one stream and on two",
-    caption="The kernels and the copies are the same in both; only the queue of the copies differs.",
+    caption="Kernels and copies are the same in both; only the queue of the copies differs.",
     limit_s=limit_s,
 )
 

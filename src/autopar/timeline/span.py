@@ -173,6 +173,26 @@ class Timeline:
             for one in named
         )
 
+    def between(self, start_s: float, end_s: float) -> Timeline:
+        """What ran between two times in seconds, cut there, as to look at a moment closely.
+
+        Raises:
+            ValueError: The times are not in order.
+
+        >>> run = Timeline((Span("mm", "stream", 0.0, 4.0), Span("D2H", "bus", 3.0, 5.0, "copy")))
+        >>> [(span.start_s, span.end_s) for span in run.between(3.5, 4.5).spans]
+        [(3.5, 4.0), (3.5, 4.5)]
+        """
+        if not start_s < end_s:
+            msg = f"start_s is {start_s!r} and end_s is {end_s!r}; expected a start before the end."
+            raise ValueError(msg)
+        cut = (
+            replace(span, start_s=max(span.start_s, start_s), end_s=min(span.end_s, end_s))
+            for span in self.spans
+            if span.start_s < end_s and span.end_s > start_s
+        )
+        return replace(self, spans=tuple(cut))
+
     def merged(self, other: Timeline) -> Timeline:
         """Both timelines as one; they must be on the same clock."""
         error_s = max(self.alignment_error_s, other.alignment_error_s)
