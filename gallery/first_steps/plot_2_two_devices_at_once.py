@@ -82,8 +82,7 @@ ap.show_timelines(
 # ----------------------------------
 # The work of neither GPU needs anything of the other's, so the limit is the longer of both alone.
 
-limits_s = dict.fromkeys((WAIT, NONE), limit_s)
-ap.show(ap.compare(gpus.measurements, limit_s=limits_s, parts=ALONE, baseline=WAIT, highlight=NONE))
+ap.show(ap.compare(gpus.measurements, limit_s=limit_s, parts=ALONE, baseline=WAIT, highlight=NONE))
 
 # %%
 # Compare the row *one wait at the end* with each GPU alone: the work of the second GPU costs hardly

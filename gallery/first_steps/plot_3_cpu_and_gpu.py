@@ -99,8 +99,7 @@ ap.show_timelines(
 # --------------------------
 # Neither part needs anything of the other, so the limit is the longer of the two.
 
-limits_s = dict.fromkeys((CPU_FIRST, GPU_FIRST, LANES), limit_s)
-ap.show(ap.compare(record.measurements, limit_s=limits_s, parts=ALONE, baseline=CPU_FIRST))
+ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=CPU_FIRST))
 
 # %%
 # Compare *plain, CPU first* with the two parts: it takes the sum of both. The other two ways take

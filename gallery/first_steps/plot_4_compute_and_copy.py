@@ -20,18 +20,23 @@ one event for each result, every copy but the last runs while the next product i
 # ------------------------
 # The tempting way: queue all products, then queue all copies, and let the GPU sort it out.
 
+from functools import partial
+
 import torch
 
 import autopar as ap
 
 BOOK = {"count": 50, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
-PARTS, ONE, TWO = ["products", "copies"], "one stream", "two streams"
+PARTS, ONE, TWO, LANE = ["products", "copies"], "one stream", "two streams", "a lane for copies"
+
+
+def to_cpu(results):
+    return [y.to("cpu", non_blocking=True) for y in results]
 
 
 def one_stream(x, count):
     """Compute all products, then copy all results, as the book does."""
-    results = [x.mm(x) for _ in range(count)]
-    return [y.to("cpu", non_blocking=True) for y in results]
+    return to_cpu([x.mm(x) for _ in range(count)])
 
 
 # %%
@@ -60,19 +65,18 @@ def two_streams(x, buffers, side):
 
 
 # %%
-# A lane is a stream that does the waiting and the keeping by itself, so the same takes two lines.
+# A *lane* of autopar's is a stream that does the waiting and the keeping by itself.
 
 
 def with_lane(x, buffers, lane):
-    """The same, with a lane of autopar's for the copies."""
+    """The same in two lines."""
     for buffer in buffers:
         lane.submit(buffer.copy_, x.mm(x), non_blocking=True)
     return buffers
 
 
 # %%
-# `race` first compares the results of all ways, bit by bit, with buffers full of NaN to begin with.
-# Then it times them in turn, beside the two parts alone, and takes their timelines.
+# `race` compares all results, bit by bit, times all ways in turn, and takes their timelines.
 
 
 def compute_and_copy(count, size):
@@ -80,22 +84,15 @@ def compute_and_copy(count, size):
     gpu = ap.gpu(0)
     x, side = ap.workload.matrix(size, gpu), torch.cuda.Stream(gpu)
     products = ap.workload.products(x, count)
-    buffers = [torch.empty(size, size, pin_memory=True) for _ in range(count)]
+    memory = torch.empty(count, size, size, pin_memory=True)
     with ap.cuda_lane(gpu, name="copies", kind="copy") as lane:
         ways = {
             ONE: lambda: one_stream(x, count),
-            TWO: lambda: two_streams(x, buffers, side),
-            "two streams by a lane": lambda: with_lane(x, buffers, lane),
+            TWO: lambda: two_streams(x, list(memory), side),
+            LANE: lambda: with_lane(x, list(memory), lane),
         }
-        parts = {
-            "products": lambda: ap.workload.products(x, count),
-            "copies": lambda: [y.to("cpu", non_blocking=True) for y in products],
-        }
-
-        def forget():
-            for buffer in buffers:
-                buffer.fill_(torch.nan)
-
+        parts = {"products": lambda: [x.mm(x) for _ in memory], "copies": lambda: to_cpu(products)}
+        forget = partial(memory.fill_, torch.nan)
         return ap.race(ways, parts=parts, expected=products, reset=forget, see=[ONE, TWO])
 
 
@@ -119,8 +116,7 @@ ap.show_timelines(
 # No way can be faster than the longer part and one piece of the shorter: the first copy has to wait
 # for a product, and nothing is left to hide the last one.
 
-limits_s = {way: limit_s for way in gpu.measurements if way not in PARTS}
-ap.show(ap.compare(gpu.measurements, limit_s=limits_s, parts=PARTS, baseline=ONE))
+ap.show(ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=ONE, highlight=TWO))
 
 # %%
 # Compare the row *one stream* with the two parts above it: it takes the sum of both. *two streams*
@@ -146,16 +142,14 @@ ap.show(
 
 
 def on_cpu_lanes(count, size):
-    """Products on one CPU lane, their copies on the same one or on another."""
-    x = ap.workload.matrix(size)
-    buffers = [torch.empty(size, size) for _ in range(count)]
-    with ap.cpu_lane(name="computing") as first, ap.cpu_lane(name="copying", kind="copy") as second:
+    x, buffers = ap.workload.matrix(size), torch.empty(count, size, size)
+    with ap.cpu_lane(name="computing") as one, ap.cpu_lane(name="copying", kind="copy") as two:
 
         def copies_on(lane):
-            products = [first.submit(x.mm, x) for _ in buffers]
+            products = [one.submit(x.mm, x) for _ in buffers]
             return products, list(map(lane.submit, [b.copy_ for b in buffers], products))
 
-        ways = {"one lane": lambda: copies_on(first), "two lanes": lambda: copies_on(second)}
+        ways = {"one lane": lambda: copies_on(one), "two lanes": lambda: copies_on(two)}
         return ap.race(ways, see=list(ways))
 
 
@@ -165,12 +159,11 @@ ap.show(ap.compare(here.measurements), ap.draw(here.timelines, title="On one CPU
 # %%
 # Now you
 # -------
-# Put one wait for all products before the first copy, in place of the event for each. How much is
-# hidden?
+# Let the side stream wait once, for all products, before the first copy. How much is hidden?
 #
 # .. dropdown:: A hint
 #
-#     The first copy cannot begin before the event that its stream waits for. Which one is that now?
+#     Which event does the first copy wait for now?
 #
 # .. dropdown:: An answer
 #
@@ -182,4 +175,6 @@ ap.show(ap.compare(here.measurements), ap.draw(here.timelines, title="On one CPU
 #             results = [x.mm(x) for _ in buffers]
 #             side.wait_stream(torch.cuda.current_stream(x.device))
 #             with torch.cuda.stream(side):
-#                 return [b.copy_(y, non_blocking=True) for b, y in zip(buffers, results)]
+#                 for buffer, y in zip(buffers, results):
+#                     buffer.copy_(y, non_blocking=True)
+#                     y.record_stream(side)

@@ -239,7 +239,8 @@ def compare(
 
     Args:
         measurements: Measurements, or a mapping whose values they are.
-        limit_s: The least time possible in seconds: one for every row, or label -> seconds.
+        limit_s: The least time possible in seconds: one for every row but those of parts, or
+            label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
         parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
@@ -261,7 +262,12 @@ def compare(
     """
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
+    for part in parts:
+        require_label("parts", part, labels)
     limits = limits_of(labels, limit_s)
+    if not isinstance(limit_s, Mapping):  # parts do less than what the limit is of
+        pairs = zip(labels, limits, strict=True)
+        limits = tuple(None if label in parts else limit for label, limit in pairs)
     if highlight is not None:
         require_label("highlight", highlight, labels)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
