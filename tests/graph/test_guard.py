@@ -232,7 +232,7 @@ def test_a_check_finds_what_results_share():
     graph.add(torch.Tensor.add_, shown, 1)
     graph.add(_hidden.mul_, 2)
     graph.add(torch.clone, x)
-    assert graph.check() == ["'mul_' comes after 'add_', as one changes what the other uses"]
+    assert graph.check() == ["'mul_' comes after 'add_', as one may change what the other uses"]
 
 
 def test_a_check_orders_who_draws_random_numbers():
@@ -357,7 +357,7 @@ def test_a_check_finds_memory_by_where_it_lies(other):
     graph = TaskGraph(cpu_lanes=2)
     graph.add(lambda: other(x, array).add_(1), name="writes")
     total = graph.add(torch.sum, x)
-    assert graph.check() == ["'sum' comes after 'writes', as one changes what the other uses"]
+    assert graph.check() == ["'sum' comes after 'writes', as one may change what the other uses"]
     assert graph.run()[total] == x.sum()
 
 

@@ -218,23 +218,47 @@ def test_an_attribute_that_is_set_and_put_back_keeps_the_order(kind, read):
     graph.add(switched_off)
     graph.add(lambda: reader.on)
     assert graph.check() == [
-        f"{graph.plan().nodes[1].name!r} comes after 'switched_off', as one changes what the other "
-        f"uses"
+        f"{graph.plan().nodes[1].name!r} comes after 'switched_off', as one may change what the "
+        f"other uses"
     ]
 
 
-def test_objects_of_a_class_with_a_default_are_their_own():
-    class Counter:
-        count = None
+class Counter:
+    n = 0
 
-        def __call__(self):
-            self.count = 1
-            return self.count
+    def __call__(self):
+        self.n += 1
 
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(Counter())
-    graph.add(lambda: 1)
-    assert graph.check() == []
+
+class SlottedCounter:
+    __slots__ = ("n",)
+
+    def __init__(self):
+        self.n = 0
+
+    def __call__(self):
+        self.n += 1
+
+
+class Draws:
+    def __init__(self):
+        self.generator = torch.Generator()
+
+    def __call__(self):  # the function has a name that the code does not tell
+        return getattr(torch, "".join("rand"))(3, generator=self.generator)
+
+
+@pytest.mark.parametrize("kind", [Counter, SlottedCounter, Draws])
+def test_objects_keep_their_own_state_and_share_that_of_one(kind):
+    def checked(one, other):
+        graph = TaskGraph(cpu_lanes=2)
+        graph.add(one, name="one")
+        graph.add(other, name="other")
+        return graph.check(), graph.plan().nodes[1].before
+
+    assert checked(kind(), kind()) == ([], set())
+    shared = kind()
+    assert checked(shared, shared)[1] == {0}
 
 
 def test_asynchronous_generators_and_coroutines_stay_in_order():

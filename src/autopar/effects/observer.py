@@ -99,7 +99,8 @@ class Observer(TorchDispatchMode):
     ) -> Any:
         """Call an operator, and note what it is given and returns."""
         kwargs = kwargs or {}
-        given = _tensors((*args, *kwargs.values()))
+        given_values = (*args, *kwargs.values())
+        given = _tensors(given_values)
         changes = _may_change(func)
         written: set[int] = set()
         if changes:
@@ -116,7 +117,8 @@ class Observer(TorchDispatchMode):
                 self._key(part, born=True)
         if changes and draws(func, args, kwargs):
             device = str(next((tensor.device for tensor in [*returned, *given]), "cpu"))
-            memory = random_numbers(device)
+            generator = next((v for v in given_values if isinstance(v, torch.Generator)), device)
+            memory = random_numbers(generator)
             self._seen[memory, True] = Seen(memory, memory.memory, True, None)
         return result
 
@@ -159,9 +161,11 @@ class Observer(TorchDispatchMode):
         return self._keys[number]
 
 
-def random_numbers(device: str) -> ByteRange:
-    """What stands for the state of a device's random numbers: each draw changes it."""
-    return ByteRange(("random numbers", device))
+def random_numbers(source: object) -> ByteRange:
+    """What stands for the state of a device's random numbers, or a generator's: draws change it."""
+    if isinstance(source, str):
+        return ByteRange(("random numbers", source))
+    return ByteRange(("state", id(source)))
 
 
 def gradients(device: str) -> ByteRange:

@@ -23,6 +23,7 @@ Names = Set[Any] | None  # all of them, if none are named
 _NONE: Names = frozenset()
 
 _WHOLE = ""  # the name of what is one slot
+_TO_CLASSES = {"type", "__class__", *BY_ANY_NAME}  # names by which code comes to an object's
 _LISTS = (list, deque, set)
 _NUMBERS = (bool, int, float, complex, str, bytes)  # equal ones are the same
 
@@ -58,7 +59,9 @@ class Slots:
                 both = _either(watched, names)
                 if number not in self._held or both is not watched:
                     self._held[number] = holder, both, _content(holder, both)
-            if reach.stores or reach.stands_in:
+        if reach.stores or reach.stands_in:
+            comes_to_classes = not reach.names.isdisjoint(_TO_CLASSES) or classmethod in kinds
+            for value in (*values, *(bases if comes_to_classes else ())):
                 came.stored.update(_stored(value, stores, reach.stands_in))
         return came
 

@@ -9,7 +9,7 @@ import torch
 
 from autopar.effects.access import ByteRange
 from autopar.effects.memory import keys_of, ranges_of
-from autopar.effects.observer import Seen
+from autopar.effects.observer import Seen, random_numbers
 from autopar.effects.reach import BY_ANY_NAME, Reach, memory_in
 from autopar.effects.slots import Came, Slot, Slots
 from autopar.graph.guard import Guard, counted_in, version_of
@@ -92,7 +92,7 @@ class Learning:
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
                 writes.update([owners[key]] if key in owners else ranges_of(tensor))
-        writes.update(ByteRange(("state", id(state))) for state in came.reach.states)
+        writes.update(map(random_numbers, came.reach.states))
         self._add(number, reads, writes)
         self.own(number, value)
         for key, alive in seen.left():

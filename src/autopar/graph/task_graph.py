@@ -231,7 +231,7 @@ class TaskGraph:
             self._ran(in_order=True)
             new = self.plan().nodes
         return [
-            f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
+            f"{node.name!r} comes after {new[before].name!r}, as one may change what the other uses"
             for node in new
             for before in sorted(node.before - old[node.number].before)
             if before not in ancestors(old, node.number)
