@@ -410,6 +410,20 @@ def test_what_a_result_holds_is_refused_by_a_copy_that_would_leave_it_behind():
         copy.call([])
 
 
+@pytest.mark.parametrize("is_result", [False, True])
+def test_a_change_that_only_a_version_counter_tells_is_found_by_a_check(is_result):
+    def writes(x):
+        x.numpy()[:] = 1
+        torch.autograd.graph.increment_version(x)
+
+    graph, buffer = TaskGraph(cpu_lanes=2), torch.zeros(3)
+    x = graph.add(torch.zeros, 3) if is_result else buffer
+    graph.add(writes, x)
+    last = graph.add(torch.sum, x, name="last")
+    assert graph.check() == ["'last' comes after 'writes', as one may change what the other uses"]
+    assert graph.run()[last] == 3
+
+
 def test_what_hooks_write_is_found_by_a_check():
     weight, seen = torch.ones(3, requires_grad=True), torch.zeros(3)
     weight.grad = torch.zeros(3)

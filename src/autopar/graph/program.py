@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present, try_all_gpus
-from autopar.effects.access import ByteRange
 from autopar.effects.calls import declared, name_of, plain
 from autopar.effects.chance import is_torchs
 from autopar.effects.hidden import require_tasks_seen

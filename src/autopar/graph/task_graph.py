@@ -63,6 +63,7 @@ class TaskGraph:
         self._program = Program(self)
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
+        self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
         self._running = threading.Lock()
@@ -146,7 +147,7 @@ class TaskGraph:
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
-        self._runner.tracks = False
+        self._tracks = False
         result = self._program.add_traced(traced(fn, args, kwargs))
         self._planned = None
         return result
@@ -193,7 +194,7 @@ class TaskGraph:
             Exception: As `run` does, unless a result that was asked for has raised it.
             RuntimeError: The graph is running.
         """
-        with self._alone(), self._runner.started(self.plan()) as self._run:
+        with self._alone(), self._started() as self._run:
             yield self._run
 
     def waitall(self) -> None:
@@ -286,7 +287,7 @@ class TaskGraph:
             with unchanged(nodes):
                 self.run_serial()  # finds what tasks have not said
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
-        with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self._tracks and torch.is_grad_enabled()):
             return captured(self.plan().nodes, costs_s, inputs)
 
     def __repr__(self) -> str:
@@ -299,8 +300,11 @@ class TaskGraph:
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
+    def _started(self, **how: bool) -> contextlib.AbstractContextManager[Run]:
+        return self._runner.started(self.plan(), tracks=self._tracks, **how)
+
     def _ran(self, **how: bool) -> Run:
-        with self._runner.started(self.plan(), **how) as run:
+        with self._started(**how) as run:
             run.wait()
         return run
 
