@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.loads import LIBRARIES, is_library, loads_of
+from autopar.effects.loads import ABSENT, LIBRARIES, is_library, loads_of
 from autopar.effects.objects import dict_of, slots_of
 from autopar.torch_private import FakeTensor
 
@@ -37,11 +37,9 @@ _SETTINGS = (
     ("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
 )
 
-NOTHING = object()  # where there is nothing
-
 
 class Change(NamedTuple):
-    """Something that is not as it was; `old` or `new` is `NOTHING` where nothing was or is."""
+    """Something that is not as it was; `old` or `new` is `ABSENT` where nothing was or is."""
 
     name: str  # where it is, as one would write it
     old: Any
@@ -86,7 +84,7 @@ class State:
         for holder in self._holders:
             now = holder.read()
             for key in dict.fromkeys([*holder.before, *now]):
-                old, new = holder.before.get(key, NOTHING), now.get(key, NOTHING)
+                old, new = holder.before.get(key, ABSENT), now.get(key, ABSENT)
                 if not same(old, new):
                     yield Change(holder.label(key), old, new)
 
@@ -215,7 +213,7 @@ class State:
             for name in now.keys() - old.keys():
                 delattr(value, name)
             for name, was in old.items():
-                if now.get(name, NOTHING) is not was:
+                if now.get(name, ABSENT) is not was:
                     setattr(value, name, was)
 
         self._hold(label, read, write)

@@ -1,6 +1,6 @@
-"""Slots: what Python's own objects hold, so that it can be seen what a task binds anew.
+"""Bindings: what Python's own objects hold, so that it can be seen what a task binds anew.
 
-An attribute, a variable or an item of a dict is a slot. A list, a deque or a set is one as a whole.
+Attributes, variables and items of dicts are bindings. A list, a deque or a set is one as a whole.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from autopar.effects.loads import is_library
 from autopar.effects.objects import dict_of, in_slots, is_own, mro, namespace, slots_of
 from autopar.effects.reach import BY_ANY_NAME, Reach
 
-Slot = tuple[int, Any]  # the number of what holds it, and its name there
+Binding = tuple[int, Any]  # the number of what holds it, and its name there
 Names = Set[Any] | None  # all of them, if none are named
 _NONE: Names = frozenset()
 
-_WHOLE = ""  # the name of what is one slot
+_WHOLE = ""  # the name of what is one binding
 _TO_CLASSES = {"type", "__class__", *BY_ANY_NAME}  # names by which code comes to an object's
 _LISTS = (list, deque, set)
 _NUMBERS = (bool, int, float, complex, str, bytes)  # equal ones are the same
 
 
 class Came(NamedTuple):
-    """The slots that a call can come to, and what else it leads to."""
+    """The bindings that a call can come to, and what else it leads to."""
 
-    names: dict[int, Names]  # of the slots of each holder, by its number
-    stored: set[Slot]  # those that its code binds anew, as far as the names there tell
+    names: dict[int, Names]  # of the bindings of each holder, by its number
+    stored: set[Binding]  # those that its code binds anew, as far as the names there tell
     reach: Reach
 
 
-class Slots:
-    """The slots that some calls can come to, watched while one call after another is made."""
+class Bindings:
+    """The bindings that some calls can come to, watched while one call after another is made."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Names, Any]] = {}  # holders, names, and what was there
 
     def add(self, reach: Reach) -> Came:
-        """Watch the slots that a call can come to."""
+        """Watch the bindings that a call can come to."""
         came = Came({}, set(), reach)
         values = [*reach.seen.values()]
         kinds = {*map(type, values), *(value for value in values if isinstance(value, type))}
@@ -66,11 +66,11 @@ class Slots:
         return came
 
     def holder(self, number: int) -> Any:
-        """What a slot is of, by its number; nothing for the globals of libraries."""
+        """What a binding is of, by its number; nothing for the globals of libraries."""
         return self._held[number][0] if number in self._held else None
 
-    def changed(self) -> Iterator[Slot]:
-        """Slots that hold something else than when this was asked before."""
+    def changed(self) -> Iterator[Binding]:
+        """Bindings that hold something else than when this was asked before."""
         for number, (holder, names, old) in self._held.items():
             now = _content(holder, names)
             keys_stay = _are_same(old, now)
@@ -87,7 +87,7 @@ class Slots:
 
 
 def _holders(value: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
-    """What holds an object's slots, with those of their names that code has, if not all."""
+    """What holds an object's bindings, with those of their names that code has, if not all."""
     kind: Any = type(value)
     named = names if names.isdisjoint(BY_ANY_NAME) else None
     if kind is FunctionType:
@@ -108,8 +108,8 @@ def _holders(value: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
             yield value, {*slots} if named is None else slots & named
 
 
-def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterator[Slot]:
-    """The slots of an object that code binds anew, as far as its names tell."""
+def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterator[Binding]:
+    """The bindings of an object that code binds anew, as far as its names tell."""
     kind: Any = type(value)
     attributes = stores["attribute"]
     if kind is FunctionType:
