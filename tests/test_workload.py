@@ -24,6 +24,13 @@ def test_products_keep_their_magnitude():
     assert 0.3 < x.std().item() * 256**0.5 < 3
 
 
+def test_a_matrix_needs_a_device_that_is_here_and_a_seed():
+    with pytest.raises(ValueError, match="device is 'gpu'; expected the CPU or a CUDA GPU"):
+        workload.matrix(2, "gpu")
+    with pytest.raises(ValueError, match="seed is 1.5; expected a whole number"):
+        workload.matrix(2, seed=1.5)
+
+
 @pytest.mark.parametrize("size", [0, -1, "10"])
 def test_a_matrix_needs_a_side(size):
     with pytest.raises(ValueError, match=f"size is {size!r}; expected"):

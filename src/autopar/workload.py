@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from autopar.device import present
 from autopar.refusal import whole_number
 
 
@@ -15,11 +16,14 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
     Its entries have variance 1 / size, so that products of it stay of the same magnitude.
 
     Raises:
-        ValueError: The size is no whole number from 1 on.
+        ValueError: The size is no whole number from 1 on, the seed none from 0 on, or the device is
+            not here.
 
     >>> matrix(1_000).shape
     torch.Size([1000, 1000])
     """
+    device = present(device)
+    whole_number("seed", seed, 0)
     whole_number("size", size, of=", the side of a square matrix")
     generator = torch.Generator().manual_seed(seed)
     x: torch.Tensor = torch.randn(size, size, generator=generator) / size**0.5
