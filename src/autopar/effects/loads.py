@@ -127,6 +127,8 @@ def attribute(module: ModuleType, name: str) -> Any:
 def is_library(name: str) -> bool:
     """Whether a module is Python's or was installed, so that it isn't the program's own."""
     root = name.partition(".")[0]
+    if root == "__main__":  # whatever was installed to run it
+        return False
     place = str(getattr(sys.modules.get(root), "__file__", None))
     return root in LIBRARIES or not _SITES.isdisjoint(Path(place).parts)
 

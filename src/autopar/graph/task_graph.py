@@ -177,6 +177,9 @@ class TaskGraph:
     def run(self) -> Run:
         """Run all tasks, each as soon as its lane comes to it, and wait for them.
 
+        Where tasks change Python's lists, dicts or attributes that others use, it neither keeps an
+        order nor tells, unless `check` has found them before.
+
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
