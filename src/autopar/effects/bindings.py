@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.loads import is_library
+from autopar.effects.loads import ABSENT, is_library
 from autopar.effects.objects import dict_of, in_slots, is_own, mro, namespace, slots_of
 from autopar.effects.reach import BY_ANY_NAME, Reach
 
@@ -22,6 +22,7 @@ Binding = tuple[int, Any]  # the number of what holds it, and its name there
 Names = Set[Any] | None  # all of them, if none are named
 _NONE: Names = frozenset()
 
+IN_CELL = "cell_contents"  # the name of what a variable of a closure holds
 _WHOLE = ""  # the name of what is one binding
 _TO_CLASSES = {"type", "__class__", *BY_ANY_NAME}  # names by which code comes to an object's
 _LISTS = (list, deque, set)
@@ -58,7 +59,7 @@ class Bindings:
                 _, watched, _ = self._held.get(number, (holder, _NONE, None))
                 both = _either(watched, names)
                 if number not in self._held or both is not watched:
-                    self._held[number] = holder, both, _content(holder, both)
+                    self._held[number] = holder, both, content(holder, both)
         if reach.stores or reach.stands_in:
             comes_to_classes = not reach.names.isdisjoint(_TO_CLASSES) or classmethod in kinds
             for value in (*values, *(bases if comes_to_classes else ())):
@@ -72,7 +73,7 @@ class Bindings:
     def changed(self) -> Iterator[Binding]:
         """Bindings that hold something else than when this was asked before."""
         for number, (holder, names, old) in self._held.items():
-            now = _content(holder, names)
+            now = content(holder, names)
             keys_stay = _are_same(old, now)
             if keys_stay and (not isinstance(old, dict) or _are_same(old.values(), now.values())):
                 continue
@@ -114,7 +115,7 @@ def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterato
     attributes = stores["attribute"]
     if kind is FunctionType:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        yield from ((id(cell), _WHOLE) for name, cell in cells if name in stores["variable"])
+        yield from ((id(cell), IN_CELL) for name, cell in cells if name in stores["variable"])
         yield from ((id(value.__globals__), name) for name in stores["global"])
         yield from ((id(value.__dict__), name) for name in attributes & value.__dict__.keys())
     elif issubclass(kind, type):  # others are set on its objects
@@ -128,11 +129,11 @@ def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterato
                     yield from ((id(held), name) for name in held or ())
 
 
-def _content(holder: Any, names: Names) -> Any:
-    """What a holder holds: by name, or in order."""
+def content(holder: Any, names: Collection[Any] | None) -> Any:
+    """What a holder holds: by name, or in order; none of its own code runs for it."""
     kind = type(holder)
-    if kind is CellType:
-        return (*gc.get_referents(holder),)  # it may be empty still
+    if kind is CellType:  # it may be empty still
+        return dict.fromkeys([IN_CELL], *there) if (there := gc.get_referents(holder)) else {}
     for base in _LISTS:
         if issubclass(kind, base):
             return (*base.__iter__(holder),)
@@ -145,6 +146,16 @@ def _content(holder: Any, names: Names) -> Any:
             name: content[name] for name in (content if names is None else names) if name in content
         }
     return in_slots(holder, names or ())
+
+
+def bind(holder: Any, name: str, value: Any) -> None:
+    """Let a holder hold something by a name, or nothing."""
+    if value is ABSENT:
+        holder.pop(name) if isinstance(holder, dict) else delattr(holder, name)
+    elif isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
 
 
 def _either(one: Names, other: Names) -> Names:
