@@ -83,6 +83,7 @@ class annotate:
 
     def __call__(self, fn: Callable[_P, _R]) -> Callable[_P, _R]:
         """Annotate every call of `fn`."""
+        check_type("fn", fn, Callable, "a function, as in @annotate('step') above its def.")
 
         @functools.wraps(fn)
         def annotated(*args: _P.args, **kwargs: _P.kwargs) -> _R:

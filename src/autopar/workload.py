@@ -57,16 +57,22 @@ def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> 
 def product_flops(size: int, count: int = 1) -> float:
     """Floating-point operations of `count` products of two (size, size) matrices.
 
+    Raises:
+        ValueError: The size is no whole number from 1 on, or the count none from 0 on.
+
     >>> product_flops(1_000, 5)
     10000000000.0
     """
-    return 2.0 * size**3 * count
+    return 2.0 * whole_number("size", size) ** 3 * whole_number("count", count, 0)
 
 
 def product_bytes(size: int, count: int = 1) -> int:
     """Bytes of `count` float32 matrices of shape (size, size).
 
+    Raises:
+        ValueError: The size is no whole number from 1 on, or the count none from 0 on.
+
     >>> product_bytes(1_000, 5)
     20000000
     """
-    return 4 * size**2 * count
+    return 4 * whole_number("size", size) ** 2 * whole_number("count", count, 0)

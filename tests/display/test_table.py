@@ -183,9 +183,18 @@ def test_what_is_said_around_a_table_is_text(wrong) -> None:  # type: ignore[no-
         tabulate(**{"headers": ["a"], "rows": [["1"]], **wrong})
 
 
-@pytest.mark.parametrize("rows", ["ab", [("a", 1, "at least", 2)], [("a", 1, "at least", 2, 3)]])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "ab",
+        [("a", 1, "at least", 2)],
+        [("a", 1, "at least", 2, 3)],
+        [("a", None, "at least", 2, str)],
+        [("a", 1, ["at least"], 2, str)],
+    ],
+)
 def test_goals_are_rows_of_five(rows) -> None:  # type: ignore[no-untyped-def]
-    with pytest.raises((TypeError, ValueError), match=r"rows.* (is|has) .*; expected"):
+    with pytest.raises((TypeError, ValueError), match=r"(rows|the goal).* (is|has) .*; expected"):
         against_goals(rows)
 
 

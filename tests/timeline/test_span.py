@@ -101,6 +101,11 @@ def test_refuses_times_that_are_no_numbers(times):
         Span("a", "x", *times)
 
 
+def test_a_timeline_is_merged_with_one():
+    with pytest.raises(TypeError, match="other is of type list; expected a Timeline"):
+        Timeline(()).merged([Timeline(())])
+
+
 @pytest.mark.parametrize("words", [(1, "x"), ("a", None)])
 def test_refuses_names_that_are_no_text(words):
     with pytest.raises(TypeError, match="is of type .*; expected text"):

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
+from numbers import Real
 
 from autopar.display.format import (
     NOTHING,
@@ -209,8 +210,10 @@ def against_goals(
             msg = f"rows[{i}] has {len(parts)} parts; expected {_GOALS}"
             raise ValueError(msg)
         name, reached, bound, goal, text = parts
+        for number in (reached, goal):
+            check_type(f"a figure or goal of rows[{i}]", number, Real, "a number.")
         check_type(f"rows[{i}][4]", text, Callable, "a function, as '{:.1%}'.format.")
-        if bound not in _MEETS:
+        if bound not in [*_MEETS]:
             msg = f"the goal of {name!r} is {bound!r} a number; expected 'at least' or 'at most'."
             raise ValueError(msg)
         met = _MEETS[bound](reached, goal)

@@ -179,6 +179,7 @@ class Timeline:
 
     def merged(self, other: Timeline) -> Timeline:
         """Both timelines as one; they must be on the same clock."""
+        check_type("other", other, Timeline, "a Timeline on the same clock.")
         error_s = max(self.alignment_error_s, other.alignment_error_s)
         return Timeline(self.spans + other.spans, error_s, self.origin or other.origin)
 
