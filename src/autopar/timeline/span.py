@@ -48,8 +48,8 @@ class Span:
                 f"expected start_s <= end_s, both finite. Check the clock it was read from."
             )
             raise ValueError(msg)
-        for argument, text in (("name", self.name), ("lane", self.lane)):
-            if type(text) is not str:
+        if type(self.name) is not str or type(self.lane) is not str:
+            for argument, text in (("name", self.name), ("lane", self.lane)):
                 check_type(argument, text, str, "text, as in Span('mm', 'GPU 0', 0.0, 0.002).")
         if self.kind not in KINDS or not self.lane:
             msg = (
