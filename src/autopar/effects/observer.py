@@ -99,8 +99,7 @@ class Observer(TorchDispatchMode):
     ) -> Any:
         """Call an operator, and note what it is given and returns."""
         kwargs = kwargs or {}
-        given_values = (*args, *kwargs.values())
-        given = _tensors(given_values)
+        given = _tensors((*args, *kwargs.values()))
         changes = _may_change(func)
         written: set[int] = set()
         if changes:
@@ -117,8 +116,7 @@ class Observer(TorchDispatchMode):
                 self._key(part, born=True)
         if changes and draws(func, args, kwargs):
             device = str(next((tensor.device for tensor in [*returned, *given]), "cpu"))
-            generator = next((v for v in given_values if isinstance(v, torch.Generator)), device)
-            memory = random_numbers(generator)
+            memory = random_numbers(device)  # as a generator that is given can't be told here
             self._seen[memory, True] = Seen(memory, memory.memory, True, None)
         return result
 
