@@ -44,7 +44,7 @@ def loads_of(code: CodeType) -> Loads:
     [('torch', 'nn', 'Linear')]
     """
     names, stores, imports, keywords = set[str](), set[tuple[str, str]](), set[str](), set[str]()
-    for part in _codes(code):
+    for part in codes(code):
         names.update(part.co_names)
         for step in dis.get_instructions(part):
             action, _, kind = step.opname.partition("_")
@@ -68,7 +68,7 @@ def loads_of(code: CodeType) -> Loads:
 
 def chains(code: CodeType, roots: Iterable[str] = _GLOBALS) -> Iterator[Chain]:
     """The names that code, and code inside it, loads as globals, with the attributes it reads."""
-    for part in _codes(code):
+    for part in codes(code):
         chain: Chain = ()
         for step in dis.get_instructions(part):
             if chain and step.opname in _STEPS:
@@ -140,8 +140,9 @@ def _content(cell: Any) -> Any:
         return ABSENT
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and all code inside it."""
     yield code
     for constant in code.co_consts:
         if inspect.iscode(constant):
-            yield from _codes(constant)
+            yield from codes(constant)
