@@ -80,6 +80,11 @@ def test_a_gpu_has_a_number(get, i):
         get(i)
 
 
+def test_a_number_too_large_for_torch_is_not_cut():
+    with pytest.raises(ValueError, match=r"i is 1099511627776; expected .* at most 127"):
+        gpu(2**40)  # of which torch would make GPU 0
+
+
 def test_a_new_tensor_gets_the_systems_pages_once_the_heap_is_empty():
     resource = pytest.importorskip("resource")
 

@@ -212,7 +212,9 @@ def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, wo
     assert str(Capacity(2, 1.0834)) == "2 threads at once do the matrix work of 1.08 cores alone"
 
 
-@pytest.mark.parametrize("wrong", [{"workers": 0}, {"workers": "2"}, {"rounds": 0}, {"size": 0.5}])
+@pytest.mark.parametrize(
+    "wrong", [{"workers": 10**6}, {"workers": "2"}, {"rounds": 0}, {"size": 0.5}]
+)
 def test_capacity_needs_a_worker_a_round_and_a_size(wrong):
     ((argument, given),) = wrong.items()
     with pytest.raises(ValueError, match=f"{argument} is {given!r}; expected a whole number"):

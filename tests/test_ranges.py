@@ -65,6 +65,11 @@ def test_a_range_says_its_name():
     assert repr(annotate("forward")) == "annotate('forward')"
 
 
+def test_what_is_annotated_can_be_called():
+    with pytest.raises(TypeError, match="fn is of type int; expected a function"):
+        annotate("forward")(3)
+
+
 def test_ranges_nest_and_one_object_may_be_entered_again(nvtx):
     step = annotate("step")
     for _ in range(2):

@@ -24,6 +24,21 @@ def test_products_keep_their_magnitude():
     assert 0.3 < x.std().item() * 256**0.5 < 3
 
 
+@pytest.mark.parametrize("cost", [workload.product_flops, workload.product_bytes])
+def test_costs_are_of_whole_numbers(cost):
+    with pytest.raises(ValueError, match="size is -1; expected a whole number"):
+        cost(-1)
+    with pytest.raises(ValueError, match="count is 'a'; expected a whole number"):
+        cost(2, "a")
+
+
+def test_a_matrix_needs_a_device_that_is_here_and_a_seed():
+    with pytest.raises(ValueError, match="device is 'gpu'; expected the CPU or a CUDA GPU"):
+        workload.matrix(2, "gpu")
+    with pytest.raises(ValueError, match="seed is 1.5; expected a whole number"):
+        workload.matrix(2, seed=1.5)
+
+
 @pytest.mark.parametrize("size", [0, -1, "10"])
 def test_a_matrix_needs_a_side(size):
     with pytest.raises(ValueError, match=f"size is {size!r}; expected"):

@@ -125,6 +125,9 @@ def by_dask(x, outs, workers, stack):
 # few times, as threads that meet on one core are slow whoever schedules them.
 
 
+SCHEDULERS = {run.__name__: run for run in (by_graph, by_futures, by_fork, by_dask)}
+
+
 def paired(schedulers, sizes_us, count, starts, rounds, workers):
     """By scheduler and size in us: seconds by round of large operators, bare threads and it."""
     import contextlib
@@ -153,7 +156,7 @@ def paired(schedulers, sizes_us, count, starts, rounds, workers):
         for _ in range(starts):
             outs = [torch.zeros_like(x) for _ in range(count)]
             with contextlib.ExitStack() as stack:
-                run = globals()[scheduler](x, outs, workers, stack)
+                run = SCHEDULERS[scheduler](x, outs, workers, stack)
                 run()
                 its["equal"] &= all(torch.equal(out, y) for out in outs)
                 for _ in range(rounds):

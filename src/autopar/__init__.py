@@ -6,6 +6,7 @@ Each public name is loaded at its first use, from the room that it is written in
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see `__all__`
@@ -117,7 +118,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name not in _ROOM_OF:
         msg = f"module 'autopar' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(msg, name=name, obj=sys.modules[__name__])  # for "Did you mean"
     room = importlib.import_module(f"autopar.{_ROOM_OF[name]}")
     value = globals()[name] = getattr(room, name)
     return value

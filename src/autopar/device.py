@@ -16,7 +16,7 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default str
 _free_streams: dict[tuple[int, int], list[_Address]] = {}
 _addresses: dict[int, _Address] = {}
 
-_LAST_INDEX = 127  # torch keeps a device's number in a byte
+_LAST_INDEX = 127  # torch keeps a device's number in a byte, and takes the last bits of more
 
 
 def cpu() -> torch.device:
@@ -32,12 +32,12 @@ def gpu(i: int = 0) -> torch.device:
     """The `i`-th GPU, whether or not it is there.
 
     Raises:
-        ValueError: `i` is no whole number from 0 on.
+        ValueError: `i` is no whole number from 0 to 127.
 
     >>> gpu(1)
     device(type='cuda', index=1)
     """
-    whole_number("i", i, 0, of=", the number of a GPU")
+    whole_number("i", i, 0, _LAST_INDEX, of=", the number of a GPU")
     return torch.device("cuda", i)
 
 
@@ -75,8 +75,6 @@ def try_all_gpus() -> list[torch.device]:
 def present(device: torch.device | str | int) -> torch.device:
     """The device with its index, refused if not here; `0` is a GPU, `"cuda"` the current one."""
     try:
-        if isinstance(device, bool) or (isinstance(device, int) and device > _LAST_INDEX):
-            raise TypeError(device)  # torch takes one for a number, and the other's last bits
         processor = gpu(device) if isinstance(device, int) else torch.device(device)
         if processor.type not in ("cpu", "cuda"):
             raise TypeError(device)

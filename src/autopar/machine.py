@@ -22,6 +22,7 @@ from autopar.refusal import whole_number
 
 Fields = dict[str, Any]
 
+_MOST_WORKERS = 1024  # more than machines have cores; a million would take all memory
 _STUCK_S = 10.0  # a thread that isn't there by then never settled
 _settling = threading.Lock()
 
@@ -117,14 +118,16 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
         size: Side of the square float32 matrices.
 
     Raises:
-        ValueError: `workers`, `rounds` or `size` is no whole number from 1 on.
+        ValueError: `workers`, `rounds` or `size` is no whole number from 1 on, or there are more
+            than 1,024 workers.
 
     >>> 0 < capacity(2, rounds=1).cores < 8
     True
     """
     workers = torch.get_num_threads() if workers is None else workers
-    for argument, count in (("workers", workers), ("rounds", rounds), ("size", size)):
-        whole_number(argument, count)
+    whole_number("workers", workers, most=_MOST_WORKERS)
+    whole_number("rounds", rounds)
+    whole_number("size", size)
     x = torch.rand(size, size)
     barrier = threading.Barrier(workers, timeout=_STUCK_S)
 

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch.autograd import profiler
 
+from autopar.refusal import check_type
 from autopar.torch_private import nvtx
 
 _NOBODY_COUNTS = -2  # NVTX's answer to a push without a tool
@@ -55,9 +56,7 @@ class annotate:
     __slots__ = ("_records", "name")
 
     def __init__(self, name: str) -> None:
-        if not isinstance(name, str):
-            msg = f"name is {name!r}; expected a string, as in annotate('forward')"
-            raise TypeError(msg)
+        check_type("name", name, str, "a string, as in annotate('forward').")
         self.name = name
         self._records: list[profiler.record_function | None] | None = None
 
@@ -84,6 +83,7 @@ class annotate:
 
     def __call__(self, fn: Callable[_P, _R]) -> Callable[_P, _R]:
         """Annotate every call of `fn`."""
+        check_type("fn", fn, Callable, "a function, as in @annotate('step') above its def.")
 
         @functools.wraps(fn)
         def annotated(*args: _P.args, **kwargs: _P.kwargs) -> _R:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from autopar.device import present
 from autopar.refusal import whole_number
 
 
@@ -15,11 +16,14 @@ def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> t
     Its entries have variance 1 / size, so that products of it stay of the same magnitude.
 
     Raises:
-        ValueError: The size is no whole number from 1 on.
+        ValueError: The size is no whole number from 1 on, the seed none from 0 on, or the device is
+            not here.
 
     >>> matrix(1_000).shape
     torch.Size([1000, 1000])
     """
+    device = present(device)
+    whole_number("seed", seed, 0)
     whole_number("size", size, of=", the side of a square matrix")
     generator = torch.Generator().manual_seed(seed)
     x: torch.Tensor = torch.randn(size, size, generator=generator) / size**0.5
@@ -53,16 +57,22 @@ def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> 
 def product_flops(size: int, count: int = 1) -> float:
     """Floating-point operations of `count` products of two (size, size) matrices.
 
+    Raises:
+        ValueError: The size is no whole number from 1 on, or the count none from 0 on.
+
     >>> product_flops(1_000, 5)
     10000000000.0
     """
-    return 2.0 * size**3 * count
+    return 2.0 * whole_number("size", size) ** 3 * whole_number("count", count, 0)
 
 
 def product_bytes(size: int, count: int = 1) -> int:
     """Bytes of `count` float32 matrices of shape (size, size).
 
+    Raises:
+        ValueError: The size is no whole number from 1 on, or the count none from 0 on.
+
     >>> product_bytes(1_000, 5)
     20000000
     """
-    return 4 * size**2 * count
+    return 4 * whole_number("size", size) ** 2 * whole_number("count", count, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,6 +234,20 @@ def test_show_wants_a_file_name(name: str) -> None:
 
 def test_completion_offers_what_is_public() -> None:
     assert dir(plot) == ["bars", "graph", "save", "show", "timeline", "timelines"]
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [
+        lambda: plot.timeline(run, [1]),  # type: ignore[arg-type]
+        lambda: plot.timeline(run, title=None),  # type: ignore[arg-type]
+        lambda: plot.bars([Measurement("a", (1.0, 2.0, 3.0))], "ax"),  # type: ignore[arg-type]
+        lambda: plot.save(plot.timelines(run), "a.png"),  # type: ignore[arg-type]
+    ],
+)
+def test_axes_are_one_and_titles_are_text(draws: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match="(ax|title) is of type .*; expected"):
+        draws()
 
 
 def test_one_timeline_is_a_panel() -> None:

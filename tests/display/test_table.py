@@ -174,6 +174,30 @@ def test_cells_are_several_and_no_letters() -> None:
         tabulate("ab", [["1", "2"]])
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"notes": "ab"}, {"notes": [3]}, {"caption": 3}, {"origin": 3}, {"headers": [1]}]
+)
+def test_what_is_said_around_a_table_is_text(wrong) -> None:  # type: ignore[no-untyped-def]
+    ((argument, _),) = wrong.items()
+    with pytest.raises(TypeError, match=rf"^{argument}.* is .*; expected "):
+        tabulate(**{"headers": ["a"], "rows": [["1"]], **wrong})
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "ab",
+        [("a", 1, "at least", 2)],
+        [("a", 1, "at least", 2, 3)],
+        [("a", None, "at least", 2, str)],
+        [("a", 1, ["at least"], 2, str)],
+    ],
+)
+def test_goals_are_rows_of_five(rows) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises((TypeError, ValueError), match=r"(rows|the goal).* (is|has) .*; expected"):
+        against_goals(rows)
+
+
 def test_parts_of_the_work_have_no_speed_up() -> None:
     both, part = Measurement("both", (2.0, 2.0, 2.0)), Measurement("part", (1.0, 1.0, 1.0))
     table = compare([both, part], baseline="both", parts=["part"])

@@ -37,7 +37,7 @@ def test_an_untold_write_is_an_error_and_a_check_finds_it(adds_one_late, device)
         graph.run()
     graph, read = writer_and_reader(adds_one_late, device)
     (found,) = graph.check()
-    assert found.endswith("comes after 'writes', as one changes what the other uses")
+    assert found.endswith("comes after 'writes', as one may change what the other uses")
     for times in range(2, 6):
         assert graph.run()[read].unique().tolist() == [times]
 

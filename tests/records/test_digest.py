@@ -129,6 +129,17 @@ def test_what_does_not_matter(old, new):
         ("print(results)", "TABLE['rows'] = [3]"),
         ("print(results)", "SIZES += (3,)"),
         ("print(results)", "if SCALE:\n    SIZES = ()"),
+        # However a name is bound, and whatever may change its value.
+        ("print(results)", "match [3]:\n    case [SCALE]:\n        pass"),
+        ("print(results)", "match [3]:\n    case [*SIZES]:\n        pass"),
+        ("print(results)", "def rescale():\n    global SCALE\n    SCALE = 3\nrescale()"),
+        ("print(results)", "def rescale():\n    TABLE.clear()\nrescale()"),
+        ("print(results)", "unrelated(TABLE)"),
+        ("print(results)", "setattr(SCALE, 'real', 3)"),
+        ("print(results)", "torch.nn.init.zeros_(SCALE)"),
+        ("print(results)", "if (SCALE := 3):\n    pass"),
+        ("print(results)", "with open('x') as SCALE:\n    pass"),
+        ("print(results)", "del TABLE['rows']"),
         ("results = []", "results = [1]"),
         ("torch.float32", "torch.float64"),
         ("deeper(x) * SCALE", "deeper(x) + SCALE"),
@@ -148,6 +159,13 @@ def test_what_does_not_matter(old, new):
 )
 def test_what_matters(old, new):
     assert digest_of(changed(old, new)) != digest_of()
+
+
+@pytest.mark.parametrize("opaque", ["exec('x = 1')", "eval('1')", "globals()['x'] = 1"])
+@pytest.mark.parametrize("place", ['    return f"{x}', "print(results)"])
+def test_code_that_hides_what_it_does_is_refused(opaque, place):
+    with pytest.raises(TypeError, match="uses one of exec, eval, .*; expected code"):
+        digest_of(changed(place, f"    {opaque}\n{place}" if "return" in place else opaque))
 
 
 def test_blocks_are_not_layout():

@@ -116,6 +116,17 @@ def test_what_is_no_timeline_is_refused(tmp_path):
         write_trace(3, tmp_path / "run.json")
 
 
+def test_a_path_is_that_of_a_file(tmp_path):
+    for path in (tmp_path, ""):
+        with pytest.raises(IsADirectoryError, match="which is a folder; expected the path of a fi"):
+            write_trace(RUN, path)
+    for path in (None, 3, [tmp_path]):
+        with pytest.raises(TypeError, match=r"path is of type .*; expected the path of a file"):
+            write_trace(RUN, path)
+        with pytest.raises(TypeError, match=r"path is of type .*; expected the path of a file"):
+            read_trace(path)
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
         write_trace(RUN, tmp_path / "missing" / "run.json")

@@ -82,9 +82,10 @@ def test_rebasing_moves_all_spans_alike():
 @pytest.mark.parametrize(
     ("span", "match"),
     [
-        (("a", "x", 2, 1), "before its start"),
-        (("a", "x", 0, math.nan), "before its start"),
-        (("a", "x", math.nan, 0), "before its start"),
+        (("a", "x", 2, 1), "expected start_s <= end_s, both finite"),
+        (("a", "x", 0, math.nan), "expected start_s <= end_s, both finite"),
+        (("a", "x", math.nan, 0), "expected start_s <= end_s, both finite"),
+        (("a", "x", 0, math.inf), "expected start_s <= end_s, both finite"),
         (("a", "", 0, 1), "named lane"),
         (("a", "x", 0, 1, "waiting"), "compute, copy, communication, host"),
     ],
@@ -100,6 +101,17 @@ def test_refuses_times_that_are_no_numbers(times):
         Span("a", "x", *times)
 
 
+def test_a_timeline_is_merged_with_one():
+    with pytest.raises(TypeError, match="other is of type list; expected a Timeline"):
+        Timeline(()).merged([Timeline(())])
+
+
+@pytest.mark.parametrize("words", [(1, "x"), ("a", None)])
+def test_refuses_names_that_are_no_text(words):
+    with pytest.raises(TypeError, match="is of type .*; expected text"):
+        Span(*words, 0, 1)
+
+
 @pytest.mark.parametrize("spans", [Span("a", "x", 0, 1), [1], "ab"])
 def test_a_timeline_is_of_several_spans(spans):
     with pytest.raises(TypeError, match=r"spans.* is .*; expected .*Timeline\(\[Span\("):
@@ -112,5 +124,4 @@ def test_a_timeline_of_very_many_spans_says_itself_in_one_line():
     )
     assert repr(many) == "<Timeline: lanes 3, spans 5,000, 5000 s, here>"
     assert "513.8 us" in repr(Timeline((Span("mm", "x", 0.0, 0.0005138),)))
-    assert "inf s" in repr(Timeline((Span("mm", "x", 0.0, math.inf),)))
     assert repr(Timeline(())) == "<Timeline: lanes 0, spans 0>"

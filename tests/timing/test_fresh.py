@@ -123,3 +123,9 @@ def test_a_function_without_a_source_of_its_own_is_refused(fn, what):
         in_fresh_process(fn)
     with pytest.raises(TypeError, match=f"uses {what}"):
         in_fresh_process(noisy, uses=(fn,))
+
+
+@pytest.mark.parametrize("wrong", [{"uses": plus_one}, {"under": "nice"}])
+def test_one_function_or_a_string_is_no_list(wrong):
+    with pytest.raises(TypeError, match=r"(uses|under) is .*; expected (functions|words)"):
+        in_fresh_process(noisy, **wrong)

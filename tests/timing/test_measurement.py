@@ -51,6 +51,15 @@ def test_refuses_samples_that_are_no_times_or_too_few(values_s, match):
         Measurement("work", values_s)
 
 
+@pytest.mark.parametrize(
+    ("parts", "together", "error"),
+    [([1, 2], "3", TypeError), ([1, 2], math.inf, ValueError), ([1, math.nan], 2, ValueError)],
+)
+def test_a_hidden_share_is_of_finite_times(parts, together, error):
+    with pytest.raises(error, match=r"(parts|together)_s is .*; expected .*(seconds|finite)"):
+        hidden_share(parts, together)
+
+
 @pytest.mark.parametrize("times", [3, "123", [1.0, "2", 3.0]])
 def test_times_are_several_numbers(times):
     with pytest.raises(TypeError, match=r"values_s of 'a'.* is .*; expected .*several times"):

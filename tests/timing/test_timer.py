@@ -223,6 +223,7 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
         (ValueError, {"devices": ["cuda:99"]}, "cuda:99"),
         (ValueError, {"flops": {"else": 1.0}}, r"\['else'\]; expected labels of the ways: work"),
         (ValueError, {"flops": {"work": -1.0}}, r"flops\['work'\] is -1.0; expected .*above zero"),
+        (ValueError, {"ways": {1: ran}, "flops": {"b": 1.0, 2: 1.0}}, "expected labels of the w"),
         (TypeError, {"ways": [ran]}, "ways is of type list; expected label -> work, as in"),
         (TypeError, {"ways": {"a": ran, "b": 3}}, r"ways\['b'\] is of type int"),
         (TypeError, {"flops": 2e12}, "flops is of type float; expected label -> operations"),

@@ -12,16 +12,17 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autopar.display.format import format_seconds, origins_of, printable, short_origins, unit_of
+from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
 from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes_of
 from autopar.display.show import RICH
 from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
 from autopar.display.titles import Label, not_hidden
-from autopar.files import write_atomically
+from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Limit, check_positive, limits_of
+from autopar.units import format_seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,15 +68,12 @@ def timeline(
     'One product'
     >>> plt.close()
     """
-    expected = (
-        "a Timeline. Several are drawn by plot.timelines({'serial': one, 'overlapped': other})."
-    )
-    check_type("timeline", timeline, Timeline, expected)
+    check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
     whole_s = _whole_s([timeline], limit_s)
     lanes, exposed = list(lanes_of(timeline, whole_s)), not_hidden(timeline, whole_s)
-    ax = _axes(0.9 + _height(lanes, exposed)) if ax is None else ax
+    ax = _axes(0.9 + _height(lanes, exposed), ax)
     _draw_lanes(lanes, ax, limit_s, whole_s, exposed)
-    ax.set_title(printable(title), pad=_TITLE_PAD, parse_math=False)
+    ax.set_title(heading(title), pad=_TITLE_PAD, parse_math=False)
     _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
     return ax
 
@@ -107,9 +105,6 @@ def timelines(
     import matplotlib.pyplot as plt
 
     named = panels_of("named", named)
-    if not named:
-        msg = "named is empty; expected name -> timeline for each panel. Record some work first."
-        raise ValueError(msg)
     whole_s = _whole_s(named.values(), limit_s)
     panels = {
         name: (list(lanes_of(one, whole_s)), not_hidden(one, whole_s))
@@ -127,10 +122,10 @@ def timelines(
     axes: list[Axes] = list(grid[:, 0])
     for ax, (name, (lanes, exposed)) in zip(axes, panels.items(), strict=True):
         _draw_lanes(lanes, ax, limit_s, whole_s, exposed)
-        heading = f"{printable(name) or 'makespan'}: {format_seconds(named[name].makespan_s)}"
-        ax.set_title(heading, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
+        above = f"{heading(name) or 'makespan'}: {format_seconds(named[name].makespan_s)}"
+        ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
-        figure.suptitle(printable(title), parse_math=False)
+        figure.suptitle(heading(title), parse_math=False)
     _finish(axes[-1], unit_of(whole_s)[0], origins_of(named.values()))
     return axes
 
@@ -158,7 +153,7 @@ def bars(
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
     unit, scale_s = unit_of(max(one.median_s for one in chosen))
-    ax = _axes(1.1 + 0.45 * len(chosen)) if ax is None else ax
+    ax = _axes(1.1 + 0.45 * len(chosen), ax)
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
         ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
@@ -179,7 +174,7 @@ def bars(
     ax.invert_yaxis()
     longest_s = max([one.max_s for one in chosen] + [limit for limit in limits if limit])
     ax.set_xlim(0, 1.2 * longest_s / scale_s)  # room for the figures beside the bars
-    ax.set_title(title)
+    ax.set_title(heading(title))
     if any(limits):
         ax.legend(loc="best", fontsize="small")
     noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
@@ -214,7 +209,7 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
     """
     from autopar.display.graph_plot import draw_plan  # much that only this needs
 
-    return draw_plan(plan, ax, title=title, axes_of=_axes)
+    return draw_plan(plan, ax, title=heading(title), axes_of=_axes)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
@@ -234,12 +229,13 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save(axes, f"{folder}/product.png")
     """
-    if (path := Path(path)).suffix != ".png":
-        msg = (
-            f"path is {str(path)!r}; expected a name that ends in .png. Other formats are written "
-            f"by ax.figure.savefig, and .svg and .html by draw(...).save."
-        )
+    if (path := path_of(path)).suffix != ".png":
+        others = "ax.figure.savefig writes other formats, and draw(...).save .svg and .html."
+        msg = f"path is {str(path)!r}; expected a name that ends in .png. {others}"
         raise ValueError(msg)
+    from matplotlib.artist import Artist
+
+    check_type("ax", ax, Artist, "axes, one alone, as plot.timeline() or plot.timelines()[0].")
     figure = ax.get_figure(root=True)
     assert figure is not None, "axes that were drawn on have a figure"
     _write(figure, path)
@@ -260,7 +256,7 @@ def show(name: str) -> None:
 
     >>> show("product")  # writes nothing, as no figure is open
     """
-    if name in ("", "..") or Path(name).name != name:
+    if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
         raise ValueError(msg)
     if os.environ.get(RICH):
@@ -347,9 +343,13 @@ def _draw_lanes(
         ax.annotate(words, at, (0, 2), textcoords="offset points", fontsize=_SMALL, **how)
 
 
-def _axes(height_inches: float) -> Axes:
+def _axes(height_inches: float, ax: Axes | None = None) -> Axes:
     import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
 
+    if ax is not None:
+        check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
+        return ax
     return plt.subplots(layout="constrained", figsize=(_FIGURE_INCHES, height_inches))[1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -101,15 +100,15 @@ def _thinned(spans: Sequence[Span], scale_s: float) -> list[Bar]:
 
     Spans of a pixel or more stay as they are, so that the long ones among many are still seen.
     """
-    pixel_s, last = PIXEL * scale_s, Span("", "none", -math.inf, -math.inf)
+    pixel_s = PIXEL * scale_s
     groups: list[list[Span]] = []
     for span in spans:
-        near = span.start_s - last.end_s < pixel_s / 2
-        if near and max(last.duration_s, span.duration_s) < pixel_s:
+        last = groups[-1][-1] if groups else None
+        near = last and span.start_s - last.end_s < pixel_s / 2
+        if last and near and max(last.duration_s, span.duration_s) < pixel_s:
             groups[-1].append(span)
         else:
             groups.append([span])
-        last = span
     return [_as_one(group) for group in groups]
 
 

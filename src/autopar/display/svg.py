@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import math
 import os
 import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from autopar.display import plot, shapes
@@ -21,7 +19,8 @@ from autopar.display.rows import MANY_SPANS
 from autopar.display.show import show
 from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, without
 from autopar.display.titles import titled
-from autopar.files import write_atomically
+from autopar.files import path_of, write_atomically
+from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
 from autopar.timing.measurement import check_positive
@@ -90,7 +89,7 @@ class Drawing:
             ValueError: The name ends in none of these.
             FileNotFoundError: The folder does not exist.
         """
-        path = Path(path)
+        path = path_of(path)
         if path.suffix == ".svg":
             write_atomically(path, printable(as_svg(self)) + "\n")
         elif path.suffix == ".html":
@@ -154,18 +153,11 @@ def draw(
     if not isinstance(title, str) or not title.strip():
         msg = f"title is {title!r}; expected a few words, as in 'Copies behind products'."
         raise ValueError(msg)
-    if not named:
-        msg = (
-            "timelines is empty; expected name -> timeline for each panel. Record some work first."
-        )
-        raise ValueError(msg)
+    check_type("caption", caption, str, "a few words.")
     for name, timeline in named.items():
-        if not timeline.spans or not math.isfinite(timeline.makespan_s):
+        if not timeline.spans:
             what = f"timeline {name!r}" if name else "the timeline"
-            msg = (
-                f"{what} has {len(timeline.spans)} spans; expected one or more, each of "
-                f"finite length. Record some work first."
-            )
+            msg = f"{what} has no spans; expected one or more. Record some work first."
             raise ValueError(msg)
     limit = None if limit_s is None else check_positive("limit_s", limit_s)
     return Drawing(tuple(named.items()), title, caption, limit)

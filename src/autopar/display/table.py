@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import repeat
+from numbers import Real
 
 from autopar.display.format import (
     NOTHING,
@@ -19,12 +20,13 @@ from autopar.display.format import (
     percent,
     short_origins,
 )
-from autopar.refusal import several
+from autopar.refusal import check_type, several
 from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
 _ROWS = "a list of cells for each row, as in rows=[['PCIe 5.0 x16', '63.0']]."
+_GOALS = "(name, figure, 'at least' or 'at most', goal, what makes text) for each row."
 _STAR = " *"
 _MEETS = {"at least": operator.ge, "at most": operator.le}
 # What is said around a wide table stays in view on a telephone when its columns scroll.
@@ -153,7 +155,8 @@ def tabulate(
         notes: Lines to print beneath.
 
     Raises:
-        TypeError: `headers`, `rows` or a row is a string, or nothing that has several.
+        TypeError: `headers`, `rows`, a row or `notes` is a string, or nothing that has several, or
+            a word is no string.
         ValueError: There are no rows, one is longer or shorter than the headers, or there are more
             or fewer origins than rows.
 
@@ -163,7 +166,9 @@ def tabulate(
     PCIe 5.0 x16  63.0
     NVLink 4       450
     """
-    headers = several("headers", headers, "a list of names, one for each column.")
+    headers = several("headers", headers, "a list of names, one for each column.", str)
+    check_type("caption", caption, str, "a few words.")
+    notes = several("notes", notes, "a list of lines, as in notes=['* noisy'].", str)
     rows = several("rows", rows, _ROWS)
     cells = tuple(tuple(map(str, several(f"rows[{i}]", row, _ROWS))) for i, row in enumerate(rows))
     if not cells or not headers:
@@ -176,7 +181,9 @@ def tabulate(
                 f"the headers {', '.join(headers)}."
             )
             raise ValueError(msg)
-    origins = [origin] * len(cells) if isinstance(origin, str) else origin
+    if isinstance(origin, str):
+        origin = [origin] * len(cells)
+    origins = several("origin", origin, "words, or a list of them, one for each row.", str)
     if len(origins) != len(cells):
         msg = f"origin has {len(origins)} origins; expected {len(cells)}, one for each row."
         raise ValueError(msg)
@@ -185,7 +192,7 @@ def tabulate(
         places = short_origins(origins)
         cells = tuple((row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True))
     shown = tuple(dict.fromkeys(filter(None, origins)))
-    return Table(headers, cells, caption, shown, tuple(notes))
+    return Table(headers, cells, caption, shown, notes)
 
 
 def against_goals(
@@ -203,7 +210,9 @@ def against_goals(
         origin: Where and when the figures were taken, in words: of all rows, or one for each.
 
     Raises:
-        ValueError: There are no rows, or a goal is neither `at least` nor `at most` a number.
+        TypeError: `rows` or a row is nothing that has several, or what makes text can't be called.
+        ValueError: There are no rows, one has not five parts, or a goal is neither `at least` nor
+            `at most` a number.
 
     >>> rows = [("copies, of their limit", 0.981, "at least", 0.99, "{:.1%}".format)]
     >>> print(against_goals(rows))
@@ -212,8 +221,15 @@ def against_goals(
     copies, of their limit    98.1%  at least 99.0%  missed
     """
     cells = []
-    for name, reached, bound, goal, text in rows:
-        if bound not in _MEETS:
+    for i, row in enumerate(several("rows", rows, _GOALS)):
+        if len(parts := several(f"rows[{i}]", row, _GOALS)) != 5:
+            msg = f"rows[{i}] has {len(parts)} parts; expected {_GOALS}"
+            raise ValueError(msg)
+        name, reached, bound, goal, text = parts
+        for number in (reached, goal):
+            check_type(f"a figure or goal of rows[{i}]", number, Real, "a number.")
+        check_type(f"rows[{i}][4]", text, Callable, "a function, as '{:.1%}'.format.")
+        if bound not in [*_MEETS]:
             msg = f"the goal of {name!r} is {bound!r} a number; expected 'at least' or 'at most'."
             raise ValueError(msg)
         met = _MEETS[bound](reached, goal)

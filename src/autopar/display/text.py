@@ -22,7 +22,11 @@ def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> di
     expected = "a Timeline, or name -> Timeline for a panel each, as in {'serial': run}."
     check_type(argument, timelines, Timeline | Mapping, expected)
     panels = {"": timelines} if isinstance(timelines, Timeline) else dict(timelines)
+    if not panels:
+        msg = f"{argument} is empty; expected name -> timeline for a panel each. Record some first."
+        raise ValueError(msg)
     for name, timeline in panels.items():
+        check_type(f"a name in {argument}", name, str, "a few words.")
         check_type(f"{argument}[{name!r}]", timeline, Timeline, "a Timeline.")
     return panels
 

@@ -245,7 +245,7 @@ def _object(notes: Notes, value: Any) -> Iterable[Any]:
     of_libraries = any(not is_own(base) and base not in _BASES for base in mro(kind))
     is_dataclass = any("__dataclass_fields__" in namespace(base) for base in mro(kind))
     if of_libraries or is_dataclass or kind in pytree.SUPPORTED_NODES:
-        return [*called, *gc.get_referents(value)]
+        return [*called, *(part for part in gc.get_referents(value) if part is not kind)]
     notes.namespaces.append((attributes_of(value), True))
     return called
 
@@ -264,7 +264,7 @@ def _nn_module(notes: Notes, module: torch.nn.Module) -> Iterable[Any]:
 _BY_TYPE: dict[Any, Look] = {
     **dict.fromkeys((str, bytes, int, float, complex, bool, type(None), type(...))),
     **dict.fromkeys((torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size)),
-    **dict.fromkeys((types.CodeType, ScriptModule)),
+    **dict.fromkeys((types.CodeType, types.MemberDescriptorType, ScriptModule)),
     **dict.fromkeys(_ROUTINES, _routine),
     **dict.fromkeys((types.FrameType, weakref.ProxyType, weakref.CallableProxyType), _unknown),
     **dict.fromkeys((operator.attrgetter, operator.methodcaller), _getter),

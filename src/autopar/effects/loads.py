@@ -19,7 +19,7 @@ LIBRARIES = {"torch", "numpy", "autopar", "builtins", *sys.stdlib_module_names} 
 _SITES = {"site-packages", "dist-packages"}
 _SILENT = ("CACHE", "PUSH_NULL", "EXTENDED_ARG", "NOP", "RESUME", "COPY_FREE_VARS")
 
-NOTHING = object()
+ABSENT = object()  # where there is nothing
 _module: Any = ModuleType
 held_by = _module.__dict__["__dict__"].__get__  # what a module holds, whatever it says
 
@@ -44,7 +44,7 @@ def loads_of(code: CodeType) -> Loads:
     [('torch', 'nn', 'Linear')]
     """
     names, stores, imports, keywords = set[str](), set[tuple[str, str]](), set[str](), set[str]()
-    for part in _codes(code):
+    for part in codes(code):
         names.update(part.co_names)
         for step in dis.get_instructions(part):
             action, _, kind = step.opname.partition("_")
@@ -68,7 +68,7 @@ def loads_of(code: CodeType) -> Loads:
 
 def chains(code: CodeType, roots: Iterable[str] = _GLOBALS) -> Iterator[Chain]:
     """The names that code, and code inside it, loads as globals, with the attributes it reads."""
-    for part in _codes(code):
+    for part in codes(code):
         chain: Chain = ()
         for step in dis.get_instructions(part):
             if chain and step.opname in _STEPS:
@@ -87,16 +87,16 @@ def loaded(fn: FunctionType) -> Iterator[Any]:
     """
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
     for root, *attributes in loads_of(fn.__code__).chains:
-        value = dict.get(fn.__globals__, root, NOTHING)
-        if value is NOTHING:
+        value = dict.get(fn.__globals__, root, ABSENT)
+        if value is ABSENT:
             value = _content(cells.get(root))
         for name in attributes:
-            if value is NOTHING or not issubclass(type(value), ModuleType):
+            if value is ABSENT or not issubclass(type(value), ModuleType):
                 break
             if not is_library(value.__name__):
                 yield value
             value = attribute(value, name)
-        if value is not NOTHING:
+        if value is not ABSENT:
             yield value
 
 
@@ -119,27 +119,30 @@ def attribute(module: ModuleType, name: str) -> Any:
     if name in content:
         return content[name]
     if type(module).__name__ == "VFModule" and module.__name__ == "torch._VF":
-        return getattr(content["vf"], name, NOTHING)
-    return NOTHING
+        return getattr(content["vf"], name, ABSENT)
+    return ABSENT
 
 
 @functools.cache
 def is_library(name: str) -> bool:
     """Whether a module is Python's or was installed, so that it isn't the program's own."""
     root = name.partition(".")[0]
+    if root == "__main__":  # whatever was installed to run it
+        return False
     place = str(getattr(sys.modules.get(root), "__file__", None))
     return root in LIBRARIES or not _SITES.isdisjoint(Path(place).parts)
 
 
 def _content(cell: Any) -> Any:
     try:
-        return NOTHING if cell is None else cell.cell_contents
+        return ABSENT if cell is None else cell.cell_contents
     except ValueError:  # a cell may be empty still
-        return NOTHING
+        return ABSENT
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Code, and all code inside it."""
     yield code
     for constant in code.co_consts:
         if inspect.iscode(constant):
-            yield from _codes(constant)
+            yield from codes(constant)

@@ -116,7 +116,7 @@ class Observer(TorchDispatchMode):
                 self._key(part, born=True)
         if changes and draws(func, args, kwargs):
             device = str(next((tensor.device for tensor in [*returned, *given]), "cpu"))
-            memory = random_numbers(device)
+            memory = random_numbers(device)  # as a generator that is given can't be told here
             self._seen[memory, True] = Seen(memory, memory.memory, True, None)
         return result
 
@@ -159,9 +159,11 @@ class Observer(TorchDispatchMode):
         return self._keys[number]
 
 
-def random_numbers(device: str) -> ByteRange:
-    """What stands for the state of a device's random numbers: each draw changes it."""
-    return ByteRange(("random numbers", device))
+def random_numbers(source: object) -> ByteRange:
+    """What stands for the state of a device's random numbers, or a generator's: draws change it."""
+    if isinstance(source, str):
+        return ByteRange(("random numbers", source))
+    return ByteRange(("state", id(source)))
 
 
 def gradients(device: str) -> ByteRange:

@@ -20,7 +20,7 @@ from autopar.torch_private import (
 
 Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
-Places = tuple[tuple[int, str], ...]  # of arguments: where each is, and its name
+Positions = tuple[tuple[int, str], ...]  # of arguments: where each is, and its name
 
 STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
 TRAINING = ("training", "train", "use_input_stats")
@@ -104,7 +104,7 @@ def _given(place: tuple[int, str], args: Arguments, kwargs: Mapping[str, Any]) -
     return args[i] if i < len(args) else kwargs.get(name)
 
 
-def _places(schema: Any) -> tuple[Places, Places, Places]:
+def _places(schema: Any) -> tuple[Positions, Positions, Positions]:
     """Which arguments an operator writes, which when it trains, and which say so."""
     if id(schema) not in _known_places:  # some schemas have no hash
         names = [(i, argument.name) for i, argument in enumerate(schema.arguments)]
@@ -118,7 +118,7 @@ def _places(schema: Any) -> tuple[Places, Places, Places]:
     return _known_places[id(schema)][1:]
 
 
-_known_places: dict[int, tuple[Any, Places, Places, Places]] = {}
+_known_places: dict[int, tuple[Any, Positions, Positions, Positions]] = {}
 
 
 def returns_fresh(fn: Callable[..., Any]) -> bool:

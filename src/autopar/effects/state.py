@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.loads import LIBRARIES, is_library, loads_of
+from autopar.effects.bindings import IN_CELL, bind, content
+from autopar.effects.loads import ABSENT, LIBRARIES, is_library, loads_of
 from autopar.effects.objects import dict_of, slots_of
 from autopar.torch_private import FakeTensor
 
@@ -37,11 +38,9 @@ _SETTINGS = (
     ("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
 )
 
-NOTHING = object()  # where there is nothing
-
 
 class Change(NamedTuple):
-    """Something that is not as it was; `old` or `new` is `NOTHING` where nothing was or is."""
+    """Something that is not as it was; `old` or `new` is `ABSENT` where nothing was or is."""
 
     name: str  # where it is, as one would write it
     old: Any
@@ -86,7 +85,7 @@ class State:
         for holder in self._holders:
             now = holder.read()
             for key in dict.fromkeys([*holder.before, *now]):
-                old, new = holder.before.get(key, NOTHING), now.get(key, NOTHING)
+                old, new = holder.before.get(key, ABSENT), now.get(key, ABSENT)
                 if not same(old, new):
                     yield Change(holder.label(key), old, new)
 
@@ -116,10 +115,11 @@ class State:
                 _refill(value, value.update),
             )
         elif isinstance(value, types.CellType):
-            self._hold_attributes(value, ["cell_contents"], lambda key: name)
+            self._hold_names(value, [IN_CELL], lambda key: name)
         elif isinstance(value, torch.Tensor):
-            if value.is_leaf:
-                self._hold_attributes(value, ["requires_grad", "grad"], f"{name}.{{}}".format)
+            for part in ("requires_grad", "grad") if value.is_leaf else ():
+                read, write = (functools.partial(act, value, part) for act in (getattr, setattr))
+                self._hold_value(f"{name}.{part}", read, write)
             if not isinstance(value, FakeTensor):
                 self._hold_object(name, value)
         elif isinstance(value, types.FunctionType):
@@ -150,18 +150,18 @@ class State:
             return
         self._left.append((fn.__qualname__, vars(fn)))
         names = {*loads_of(fn.__code__).names}
-        self._hold_names(fn.__globals__, names, "")
+        self._hold_names(fn.__globals__, names, str)
         for name in names:
             module = fn.__globals__.get(name)
             if isinstance(module, types.ModuleType) and not is_library(module.__name__):
-                self._hold_names(vars(module), names, f"{name}.")
+                self._hold_names(vars(module), names, f"{name}.{{}}".format)
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
             if not is_library(base.__module__):
                 names = [key for key, value in vars(base).items() if not hasattr(value, "__get__")]
                 names = [key for key in names if not key.startswith("__")]
-                self._hold_attributes(base, names, f"{base.__qualname__}.{{}}".format)
+                self._hold_names(base, names, f"{base.__qualname__}.{{}}".format)
                 for value in vars(base).values():
                     parts = [getattr(value, part, None) for part in ("__func__", "fget", "fset")]
                     self._left += [("", part) for part in (value, *parts) if callable(part)]
@@ -169,7 +169,7 @@ class State:
     def _hold_object(self, name: str, value: Any) -> None:
         kind: Any = type(value)
         if slots := slots_of(kind):
-            self._hold_attributes(value, slots, lambda key: _attribute(name, key))
+            self._hold_names(value, slots, lambda key: _attribute(name, key))
         if (attributes := dict_of(value)) is not None:
             self._hold_dict(attributes, lambda key: _attribute(name, key))
 
@@ -187,38 +187,14 @@ class State:
     def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
 
-    def _hold_names(self, namespace: _Items, names: set[str], prefix: str) -> None:
+    def _hold_names(self, holder: Any, names: Collection[str], label: Callable[[Any], str]) -> None:
         def write(old: _Items) -> None:
-            for name in names - old.keys():
-                namespace.pop(name, None)
-            namespace.update(old)
+            now = content(holder, names)
+            for name in {**now, **old}:
+                if now.get(name, ABSENT) is not old.get(name, ABSENT):
+                    bind(holder, name, old.get(name, ABSENT))
 
-        def read() -> _Items:
-            return {name: namespace[name] for name in names if name in namespace}
-
-        self._hold(lambda key: f"{prefix}{key}", read, write)
-
-    def _hold_attributes(
-        self, value: Any, names: Iterable[str], label: Callable[[Any], str]
-    ) -> None:
-        def read() -> _Items:
-            now = {}
-            for name in names:
-                try:
-                    now[name] = getattr(value, name)
-                except (AttributeError, ValueError):  # there is nothing in it
-                    continue
-            return now
-
-        def write(old: _Items) -> None:
-            now = read()
-            for name in now.keys() - old.keys():
-                delattr(value, name)
-            for name, was in old.items():
-                if now.get(name, NOTHING) is not was:
-                    setattr(value, name, was)
-
-        self._hold(label, read, write)
+        self._hold(label, lambda: content(holder, names), write)
 
     def _hold(
         self,

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from autopar.effects.state import NOTHING, Change, State, same
+from autopar.effects.loads import ABSENT
+from autopar.effects.state import Change, State, same
 from autopar.graph.watch import Watch
 from autopar.torch_private import pytree
 
@@ -44,9 +45,9 @@ def _told(change: Change) -> str:
             f"Use torch.autograd.grad, which returns gradients, or begin with gradients of zeros."
         )
     what = f"it changes {name} from {_brief(old)} to {_brief(new)}"
-    if old is NOTHING or old is None:
+    if old is ABSENT or old is None:
         what = f"it sets {name}, which was {'None' if old is None else 'not there'}"
-    elif new is NOTHING:
+    elif new is ABSENT:
         what = f"it deletes {name}"
     elif isinstance(old, bytes):
         what = f"it changes {name}"

@@ -17,13 +17,12 @@ from typing import Any
 import torch
 
 from autopar.device import synchronize
-from autopar.effects.reach import memory_in
 from autopar.graph.guard import Watched, counted_in, version_of
 from autopar.graph.learning import Learning
-from autopar.graph.node import Node
+from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan
 from autopar.graph.schedule import Entry
-from autopar.lanes.handle import Awaited, Handle, awaited, cuda_tensors
+from autopar.lanes.handle import Awaited, Handle, awaited
 from autopar.lanes.lane import Lane
 from autopar.lanes.outcome import note
 from autopar.ranges import annotate, tools_listen
@@ -59,7 +58,7 @@ class Execution:
         in_order: bool = False,
         alone: bool = False,
     ) -> None:
-        count = len(plan.nodes)
+        count, self._start_s = len(plan.nodes), time.perf_counter()
         self.plan = plan
         self.results: list[Any] = [None] * count  # by node, as what follows
         self.starts: list[Moment | None] = [None] * count  # none where it did not begin
@@ -68,8 +67,8 @@ class Execution:
         self.error: BaseException | None = None  # the first, or why the run was broken off
         self.failed: Node | None = None  # which has raised it
         self.seen = False  # whether somebody has got it
-        self._streams, self._shares = streams, shares
-        self._tracks, self._alone = tracks, alone
+        self.wall_s = float("nan")  # from the start to the end, once it is there
+        self._streams, self._shares, self._tracks, self._alone = streams, shares, tracks, alone
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._failing = threading.Lock()
@@ -98,6 +97,16 @@ class Execution:
         with self._failing:
             if self.error is None:
                 self.error, self.seen = RuntimeError("the run was broken off"), True
+
+    def end(self) -> None:
+        """Note that all threads are done."""
+        self.wall_s = time.perf_counter() - self._start_s
+
+    def raise_error(self) -> None:
+        """Raise the first error, if there is one."""
+        if self.error is not None:
+            self.seen = True
+            raise self.error
 
     def is_issued(self, number: int) -> bool:
         """Whether a node is run, queued or given up."""
@@ -327,13 +336,6 @@ class AwaitedNode:
 
     def __str__(self) -> str:
         return f"task {self._execution.plan.nodes[self._number].name!r} of a graph"
-
-
-def on_gpus(value: Any) -> list[torch.Tensor]:
-    """The CUDA tensors in a result, also in an object of its own kind."""
-    if not torch.cuda.is_initialized():
-        return []
-    return [*cuda_tensors(value if isinstance(value, torch.Tensor) else [*memory_in(value)])]
 
 
 def _wait_for_gpus(value: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from autopar.effects.access import ByteRange
+from autopar.effects.bindings import Binding, Bindings, Came
 from autopar.effects.memory import keys_of, ranges_of
-from autopar.effects.observer import Seen
+from autopar.effects.observer import Seen, random_numbers
 from autopar.effects.reach import BY_ANY_NAME, Reach, memory_in
-from autopar.effects.slots import Came, Slot, Slots
 from autopar.graph.guard import Guard, counted_in, version_of
 from autopar.graph.node import Node, ancestors
 
@@ -29,19 +29,19 @@ class Learning:
         self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, ByteRange] = {}
-        self._slots = Slots()
-        self._come: dict[tuple[int, ...], Came] = {}  # by what calls are of, until a slot changes
-        self._binders: list[tuple[int, Slot]] = []  # tasks, and slots that they bind anew
+        self._bindings = Bindings()
+        self._come: dict[tuple[int, ...], Came] = {}  # by what calls are of, until one is bound
+        self._binders: list[tuple[int, Binding]] = []  # tasks, and bindings that they bind anew
         self._came: dict[int, Came] = {}  # by task, once one has to be observed
 
     def end(self) -> None:
-        """Let those who come to slots that others bind anew keep the program's order."""
-        bound = {slot for _, slot in self._binders}
+        """Let those who come to bindings that others bind anew keep the program's order."""
+        bound = {binding for _, binding in self._binders}
         bound.update(*(came.stored for came in self._came.values()))
         names_bound: dict[int, set[Any]] = {}
         for holder, name in bound:
             names_bound.setdefault(holder, set()).add(name)
-        users: dict[Slot, dict[int, bool]] = {}  # tasks, and whether they may bind it anew
+        users: dict[Binding, dict[int, bool]] = {}  # tasks, and whether they may bind it anew
         for number, came in self._came.items():
             stored = {name for _, name in came.reach.stores}
             by_any_name = not BY_ANY_NAME.isdisjoint(came.reach.names)
@@ -50,12 +50,12 @@ class Learning:
                 for name in names_bound[holder] & (names_bound[holder] if names is None else names):
                     may_bind = names is None or by_any_name or name in stored
                     users.setdefault((holder, name), {})[number] = may_bind
-        for number, slot in self._binders:
-            users.setdefault(slot, {})[number] = True
-        for slot, tasks in users.items():
+        for number, binding in self._binders:
+            users.setdefault(binding, {})[number] = True
+        for binding, tasks in users.items():
             if len(tasks) > 1 and any(tasks.values()):
-                self._hazards.keep(self._slots.holder(slot[0]))
-                place = {ByteRange(("slot", slot))}
+                self._hazards.keep(self._bindings.holder(binding[0]))
+                place = {ByteRange(("binding", binding))}
                 for number, may_bind in tasks.items():
                     self._add(number, set() if may_bind else place, place if may_bind else set())
 
@@ -75,10 +75,10 @@ class Learning:
             self._came = {other.number: self._comes(other, ()) for other in self._guard.nodes}
         came = self._came[number] = self._comes(node, results)
         value, seen = self._guard.seen(node, results, ground, call)
-        changed = [*self._slots.changed()]
+        changed = [*self._bindings.changed()]
         if changed:
             self._come.clear()
-        self._binders += [(number, slot) for slot in changed]
+        self._binders += [(number, binding) for binding in changed]
         returned = [(part, ground.find(part)) for part in memory_in(value)]
         new = {key for part, there in returned if there is None for key in keys_of(part)}
         done = [access for access in seen.outside() if access.key not in new]
@@ -92,7 +92,7 @@ class Learning:
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
                 writes.update([owners[key]] if key in owners else ranges_of(tensor))
-        writes.update(ByteRange(("state", id(state))) for state in came.reach.states)
+        writes.update(map(random_numbers, came.reach.states))
         self._add(number, reads, writes)
         self.own(number, value)
         for key, alive in seen.left():
@@ -103,12 +103,12 @@ class Learning:
         return value
 
     def _comes(self, node: Node, results: Sequence[Any]) -> Came:
-        """The slots that a task can come to, by way of the results that are there."""
+        """The bindings that a task can come to, by way of the results that are there."""
         leaves = node.filled(results) if results else node.leaves
         values = [value for value in (node.fn, *leaves) if not isinstance(value, torch.Tensor)]
         key = tuple(map(id, values))  # of what the graph and the results keep
         if key not in self._come:
-            self._come[key] = self._slots.add(Reach(*values, code=True))
+            self._come[key] = self._bindings.add(Reach(*values, code=True))
         return self._come[key]
 
     def _add(self, number: int, reads: Iterable[ByteRange], writes: Iterable[ByteRange]) -> None:

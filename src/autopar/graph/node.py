@@ -11,6 +11,7 @@ import torch
 
 from autopar.effects.memory import MEMORY
 from autopar.effects.reach import memory_in
+from autopar.lanes.handle import cuda_tensors
 from autopar.torch_private import pytree
 
 
@@ -162,3 +163,10 @@ def resource_of(device: torch.device, source: torch.device | None = None) -> str
     if source.type == "cpu":
         return f"{device} from host"
     return f"{source} to {device}"
+
+
+def on_gpus(value: Any) -> list[torch.Tensor]:
+    """The CUDA tensors in a result, also in an object of its own kind."""
+    if not torch.cuda.is_initialized():
+        return []
+    return [*cuda_tensors(value if isinstance(value, torch.Tensor) else [*memory_in(value)])]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present, try_all_gpus
-from autopar.effects.access import ByteRange
 from autopar.effects.calls import declared, name_of, plain
 from autopar.effects.chance import is_torchs
 from autopar.effects.hidden import require_tasks_seen
@@ -97,7 +96,7 @@ class Program:
         seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
         places = {*map(str, (cpu(), *try_all_gpus()) if seeded else (place,))}
         random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
-        random += [ByteRange(("state", id(state))) for state in reach.states]
+        random += map(random_numbers, reach.states)
         changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
         grads = [gradients(str(place))] if told.gradients else []
         changed = [*written, *random, *(grads if changes_grads else [])]

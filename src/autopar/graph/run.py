@@ -9,8 +9,8 @@ import torch
 
 from autopar.effects.hidden import hidden_tasks
 from autopar.effects.task import Task
-from autopar.graph.execution import AwaitedNode, Execution, Moment, on_gpus
-from autopar.graph.node import Node
+from autopar.graph.execution import AwaitedNode, Execution, Moment
+from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import tasks_and_copies
 from autopar.graph.schedule import limit_s
 from autopar.lanes.clock import device_clock
@@ -26,7 +26,6 @@ class Run:
 
     Attributes:
         plan: What it does.
-        wall_s: Seconds from the start until all tasks were done.
 
     >>> import autopar as ap
     >>> graph = ap.TaskGraph()
@@ -38,7 +37,6 @@ class Run:
 
     def __init__(self, execution: Execution) -> None:
         self.plan = execution.plan
-        self.wall_s = float("nan")
         self._execution = execution
 
     def __getitem__(self, task: Any) -> Any:
@@ -88,9 +86,13 @@ class Run:
         execution = self._execution
         for worker in execution.workers:
             worker.wait()
-        if execution.error is not None and not execution.seen:
-            execution.seen = True
-            raise execution.error
+        if not execution.seen:
+            execution.raise_error()
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the start until all tasks were done; no number before that."""
+        return self._execution.wall_s
 
     @property
     def spans(self) -> dict[int, Span]:
@@ -146,10 +148,8 @@ class Run:
     def _raise_for(self, node: Node) -> None:
         """Say why a node has no result."""
         execution = self._execution
-        assert execution.error is not None
         if execution.failed is node:
-            execution.seen = True
-            raise execution.error
+            execution.raise_error()
         why = "the run was broken off"
         if execution.failed is not None:
             why = f"task {execution.failed.name!r} failed"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -23,7 +22,6 @@ class Runner:
     """The lanes and streams of a graph; as a context manager it keeps them between runs."""
 
     def __init__(self, cpu_lanes: int) -> None:
-        self.tracks = True  # whether autograd tracks what tasks do, where it is on
         self._threads_each = max(1, torch.get_num_threads() // cpu_lanes)
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[str, Lane] = {}
@@ -43,14 +41,15 @@ class Runner:
             kept.close()
 
     @contextlib.contextmanager
-    def started(self, plan: Plan, *, in_order: bool = False, alone: bool = False) -> Iterator[Run]:
+    def started(
+        self, plan: Plan, *, tracks: bool, in_order: bool = False, alone: bool = False
+    ) -> Iterator[Run]:
         """Start a plan's run, and wait for all of it at the end of the block; see `Execution`."""
         shares = {"one by one": plan.in_order} if in_order else plan.shares
         launched = {} if in_order else plan.gpu_of_lane
         with self._open(shares, launched) as lanes:
             streams = self._streams_of(launched)
-            start_s = time.perf_counter()
-            how = {"tracks": self.tracks, "in_order": in_order, "alone": alone}
+            how = {"tracks": tracks, "in_order": in_order, "alone": alone}
             execution = Execution(plan, streams, shares, **how)
             run = Run(execution)
             if in_order:
@@ -65,7 +64,7 @@ class Runner:
             finally:
                 for lane in lanes.values():
                     lane.wait()
-                run.wall_s = time.perf_counter() - start_s
+                execution.end()
 
     def kept(self) -> contextlib.AbstractContextManager[object]:
         """Keep lanes for a while, if they are not kept already."""

@@ -63,6 +63,7 @@ class TaskGraph:
         self._program = Program(self)
         self._measured_s: dict[int, float] = {}
         self._runner = Runner(self.cpu_lanes)
+        self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
         self._running = threading.Lock()
@@ -146,7 +147,7 @@ class TaskGraph:
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
-        self._runner.tracks = False
+        self._tracks = False
         result = self._program.add_traced(traced(fn, args, kwargs))
         self._planned = None
         return result
@@ -176,6 +177,9 @@ class TaskGraph:
     def run(self) -> Run:
         """Run all tasks, each as soon as its lane comes to it, and wait for them.
 
+        Where tasks change Python's lists, dicts or attributes that others use, it neither keeps an
+        order nor tells, unless `check` has found them before.
+
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
@@ -193,7 +197,7 @@ class TaskGraph:
             Exception: As `run` does, unless a result that was asked for has raised it.
             RuntimeError: The graph is running.
         """
-        with self._alone(), self._runner.started(self.plan()) as self._run:
+        with self._alone(), self._started() as self._run:
             yield self._run
 
     def waitall(self) -> None:
@@ -231,7 +235,7 @@ class TaskGraph:
             self._ran(in_order=True)
             new = self.plan().nodes
         return [
-            f"{node.name!r} comes after {new[before].name!r}, as one changes what the other uses"
+            f"{node.name!r} comes after {new[before].name!r}, as one may change what the other uses"
             for node in new
             for before in sorted(node.before - old[node.number].before)
             if before not in ancestors(old, node.number)
@@ -286,7 +290,7 @@ class TaskGraph:
             with unchanged(nodes):
                 self.run_serial()  # finds what tasks have not said
         costs_s = [job.cost_s for job in self.plan().schedule.jobs]
-        with torch.set_grad_enabled(self._runner.tracks and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self._tracks and torch.is_grad_enabled()):
             return captured(self.plan().nodes, costs_s, inputs)
 
     def __repr__(self) -> str:
@@ -299,8 +303,11 @@ class TaskGraph:
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
+    def _started(self, **how: bool) -> contextlib.AbstractContextManager[Run]:
+        return self._runner.started(self.plan(), tracks=self._tracks, **how)
+
     def _ran(self, **how: bool) -> Run:
-        with self._runner.started(self.plan(), **how) as run:
+        with self._started(**how) as run:
             run.wait()
         return run
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import __future__
 
 import ast
+import builtins
 import contextlib
+import dis
 import functools
 import hashlib
 import inspect
@@ -19,11 +21,11 @@ import json
 import linecache
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from autopar.effects.loads import Chain, chains
+from autopar.effects.loads import Chain, chains, codes
 
 _PACKAGE = __name__.partition(".")[0]  # autopar
 _ROOT = next(folder for folder in Path(__file__).parents if folder.name == _PACKAGE)
@@ -31,6 +33,9 @@ _SHOWS = {"__repr__", "__str__", "__format__"}  # and `_repr_html_` and its like
 _CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
 _NO_PART = {"annotation", "ctx", "kind", "returns", "type_comment"}  # fields of syntax trees
 _DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_BINDS = {f"{action}_{place}" for action in ("STORE", "DELETE") for place in ("NAME", "GLOBAL")}
+_OPAQUE = ("exec", "eval", "globals", "__import__")  # what these do can't be read
+_HARMLESS = {*dir(builtins)} - {"setattr", "delattr"}  # change nothing that they get
 _SCOPES = _DEFINES | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 Target = tuple["Module", str]  # a definition: the module and its name there
@@ -83,18 +88,45 @@ def _digest(experiment: Target, parameters: Mapping[str, Any]) -> str:
 class Module:
     """What the top level of some source defines and imports."""
 
-    def __init__(self, statements: Iterable[ast.stmt]) -> None:
+    def __init__(self, statements: Iterable[ast.stmt] = (), *, is_script: bool = False) -> None:
+        self.is_script = is_script
         self.definitions: dict[str, list[ast.stmt]] = {}  # what binds a name or changes its value
         self.imports: dict[str, list[str]] = {}  # the dotted paths that a name may stand for
         for statement in statements:
-            for name, path in _imports(statement):
-                self.imports.setdefault(name, []).append(path)
-            ours = {name for name, paths in self.imports.items() if _is_ours(paths[0])}
-            for name in bound(statement, ours):
-                before = self.definitions.setdefault(name, [])
-                if before and _replaces(statement, name):
-                    before.clear()
-                before.append(statement)
+            self.add(statement)
+
+    def add(self, statement: ast.stmt) -> set[str]:
+        """Read one more statement; return the names that it binds, or whose values it changes."""
+        for name, path in _imports(statement):
+            self.imports.setdefault(name, []).append(path)
+        names = {*_bound(statement), *self._changed(statement)}
+        if _is_opaque(statement) and not isinstance(statement, _DEFINES):
+            names |= self.definitions.keys()
+        for name in names:
+            before = self.definitions.setdefault(name, [])
+            if before and _replaces(statement, name):
+                before.clear()
+            before.append(statement)
+        return names
+
+    def _changed(self, statement: ast.stmt) -> Iterator[str]:
+        """The names whose values a call may change, as `TABLE.update(...)` and `shuffle(TABLE)`."""
+        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+            return
+        call = statement.value
+        root = _owner(call.func) or ""
+        if _is_ours(self.imports.get(root, [""])[0]) or root in _HARMLESS:
+            return
+        if isinstance(call.func, ast.Attribute) and root not in self.imports:
+            yield root  # a method, which is taken to change what it is of
+            return
+        given = (*call.args, *(keyword.value for keyword in call.keywords))
+        names = [n.id for part in given for n in ast.walk(part) if isinstance(n, ast.Name)]
+        for function in self.definitions.get(root, ()):
+            names += (*_bound(function), *(chain[0] for chain in _definition(function)[1]))
+        for name in names:
+            if not all(isinstance(one, _DEFINES) for one in self.definitions.get(name, ())):
+                yield name
 
     def find(self, chain: Chain) -> Iterator[Target]:
         """The definitions that a name with its attributes stands for; none if they are others'."""
@@ -109,7 +141,10 @@ class Module:
 def _linked(target: Target) -> tuple[str, list[Link]]:
     """What a definition does, as text, and what each name that it loads stands for."""
     module, name = target
-    texts, loads, imports = zip(*map(_definition, module.definitions[name]), strict=True)
+    texts, loads, _, imports = zip(*map(_definition, module.definitions[name]), strict=True)
+    if module.is_script and any(map(_is_opaque, module.definitions[name])):
+        msg = f"{name} uses one of {', '.join(_OPAQUE)}; expected code that says what it does."
+        raise TypeError(msg)
     inside = Module(itertools.chain(*imports))
     links = []
     for chain in sorted({*itertools.chain(*loads)}):
@@ -152,7 +187,7 @@ def _script(*texts: str) -> Module:
     for text in texts:
         with contextlib.suppress(SyntaxError):  # as of a cell with a magic command
             statements += ast.parse(text).body
-    return Module(statements)
+    return Module(statements, is_script=True)
 
 
 def _imports(statement: ast.stmt) -> Iterator[tuple[str, str]]:
@@ -175,22 +210,12 @@ def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
             yield from _walk(ast.iter_child_nodes(node))
 
 
-def bound(statement: ast.stmt, modules: Set[str] = frozenset()) -> Iterator[str]:
-    """The names that a top-level statement binds, or whose value it changes.
-
-    A call such as `TABLE.update(...)` changes one, but for those of modules, as `ap.show(...)`.
-    """
+def _bound(statement: ast.stmt) -> Iterator[str]:
+    """The names that a top-level statement binds, or whose parts it binds, `global` ones too."""
+    yield from _definition(statement)[2]
     for node in _walk([statement]):
-        if isinstance(node, _DEFINES):
-            yield node.name
-        elif isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
-            if not isinstance(node.ctx, ast.Load) and (owner := _owner(node)):
-                yield owner
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            function = node.value.func
-            owner = _owner(function) if isinstance(function, ast.Attribute) else None
-            if owner and owner not in modules:
-                yield owner
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
+            yield from filter(None, [_owner(node)])
 
 
 def _owner(node: ast.expr) -> str | None:
@@ -203,20 +228,31 @@ def _owner(node: ast.expr) -> str | None:
 def _replaces(statement: ast.stmt, name: str) -> bool:
     """Whether nothing that a name was bound to before can matter after a statement."""
     if isinstance(statement, ast.Assign):
-        _, loads, _ = _definition(statement)
+        _, loads, *_ = _definition(statement)
         return name not in {chain[0] for chain in loads}
-    return isinstance(statement, _DEFINES)
+    return isinstance(statement, _DEFINES) and statement.name == name
+
+
+def _is_opaque(statement: ast.stmt) -> bool:
+    """Whether what a statement loads or changes can't be told without running it."""
+    return any(chain[0] in _OPAQUE for chain in _definition(statement)[1])
 
 
 @functools.cache  # by identity, as stripping changes a statement
-def _definition(statement: ast.stmt) -> tuple[str, set[Chain], Sequence[ast.stmt]]:
-    """What a statement does, as text, the global names that it loads, and its inner imports."""
+def _definition(statement: ast.stmt) -> tuple[str, set[Chain], set[str], Sequence[ast.stmt]]:
+    """What a statement does, as text, the names it loads and binds, and its inner imports."""
     imports = [n for n in ast.walk(statement) if isinstance(n, (ast.Import, ast.ImportFrom))]
     module = ast.Module([_Stripped().visit(statement)], type_ignores=[])
     ast.fix_missing_locations(module)
     flags = __future__.annotations.compiler_flag  # annotations are text, and so load nothing
     code = compile(module, "<definition>", "exec", flags=flags, dont_inherit=True, optimize=0)
-    return _text(module.body), {*chains(code)}, imports
+    binds = {
+        step.argval
+        for part in codes(code)
+        for step in dis.get_instructions(part)
+        if step.opname in _BINDS and (part is code or step.opname.endswith("GLOBAL"))
+    }
+    return _text(module.body), {*chains(code)}, binds, imports
 
 
 class _Stripped(ast.NodeTransformer):

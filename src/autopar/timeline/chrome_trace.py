@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 from autopar.files import write_atomically
@@ -21,18 +20,19 @@ def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
     """Write a timeline to a JSON file, to be opened in ui.perfetto.dev; whole or not at all.
 
     Raises:
-        TypeError: It is no Timeline.
-        FileNotFoundError: The file's folder does not exist.
+        TypeError: It is no Timeline, or the path is none.
+        OSError: The file's folder does not exist, or the path is that of a folder.
 
+    >>> import os
     >>> import tempfile
     >>> from autopar import Span
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_trace(Timeline((Span("mm", "stream", 0.0, 1.0),)), f"{folder}/run.json")
-    ...     print([file.name for file in Path(folder).iterdir()])
+    ...     print(os.listdir(folder))
     ['run.json']
     """
     check_type("timeline", timeline, Timeline, "a Timeline, as timeline_of(...) or run.timeline.")
-    write_atomically(Path(path), trace_bytes(timeline))
+    write_atomically(path, trace_bytes(timeline))
 
 
 def trace_bytes(timeline: Timeline) -> bytes:

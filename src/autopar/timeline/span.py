@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -24,8 +25,8 @@ class Span:
         kind: `compute`, `copy`, `communication` between GPUs, or `host` for issuing and waiting.
 
     Raises:
-        TypeError: A time that is no number.
-        ValueError: It ends before it starts, has no lane, or is of an unknown kind.
+        TypeError: A time that is no number, or a name or a lane that is no text.
+        ValueError: It ends before it starts or never, has no lane, or is of an unknown kind.
 
     >>> Span("product", "GPU 0, stream 7", 0.0, 2e-3).duration_s
     0.002
@@ -41,12 +42,15 @@ class Span:
         if type(self.start_s) is not float or type(self.end_s) is not float:  # quick for most
             for argument, time_s in (("start_s", self.start_s), ("end_s", self.end_s)):
                 check_type(argument, time_s, Real, "seconds, as time.perf_counter() gives them.")
-        if not self.end_s >= self.start_s:  # also catches NaN
+        if not -math.inf < self.start_s <= self.end_s < math.inf:  # also catches NaN
             msg = (
-                f"span {self.name!r} on {self.lane!r} ends at {self.end_s} s, before its start at "
-                f"{self.start_s} s; expected start_s <= end_s. Check the clock it was read from."
+                f"span {self.name!r} on {self.lane!r} is from {self.start_s} s to {self.end_s} s; "
+                f"expected start_s <= end_s, both finite. Check the clock it was read from."
             )
             raise ValueError(msg)
+        if type(self.name) is not str or type(self.lane) is not str:
+            for argument, text in (("name", self.name), ("lane", self.lane)):
+                check_type(argument, text, str, "text, as in Span('mm', 'GPU 0', 0.0, 0.002).")
         if self.kind not in KINDS or not self.lane:
             msg = (
                 f"span {self.name!r} has lane {self.lane!r} and kind {self.kind!r}; expected a "
@@ -195,6 +199,7 @@ class Timeline:
 
     def merged(self, other: Timeline) -> Timeline:
         """Both timelines as one; they must be on the same clock."""
+        check_type("other", other, Timeline, "a Timeline on the same clock.")
         error_s = max(self.alignment_error_s, other.alignment_error_s)
         return Timeline(self.spans + other.spans, error_s, self.origin or other.origin)
 

@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from autopar.effects.loads import chains
+from autopar.refusal import several
 
 _SOURCES = Path(__file__).parents[2]
 # By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
@@ -53,7 +54,8 @@ def in_fresh_process(
         under: A command that runs the interpreter, such as `nsys profile` with its options.
 
     Raises:
-        TypeError: `fn`, or one of `uses`, is not a function with a name and a source.
+        TypeError: `fn`, or one of `uses`, is not a function with a name and a source, or `under` is
+            one string.
         RuntimeError: The process failed; the message has the end of what it printed.
 
     >>> def doubled(x):
@@ -61,6 +63,8 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
+    uses = several("uses", uses, "functions, as in uses=(helper,).")
+    under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
     for argument, function in [("fn", fn), *(("uses", used) for used in uses)]:
         _check_source(argument, function)
     sources = {name: text for used in (*uses, fn) for name, text in _sources(used).items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from autopar.refusal import several
+from autopar.refusal import check_type, several, what
 from autopar.units import format_seconds as format_seconds
 
 Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label, or none
@@ -140,14 +140,16 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     0.75
     """
     parts: list[float] = list(several("parts_s", parts_s, _TIMES, Real))
-    if len(parts) < 2 or min(parts) <= 0:
-        msg = f"parts_s is {parts}; expected the times of two or more parts, all above zero"
+    check_type("together_s", together_s, Real, "a time in seconds, as of a Measurement.median_s.")
+    if len(parts) < 2 or not all(0 < part < math.inf for part in parts):
+        msg = f"parts_s is {parts}; expected two or more times, all finite and above zero."
         raise ValueError(msg)
-    if not together_s >= (1 - _NOISY_SPREAD) * max(parts):  # also catches NaN
+    if not (1 - _NOISY_SPREAD) * max(parts) <= together_s < math.inf:  # also catches NaN
         msg = (
             f"together_s is {together_s!r}, and the longest of parts_s alone {max(parts)!r}; "
-            f"expected no less together than alone. The runs did not do the same work, or the "
-            f"clock did not wait for all of it: name every device in measure(..., devices=)."
+            f"expected a finite time, and no less together than alone. The runs did not do the "
+            f"same work, or the clock did not wait for all of it: name every device in "
+            f"measure(..., devices=)."
         )
         raise ValueError(msg)
     return (sum(parts) - together_s) / (sum(parts) - max(parts))
@@ -156,16 +158,17 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
 def check_label(label: str) -> None:
     """Refuse a label that would leave a row of a table or a lane without a name."""
     if not isinstance(label, str) or not label.strip():
-        msg = f"label is {label!r}; expected a few words. Say what is measured, as in 'GPU1 alone'."
+        expected = "a few words. Say what is measured, as in 'GPU1 alone'."
+        msg = f"label is {what(label)}; expected {expected}"
         raise ValueError(msg)
 
 
 def check_positive(argument: str, value: float) -> float:
     """Refuse a limit that no time can be held against, or an amount that gives no rate."""
-    if not isinstance(value, Real) or not 0 < value < math.inf:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < math.inf:
         msg = (
-            f"{argument} is {value!r}; expected a number, finite and above zero. Compute it from "
-            f"the work and, for a limit, a known peak rate, or leave it out."
+            f"{argument} is {what(value)}; expected a number, finite and above zero. Compute it "
+            f"from the work and, for a limit, a known peak rate, or leave it out."
         )
         raise ValueError(msg)
     return float(value)

@@ -201,7 +201,8 @@ def check_ways(ways: Mapping[str, Work], flops: Mapping[str, float]) -> None:
         raise ValueError(msg)
     check_type("flops", flops, Mapping, "label -> operations, for the ways to have a rate.")
     if unknown := set(flops) - set(ways):
-        msg = f"flops has {sorted(unknown)}; expected labels of the ways: {', '.join(ways)}"
+        labels = ", ".join(map(str, ways))
+        msg = f"flops has {sorted(map(str, unknown))}; expected labels of the ways: {labels}."
         raise ValueError(msg)
     works = {f"ways[{label!r}]": way for label, way in ways.items()}
     _check(ways, works, {f"flops[{label!r}]": amount for label, amount in flops.items()})

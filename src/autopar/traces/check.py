@@ -29,7 +29,7 @@ _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 _START = attrgetter("start_us")
 
 
-class Entry(NamedTuple):
+class TraceEntry(NamedTuple):
     """Work of a GPU, a call of the host or a range that it named, as a profiler wrote it."""
 
     name: str
@@ -56,7 +56,7 @@ class _Complaints:
         self._first: dict[str, str] = {}
         self._counts: Counter[str] = Counter()
 
-    def add(self, entry: Entry, why: str) -> None:
+    def add(self, entry: TraceEntry, why: str) -> None:
         """Note that a record can't be right."""
         where = entry.where  # empty if it may be any GPU
         first = f"the record of {_short(entry.name)} on {where or 'a GPU'} can't be right: {why}"
@@ -72,7 +72,9 @@ class _Complaints:
         return said
 
 
-def evidence_of(work: Iterable[Entry], calls: Iterable[Entry], ranges: Iterable[Entry]) -> Trace:
+def evidence_of(
+    work: Iterable[TraceEntry], calls: Iterable[TraceEntry], ranges: Iterable[TraceEntry]
+) -> Trace:
     """What records say, in seconds, but for those without a time or place; and what is wrong.
 
     Of two that contradict each other both stay, since nobody can tell which of them is wrong.
@@ -87,13 +89,13 @@ def evidence_of(work: Iterable[Entry], calls: Iterable[Entry], ranges: Iterable[
     starts_us = sorted(entry.start_us for entries in (work, calls, ranges) for entry in entries)
     zero_us = starts_us[len(starts_us) // 2] // 1e9 * 1e9 if starts_us else 0.0
     api_calls = [ApiCall(call.name, call.lane, *_seconds(call, zero_us)) for call in calls]
-    launches: dict[Hashable, tuple[Entry, ApiCall]] = {}
+    launches: dict[Hashable, tuple[TraceEntry, ApiCall]] = {}
     for call, api_call in zip(calls, api_calls, strict=True):
         # A call of the runtime makes one of the driver, known by the same number.
         launches.setdefault(call.launch, (call, api_call))
     launches.pop(None, None)
     activities = []
-    last: dict[tuple[str, str], Entry] = {}  # of each stream the one that ends last
+    last: dict[tuple[str, str], TraceEntry] = {}  # of each stream the one that ends last
     for entry in work:
         asked, launch = launches.get(entry.launch, (None, None))
         place = (entry.where, entry.stream)
@@ -125,16 +127,16 @@ def work_entry(
     *,
     is_copy: bool = False,
     size: object = None,
-) -> Entry:
+) -> TraceEntry:
     """Work of a GPU; a copy's lane is told by its name, as `Memcpy DtoH (Device -> Pinned)`."""
     if not is_copy:
         kind = "communication" if _COMMUNICATION.search(name) else "compute"
-        return Entry(name, gpu, clean(f"{gpu} {stream}"), *times_us, launch, kind, stream)
+        return TraceEntry(name, gpu, clean(f"{gpu} {stream}"), *times_us, launch, kind, stream)
     way, memory = _DIRECTION.search(name), _MEMORY.search(name)
     lane = clean(f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}")
     size_bytes = size if type(size) is int and size >= 0 else None
     side = memory[0].lower() if memory else None
-    return Entry(name, gpu, lane, *times_us, launch, "copy", stream, size_bytes, side)
+    return TraceEntry(name, gpu, lane, *times_us, launch, "copy", stream, size_bytes, side)
 
 
 def number(value: object) -> float:
@@ -155,7 +157,7 @@ def clean(text: str) -> str:
     return _UNWRITABLE.sub("\ufffd", text)
 
 
-def _is_usable(entry: Entry, complaints: _Complaints) -> bool:
+def _is_usable(entry: TraceEntry, complaints: _Complaints) -> bool:
     on_host = entry.where == HOST
     # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
     lasts = 0 < entry.duration_us < LONGEST_US or (on_host and entry.duration_us == 0)
@@ -169,7 +171,9 @@ def _is_usable(entry: Entry, complaints: _Complaints) -> bool:
     return False
 
 
-def _contradictions(work: Entry, call: Entry | None, before: Entry | None) -> Iterator[str]:
+def _contradictions(
+    work: TraceEntry, call: TraceEntry | None, before: TraceEntry | None
+) -> Iterator[str]:
     """What can't be right of work beside its launch and the work before it in its stream."""
     after_us = work.start_us - call.start_us if call else 0.0
     overlap_us = before.end_us - work.start_us if before else 0.0
@@ -181,7 +185,7 @@ def _contradictions(work: Entry, call: Entry | None, before: Entry | None) -> It
         yield f"overlaps {_short(before.name)} of its stream by {overlap_us:.3f} us"
 
 
-def _seconds(entry: Entry, zero_us: float) -> tuple[float, float]:
+def _seconds(entry: TraceEntry, zero_us: float) -> tuple[float, float]:
     start_us = entry.start_us - zero_us
     return start_us / 1e6, (start_us + entry.duration_us) / 1e6
 

@@ -15,7 +15,7 @@ from autopar.traces.check import (
     HOST,
     LATEST_US,
     LONGEST_US,
-    Entry,
+    TraceEntry,
     clean,
     evidence_of,
     number,
@@ -114,9 +114,9 @@ class Events:
     """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, list[Entry]] = {"work": [], "calls": [], "ranges": []}
+        self._entries: dict[str, list[TraceEntry]] = {"work": [], "calls": [], "ranges": []}
         self._is_own = False  # whether `write_trace` wrote them
-        self._own: list[Entry] = []
+        self._own: list[TraceEntry] = []
         self._lanes: dict[str, str] = {}  # thread -> what it is called
         self._others: Counter[str] = Counter()
 
@@ -208,7 +208,7 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
-def _entry(event: Event, category: str) -> Entry:
+def _entry(event: Event, category: str) -> TraceEntry:
     """Work of a GPU, a call or a range."""
     arguments, name = _dictionary(event, "args"), event.get("name")
     name = clean(name if type(name) is str else f"unnamed ({name!r:.40})")
@@ -218,7 +218,7 @@ def _entry(event: Event, category: str) -> Entry:
         launch = None
     if _TAKEN_AS.get(category) != "work":
         thread = clean(f"thread {event.get('tid')!s:.40}")
-        return Entry(name, HOST, thread, *times_us, launch)
+        return TraceEntry(name, HOST, thread, *times_us, launch)
     # Copies between two GPUs name three, of which one does the work.
     device = arguments.get("device", arguments.get("inDevice"))
     stream = arguments.get("stream")
@@ -229,7 +229,7 @@ def _entry(event: Event, category: str) -> Entry:
     return work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
 
 
-def _of_rank(work: list[Entry], header: Event) -> list[Entry]:
+def _of_rank(work: list[TraceEntry], header: Event) -> list[TraceEntry]:
     """The work, its GPUs and lanes named with the rank if there are several processes."""
     about = _dictionary(header, "distributedInfo")
     rank, size = about.get("rank"), about.get("world_size")

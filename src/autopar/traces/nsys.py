@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import HOST, Entry, clean, evidence_of, number, work_entry
+from autopar.traces.check import HOST, TraceEntry, clean, evidence_of, number, work_entry
 from autopar.traces.trace import Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -75,14 +75,14 @@ class _Export:
 
     def on_host(
         self, name: str, start: Any, end: Any, serial: Any, correlation: Any = None
-    ) -> Entry:
+    ) -> TraceEntry:
         """A call or a range of a thread."""
         number_ = serial & 0xFFFFFF if isinstance(serial, int) else "unknown"
         thread = clean(f"{self._process(serial)}thread {number_}")
         launch = self._launch(serial, correlation)
-        return Entry(name, HOST, thread, *_times_us(start, end), launch)
+        return TraceEntry(name, HOST, thread, *_times_us(start, end), launch)
 
-    def on_gpu(self, name: str, row: Sequence[Any], **options: Any) -> Entry:
+    def on_gpu(self, name: str, row: Sequence[Any], **options: Any) -> TraceEntry:
         """Work of a GPU, from the values of `_COLUMNS`."""
         start, end, device, context, stream, serial, correlation = row
         gpu = queue = ""
@@ -121,7 +121,7 @@ def _trace(export: _Export) -> Trace:
     return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
 
-def _work(export: _Export) -> Iterator[Entry]:
+def _work(export: _Export) -> Iterator[TraceEntry]:
     for *row, whole, short in export.rows(_KERNELS, *_COLUMNS, "demangledName", "shortName"):
         yield export.on_gpu(export.name(whole, short), row)
     for fill in export.rows(_FILLS, *_COLUMNS):
@@ -135,7 +135,7 @@ def _work(export: _Export) -> Iterator[Entry]:
         yield export.on_gpu(f"Memcpy {way} ({' -> '.join(ends)})", row, is_copy=True, size=size)
 
 
-def _calls(export: _Export) -> Iterator[Entry]:
+def _calls(export: _Export) -> Iterator[TraceEntry]:
     columns = ("nameId", "start", "end", "globalTid", "correlationId")
     name_of = cache(lambda key: _VERSION.sub("", export.name(key)))
     for table in _CALLS:
@@ -143,7 +143,7 @@ def _calls(export: _Export) -> Iterator[Entry]:
             yield export.on_host(name_of(key), *row)
 
 
-def _ranges(export: _Export) -> Iterator[Entry]:
+def _ranges(export: _Export) -> Iterator[TraceEntry]:
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     unended = 0
     for start, end, kind, text, key, serial in export.rows(_RANGES, *columns):

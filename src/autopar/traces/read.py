@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from autopar.files import path_of
 from autopar.timeline.span import Timeline
 from autopar.traces.chrome import read_text
 from autopar.traces.trace import Trace, TraceError
@@ -65,7 +66,7 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
 
 def read_evidence(path: str | os.PathLike[str]) -> Trace:
     """Read what a trace file says, with what is wrong with it; see `read_trace`."""
-    path = Path(path)
+    path = path_of(path)
     try:
         with uncollected():
             return _read(path)

@@ -1,6 +1,6 @@
-"""Slots: what Python's own objects hold, so that it can be seen what a task binds anew.
+"""Bindings: what Python's own objects hold, so that it can be seen what a task binds anew.
 
-An attribute, a variable or an item of a dict is a slot. A list, a deque or a set is one as a whole.
+Attributes, variables and items of dicts are bindings. A list, a deque or a set is one as a whole.
 """
 
 from __future__ import annotations
@@ -14,35 +14,37 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.loads import is_library
+from autopar.effects.loads import ABSENT, is_library
 from autopar.effects.objects import dict_of, in_slots, is_own, mro, namespace, slots_of
 from autopar.effects.reach import BY_ANY_NAME, Reach
 
-Slot = tuple[int, Any]  # the number of what holds it, and its name there
+Binding = tuple[int, Any]  # the number of what holds it, and its name there
 Names = Set[Any] | None  # all of them, if none are named
 _NONE: Names = frozenset()
 
-_WHOLE = ""  # the name of what is one slot
+IN_CELL = "cell_contents"  # the name of what a variable of a closure holds
+_WHOLE = ""  # the name of what is one binding
+_TO_CLASSES = {"type", "__class__", *BY_ANY_NAME}  # names by which code comes to an object's
 _LISTS = (list, deque, set)
 _NUMBERS = (bool, int, float, complex, str, bytes)  # equal ones are the same
 
 
 class Came(NamedTuple):
-    """The slots that a call can come to, and what else it leads to."""
+    """The bindings that a call can come to, and what else it leads to."""
 
-    names: dict[int, Names]  # of the slots of each holder, by its number
-    stored: set[Slot]  # those that its code binds anew, as far as the names there tell
+    names: dict[int, Names]  # of the bindings of each holder, by its number
+    stored: set[Binding]  # those that its code binds anew, as far as the names there tell
     reach: Reach
 
 
-class Slots:
-    """The slots that some calls can come to, watched while one call after another is made."""
+class Bindings:
+    """The bindings that some calls can come to, watched while one call after another is made."""
 
     def __init__(self) -> None:
         self._held: dict[int, tuple[Any, Names, Any]] = {}  # holders, names, and what was there
 
     def add(self, reach: Reach) -> Came:
-        """Watch the slots that a call can come to."""
+        """Watch the bindings that a call can come to."""
         came = Came({}, set(), reach)
         values = [*reach.seen.values()]
         kinds = {*map(type, values), *(value for value in values if isinstance(value, type))}
@@ -57,19 +59,21 @@ class Slots:
                 _, watched, _ = self._held.get(number, (holder, _NONE, None))
                 both = _either(watched, names)
                 if number not in self._held or both is not watched:
-                    self._held[number] = holder, both, _content(holder, both)
-            if reach.stores or reach.stands_in:
+                    self._held[number] = holder, both, content(holder, both)
+        if reach.stores or reach.stands_in:
+            comes_to_classes = not reach.names.isdisjoint(_TO_CLASSES) or classmethod in kinds
+            for value in (*values, *(bases if comes_to_classes else ())):
                 came.stored.update(_stored(value, stores, reach.stands_in))
         return came
 
     def holder(self, number: int) -> Any:
-        """What a slot is of, by its number; nothing for the globals of libraries."""
+        """What a binding is of, by its number; nothing for the globals of libraries."""
         return self._held[number][0] if number in self._held else None
 
-    def changed(self) -> Iterator[Slot]:
-        """Slots that hold something else than when this was asked before."""
+    def changed(self) -> Iterator[Binding]:
+        """Bindings that hold something else than when this was asked before."""
         for number, (holder, names, old) in self._held.items():
-            now = _content(holder, names)
+            now = content(holder, names)
             keys_stay = _are_same(old, now)
             if keys_stay and (not isinstance(old, dict) or _are_same(old.values(), now.values())):
                 continue
@@ -84,7 +88,7 @@ class Slots:
 
 
 def _holders(value: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
-    """What holds an object's slots, with those of their names that code has, if not all."""
+    """What holds an object's bindings, with those of their names that code has, if not all."""
     kind: Any = type(value)
     named = names if names.isdisjoint(BY_ANY_NAME) else None
     if kind is FunctionType:
@@ -105,13 +109,13 @@ def _holders(value: Any, names: Set[str]) -> Iterator[tuple[Any, Names]]:
             yield value, {*slots} if named is None else slots & named
 
 
-def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterator[Slot]:
-    """The slots of an object that code binds anew, as far as its names tell."""
+def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterator[Binding]:
+    """The bindings of an object that code binds anew, as far as its names tell."""
     kind: Any = type(value)
     attributes = stores["attribute"]
     if kind is FunctionType:
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        yield from ((id(cell), _WHOLE) for name, cell in cells if name in stores["variable"])
+        yield from ((id(cell), IN_CELL) for name, cell in cells if name in stores["variable"])
         yield from ((id(value.__globals__), name) for name in stores["global"])
         yield from ((id(value.__dict__), name) for name in attributes & value.__dict__.keys())
     elif issubclass(kind, type):  # others are set on its objects
@@ -125,11 +129,11 @@ def _stored(value: Any, stores: dict[str, set[str]], stands_in: bool) -> Iterato
                     yield from ((id(held), name) for name in held or ())
 
 
-def _content(holder: Any, names: Names) -> Any:
-    """What a holder holds: by name, or in order."""
+def content(holder: Any, names: Collection[Any] | None) -> Any:
+    """What a holder holds: by name, or in order; none of its own code runs for it."""
     kind = type(holder)
-    if kind is CellType:
-        return (*gc.get_referents(holder),)  # it may be empty still
+    if kind is CellType:  # it may be empty still
+        return dict.fromkeys([IN_CELL], *there) if (there := gc.get_referents(holder)) else {}
     for base in _LISTS:
         if issubclass(kind, base):
             return (*base.__iter__(holder),)
@@ -142,6 +146,16 @@ def _content(holder: Any, names: Names) -> Any:
             name: content[name] for name in (content if names is None else names) if name in content
         }
     return in_slots(holder, names or ())
+
+
+def bind(holder: Any, name: str, value: Any) -> None:
+    """Let a holder hold something by a name, or nothing."""
+    if value is ABSENT:
+        holder.pop(name) if isinstance(holder, dict) else delattr(holder, name)
+    elif isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
 
 
 def _either(one: Names, other: Names) -> Names:
