@@ -54,7 +54,7 @@ def test_figures_of_each_row() -> None:
 
 def test_a_time_below_its_limit_is_said_to_be_so_and_the_limit_may_have_another_name() -> None:
     table = compare([serial], limit_s=0.2, limit_name="estimate")
-    assert table.headers[-2:] == ("estimate", "estimate / time")
+    assert {"estimate", "estimate / time"} <= set(table.headers)
     assert column(table, "estimate / time") == ["105.8 %"]
     beaten = "over 100 %: estimate beaten; no time is below a limit"
     assert beaten in compare([serial, overlapped], limit_s=0.13).notes
@@ -204,6 +204,45 @@ def test_parts_of_the_work_have_no_speed_up() -> None:
     assert column(table, "speed-up") == ["1.00 x", "-"]
     with pytest.raises(ValueError, match="parts names 'copy'"):
         compare([both], baseline="both", parts=["copy"])
+
+
+def rows_of(table: Table) -> dict[str, ET.Element]:
+    return {text_of(row.find("th")): row for row in parsed(table).findall(".//tbody/tr")}
+
+
+def test_parts_are_paler_the_row_of_interest_bold_and_a_limit_is_not_that_of_a_part() -> None:
+    rows = [Measurement(name, (time_s,) * 3) for name, time_s in (("a", 1), ("b", 4), ("all", 5))]
+    table = compare(rows, limit_s=4.0, parts=["a", "b"], highlight="all")
+    looks = {name: row.get("style") for name, row in rows_of(table).items()}
+    assert looks == {"a": "opacity:0.7", "b": "opacity:0.7", "all": "font-weight:bold"}
+    assert column(table, "limit / time") == ["-", "-", "80.0 %"]
+    given = compare(rows, limit_s={"a": 0.5, "all": 4.0}, parts=["a", "b"])
+    assert column(given, "limit / time") == ["50.0 %", "-", "80.0 %"]
+    for plain in (compare(rows), compare(rows, limit_s=4.0)):
+        assert not any(row.get("style") for row in rows_of(plain).values())
+    with pytest.raises(ValueError, match="highlight names 'none'"):
+        compare(rows, highlight="none")
+
+
+def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_a_limit() -> None:
+    away = Measurement("away", (0.1, 0.1, 0.1), origin="recorded on H200")
+    table = compare([serial, overlapped, away], limit_s={"serial": 0.0945, "away": 0.2})
+    shown = {
+        name: [
+            cell.get("style", "")
+            for cell in row.findall("td")
+            if "gradient" in cell.get("style", "")
+        ]
+        for name, row in rows_of(table).items()
+    }
+    assert {name: len(bars) for name, bars in shown.items()} == {
+        "serial": 1,
+        "overlapped": 0,
+        "away": 1,
+    }
+    assert "50.0%" in shown["serial"][0]
+    assert "100.0%" in shown["away"][0]  # twice the limit is no longer than the cell
+    assert "gradient" not in compare([serial, overlapped])._repr_html_()
 
 
 def test_rows_say_their_machine_where_there_are_several() -> None:

@@ -2,5 +2,6 @@
 
 Read `table` and `svg` first: both make text and HTML of the same figures, in the words of `text`
 and the numbers of `format`. `plot` and `graph_plot` draw on matplotlib's axes. `rows` has the
-places of bars for `shapes`, which is SVG, and for `plot`. `show` picks terminal or `page`.
+places of bars for `shapes`, which is SVG, and for `plot`; `titles` has what lanes are called there,
+and what stands in and under the bars. `show` picks terminal or `page`.
 """

@@ -328,10 +328,14 @@ def _draw_lanes(
     for tick in ax.set_yticks(middles, [printable(lane) for lane, _ in lanes]):
         tick.label1.set_parse_math(False)  # a lane may be called $0
     if exposed:
-        ends = [(edge / scale_s, top) for edge in (exposed.start_s, exposed.end_s)]
-        ax.annotate("", *ends, arrowprops={"arrowstyle": "|-|,widthA=0.2,widthB=0.2"})
-        x = (exposed.start_s + exposed.end_s) / 2 / scale_s
-        ax.text(x, top + _GAP / 2, exposed.words, ha="center", va="top", fontsize="small")
+        left, right = exposed.start_s / scale_s, exposed.end_s / scale_s
+        ax.annotate(
+            "", (left, top), (right, top), arrowprops={"arrowstyle": "|-|,widthA=0.2,widthB=0.2"}
+        )
+        text = ax.text(
+            (left + right) / 2, top + _GAP / 2, printable(exposed.words), ha="center", va="top"
+        )
+        text.set(parse_math=False, fontsize="small")
         top += LANE
     ax.set_ylim(top - _GAP / 2, 0)  # the first lane on top
     ax.set_xlim(0, 1.03 * whole_s / scale_s)

@@ -46,8 +46,8 @@ class Row(NamedTuple):
 
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:
     """For each lane its title and rows, from zero on, for a drawing that is `scale_s` wide."""
-    for title, spans in titled(timeline, scale_s)[0].items():
-        rows = []
+    for title, spans in titled(timeline)[0]:
+        rows, labels = [], labels_of(spans, timeline.start_s, scale_s)
         for kind, same in grouped(spans, attrgetter("kind")).items():
             if len(spans) > MANY_SPANS:
                 layers = [_thinned(same, scale_s)]
@@ -56,8 +56,8 @@ def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row
                 layers = [_told_apart(layer, scale_s) for layer in nested]
             for depth, bars in enumerate(layers):
                 shifted = [bar._replace(span=_later(bar.span, -timeline.start_s)) for bar in bars]
-                labels = [] if kind == "host" else labels_of(same, timeline.start_s, scale_s)
-                rows.append(Row(kind, depth * LAYER, shifted, labels))
+                own = [label for label in labels if label.kind == kind != "host"]
+                rows.append(Row(kind, depth * LAYER, shifted, own))
         yield title, rows
 
 

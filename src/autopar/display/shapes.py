@@ -23,6 +23,8 @@ _HATCHED = {"copy": ('y2="5"',), "communication": ('y2="5"', 'x2="5"')}
 _TICKS = 5  # at most, after zero: their labels must stand side by side on a telephone
 _STEPS = (1, 2, 2.5, 5, 10)
 _LETTER = 0.01  # share of the width that half a letter takes on a telephone
+# The page's colour: of this site, of a notebook, and of any other page or file.
+_BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
 
@@ -133,7 +135,7 @@ def _name(bar: Bar, scale_s: float, top: int) -> str:
 def _label(label: Label, scale_s: float, middle: int) -> str:
     """Words over bars, with a rim in the page's colour so that they read on any."""
     x = _across((label.start_s + label.end_s) / 2, scale_s)
-    rim = "paint-order:stroke;stroke:var(--color-background-primary, #fff);stroke-width:4px"
+    rim = f"paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"
     return (
         f'<text x="{x}" y="{middle}" text-anchor="middle" style="{rim}">'
         f"{html.escape(label.words)}</text>"

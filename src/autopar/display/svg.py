@@ -199,7 +199,7 @@ def _words(drawing: Drawing) -> list[str]:
         where = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
         said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
     for name, timeline in drawing.panels:
-        if left_out := titled(timeline, drawing.scale_s)[1]:
+        if left_out := titled(timeline)[1]:
             said.append(" ".join([f"{name}:"] * bool(name) + [without(left_out)]))
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")

@@ -270,15 +270,15 @@ def compare(
     >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
     >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
     >>> print(compare([serial, overlapped], limit_s=0.131, baseline="serial"))
-    work          median  spread (IQR)     limit  limit / time  speed-up
+    work          median  limit / time     limit  spread (IQR)  speed-up
     ----------  --------  ------------  --------  ------------  --------
-    serial      189.0 ms        1.0 ms  131.0 ms        69.3 %    1.00 x
-    overlapped  140.0 ms        1.0 ms  131.0 ms        93.6 %    1.35 x
+    serial      189.0 ms        69.3 %  131.0 ms        1.0 ms    1.00 x
+    overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 x
     speed-up: over serial
     """
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
-    for part in parts:
+    for part in several("parts", parts, "a list of labels, as in parts=['add']."):
         require_label("parts", part, labels)
     limits = limits_of(labels, limit_s)
     if not isinstance(limit_s, Mapping):  # parts do less than what the limit is of
@@ -352,12 +352,9 @@ def _known(written: Callable[[float], str], values: Iterable[float | None]) -> l
 def _speedups(
     measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
 ) -> list[float | None]:
-    labels = [one.label for one in measurements]
-    for part in several("parts", parts, "a list of labels, as in parts=['add']."):
-        require_label("parts", part, labels)
     if baseline is None:
         return [None] * len(measurements)
-    require_label("baseline", baseline, labels)
+    require_label("baseline", baseline, [one.label for one in measurements])
     bases = {one.origin: one for one in measurements if one.label == baseline}
     # Compare on one machine where the baseline was measured there, else with the only one.
     only = next(iter(bases.values())) if len(bases) == 1 else None

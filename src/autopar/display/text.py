@@ -7,7 +7,7 @@ from operator import attrgetter
 
 from autopar.display.format import format_seconds, percent
 from autopar.display.table import Table, tabulate
-from autopar.display.titles import gpu_of, titled
+from autopar.display.titles import by_gpu, titled
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
 from autopar.timeline.span import Timeline
@@ -60,9 +60,9 @@ def lane_table(timeline: Timeline, caption: str) -> Table:
 def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds."""
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
-    lanes, left_out = titled(timeline, scale_s)
-    width, start_s = max(map(len, lanes)), timeline.start_s
-    for lane, spans in lanes.items():
+    lanes, left_out = titled(timeline)
+    width, start_s = max(len(lane) for lane, _ in lanes), timeline.start_s
+    for lane, spans in lanes:
         cells = [" "] * _CELLS
         for span in spans:
             # However short, a span gets one cell: else it would be taken not to have happened.
@@ -81,7 +81,9 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
 
 def without(left_out: Sequence[str]) -> str:
     """Which rows a picture does not have, in words."""
-    return f"Left out, as busy for less than 1 % of the time: {'; '.join(left_out)}."
+    more = f"; {len(left_out) - _MOST_LANES} more" if len(left_out) > _MOST_LANES else ""
+    named = "; ".join(left_out[:_MOST_LANES])
+    return f"Left out, as busy for less than 1 % of the time: {named}{more}."
 
 
 def _by_lane(timeline: Timeline) -> dict[str, Timeline]:
@@ -92,11 +94,11 @@ def _by_lane(timeline: Timeline) -> dict[str, Timeline]:
 
 def _hidden(timeline: Timeline) -> str:
     """The hidden share of each GPU's work: only its own computing hides it."""
-    spans, said = timeline.spans, []
-    gpus = grouped(spans, gpu_of)
-    computing = {gpu_of(span) for span in spans if span.kind == "compute"}
+    gpus, said = by_gpu(timeline), []
+    kinds = {gpu: {span.kind for span in spans} for gpu, spans in gpus.items()}
+    computing = [gpu for gpu in gpus if "compute" in kinds[gpu]]
     for kind, words in (("copy", "copies"), ("communication", "communication")):
-        busy = dict.fromkeys(gpu_of(span) for span in spans if computing and span.kind == kind)
+        busy = [gpu for gpu in gpus if computing and kind in kinds[gpu]]
         for gpu in busy:
             share = Timeline(tuple(gpus[gpu])).hidden(kind) if gpu in computing else 0.0
             where = f"{gpu or 'other lanes'}: " if len(busy) > 1 else ""

@@ -10,124 +10,151 @@ from typing import NamedTuple
 
 from autopar.display.format import format_seconds
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import covered, intervals_of, longest, without
+from autopar.timeline.intervals import (
+    as_array,
+    common,
+    covered,
+    intervals_of,
+    length_s,
+    longest,
+    without,
+)
 from autopar.timeline.span import Span, Timeline
 
-_GPU = r"^(?P<where>(?:(?!GPU |cuda:).)*)(?:GPU |cuda:)(?P<gpu>\d+)"  # how lanes of a GPU begin
-GPU = re.compile(_GPU)
+_ON_GPU = re.compile(r"(?P<where>(?:(?!GPU |cuda:).)*)(?:GPU |cuda:)(?P<gpu>\d+)")
+_GPU = r"(?P<where>(.*: )?(rank \d+ )?)(GPU |cuda:)(?P<gpu>\d+)"  # where several were profiled
 # How lanes are called where they are recorded, and in pictures. On each device they stand so.
 _FORMS = [
     (re.compile(form), title)
     for form, title in (
-        (r"^host$", "CPU, annotated ranges"),
-        (r"^cpu( #\d+)?$", "CPU, computing"),
-        (rf"{_GPU}( stream \d+| #\d+)?$", "{where}GPU {gpu}, computing"),
-        (rf"{_GPU}( copies)? from host$", "{where}GPU {gpu}, copying from the host"),
-        (rf"{_GPU}( copies)? to host$", "{where}GPU {gpu}, copying to the host"),
-        (rf"{_GPU} to cuda:(?P<other>\d+)$", "{where}GPU {gpu}, copying to GPU {other}"),
+        (r"host", "CPU, annotated ranges"),
+        (r"cpu( #\d+)?", "CPU, computing"),
+        (rf"{_GPU}( stream .*| #\d+)?", "{where}GPU {gpu}, {does}"),
+        (rf"{_GPU}( copies)? from host", "{where}GPU {gpu}, copying from the host"),
+        (rf"{_GPU}( copies)? to host", "{where}GPU {gpu}, copying to the host"),
+        (rf"{_GPU} to cuda:(?P<other>\d+)", "{where}GPU {gpu}, copying to GPU {other}"),
+        (rf"{_GPU} copies to a peer", "{where}GPU {gpu}, copying to other GPUs"),
+        (rf"{_GPU} copies within", "{where}GPU {gpu}, copying within its memory"),
     )
 ]
 _LEAST = 0.01  # share of the time; a row of a lane that is less busy shows nothing
-_GAP = 0.01  # share of the time; stretches of bars that are nearer to each other are one
-_BRACKET = 0.08  # share of the time; what is shorter needs no bracket
+_GAP = 0.01  # share of the width; stretches of bars that are nearer to each other are one
+_BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
 _SEVERAL = {"copy": "copies", "communication": "exchanges"}
 
 
 class Label(NamedTuple):
-    """Words for a stretch of time, from the first span's start on."""
+    """Words for a stretch of time, from the first span's start on, and the kind of its bars."""
 
     start_s: float
     end_s: float
     words: str
+    kind: str = "copy"
 
 
-def titled(timeline: Timeline, scale_s: float) -> tuple[dict[str, list[Span]], list[str]]:
-    """Title -> spans of each lane in the order of a picture, and the titles of those left out.
+def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]:
+    """Title and spans of each lane in the order of a picture, and the titles of those left out.
 
-    The CPU's lanes come first, then those of each GPU, then those of the program's own names.
+    The CPU's lanes come first, then those of each GPU, then those of the program's own names. A
+    lane that does next to nothing is left out, unless all are such.
 
-    >>> spans = [Span("mm", "GPU 0 stream 7", 0, 1), Span("x", "GPU 0 copies to host", 1, 2, "copy")]
-    >>> list(titled(Timeline(spans), 2.0)[0])
+    >>> spans = Span("mm", "GPU 0 stream 7", 0, 1), Span("x", "cuda:0 to host", 1, 2, "copy")
+    >>> [title for title, _ in titled(Timeline(spans))[0]]
     ['GPU 0, computing', 'GPU 0, copying to the host']
     """
     lanes = grouped(timeline.spans, attrgetter("lane"))
-    shown = {lane: _place(lane) for lane in lanes}
-    number, of_many = Counter[str](), Counter(title for *_, title in shown.values())
-    titles, left_out = {}, []
-    for lane in sorted(lanes, key=lambda lane: shown[lane][:-1]):
-        title = shown[lane][-1]
+    places = {lane: _place(lane, spans) for lane, spans in lanes.items()}
+    number, of_many = Counter[str](), Counter(title for *_, title in places.values())
+    least_s = _LEAST * timeline.makespan_s
+    rows: list[tuple[str, list[Span]]] = []
+    left_out: list[tuple[str, list[Span]]] = []
+    for lane in sorted(lanes, key=lambda lane: places[lane][:-1]):
+        title = places[lane][-1]
         number[title] += 1
         if of_many[title] > 1:
-            title = f"{title}, {number[title]} of {of_many[title]}"
-        if Timeline(tuple(lanes[lane])).busy_s() < _LEAST * scale_s:
-            left_out.append(title)
-        else:
-            titles[title] = lanes[lane]
-    if not titles:  # of many lanes, each may do little
-        return dict(zip(left_out, lanes.values(), strict=True)), []
-    return titles, left_out
+            title += f", {number[title]} of {of_many[title]}"
+        busy = Timeline(tuple(lanes[lane])).busy_s() >= least_s
+        (rows if busy else left_out).append((title, lanes[lane]))
+    return rows or left_out, [title for title, _ in left_out] if rows else []
 
 
-def _place(lane: str) -> tuple[bool, str, int, int, str]:
+def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int, int, bool, str]:
     """Where a lane stands among others: by place, GPU and what it does there; and its title."""
+    talks = {span.kind for span in spans} == {"communication"}
     for rank, (form, title) in enumerate(_FORMS):
-        if found := form.match(lane):
-            named = found.groupdict()
-            gpu = int(named.get("gpu", -1))
-            return False, named.get("where", ""), gpu, rank, title.format(**named)
-    return not lane.lower().startswith("cpu"), "", -1, -1, lane
+        if found := form.fullmatch(lane):
+            named = {"gpu": "-1", "where": ""} | found.groupdict()
+            title = title.format(**named, does="communicating" if talks else "computing")
+            return False, _by_number(named["where"]), int(named["gpu"]), rank, talks, title
+    if found := _ON_GPU.match(lane):  # of a name of the program's own
+        return False, _by_number(found["where"]), int(found["gpu"]), len(_FORMS), talks, lane
+    return not lane.lower().startswith("cpu"), _by_number(""), -1, -1, talks, lane
+
+
+def _by_number(words: str) -> list[int | str]:
+    """What sorts rank 2 before rank 10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
 
 def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Label]:
-    """What stands in the bars of a row: their name, or how many there are, where it fits."""
+    """What stands in the bars of a lane: their name, or how many there are, where it fits."""
     stretches: list[list[Span]] = []
+    labels, end_s = [], 0.0
     for span in spans:
-        if stretches and span.start_s - stretches[-1][-1].end_s < _GAP * scale_s:
+        if (
+            stretches
+            and span.kind == stretches[-1][0].kind
+            and span.start_s - end_s < _GAP * scale_s
+        ):
             stretches[-1].append(span)
+            end_s = max(end_s, span.end_s)
         else:
             stretches.append([span])
-    labels = []
+            end_s = span.end_s
     for stretch in stretches:
-        first, last, words = stretch[0], stretch[-1], _words(stretch)
-        if last.end_s - first.start_s > len(words) / _LETTERS * scale_s:
-            labels.append(Label(first.start_s - start_s, last.end_s - start_s, words))
+        first, words = stretch[0], _words(stretch)
+        end_s = max(span.end_s for span in stretch)
+        if words and end_s - first.start_s > len(words) / _LETTERS * scale_s:
+            labels.append(Label(first.start_s - start_s, end_s - start_s, words, first.kind))
     return labels
 
 
 def _words(stretch: Sequence[Span]) -> str:
-    count, first = len(stretch), stretch[0]
-    if len(first.name) <= _LONGEST and len({span.name for span in stretch}) == 1:
-        return first.name if count == 1 else f"{count:,} × {first.name}"
-    if count == 1:
-        return ""
-    one = "kernels" if GPU.match(first.lane) else "tasks"
-    return f"{count:,} {_SEVERAL.get(first.kind, one)}"
+    count, name = len(stretch), " ".join(stretch[0].name.split())
+    if 0 < len(name) <= _LONGEST and len({span.name for span in stretch}) == 1:
+        return name if count == 1 else f"{count:,} × {name}"
+    one = "kernels" if _ON_GPU.match(stretch[0].lane) else "tasks"
+    return f"{count:,} {_SEVERAL.get(stretch[0].kind, one)}" if count > 1 else ""
 
 
 def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
     """The longest stretch in which a GPU copied and did not compute, where it is long enough."""
-    stretches = []
-    for gpu in {gpu_of(span) for span in timeline.spans if span.kind == "copy"}:
-        spans = [span for span in timeline.spans if gpu_of(span) == gpu]
-        copying, computing = (
+    found, copying = [], 0
+    for gpu, spans in by_gpu(timeline).items():
+        copies, kernels = (
             covered(intervals_of(span for span in spans if span.kind == kind))
             for kind in ("copy", "compute")
         )
-        if len(computing):
-            bridged = covered(copying + [0, _GAP * scale_s]) - [0, _GAP * scale_s]
-            stretches += [longest(without(bridged, computing))]
-    start_s, end_s = max(
-        filter(None, stretches), key=lambda ends: ends[1] - ends[0], default=(0.0, 0.0)
-    )
-    if end_s - start_s < _BRACKET * scale_s:
+        copying += bool(len(copies))
+        if len(copies) and len(kernels):
+            bare, gap = without(copies, kernels), [0.0, _GAP * scale_s]
+            near = without(covered(bare + gap) - gap, kernels)
+            if stretch := longest(near):
+                found.append((length_s(common(bare, as_array([stretch]))), stretch, gpu))
+    most_s, (start_s, end_s), gpu = max(found, key=lambda one: one[0], default=(0.0, (0, 0), ""))
+    if not found or most_s < _BRACKET * scale_s:
         return None
-    words = f"{format_seconds(end_s - start_s)} of copying not hidden"
+    where = f"{gpu or 'other lanes'}: " if copying > 1 else ""
+    words = f"{where}{format_seconds(most_s)} of copying not hidden"
     return Label(start_s - timeline.start_s, end_s - timeline.start_s, words)
 
 
-def gpu_of(span: Span) -> str:
-    """The GPU that a span belongs to, by the name of its lane; nothing for other lanes."""
-    found = GPU.match(span.lane)
-    return found[0] if found else ""
+def by_gpu(timeline: Timeline) -> dict[str, list[Span]]:
+    """The spans of each GPU, by the names of their lanes; those of others under no name."""
+    gpus = {}
+    for lane in timeline.lanes:
+        found = _ON_GPU.match(lane)
+        gpus[lane] = f"{found['where']}GPU {found['gpu']}" if found else ""
+    return grouped(timeline.spans, lambda span: gpus[span.lane])
