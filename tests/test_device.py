@@ -194,6 +194,6 @@ def test_gpus_describe_themselves():
         assert fields["pcie_generation"] >= 1
         assert fields["pcie_width_lanes"] >= 1
         assert 0 <= fields["nvlinks_active"] <= pynvml.NVML_NVLINK_MAX_LINKS
-    assert processor_names([gpu(0)]) == f"1 x {name}"
+    assert processor_names([gpu(0)]) == f"1 × {name}"
     assert name not in processor_names([cpu()])
     assert name in str(machine)

@@ -105,8 +105,8 @@ def test_gpus_buses_and_links_read_as_a_list(two_gpus, monkeypatch):
     assert f"    memory_bytes: {140 * 2**30} (140.0 GiB)" in lines
     assert "    peer_access_to: cuda:0" in lines
     assert f"  torch: {torch.__version__}" in lines
-    assert processor_names() == "2 x NVIDIA H200"
-    assert processor_names([torch.device("cuda:1"), torch.device("cpu")]) == "1 x NVIDIA H200"
+    assert processor_names() == "2 × NVIDIA H200"
+    assert processor_names([torch.device("cuda:1"), torch.device("cpu")]) == "1 × NVIDIA H200"
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,13 @@ def cpu_name() -> str:
 
 
 def processor_names(devices: Iterable[torch.device] | None = None) -> str:
-    """The machine's or some devices' GPUs: `2 x NVIDIA H200`, or the CPU where there are none."""
+    """The machine's or some devices' GPUs: `2 × NVIDIA H200`, or the CPU where there are none."""
     devices = try_all_gpus() if devices is None else devices
     gpus = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
     if not gpus:
         return f"{cpu_name()}, {torch.get_num_threads()} threads"
     counts = {name: gpus.count(name) for name in gpus}
-    return " and ".join(f"{count} x {name}" for name, count in counts.items())
+    return " and ".join(f"{count} × {name}" for name, count in counts.items())
 
 
 @dataclass(frozen=True, repr=False)

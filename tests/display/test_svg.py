@@ -17,7 +17,7 @@ from autopar.display.text import sentences
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import Span, Timeline
 
-RECORDED = "recorded on 2 x NVIDIA H200, 2026-11-21, torch 2.11.0"
+RECORDED = "recorded on 2 × NVIDIA H200, 2026-11-21, torch 2.11.0"
 STREAM, BUS = "GPU 0 stream 7", "GPU 0 copies to host"
 COMPUTING, COPYING = "GPU 0, computing", "GPU 0, copying to the host"
 PRODUCT_S, COPY_S, COUNT, START_S = 2.62e-3, 1.16e-3, 50, 100.0
@@ -167,7 +167,7 @@ def test_hover_and_words_say_the_figures() -> None:
     # All but the last copy run behind a product.
     assert f"Copies {100 * (COUNT - 1) / COUNT:.1f} % hidden behind compute." in words
     assert "Clocks" not in words
-    assert "Clocks of different lanes agree within 12.50 us." in sentences(
+    assert "Clocks of different lanes agree within 12.50 µs." in sentences(
         Timeline(serial.spans, alignment_error_s=12.5e-6)
     )
 

@@ -13,7 +13,7 @@ from autopar.display.table import Table, against_goals, compare, tabulate
 from autopar.timing.measurement import Measurement, limits_of
 
 LIVE = "this machine: CPU, 2 threads, torch 2.13.0"
-RECORDED = "recorded on 2 x NVIDIA H200, 2026-11-21, torch 2.11.0"
+RECORDED = "recorded on 2 × NVIDIA H200, 2026-11-21, torch 2.11.0"
 
 serial = Measurement("serial", (0.188, 0.189, 0.190), flops=1.89e12, origin=LIVE)
 overlapped = Measurement("overlapped", (0.126, 0.126, 0.126), origin=LIVE)
@@ -47,7 +47,7 @@ def test_figures_of_each_row() -> None:
     assert column(table, "GB/s") == ["-", "-", "2.00"]
     assert column(table, "limit") == ["94.50 ms"] * 3
     assert column(table, "limit / time") == ["50.0 %", "75.0 %", "4.7 %"]
-    assert column(table, "speed-up") == ["1.00 x", "1.50 x", "0.09 x"]
+    assert column(table, "speed-up") == ["1.00 ×", "1.50 ×", "0.09 ×"]
     assert table.measurements == (serial, overlapped, noisy)
     assert table.limits_s == (0.0945,) * 3
 
@@ -109,11 +109,11 @@ def test_rows_from_several_places_say_which() -> None:
     elsewhere = Measurement("serial", (0.001, 0.002, 0.003), origin=RECORDED)
     fast = Measurement("overlapped", (0.001, 0.001, 0.001), origin=RECORDED)
     table = compare([serial, overlapped, elsewhere, fast], baseline="serial")
-    here, there = "this machine: CPU", "recorded on 2 x NVIDIA H200"
+    here, there = "this machine: CPU", "recorded on 2 × NVIDIA H200"
     assert column(table, "where") == [here, here, there, there]
-    assert column(table, "speed-up") == ["1.00 x", "1.50 x", "1.00 x", "2.00 x"]
+    assert column(table, "speed-up") == ["1.00 ×", "1.50 ×", "1.00 ×", "2.00 ×"]
     assert table.origins == (LIVE, RECORDED)
-    assert column(compare([serial, fast], baseline="serial"), "speed-up") == ["1.00 x", "189.00 x"]
+    assert column(compare([serial, fast], baseline="serial"), "speed-up") == ["1.00 ×", "189.00 ×"]
     html = table._repr_html_()
     assert html.count('class="autopar-live"') == html.count('class="autopar-recorded"') == 1
 
@@ -129,10 +129,10 @@ def test_markup_in_words_is_shown_as_text() -> None:
 
 
 def test_columns_of_words_are_aligned_to_the_left() -> None:
-    table = tabulate(["a", "b", "c"], [["x", "2 x H200", "1.5"], ["y", "-", "-"]])
+    table = tabulate(["a", "b", "c"], [["x", "2 × H200", "1.5"], ["y", "-", "-"]])
     kinds = [td.get("class") for td in parsed(table).findall(".//tbody/tr[1]/td")]
     assert kinds == [None, "num"]
-    assert str(table).splitlines()[2:] == ["x  2 x H200  1.5", "y  -           -"]
+    assert str(table).splitlines()[2:] == ["x  2 × H200  1.5", "y  -           -"]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_goals_are_rows_of_five(rows) -> None:  # type: ignore[no-untyped-def]
 def test_parts_of_the_work_have_no_speed_up() -> None:
     both, part = Measurement("both", (2.0, 2.0, 2.0)), Measurement("part", (1.0, 1.0, 1.0))
     table = compare([both, part], baseline="both", parts=["part"])
-    assert column(table, "speed-up") == ["1.00 x", "-"]
+    assert column(table, "speed-up") == ["1.00 ×", "-"]
     with pytest.raises(ValueError, match="parts names 'copy'"):
         compare([both], baseline="both", parts=["copy"])
 
@@ -248,18 +248,18 @@ def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_
 def test_rows_say_their_machine_where_there_are_several() -> None:
     rows = [["a", "1"], ["b", "2"], ["c", "3"]]
     one, other = "recorded on H200, 2026", "measured live on CPU, 2026"
-    table = tabulate(["row", "us"], rows, origin=[one, other, one])
-    assert table.headers == ("row", "where", "us")
+    table = tabulate(["row", "µs"], rows, origin=[one, other, one])
+    assert table.headers == ("row", "where", "µs")
     here, there = "measured live on CPU", "recorded on H200"
     assert column(table, "where") == [there, here, there]
     assert table.origins == (one, other)
-    assert "where" not in tabulate(["row", "us"], rows, origin=[one] * 3).headers
+    assert "where" not in tabulate(["row", "µs"], rows, origin=[one] * 3).headers
     with pytest.raises(ValueError, match=r"rows\[1\] has 1 cells"):
         tabulate(["a", "b"], [["1", "2"], ["3"]])
     with pytest.raises(ValueError, match="2 headers and 0 rows"):
         tabulate(["a", "b"], [])
     with pytest.raises(ValueError, match="origin has 1 origins; expected 3"):
-        tabulate(["row", "us"], rows, origin=[one])
+        tabulate(["row", "µs"], rows, origin=[one])
 
 
 def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None:
@@ -273,8 +273,8 @@ def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None
         ("unknown", math.nan, "at most", 20.0, str),
     ]
     table = against_goals(rows, caption="a", origin=LIVE)
-    assert column(table, "reached")[:3] == ["98%", "97%", "under 97%"]
-    assert column(table, "goal")[2:4] == ["at least 97%", "at most 20.0"]
+    assert column(table, "reached")[:3] == ["98 %", "97 %", "under 97 %"]
+    assert column(table, "goal")[2:4] == ["at least 97 %", "at most 20.0"]
     assert column(table, "verdict") == ["met", "met", "missed", "met", "missed", "missed"]
     assert (table.caption, table.origins) == ("a", (LIVE,))
     with pytest.raises(ValueError, match="the goal of 'x' is 'about' a number"):
@@ -287,6 +287,6 @@ def test_limit_and_origin_and_unit_alone() -> None:
     assert badge("<b>") == '<span class="autopar-live">&lt;b&gt;</span>'
     # The machine alone does not tell these apart.
     assert short_origins(["GPU, May", "GPU, June", ""]) == ["GPU, May", "GPU, June", "-"]
-    assert unit_of(2e-6) == ("us", 1e-6)
+    assert unit_of(2e-6) == ("µs", 1e-6)
     assert like(0.0, 0.1) == "0 ms"
     assert (figures(0.0), figures(12345.6)) == ("0", "12346")

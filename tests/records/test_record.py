@@ -263,9 +263,9 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
         changed = replace(record, hardware=hardware, recorded_at=at, digest=digest)
         written = write_record(changed, tmp_path)
         assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
-    assert load(tmp_path).origin.startswith("recorded on 2 x NVIDIA M, 2026-11-21, torch ")
+    assert load(tmp_path).origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
     for newest in (newest_of(NAME, tmp_path), newest_record(NAME, tmp_path)):
-        assert newest.processors == "2 x NVIDIA T"
+        assert newest.processors == "2 × NVIDIA T"  # as it is written now
     with pytest.raises(RecordError, match="other code or parameters"):
         newest_of(NAME, tmp_path, digest=f"sha256:{'1' * 64}")
 
@@ -294,7 +294,7 @@ def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("needed", [0, 2])
 def test_the_processors_are_those_that_it_needs(tmp_path, gpus, monkeypatch, needed):
-    named = {True: "2 x NVIDIA H200", False: "a CPU"}
+    named = {True: "2 × NVIDIA H200", False: "a CPU"}
     monkeypatch.setattr(
         "autopar.records.experiment.processor_names", lambda of=None: named[of is None]
     )

@@ -123,5 +123,5 @@ def test_a_timeline_of_very_many_spans_says_itself_in_one_line():
         tuple(Span("mm", f"stream {i % 3}", i, i + 1) for i in range(5000)), 0.0, "here"
     )
     assert repr(many) == "<Timeline: lanes 3, spans 5,000, 5000 s, here>"
-    assert "513.8 us" in repr(Timeline((Span("mm", "x", 0.0, 0.0005138),)))
+    assert "513.8 µs" in repr(Timeline((Span("mm", "x", 0.0, 0.0005138),)))
     assert repr(Timeline(())) == "<Timeline: lanes 0, spans 0>"

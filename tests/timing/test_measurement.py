@@ -109,8 +109,8 @@ def test_shares_that_cannot_be_are_refused(parts_s, together_s, match):
         (0.99996, "1.000 s"),  # rounding up takes the next unit
         (0.0123456, "12.35 ms"),
         (0.001, "1.000 ms"),
-        (12.5e-6, "12.50 us"),
-        (5e-9, "0.005 us"),
+        (12.5e-6, "12.50 µs"),
+        (5e-9, "0.005 µs"),
         (-0.002, "-2.000 ms"),
         (1234.5, "1234 s"),
     ],
@@ -123,6 +123,6 @@ def test_seconds_in_the_unit_a_reader_expects(seconds, text):
 @given(st.floats(1e-6, 1e4))
 def test_seconds_have_four_figures_and_a_whole_part_below_a_thousand(seconds):
     number, unit = format_seconds(seconds).split()
-    assert float(number) * {"s": 1, "ms": 1e-3, "us": 1e-6}[unit] == pytest.approx(seconds, 6e-4)
+    assert float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6}[unit] == pytest.approx(seconds, 6e-4)
     assert "e" not in number
     assert unit == "s" or 1 <= float(number) < 1000

@@ -59,7 +59,7 @@ def test_work_calls_and_ranges_are_taken_and_joined():
     ]
     assert {called.thread for called in trace.calls} == {"thread 2"}
     assert (trace.warnings, trace.doubts) == ((), {})
-    # Of the copy's 60 us, 30 are behind the second product.
+    # Of the copy's 60 µs, 30 are behind the second product.
     assert trace.timeline.hidden() == pytest.approx(0.5, abs=1e-6)
 
 
@@ -109,18 +109,18 @@ def test_ranges_of_other_threads_have_lanes_of_their_own():
 @pytest.mark.parametrize(
     ("wrong", "why", "left_out"),
     [
-        (kernel("bad", -BASE_US, 5.0), r"starts at 0\.0 us and takes 5\.0 us", True),
-        (kernel("bad", 500.0, 0), r"takes 0\.0 us", True),
-        (kernel("bad", 500.0, math.nan), "takes nan us", True),
-        (kernel("bad", 1e308, 2.0), "starts at 1e.308 us", True),
-        (kernel("bad", 500.0, 1e13), r"takes 1(0){13}\.0 us", True),
-        (kernel("bad", 500.0, 10**400), "takes nan us", True),
-        (kernel("bad", 500.0, True), "takes nan us", True),
+        (kernel("bad", -BASE_US, 5.0), r"starts at 0\.0 µs and takes 5\.0 µs", True),
+        (kernel("bad", 500.0, 0), r"takes 0\.0 µs", True),
+        (kernel("bad", 500.0, math.nan), "takes nan µs", True),
+        (kernel("bad", 1e308, 2.0), "starts at 1e.308 µs", True),
+        (kernel("bad", 500.0, 1e13), r"takes 1(0){13}\.0 µs", True),
+        (kernel("bad", 500.0, 10**400), "takes nan µs", True),
+        (kernel("bad", 500.0, True), "takes nan µs", True),
         (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
-        (kernel("bad", 15.0, 5.0, 1, stream=9), r"5\.000 us before its launch", False),
+        (kernel("bad", 15.0, 5.0, 1, stream=9), r"5\.000 µs before its launch", False),
         (kernel("bad", 7e7, 5.0, 1, stream=9), "70 s after its launch", False),
-        (kernel("bad", 160.5, 50.0), r"overlaps 'gemm 2' of its stream by 10\.000 us", False),
-        (kernel("bad", 100.0, 5.0), r"overlaps 'gemm' of its stream by 40\.000 us", False),
+        (kernel("bad", 160.5, 50.0), r"overlaps 'gemm 2' of its stream by 10\.000 µs", False),
+        (kernel("bad", 100.0, 5.0), r"overlaps 'gemm' of its stream by 40\.000 µs", False),
     ],
 )
 def test_what_cannot_be_is_said_and_its_gpu_is_in_doubt(wrong, why, left_out):
@@ -210,7 +210,7 @@ def test_seconds_since_1970_keep_what_precision_the_file_has():
         ([], "no work of a GPU and no named range"),
         ([event("cpu_op", "aten::mm", 1.0, 2.0)], "no work of a GPU and no named range"),
         ([{"ph": "X", "name": "Session.run", "ts": 1, "dur": 2}], "of another tool"),
-        ([kernel("k", 1.0, -1.0)], "none of its records can be right: .*takes -1.0 us"),
+        ([kernel("k", 1.0, -1.0)], "none of its records can be right: .*takes -1.0 µs"),
     ],
 )
 def test_a_trace_with_nothing_to_show_is_refused(events, why):

@@ -93,7 +93,7 @@ def test_figures_and_findings_in_words() -> None:
     assert not re.search(r"\nGPU 1 +2 ", said), "it has only one"
     assert "Nothing ran for 2.000 ms in all, longest from 7.000 ms to 9.000 ms" in said
     assert re.search(r"GPU 0 +Work was launched late +1 +3\.000 ms +3\.000 ms +30\.0 %", said)
-    assert "2 findings, the most expensive first; 0 more cost less than 1%" in said
+    assert "2 findings, the most expensive first; 0 more cost less than 1 %" in said
     assert "1. GPU 0: Work was launched late: 3.000 ms, 30.0 % of the time" in said
     # Times are from where the trace begins: its first launch is at -1 ms.
     assert re.search(r"GPU 0 idle +GPU 0 +6\.000 ms +9\.000 ms", said)

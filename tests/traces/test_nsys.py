@@ -115,10 +115,10 @@ def test_whole_graphs_are_work_and_say_how_to_see_inside(read):
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ((50_000, 40_000, 0, 1, 9, 50, _PID, 3, 7), "takes -10.0 us"),
-        ((None, b"\xff", 0, 1, 9, 50, _PID, 3, 7), "starts at nan us"),
-        ((50_000, 60_000, 0, 1, 7, 50, _PID, 3, 7), "overlaps 'void gemm.*by 90.000 us"),
-        ((10_000, 15_000, 0, 1, 9, 1, _PID, 3, 7), "10.000 us before its launch"),
+        ((50_000, 40_000, 0, 1, 9, 50, _PID, 3, 7), "takes -10.0 µs"),
+        ((None, b"\xff", 0, 1, 9, 50, _PID, 3, 7), "starts at nan µs"),
+        ((50_000, 60_000, 0, 1, 7, 50, _PID, 3, 7), "overlaps 'void gemm.*by 90.000 µs"),
+        ((10_000, 15_000, 0, 1, 9, 1, _PID, 3, 7), "10.000 µs before its launch"),
         ((50_000, 60_000, 0, 1, None, 50, _PID, 3, 7), "which GPU and stream"),
     ],
 )

@@ -13,7 +13,7 @@ from autopar.units import figures as figures
 from autopar.units import format_seconds as format_seconds
 
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
-_SCALES = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_SCALES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # What neither HTML nor XML may have in its text, and a terminal obeys.
 _FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]"

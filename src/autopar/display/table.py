@@ -37,8 +37,10 @@ _STAYS = (
 _SHARE = " / time"  # how the name of the column ends that has bars
 _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
 _SMALL = "margin:0.25em 0;font-size:0.875em"
-# A number, then at most one word for its unit. "2 x NVIDIA H200" is words, "1.2 ms *" a number.
+# A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
+
+_PERCENT = re.compile(r"(?<=\d)%")
 
 
 @dataclass(frozen=True, repr=False)
@@ -148,7 +150,7 @@ def tabulate(
 
     Args:
         headers: One name for each column.
-        rows: Cells as strings, the name of the row first.
+        rows: Cells as strings, the name of the row first; shares come out as `98.1 %`.
         caption: What the table shows, in words.
         origin: Where and when the figures were taken, in words: of all rows, or one for each row,
             which says its own where they differ.
@@ -170,7 +172,10 @@ def tabulate(
     check_type("caption", caption, str, "a few words.")
     notes = several("notes", notes, "a list of lines, as in notes=['* noisy'].", str)
     rows = several("rows", rows, _ROWS)
-    cells = tuple(tuple(map(str, several(f"rows[{i}]", row, _ROWS))) for i, row in enumerate(rows))
+    cells = tuple(
+        tuple(_PERCENT.sub(" %", str(cell)) for cell in several(f"rows[{i}]", row, _ROWS))
+        for i, row in enumerate(rows)
+    )
     if not cells or not headers:
         msg = f"got {len(headers)} headers and {len(cells)} rows; expected at least one of each."
         raise ValueError(msg)
@@ -216,9 +221,9 @@ def against_goals(
 
     >>> rows = [("copies, of their limit", 0.981, "at least", 0.99, "{:.1%}".format)]
     >>> print(against_goals(rows))
-    benchmark               reached  goal            verdict
-    ----------------------  -------  --------------  -------
-    copies, of their limit    98.1%  at least 99.0%  missed
+    benchmark               reached  goal             verdict
+    ----------------------  -------  ---------------  -------
+    copies, of their limit   98.1 %  at least 99.0 %  missed
     """
     cells = []
     for i, row in enumerate(several("rows", rows, _GOALS)):
@@ -272,8 +277,8 @@ def compare(
     >>> print(compare([serial, overlapped], limit_s=0.131, baseline="serial"))
     work          median  limit / time     limit  spread (IQR)  speed-up
     ----------  --------  ------------  --------  ------------  --------
-    serial      189.0 ms        69.3 %  131.0 ms        1.0 ms    1.00 x
-    overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 x
+    serial      189.0 ms        69.3 %  131.0 ms        1.0 ms    1.00 ×
+    overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 ×
     speed-up: over serial
     """
     chosen = distinct(measurements)
@@ -300,7 +305,7 @@ def compare(
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
-        "speed-up": _known("{:.2f} x".format, _speedups(chosen, baseline, parts)),
+        "speed-up": _known("{:.2f} ×".format, _speedups(chosen, baseline, parts)),
     }
     filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]

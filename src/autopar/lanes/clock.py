@@ -10,11 +10,11 @@ import torch
 
 from autopar.device import new_stream
 
-# Event times are float32 milliseconds: 1 us coarse after 10 s, 4 us after a minute.
+# Event times are float32 milliseconds: 1 µs coarse after 10 s, 4 µs after a minute.
 _REBASE_AFTER_S = 10.0
-_DRIFT = 10e-6  # of a GPU's clock against the host's; 4 us in a second were seen
-_RESOLUTION_S = 1e-6  # of a difference between two events; each is known to 0.5 us
-_TRIES = 50  # on an H200 the best of them was good to 4 us, and they take a millisecond
+_DRIFT = 10e-6  # of a GPU's clock against the host's; 4 µs in a second were seen
+_RESOLUTION_S = 1e-6  # of a difference between two events; each is known to 0.5 µs
+_TRIES = 50  # on an H200 the best of them was good to 4 µs, and they take a millisecond
 
 _clocks: dict[torch.device, DeviceClock] = {}
 _lock = Lock()

@@ -19,7 +19,7 @@ from autopar.torch_private import pytree
 T = TypeVar("T")
 
 _SPIN_S = 200e-6  # waits shorter than this end without a sleep
-_NAP_S = 20e-6  # Linux adds its timer slack, 50 us unless told otherwise
+_NAP_S = 20e-6  # Linux adds its timer slack, 50 µs unless told otherwise
 
 awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
 _beginning = threading.RLock()  # to wait: of two that close a circle, the later sees the other

@@ -202,7 +202,7 @@ def claim(
         at_least: What it has to reach.
         at_most: What it may not exceed.
         between: Both.
-        unit: What it counts, as `x` or `us`; `%` shows a share in percent.
+        unit: What it counts, as `×` or `µs`; `%` shows a share in percent.
 
     Raises:
         ValueError: No sentence, or not exactly one bound of finite numbers.

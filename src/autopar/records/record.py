@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -112,7 +113,7 @@ class Record:
     @property
     def processors(self) -> str:
         """The GPUs it was measured on, or the CPU where there were none."""
-        return str(self.hardware["processors"])
+        return re.sub(r"(\d) x ", r"\1 × ", str(self.hardware["processors"]))  # as once written
 
     @property
     def origin(self) -> str:

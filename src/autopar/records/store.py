@@ -52,7 +52,8 @@ def newest_of(
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     """Write a record and its files to its machine's folder, if it can be read again from there."""
-    machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower()).strip("-")
+    named = record.processors.lower().replace("×", "x")
+    machine = re.sub(r"[^a-z0-9]+", "-", named).strip("-")
     check_name(machine, "machine")
     check_name(record.experiment, "experiment")
     path = Path(folder) / machine / f"{record.experiment}.json"

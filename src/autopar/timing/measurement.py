@@ -97,7 +97,8 @@ class Measurement:
         """Why the median should be doubted, or an empty string."""
         if self.spread <= _NOISY_SPREAD:
             return ""
-        return f"noisy: the middle half of the samples spreads over {self.spread:.0%} of the median"
+        share = f"{100 * self.spread:.0f} %"
+        return f"noisy: the middle half of the samples spreads over {share} of the median"
 
     @property
     def tflops_per_s(self) -> float | None:

@@ -101,7 +101,7 @@ def evidence_of(
         place = (entry.where, entry.stream)
         before = last.get(place)
         for why in _contradictions(entry, asked, before):
-            complaints.add(entry, f"at {entry.start_us} us it {why}")
+            complaints.add(entry, f"at {entry.start_us} µs it {why}")
         if before is None or entry.end_us > before.end_us:
             last[place] = entry
         span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
@@ -162,9 +162,9 @@ def _is_usable(entry: TraceEntry, complaints: _Complaints) -> bool:
     # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
     lasts = 0 < entry.duration_us < LONGEST_US or (on_host and entry.duration_us == 0)
     if not (lasts and 0 < entry.start_us < LATEST_US):
-        why = f"it starts at {entry.start_us} us and takes {entry.duration_us} us"
+        why = f"it starts at {entry.start_us} µs and takes {entry.duration_us} µs"
     elif not (on_host or (entry.where and entry.stream)):
-        why = f"at {entry.start_us} us it does not say of which GPU and stream it is"
+        why = f"at {entry.start_us} µs it does not say of which GPU and stream it is"
     else:
         return True
     complaints.add(entry, why)
@@ -178,11 +178,11 @@ def _contradictions(
     after_us = work.start_us - call.start_us if call else 0.0
     overlap_us = before.end_us - work.start_us if before else 0.0
     if after_us < -_TOLERANCE_US:
-        yield f"starts {-after_us:.3f} us before its launch"
+        yield f"starts {-after_us:.3f} µs before its launch"
     if after_us > _LONGEST_WAIT_US:
         yield f"starts {after_us / 1e6:.0f} s after its launch"
     if before and overlap_us > _TOLERANCE_US:
-        yield f"overlaps {_short(before.name)} of its stream by {overlap_us:.3f} us"
+        yield f"overlaps {_short(before.name)} of its stream by {overlap_us:.3f} µs"
 
 
 def _seconds(entry: TraceEntry, zero_us: float) -> tuple[float, float]:

@@ -165,7 +165,7 @@ def _mark() -> tuple[float, float]:
 def _session() -> profile:
     from torch.profiler import ProfilerActivity, profile  # slow to import, and seldom wanted
 
-    # Let go of CUPTI when a session ends: else all later launches take longer (4 us on an H100).
+    # Let go of CUPTI when a session ends: else all later launches take longer (4 µs on an H100).
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():

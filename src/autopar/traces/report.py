@@ -185,8 +185,8 @@ class Report:
         expensive, cheap = self.findings
         said = (
             f"{len(expensive)} findings, the most expensive first; {len(cheap)} more cost less "
-            f"than {LEAST_SHARE:.0%} of the time each. The same time may count in two findings, "
-            f"and to mend one may bring out another."
+            f"than {100 * LEAST_SHARE:.0f} % of the time each. The same time may count in two "
+            f"findings, and to mend one may bring out another."
         )
         if not expensive and not cheap:
             said = "No findings: nothing was seen that more overlap could save."

@@ -106,7 +106,7 @@ class CopyPipeline:
     ) -> Iterator[torch.Tensor]:
         """Copy tensors to the host, while later ones are still computed.
 
-        Up to 2 x `slots` items (three with one slot) are asked for ahead of the one that is
+        Up to 2 × `slots` items (three with one slot) are asked for ahead of the one that is
         yielded, or as many slots full of small ones. If anything else still leads to a tensor's
         memory, as in `y = f(x); yield y`, or if it is a list's, it is cloned on the device first,
         which `yield f(x)` does without.
@@ -159,7 +159,7 @@ class CopyPipeline:
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
         """Copy batches to the device, the next ones while the caller works on this one.
 
-        Up to 2 x `slots` batches (three with one slot) are asked for ahead of the one that is
+        Up to 2 × `slots` batches (three with one slot) are asked for ahead of the one that is
         yielded.
 
         Results belong to the caller. Small ones of a batch share one block of memory: clone one to
@@ -218,7 +218,7 @@ class CopyPipeline:
     def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
 
-        The tensor is cloned on the device first. Up to 2 x `slots` copies (three with one slot) are
+        The tensor is cloned on the device first. Up to 2 × `slots` copies (three with one slot) are
         under way, or as many slots full of small ones; the next call waits until the oldest is
         done, which needs nobody to ask for its result.
 
