@@ -108,14 +108,17 @@ def test_several_ways_in_one_session_each_have_their_own_spans() -> None:
     with cpu_lane(name="worker") as lane:
 
         def way(name, count):
-            with annotate("not part of it"):
+            with annotate("range"):
                 return timeline_of_handles([lane.submit(x.mm, x, name=name) for _ in range(count)])
 
         timelines = timelines_of({"one": lambda: way("a", 2), "two": lambda: way("b", 3)})
     assert {
         label: [(span.name, span.lane) for span in timeline.spans]
         for label, timeline in timelines.items()
-    } == {"one": [("a", "worker")] * 2, "two": [("b", "worker")] * 3}
+    } == {
+        "one": [("range", "host"), *[("a", "worker")] * 2],
+        "two": [("range", "host"), *[("b", "worker")] * 3],
+    }
 
 
 def test_work_is_what_can_be_called() -> None:

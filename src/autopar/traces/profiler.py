@@ -86,8 +86,7 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
     """Run several ways, one after the other, in one session; return a timeline for each.
 
     One session of the profiler for all is quicker than `timeline_of` for each. Devices are idle
-    before each way, and have finished after it. What was named with `annotate` is not part of these
-    timelines.
+    before each way, and have finished after it.
 
     Args:
         ways: Label to work, which may return a Timeline, as in `timeline_of`.
@@ -122,7 +121,11 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
         return of_lanes
 
     whole = timeline_of(one_by_one)
-    timelines = {label: whole.within(label)[0] for label in ways}
+    timelines = {}
+    for label in ways:
+        mark = next(span for span in whole.spans if (span.kind, span.name) == (HOST, label))
+        seen = whole.between(mark.start_s, mark.end_s)
+        timelines[label] = replace(seen, spans=tuple(span for span in seen.spans if span != mark))
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
         words = (
             f"nothing is to be seen of {', '.join(map(repr, empty))}: no GPU was given work. To "
