@@ -46,7 +46,7 @@ extensions = [
     "notfound.extension",
     "claims",
     "freshness",
-    "gallery_hooks",
+    "gallery_pages",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}
@@ -98,7 +98,7 @@ sphinx_gallery_conf = {
     "filename_pattern": r"/plot_",
     "within_subsection_order": "FileNameSortKey",
     "first_notebook_cell": FIRST_CELL,
-    "image_scrapers": ("gallery_hooks.figures_behind_summary",),
+    "image_scrapers": ("gallery_hooks.save_figures",),
     "image_srcset": ["2x"],
     "default_thumb_file": str(DOCS / "_static" / "thumbnail.png"),
     "capture_repr": ("_repr_html_", "__repr__"),

@@ -1,12 +1,12 @@
 """Gallery hooks: what sphinx-gallery does with figures, and the state each script starts from."""
 
 import re
-from html import escape
+from pathlib import Path
 from textwrap import indent
 
 import matplotlib.pyplot as plt
+import thumbnails
 import torch
-from docutils import nodes
 from sphinx_gallery.scrapers import matplotlib_scraper
 
 INSTALL = 'pip install "autopar @ git+https://github.com/autopar/autopar"'  # scripts' first line
@@ -15,12 +15,9 @@ import importlib.util
 
 if not importlib.util.find_spec("autopar"):
     %{INSTALL}"""  # of a notebook
+IMAGE = "autopar-image"  # of what the cell draws as SVG, too
+PICTURE = "autopar-picture"  # what a page shows first, and the gallery as its thumbnail
 _THREADS = torch.get_num_threads()
-_IMAGE = "autopar-image"
-_BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
-_HERE = "On this machine"  # the heading of what is measured wherever the page is built
-_FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
-_AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw)
 _STYLE = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 100,
@@ -28,20 +25,28 @@ _STYLE = {
 }
 
 
-def figures_behind_summary(block, block_vars, gallery_conf, **kwargs):
-    """Save a cell's figures, and show them closed where the cell draws the same as SVG, too.
+def save_figures(block, block_vars, gallery_conf, **kwargs):
+    """Save a cell's figures, and mark what they are to the page, for `gallery_pages` to place.
 
-    Images still serve the thumbnails, printing, and readers who want to copy a picture.
+    A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well.
     """
-    texts = [described(plt.figure(number)) for number in plt.get_fignums()]
+    figures = [plt.figure(number) for number in plt.get_fignums()]
+    paths, conf = block_vars["image_path_iterator"], block_vars["file_conf"]
+    number = conf.get("thumbnail_number", 1) - len(paths)  # among the figures of this cell
+    marks = [IMAGE] * ("ap.show_timelines(" in block.content)
+    if 0 < number <= len(figures):
+        marks.append(PICTURE)
+        folder = Path(paths.image_path).parent / "thumb"
+        path = folder / f"{Path(block_vars['src_file']).stem}.png"
+        thumbnails.save(figures[number - 1], block_vars["example_globals"].get("___"), path)
+        conf.pop("thumbnail_number", None)
+        conf["thumbnail_path"] = str(path)
+    texts = iter(list(map(described, figures)))
     images = matplotlib_scraper(block, block_vars, gallery_conf, **kwargs)
-    rest = iter(texts)
-    images = re.sub(r"(?<=:alt: ).*", lambda found: next(rest) or found[0], images)
-    _, code, _ = block
-    if not images or "ap.show_timelines(" not in code:
+    images = re.sub(r"(?<=:alt: ).*", lambda found: next(texts) or found[0], images)
+    if not images or not marks:
         return images
-    header = f".. dropdown:: The same figure as an image\n    :class-container: {_IMAGE}\n\n"
-    return header + indent(images, "    ")
+    return f".. container:: {' '.join(marks)}\n\n{indent(images, '    ')}"
 
 
 def described(figure):
@@ -80,82 +85,6 @@ def ends(line):
     return first if first == last else f"{first} to {last}"
 
 
-def tidy(app, doctree):
-    """Mend two habits of sphinx-gallery: images before the output, and an id used twice."""
-    for box in list(doctree.findall(nodes.container)):
-        output = box.next_node(descend=False, siblings=True)
-        if _IMAGE in box.get("container_classes", ()) and isinstance(output, nodes.raw):
-            box.parent.remove(box)
-            output.parent.insert(output.parent.index(output) + 1, box)
-    lists_of_tags = [raw for raw in doctree.findall(nodes.raw) if "'sg-tag-list'" in raw.astext()]
-    for list_of_tags in lists_of_tags[1:]:  # an index has one for itself and one for each section
-        list_of_tags.parent.remove(list_of_tags)
-
-
-def show_picture_first(app, doctree):
-    """Move a page's picture, which only its measurement can draw, up to where the page begins."""
-    pictures = [box for box in doctree.findall(nodes.container) if is_picture(box)]
-    page = next(doctree.findall(nodes.section), None)
-    if not pictures or page is None:
-        return
-    box = pictures[0]
-    drawing = box.previous_sibling()
-    at = next(i for i, node in enumerate(page) if isinstance(node, _AFTER_THE_OPENING))
-    for node in (box, drawing):
-        node.parent.remove(node)
-        page.insert(at, node)
-
-
-def is_picture(box):
-    """Whether a box holds the image of the drawing that stands before it."""
-    return _IMAGE in box.get("container_classes", ()) and isinstance(
-        box.previous_sibling(), nodes.raw
-    )
-
-
-def say_origins_once(app, doctree):
-    """Put where figures were measured under the title, and leave a short mark on each of them."""
-    if "auto_gallery/" not in app.env.docname:
-        return
-    outputs = [raw for raw in doctree.findall(nodes.raw) if _BADGE.search(raw.astext())]
-    badges = {found[0]: found for raw in outputs for found in _BADGE.finditer(raw.astext())}
-    kinds = [found["kind"] for found in badges.values()]
-    marks = {}
-    for number, (badge, found) in enumerate(badges.items()):
-        several = f" {1 + kinds[:number].count(found['kind'])}" * (kinds.count(found["kind"]) > 1)
-        mark = f'<span class="autopar-{found["kind"]}">{found["kind"]}{several}</span>'
-        marks[badge] = mark, f"{several.strip()} {badge}".strip()
-    for raw in outputs:
-        text = _BADGE.sub(lambda found: marks[found[0]][0], raw.astext())
-        raw.replace_self(nodes.raw("", text, format="html"))
-    if marks:
-        line = f'<p class="autopar-origins">{" ".join(full for _, full in marks.values())}</p>'
-        next(doctree.findall(nodes.section)).insert(1, nodes.raw("", line, format="html"))
-
-
-def fold(app, doctree):
-    """Close what only the curious look for: cells that say so, and what this machine measures."""
-    for code in list(doctree.findall(nodes.literal_block)):
-        if found := _FOLDED.match(code.rawsource):
-            enclose(code.parent, code.parent.index(code), f"{found[1]}: {lines_of(code)} lines")
-    for section in list(doctree.findall(nodes.section)):
-        if section[0].astext() == _HERE:
-            enclose(section, 1, "Measured where this page was built", stop=len(section))
-
-
-def enclose(parent, start, summary, stop=None):
-    """Put some of a node's children into a box that opens."""
-    stop = start + 1 if stop is None else stop
-    opening = f'<details class="autopar-fold"><summary>{escape(summary)}</summary>'
-    parent.insert(stop, nodes.raw("", "</details>", format="html"))
-    parent.insert(start, nodes.raw("", opening, format="html"))
-
-
-def lines_of(code):
-    """How many lines a cell has."""
-    return len(code.rawsource.strip().splitlines()) - 1
-
-
 def reset_style(gallery_conf, script):
     """Give every script the same look; listed after sphinx-gallery's reset, which wipes it."""
     plt.rcParams.update(_STYLE)
@@ -167,9 +96,3 @@ def reset_torch(gallery_conf, script):
     torch.set_num_threads(_THREADS)
     for device in range(torch.cuda.device_count()):
         torch.cuda.synchronize(device)
-
-
-def setup(app):
-    for mend in (tidy, show_picture_first, say_origins_once, fold):
-        app.connect("doctree-read", mend)
-    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -139,9 +139,15 @@ def test_gallery_page_ran(script: Path) -> None:
 
 
 @each_script
-def test_an_image_of_what_is_drawn_too_is_behind_a_summary(script: Path) -> None:
-    summaries = built_page(script).read_text(encoding="utf-8").count("The same figure as an image")
-    assert summaries == script.read_text(encoding="utf-8").count("ap.show_timelines(")
+def test_an_image_of_what_is_drawn_too_is_in_its_details(script: Path) -> None:
+    page = built_page(script)
+    inside = [
+        box
+        for details in elements(page)
+        for box in details.iter("div")
+        if details.tag == "details" and "autopar-image" in box.get("class", "")
+    ]
+    assert len(inside) == script.read_text(encoding="utf-8").count("ap.show_timelines(")
 
 
 def test_no_gallery_page_failed_or_was_skipped() -> None:

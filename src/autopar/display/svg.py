@@ -241,7 +241,7 @@ def as_svg(drawing: Drawing) -> str:
 
 
 def _details(drawing: Drawing) -> str:
-    parts = ["<details><summary>The figures in words, as tables and as trace files</summary>"]
+    parts = ["<details><summary>The same in words, in tables and as files</summary>"]
     parts += [f"<p>{html.escape(line)}</p>" for line in _words(drawing)]
     for name, timeline in drawing.panels:
         parts.append(lane_table(timeline, f"{name or drawing.title}: lanes")._repr_html_())

@@ -1,0 +1,138 @@
+"""Gallery pages: where pictures, origins and folded parts stand on them, and what cards say."""
+
+import re
+from collections import Counter
+from html import escape
+
+from docutils import nodes
+from gallery_hooks import IMAGE, PICTURE
+
+_BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
+_HERE = "On this machine"  # the heading of what is measured wherever the page is built
+_FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
+_AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
+_DRAWING = '<figure class="autopar-figure"'
+_ID = re.compile(r"autopar-[0-9a-f]{10}")  # of a drawing, by what it shows
+_TIP = re.compile(r' tooltip="([^"]*)"')
+_DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTALL)
+_CARD = '<div class="sphx-glr-thumbnail-title">'
+
+
+def arrange(app, doctree):
+    """Put everything in its place, one thing after another."""
+    say_on_cards_what_one_does(doctree)
+    if "auto_gallery/" in app.env.docname:
+        show_picture_first(doctree, put_images_into_details(doctree))
+        say_origins_once(doctree)
+        give_each_drawing_an_id(doctree)
+        fold(doctree)
+
+
+def raws(doctree):
+    """Each piece of HTML, and what it says, in the order of the page."""
+    return [(raw, raw.astext()) for raw in doctree.findall(nodes.raw)]
+
+
+def raw(text):
+    """A piece of HTML."""
+    return nodes.raw("", text, format="html")
+
+
+def say_on_cards_what_one_does(doctree):
+    """Write into each card what its tip would say, and keep one list of tags of several."""
+    lists_of_tags = [node for node, text in raws(doctree) if "'sg-tag-list'" in text]
+    for node in lists_of_tags[1:]:  # an index has one for itself and one for each section
+        node.parent.remove(node)
+    line = ""
+    for node, text in raws(doctree):
+        if tip := _TIP.search(text):
+            found = _DO.search(tip[1])
+            line = re.sub(r"\s+", " ", found[1] if found else tip[1])
+            text = _TIP.sub("", text)
+        if _CARD in text:
+            text = text.replace("</div>", f'</div><div class="autopar-line">{line}</div>', 1)
+        if text != node.astext():
+            node.replace_self(raw(text))
+
+
+def put_images_into_details(doctree):
+    """Move the image of a drawing behind the drawing's own summary; say which parts this has."""
+    drawings = {}
+    for box in list(doctree.findall(nodes.container)):
+        output = box.next_node(descend=False, siblings=True)
+        if IMAGE in box["classes"] and isinstance(output, nodes.raw):
+            head, summary, tail = output.astext().partition("</summary>")
+            box.parent.remove(box)
+            drawings[box] = [raw(head + summary), box, raw(tail)]
+            output.replace_self(drawings[box])
+    return drawings
+
+
+def show_picture_first(doctree, drawings):
+    """Move a page's picture, which only its measurement can draw, up to where the page begins."""
+    pictures = (box for box in doctree.findall(nodes.container) if PICTURE in box["classes"])
+    box, page = next(pictures, None), next(doctree.findall(nodes.section), None)
+    if box is None or page is None:
+        return
+    moved = drawings.get(box, [box])
+    place = next((node for node in page if isinstance(node, _AFTER_THE_OPENING)), moved[0])
+    if place is not moved[0]:
+        for node in moved:
+            node.parent.remove(node)
+            page.insert(page.index(place), node)
+
+
+def say_origins_once(doctree):
+    """Put where figures were measured under the title, and leave a short mark on each of them."""
+    badges = {badge[0]: badge for _, text in raws(doctree) for badge in _BADGE.finditer(text)}
+    kinds = [badge["kind"] for badge in badges.values()]
+    marks, full = {}, []
+    for number, (words, badge) in enumerate(badges.items()):
+        kind = badge["kind"]
+        count = f" {1 + kinds[:number].count(kind)}" if kinds.count(kind) > 1 else ""
+        marks[words] = f'<span class="autopar-{kind}">{kind}{count}</span>'
+        full.append(f"{count} {words}".strip())
+    for node, text in raws(doctree):
+        if _BADGE.search(text):
+            node.replace_self(raw(_BADGE.sub(lambda badge: marks[badge[0]], text)))
+    if full:
+        line = f'<p class="autopar-origins">{" ".join(full)}</p>'
+        next(doctree.findall(nodes.section)).insert(1, raw(line))
+
+
+def give_each_drawing_an_id(doctree):
+    """Tell a drawing that a page shows again from the first, whose ids it would have."""
+    seen = Counter()
+    for node, text in raws(doctree):
+        first, *drawings = text.split(_DRAWING)
+        for i, drawing in enumerate(drawings):
+            if found := _ID.search(drawing):
+                seen[found[0]] += 1
+                again = f"{found[0]}-{seen[found[0]]}" if seen[found[0]] > 1 else found[0]
+                drawings[i] = drawing.replace(found[0], again)
+        renamed = _DRAWING.join([first, *drawings])
+        if renamed != text:
+            node.replace_self(raw(renamed))
+
+
+def fold(doctree):
+    """Close what only the curious look for: cells that say so, and what this machine measures."""
+    for code in list(doctree.findall(nodes.literal_block)):
+        if found := _FOLDED.match(code.rawsource):
+            lines = len(code.rawsource.strip().splitlines()) - 1
+            enclose(code.parent, code.parent.index(code), f"{found[1]}: {lines} lines")
+    for section in list(doctree.findall(nodes.section)):
+        if section[0].astext() == _HERE:
+            enclose(section, 1, "Measured where this page was built", stop=len(section))
+
+
+def enclose(parent, start, summary, stop=None):
+    """Put some of a node's children into a box that opens."""
+    opening = f'<details class="autopar-fold"><summary>{escape(summary)}</summary>'
+    parent.insert(start + 1 if stop is None else stop, raw("</details>"))
+    parent.insert(start, raw(opening))
+
+
+def setup(app):
+    app.connect("doctree-read", arrange)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
