@@ -3,30 +3,43 @@
 Feed a training loop
 ====================
 
-| **You'll do:** train a small network on the batches of a `DataLoader`, fed to the GPU in three
-  ways, beside the same loop over data that is on the GPU already.
-| **You'll learn:** what pinned batches gain and what they don't, what `prefetch` adds, and when
-  no way of feeding can keep up.
-| **You need:** nothing but this page, and `tqdm` for its progress bar; without a GPU it shows a
-  record and trains on the CPU.
+| **You'll do:** train a small network on the batches of a `DataLoader`, and change two lines of the
+  loop so that the GPU need not wait for them.
+| **You'll learn:** why pinned batches alone hide nothing, and when no way of feeding can keep up.
+| **You need:** 8 minutes, and no GPU: what needs one is shown from records. Read
+  :doc:`plot_3_copy_both_ways_while_you_compute` before;
+  :doc:`plot_5_the_pipeline_against_its_limits` comes next.
 
-**The claim.** Where a step takes longer than the copy of its batch, a loop fed by `prefetch` keeps
-most of the speed that it has with all data on the GPU, and its losses are the same bit for bit.
-The plain ways pay for every copy. The two timelines show where the copies go.
+Where a training step takes longer than the copy of its batch, a loop fed by `prefetch` keeps most
+of the speed that it has with all data on the GPU already, and its losses are the same bit for bit.
+The usual loop copies each batch when its step is due, and no kernel runs meanwhile.
 """
 
 # %%
-# The work
-# --------
-# A network of linear layers learns to tell ten classes of images; each image is its class's
-# pattern under noise. A wide network has more to compute for each image than a narrow one, and
-# the same to copy. The loader's batches lie ready in the host's memory (`batch_size=None` takes
-# each as it is), so that what is timed is their way to the GPU, and not how they were made.
+# Two lines make the difference
+# -----------------------------
+# The first two are what everybody writes. The last two copy the next batches while this one is
+# computed. The pipeline is opened once, by `with ap.CopyPipeline(device) as pipeline:`.
+#
+# .. code-block:: diff
+#
+#     -for x, y in loader:
+#     -    losses.append(step(x.to(device), y.to(device)))
+#     +for x, y in pipeline.prefetch(loader):
+#     +    losses.append(step(x, y))
+#
+# Why pinned batches alone hide nothing
+# -------------------------------------
+# The usual advice stands between the two: with `pin_memory=True` the loader puts batches into
+# `pinned memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__, which
+# the GPU can read by itself, so that `non_blocking=True` lets the host go on. But the copy still
+# stands in the *stream*, the queue of the GPU in which the steps stand as well.
 
 import copy
 import functools
 import itertools
 import math
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -34,32 +47,42 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import autopar as ap
 
-IMAGE, CLASSES, LEARNING_RATE = (3, 32, 32), 10, 0.1
-WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}
-NARROW = {"width": 64, "batch": 16384, "batches": 8, "epochs": 2, "shown": 0}
-HERE = {"width": 64, "batch": 32, "batches": 6, "epochs": 1, "shown": 0, "device": "cpu"}
+THERE, COPIES = "data on the device already", "the copies alone, pinned"
+PLAIN, PINNED, PREFETCH = ".to(device)", "pin_memory=True, non-blocking", "prefetch"
 
 
-def images_and_labels(batch, batches, device):
+def moved(loader, device, non_blocking=False):
+    """Batches that are copied when they are asked for."""
+    for x, y in loader:
+        yield x.to(device, non_blocking=non_blocking), y.to(device, non_blocking=non_blocking)
+
+
+# %%
+# The network learns to tell ten classes of images, each its class's pattern under noise. The loader
+# has its batches ready, so that what is timed is their way to the GPU, and not how they were made.
+
+
+# Folded: images, network and training step
+def images_and_labels(batch, batches, device, image=(3, 32, 32), classes=10):
     """Batches of images with their labels, made on a device, in the host's memory."""
     numbers = torch.Generator(device).manual_seed(0)
-    patterns = 0.3 * torch.randn(CLASSES, *IMAGE, generator=numbers, device=device)
-    labels = torch.randint(CLASSES, (batches, batch), generator=numbers, device=device)
-    noise = torch.randn(batches, batch, *IMAGE, generator=numbers, device=device)
+    patterns = 0.3 * torch.randn(classes, *image, generator=numbers, device=device)
+    labels = torch.randint(classes, (batches, batch), generator=numbers, device=device)
+    noise = torch.randn(batches, batch, *image, generator=numbers, device=device)
     return TensorDataset(noise.add_(patterns[labels]).cpu(), labels.cpu())
 
 
-def network(width, device):
+def network(width, device, image=(3, 32, 32), classes=10):
     """Two hidden layers."""
     torch.manual_seed(0)
-    first, second = nn.Linear(math.prod(IMAGE), width), nn.Linear(width, width)
-    last = nn.Linear(width, CLASSES)
+    first, second = nn.Linear(math.prod(image), width), nn.Linear(width, width)
+    last = nn.Linear(width, classes)
     return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last).to(device)
 
 
 def train(model, batches):
     """A step for each batch; the losses stay on the device, since reading one would wait."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     losses = []
     for x, y in batches:
         loss = nn.functional.cross_entropy(model(x), y)
@@ -71,222 +94,137 @@ def train(model, batches):
 
 
 # %%
-# Predict
-# -------
-# At best a loop takes the longer of computing and copying; what hides nothing takes their sum.
-# Which is longer can be told beforehand, from the operations for each byte of an image: a GPU of 50
-# TFLOP/s on a bus of 50 GB/s does a thousand in the time that it takes to copy a byte.
+# Every run starts from the same weights. `race` compares the losses of all ways bit for bit with
+# those of the loop that has its data on the GPU already, then times the ways in turn.
 
 
-def operations_per_byte(width):
-    """2 for each weight forwards, 4 backwards; the first layer needs no gradient of its input."""
-    return (4 * math.prod(IMAGE) * width + 6 * width**2) / (4 * math.prod(IMAGE))
-
-
-for name, each in (("wide network", WIDE), ("narrow network", NARROW)):
-    print(f"{name}: {operations_per_byte(each['width']):,.0f} operations for each byte copied")
-
-# %%
-# Three ways to feed it
-# ---------------------
-# `.to(device)` waits for each copy. From a pinned batch it can be `non_blocking`, and the host
-# goes on; but the copy is on the stream of the computing, as the book's are. `prefetch` takes
-# ordinary batches, passes them through pinned memory of its own, and copies the next ones on a
-# side stream. Every run starts from the same weights, and first of all the losses are compared.
-
-THERE, COPIES = "data on the device already", "the copies alone, pinned"
-PLAIN, PINNED, PREFETCH = ".to(device)", "pin_memory=True, non-blocking", "prefetch"
-
-
+# Folded: the measurement
 def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
     """The same training fed in each way, and timelines of some steps from the middle."""
     device = torch.device(device)
-    data = images_and_labels(batch, batches, device)
+    data, model = images_and_labels(batch, batches, device), network(width, device)
     loader = DataLoader(data, batch_size=None)
     pinning = DataLoader(data, batch_size=None, pin_memory=device.type == "cuda")
-    there = [(x.to(device), y.to(device)) for x, y in loader]
-    images, _ = next(iter(pinning))
-    target = images.to(device, copy=True)
-    model = network(width, device)
-    start = copy.deepcopy(model.state_dict())
-
-    def moved(loader, non_blocking=False):
-        return ([each.to(device, non_blocking=non_blocking) for each in pair] for pair in loader)
-
-    def run(feed):
-        model.load_state_dict(start)
-        return [loss for _ in range(epochs) for loss in train(model, feed())]
+    there, (images, _) = [*moved(loader, device)], next(iter(pinning))
+    target, start = images.to(device, copy=True), copy.deepcopy(model.state_dict())
 
     def copies():
         for _ in range(epochs * batches):
             target.copy_(images, non_blocking=True)
 
+    def losses(feed):
+        model.load_state_dict(start)
+        return [loss for _ in range(epochs) for loss in train(model, feed())]
+
     def from_the_middle(feed):
         coming = iter(feed())
         train(model, itertools.islice(coming, shown))
-        return ap.timeline_of(lambda: train(model, itertools.islice(coming, shown)))
+        seen = ap.timeline_of(lambda: train(model, itertools.islice(coming, shown)))
+        # Without the ranges in which torch's loaders and optimizers note what the host does.
+        return replace(seen, spans=[span for span in seen.spans if span.kind != "host"])
 
     with ap.CopyPipeline(device) as pipeline:
         feeds = {
             THERE: lambda: there,
-            PLAIN: lambda: moved(loader),
-            PINNED: lambda: moved(pinning, non_blocking=True),
+            PLAIN: lambda: moved(loader, device),
+            PINNED: lambda: moved(pinning, device, non_blocking=True),
             PREFETCH: lambda: pipeline.prefetch(loader),
         }
-        losses = {way: run(feed) for way, feed in feeds.items()}
-        checks = {
-            f"{way}: losses equal": ap.workload.equal(losses[way], losses[THERE])
-            for way in (PLAIN, PINNED, PREFETCH)
-        }
-        ways = {way: functools.partial(run, feed) for way, feed in feeds.items()}
-        ways[COPIES] = copies
-        measurements = ap.measure_in_turn(ways, devices=[device], warmup=1, repeats=5)
+        ways = {way: functools.partial(losses, feed) for way, feed in feeds.items()}
+        findings = ap.race(ways, parts={COPIES: copies}, devices=[device])
+        first, *_, last = losses(feeds[PREFETCH])
         seen = (PLAIN, PREFETCH) if shown else ()
         timelines = {way: from_the_middle(feeds[way]) for way in seen}
-    first, *_, last = (loss.item() for loss in losses[PREFETCH])
-    checks["the loss falls"] = last < first
-    values = {"first loss": first, "last loss": last}
-    return ap.Findings(measurements, timelines, checks, values)
+    checks = {**findings.checks, "the loss falls": bool(last < first)}
+    return replace(findings, timelines=timelines, checks=checks)
 
 
 # %%
-# How long?
-# ---------
-# The wide network. The other ways are held against the loop with the data there already, in the
-# same run.
+# The timelines are at the top of this page: some steps from the middle of an epoch. Above, look at
+# the gaps between the kernels, with a copy in each. Below, the copies lie under the kernels of
+# earlier steps.
 
+WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
-caption = f"{WIDE['epochs']} epochs of {WIDE['batches']} batches, computing longer than copying"
-ap.show(ap.compare(wide.measurements, baseline=THERE, parts=[COPIES], caption=caption))
-
-# %%
-# The claims. *Saved* is a share of the copies' time, alone and pinned.
-
-median_s = {label: one.median_s for label, one in wide.measurements.items()}
-for way in (PLAIN, PINNED, PREFETCH):
-    print(f"{way}: {1e3 * (median_s[way] - median_s[THERE]):,.1f} ms more than with the data there")
-even = operations_per_byte(WIDE["width"]) * median_s[COPIES] / median_s[THERE]
-print(f"Computing and copying would take as long at {even:,.0f} operations for each byte.")
-loss_at_first, loss_at_last = (wide.values[f"{which} loss"] for which in ("first", "last"))
-print(f"losses, the same in every way: from {loss_at_first:.3f} to {loss_at_last:.3f}")
-
-
-def saved(seconds, way):
-    """Of the copies' time, what a way saves."""
-    return ap.hidden_share([seconds[THERE], seconds[COPIES]], seconds[way])
-
-
-longer = wide.estimate(lambda s: s[THERE] / s[COPIES])
-plainly = wide.estimate(lambda s: max(saved(s, PLAIN), saved(s, PINNED)))
-kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
-ap.show(
-    ap.claim(
-        "Steps of the wide network take longer than the copies of batches.",
-        longer,
-        at_least=2,
-        unit="×",
-    ),
-    ap.claim(
-        "The plain ways to feed a loop save little of the copies' time.",
-        plainly,
-        at_most=0.4,
-        unit="%",
-    ),
-    ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
-)
-
-# %%
-# How near `prefetch` comes to the loop with the data there is a benchmark of its own:
-
-name, percent = "prefetch, of the speed with the data there", "{:.1%}".format
-ap.show(ap.against_goals([(name, kept.value, "at least", 0.97, percent)], origin=wide.origin))
-
-# %%
-# Pinning spares the host's part of a copy, but the copies still take their turn among the kernels.
-#
-# See it
-# ------
-# Some steps from the middle of an epoch. Above, no kernel runs while a batch is copied. Below,
-# each copy runs under a step, for one of the steps after it.
-
-timelines = wide.timelines
-title = f"{WIDE['shown']} training steps"
-caption = "The same kernels, and copies of as many bytes; only the queue differs."
 ap.show_timelines(
-    timelines, "b3_feed_a_training_loop", title=f"{title}, fed in two ways", caption=caption
+    wide.timelines,
+    "b3_feed_a_training_loop",
+    title=f"{WIDE['shown']} training steps, fed in two ways",
+    caption="The same kernels, and copies of as many bytes; only the queue of the copies differs.",
 )
 
 # %%
-# By these timelines, what is *hidden*: the share of the copies' time in which a kernel ran.
+# Prefetch comes near to no copies at all
+# ---------------------------------------
+# No way can be faster than the loop with its data there already, and the copy of one batch.
 
-plain, ahead = (
-    wide.estimate(lambda _, way=way: timelines[way].hidden()) for way in (PLAIN, PREFETCH)
+parts, shown = [THERE, COPIES], {"baseline": PLAIN, "highlight": PREFETCH}
+limit_s = wide.limit_s(parts, pieces=WIDE["epochs"] * WIDE["batches"])
+ap.show(ap.compare(wide.measurements, limit_s=limit_s, parts=parts, **shown))
+
+# %%
+# Compare the row in bold with *data on the device already*: little is left between them. The row of
+# pinned batches is far better than the first, since the host's part of each copy is gone; what it
+# still lacks is about the grey row of the copies, which all take their turn.
+
+kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
+hidden = wide.estimate(lambda _: wide.timelines[PREFETCH].hidden())
+plainly = wide.estimate(
+    lambda s: max(ap.hidden_share([s[THERE], s[COPIES]], s[way]) for way in (PLAIN, PINNED))
 )
+saves = "The plain ways to feed a loop save little of the copies' time."
 ap.show(
-    ap.claim("Copies by .to(device) run while no kernel does.", plain, at_most=0.2, unit="%"),
-    ap.claim("Most copies by prefetch run while kernels do.", ahead, at_least=0.8, unit="%"),
+    ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
+    ap.claim("Most copies by prefetch run while kernels do.", hidden, at_least=0.8, unit="%"),
+    ap.claim(saves, plainly, at_most=0.4, unit="%"),
 )
-
-# %%
-# When copying takes longer
-# -------------------------
-# The narrow network computes too little to hide its batches. Here the copies, at their fastest, are
-# the limit, and besides it what the host needs to get a batch into pinned memory. `prefetch` takes
-# any iterable, also one that fills the same memory again for each batch, so it asks for the next
-# one only after it has read the last; the loader's own thread need not wait, and comes nearer to
-# the limit.
-
-narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
-limits_s = dict.fromkeys((PLAIN, PINNED, PREFETCH), narrow.measurements[COPIES].min_s)
-caption = f"{NARROW['epochs']} epochs of {NARROW['batches']} batches, copying longer than computing"
-longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
-ap.show(
-    ap.compare(narrow.measurements, limit_s=limits_s, caption=caption),
-    ap.claim(
-        "Batches of the narrow network take longer to copy than to compute.",
-        longer,
-        at_least=1.2,
-        unit="×",
-    ),
-)
-
-# %%
-# On this machine
-# ---------------
-# The same function on the CPU. There the batches are where they are needed: `.to` does nothing,
-# and `prefetch` copies from memory to memory, on the cores that train. Expect no gain from it,
-# only the same losses, so that one program runs everywhere.
-
-here = ap.observed(training_loops, name="training on the CPU", parameters=HERE)
-shown = [here.measurements[way] for way in (THERE, PREFETCH)]
-ap.show(ap.compare(shown, baseline=THERE, caption="On the CPU"))
-
-# %%
-# With a progress bar
-# -------------------
-# `prefetch` wraps any iterable, and `tqdm` wraps it in turn; an iterator has no length, so the bar
-# is told it. The bar counts batches handed out. It can't run far ahead of the GPU: `prefetch`
-# asks for few batches in advance, and makes its caller wait for room.
-
-from tqdm import tqdm
-
-device = ap.try_gpu()
-loader = DataLoader(images_and_labels(HERE["batch"], HERE["batches"], device), batch_size=None)
-with ap.CopyPipeline(device) as pipeline:
-    bar = tqdm(pipeline.prefetch(loader), total=len(loader), unit="batch", ascii=True)
-    losses = train(network(HERE["width"], device), bar)
-print(bar)  # as it stood in the end; while it ran, it was on standard error
 
 # %%
 # When this does not help
 # -----------------------
-# Only copies hide. A loader that makes its batches too slowly holds up every way alike: give it
-# workers first. Before the first steps `prefetch` asks for more and more batches, up to twice its
-# `slots`, so a loop of few steps gains little. And data that fit into the GPU's memory are best
-# left there.
+# A narrow network computes too little to hide its batches, so here the copies are the limit.
+
+NARROW = {"width": 64, "batch": 16384, "batches": 8, "epochs": 2, "shown": 0}
+narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
+longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
+bound = "Batches of the narrow network take longer to copy than to compute."
+ap.show(
+    ap.compare(narrow.measurements, limit_s=narrow.limit_s(parts), parts=parts, **shown),
+    ap.claim(bound, longer, at_least=1.2, unit="×"),
+)
+
+# %%
+# Compare the last two rows: the pinned loader comes nearer to the limit. `prefetch` takes any
+# iterable, also one that fills the same memory again for each batch, so it asks for the next batch
+# only after it has read the last. The loader's own thread need not wait.
 #
+# On this machine
+# ---------------
+# On the CPU the batches are where they are needed, so expect no gain, only the same losses.
+
+HERE = {"width": 64, "batch": 32, "batches": 6, "epochs": 1, "shown": 0, "device": "cpu"}
+here = ap.observed(training_loops, name="training on the CPU", parameters=HERE)
+chosen = [here.measurements[way] for way in (THERE, PREFETCH)]
+ap.show(ap.compare(chosen, baseline=THERE, caption="On the CPU"))
+
+# %%
 # Now you
 # -------
-# Hand the pinned loader to `prefetch`: whose threads fill the pinned memory now, and does the
-# narrow network's row change? Then find the width at which copying and computing take as long as
-# each other, and predict what prefetch saves there.
+# Put a progress bar around the loop. `tqdm` wraps any iterable, and so does `prefetch`: which of
+# them goes inside, and what does the bar count?
+#
+# .. dropdown:: A hint
+#
+#     Whatever is inside is asked for batches ahead of the steps.
+#
+# .. dropdown:: An answer
+#
+#     `prefetch` goes inside, so that the bar counts batches handed out to steps. Outside it would
+#     count batches asked for, which are a few more. An iterator has no length: tell it to the bar.
+#
+#     .. code-block:: python
+#
+#         def train_with_bar(model, loader, pipeline):
+#             from tqdm import tqdm
+#
+#             return train(model, tqdm(pipeline.prefetch(loader), total=len(loader)))
