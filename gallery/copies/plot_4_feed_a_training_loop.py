@@ -150,7 +150,7 @@ ap.show_timelines(
     wide.timelines,
     "b3_feed_a_training_loop",
     title=f"{WIDE['shown']} training steps, fed in two ways",
-    caption="The same kernels, and copies of as many bytes; only the queue of the copies differs.",
+    caption="The same kernels, and copies of as many bytes from other memory, in another queue.",
 )
 
 # %%
