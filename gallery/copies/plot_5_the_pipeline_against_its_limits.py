@@ -77,9 +77,8 @@ def into_the_host(size_mb, count, rings):
 # %%
 # How near they come
 # ------------------
-# In the figure, look at the dashed line, the rate of the bus: only the bar of `pin=True` comes near
-# to it. In all others the CPU has its part, and in the shortest the system, too: it clears each
-# page of fresh memory, as :doc:`plot_1_where_a_copys_time_goes` shows.
+# Look at the dashed line, the rate of the bus: only the bar of `pin=True` comes near to it. In all
+# others the CPU has its part. For the shortest see :doc:`plot_1_where_a_copys_time_goes`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
@@ -90,8 +89,9 @@ figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
 ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt=" %.1f")
 ax.axvline(rates[BUS], linestyle="--", color="0.4", label="the bus alone")
-ax.set(xlabel=f"GB/s\n{large.origin}", title="From a GPU to the host")
-ax.legend(loc="lower right")
+ax.set(xlabel="GB/s", title="From a GPU to the host")
+ax.legend(loc="center right")
+figure.supxlabel(large.origin, fontsize=7)
 ap.plot.show("b5_against_the_limits")
 
 # %%
@@ -113,10 +113,9 @@ SMALL = {"size_mb": 16, "count": 60, "rings": RINGS}
 small = ap.recorded(into_the_host, name="b5_ordinary_memory_16_mb", parameters=SMALL)
 reached = large.estimate(lambda s: s[BUS] / s[PINNED])
 gains = [size.estimate(lambda s: s[COPY] / s[DEFAULT]) for size in (large, small)]
-near = "Into pinned memory a pipeline keeps up with the bus."
 faster = "Into ordinary memory the default ring is faster than copy_."
 ap.show(
-    ap.claim(near, reached, at_least=0.9, unit="%"),
+    ap.claim("Into pinned memory, copies keep up with the bus.", reached, at_least=0.9, unit="%"),
     ap.claim(faster, min(gains, key=lambda gain: gain.value), at_least=1.3, unit="×"),
 )
 
@@ -131,7 +130,7 @@ ap.show(
 # Without a GPU both steps are the CPU's, so this is what the pipeline costs beside a plain copy.
 
 
-def within_the_host(count, size):
+def in_the_host(count, size):
     """Copies within the host, plain and through a pipeline."""
     x, outs = ap.workload.matrix(size), [torch.zeros(size, size) for _ in range(count)]
     with ap.CopyPipeline("cpu") as pipeline:
@@ -139,8 +138,7 @@ def within_the_host(count, size):
         return ap.race(ways)
 
 
-HERE = {"count": 16, "size": 1000}
-here = ap.observed(within_the_host, name="the pipeline here", parameters=HERE)
+here = ap.observed(in_the_host, name="the pipeline here", parameters={"count": 16, "size": 1000})
 ap.show(ap.compare(here.measurements, caption="16 matrices of 4 MB within the host"))
 
 # %%

@@ -25,8 +25,14 @@ import torch
 
 import autopar as ap
 
-BEHIND = {"count": 30, "size": 4000}
 PARTS = ["compute", "copy"]
+
+
+# %%
+
+
+# Folded: the measurement
+BEHIND = {"count": 30, "size": 4000}
 
 
 def keep(items):
@@ -46,10 +52,6 @@ def copies(to, source, count):
         to.copy_(source, non_blocking=True)
 
 
-# %%
-
-
-# Folded: the measurement
 def behind_computing(count, size):
     """Products and copies through the pipeline, and in three usual ways."""
     gpu = ap.gpu(0)
@@ -115,10 +117,10 @@ ap.show(
 # `to_host` and `map`, over pinned memory: work that takes longer than its copies, as long, and next
 # to no time. :doc:`plot_3_copy_both_ways_while_you_compute` draws the first of them.
 
+# Folded: the measurement
 REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
 
 
-# Folded: the measurement
 def duplex(pinned, on_gpu, count):
     """Copies in both directions at once: from one pair of tensors, and into the other."""
     streams = [torch.cuda.Stream(on_gpu[0].device) for _ in range(2)]
@@ -189,10 +191,10 @@ ap.show(ap.claim(sentence, least, at_least=0.7, unit="%"))
 # one, the CPU empties another, so one slot should be too few. Small slots pay the fixed cost of a
 # copy over and over, and large ones cost pinned memory.
 
+# Folded: the measurement
 SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
 
 
-# Folded: the measurement
 def sweeps(count, size, slots, slot_mib):
     """Results into touched memory, for several numbers and sizes of slots."""
     gpu = ap.gpu(0)
@@ -246,10 +248,10 @@ ap.show(
 # ---------------------------
 # A pipeline for each, taken from by turns: each GPU has a bus of its own.
 
+# Folded: the measurement
 TWO = {"count": 40, "size": 4000}
 
 
-# Folded: the measurement
 def two_gpus(count, size):
     """Copies from one GPU and from two at once."""
     gpus = [ap.gpu(0), ap.gpu(1)]
@@ -284,11 +286,11 @@ ap.show(ap.compare(pair.measurements), ap.claim(sentence, twice, at_least=1.7, u
 # Many small tensors are limited by the number of copies, not by their bytes. The pipeline puts them
 # together on the GPU, copies them in few large pieces, and takes them apart on the host.
 
+# Folded: the measurement
 SMALL = {"count": 10_000, "length": 1024}
 ONE_BY_ONE, TOGETHER = ".to(non_blocking) each", "pipeline, pin=True"
 
 
-# Folded: the measurement
 def small_tensors(count, length):
     """Many small tensors, one by one and through the pipeline."""
     gpu = ap.gpu(0)
@@ -332,10 +334,10 @@ ap.show(
 # bare copies of as many bytes. And it costs pinned memory: as much as the slots of both directions,
 # and none once they are there.
 
+# Folded: the measurement
 COST = {"count": 5000, "slot_bytes": 4096}
 
 
-# Folded: the measurement
 def cost(count, slot_bytes):
     """Host time for a chunk, and pinned memory."""
     gpu = ap.gpu(0)
