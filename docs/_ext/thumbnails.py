@@ -10,8 +10,8 @@ from autopar.display.svg import Drawing
 
 _INCHES = (4.4, 3.08)  # a tenth more than the gallery shows of it, at 100 dots to the inch
 _ROWS = 8  # of words and of bars: more could not be told apart
-_LETTERS = 32  # of this size, beside each other
-_SIZE = 15
+_LETTERS = 27  # of this size, beside each other
+_SIZE = 18
 
 
 def save(figure, shown, path):

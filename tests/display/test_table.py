@@ -242,7 +242,12 @@ def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_
     }
     assert "50.0%" in shown["serial"][0]
     assert "100.0%" in shown["away"][0]  # twice the limit is no longer than the cell
-    assert "gradient" not in compare([serial, overlapped])._repr_html_()
+    assert parsed(table).find("table").get("class") == "autopar-table autopar-first-4"  # where
+    here = compare([serial, overlapped], limit_s=0.0945)
+    assert parsed(here).find("table").get("class") == "autopar-table autopar-first-3"
+    plain = compare([serial, overlapped])._repr_html_()
+    assert "gradient" not in plain
+    assert "autopar-first" not in plain
 
 
 def test_rows_say_their_machine_where_there_are_several() -> None:

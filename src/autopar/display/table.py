@@ -100,7 +100,9 @@ class Table:
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
             for note in self.notes
         )
-        look = "autopar-table" + " autopar-compared" * any(self.shares)
+        look = "autopar-table"
+        if any(self.shares):  # what a telephone shows: all up to the bars
+            look += f" autopar-first-{self._barred + 1}"
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return (
             f'<div class="autopar-table-box" tabindex="0" role="region" aria-label="{name}" '
@@ -112,11 +114,15 @@ class Table:
         cells = list(map(_cell, row, self._numeric, ["row"] + [""] * len(row)))
         if share is not None:
             bar = f"background:{_BAR.format(min(share, 1.0))};text-align:right"
-            column = next(i for i, name in enumerate(self.headers) if name.endswith(_SHARE))
-            cells[column] = cells[column].replace("text-align:right", bar)
+            cells[self._barred] = cells[self._barred].replace("text-align:right", bar)
         look = "opacity:0.7" if row[0] in self.parts else "font-weight:bold"
         styled = row[0] in (*self.parts, self.highlight)
         return f"<tr{f' style={chr(34)}{look}{chr(34)}' * styled}>{''.join(cells)}</tr>"
+
+    @property
+    def _barred(self) -> int:
+        """Which column has bars."""
+        return next(i for i, name in enumerate(self.headers) if name.endswith(_SHARE))
 
     @property
     def _numeric(self) -> list[bool]:
