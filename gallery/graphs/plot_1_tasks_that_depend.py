@@ -3,34 +3,209 @@
 Run tasks that depend on each other
 ===================================
 
-| **You'll do:** exercise 5, twice: a model of two towers that meet at the end, and a Cholesky
-  factorisation in tiles, where almost every task waits for others.
-| **You'll learn:** how a graph finds what may run at once, which chain of tasks sets the limit, and
-  how far from it a run ends.
-| **You need:** nothing but this page; without two GPUs it shows records and runs on CPU lanes.
+| **You'll do:** factor a matrix on two GPUs, in tiles, where almost every task waits for others.
+| **You'll learn:** how a graph finds what may run at once, and which chain of tasks is the limit.
+| **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
+  :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` before;
+  :doc:`plot_2_the_figure_made_real` comes next.
 
-**The claim.** The program stays the serial one. Given as tasks, it returns the same bits, runs
-faster than those tasks one after another, and comes near what its tasks' own times allow: the
-longest chain or the busiest GPU, whichever takes longer. The timelines settle it.
+A Cholesky factorisation in tiles is a loop of a few lines, and each step needs some before it.
+Given to a graph as tasks that say what they change, the loop runs on two GPUs in about half of the
+time, and its results are the same bits. No line of it says what runs beside what.
 """
 
 # %%
-# Two towers
-# ----------
-# Each tower is a chain of layers on a GPU of its own; at the end their results are multiplied. A
-# task among the arguments is a dependency, and what lies on another device is copied there first.
+# Called in order, one task runs at a time
+# ----------------------------------------
+# A Cholesky factorisation splits a matrix into L L', where L has only zeros above its diagonal. For
+# a matrix in square tiles it takes three functions. Each changes the tile that it is given first.
 
 import functools
+from dataclasses import replace
 
 import torch
 
 import autopar as ap
+from autopar.graph.schedule import upward_ranks
 
-TOWERS = {"layers": 8, "size": 4096, "devices": ["cuda:0", "cuda:1"]}
 TILED = {"count": 6, "size": 3584, "devices": ["cuda:0", "cuda:1"]}
-HERE = {"count": 5, "size": 320, "devices": ["cpu"]}
-TWIN, RUN = "tasks one after another", "the graph"
-PLAIN, LIBRARY = "plain PyTorch", "torch.linalg.cholesky, one device"
+TOWERS = {"layers": 8, "size": 4096, "devices": ["cuda:0", "cuda:1"]}
+TWIN, RUN, PLAIN = "tasks one after another", "the graph", "plain PyTorch"
+LIBRARY = "torch.linalg.cholesky, one device"
+
+
+def potrf(a):  # factor a tile on the diagonal
+    a.copy_(torch.linalg.cholesky_ex(a).L)
+
+
+def trsm(a, diagonal):  # solve for a tile below it
+    a.copy_(torch.linalg.solve_triangular(diagonal.mT, a, upper=True, left=False))
+
+
+def gemm(a, left, right):  # subtract what a finished column contributes to a tile on its right
+    a.addmm_(left, right.mT, alpha=-1)
+
+
+# %%
+# The textbook's loop goes through the tiles column by column, and calls one of them by `do`.
+
+
+def cholesky(do, a, count):
+    """Factor the tiles on and below the diagonal, in place."""
+    for k in range(count):
+        do(potrf, a[k, k])
+        for i in range(k + 1, count):
+            do(trsm, a[i, k], a[k, k])
+        for i in range(k + 1, count):
+            for j in range(k + 1, i + 1):
+                do(gemm, a[i, j], a[i, k], a[j, k])
+
+
+# %%
+# The tempting way is to call it at once:
+
+
+def call(fn, tile, *reads):
+    fn(tile, *reads)
+
+
+# %%
+# This is right on one GPU. With tiles on two it fails, because a function needs all of its tiles on
+# one. You would have to add each copy, and before each copy a wait for the right task.
+#
+# Tasks that say what they change find their order
+# ------------------------------------------------
+# The right way changes one line: instead of a call, `do` adds a task to a graph.
+
+
+def add_to(graph):
+    def add(fn, tile, *reads):
+        graph.add(fn, tile, *reads, writes=[tile])
+
+    return add
+
+
+# %%
+# `writes` names the tile that the task changes; the tiles that it reads are among its arguments.
+# From both the graph finds what each task waits for, and which tiles it has to copy to the other
+# GPU. We deal the tiles out so that neither GPU has much more to do than the other.
+
+
+def owner(i, j, devices):
+    return devices[(i + j // 2) % len(devices)]
+
+
+# %%
+# The drawing shows 4 × 4 tiles, and in each the tasks that change it. The number is that of the
+# column for which they do it.
+
+# Folded: the drawing
+# sphinx_gallery_thumbnail_number = 2
+import matplotlib.pyplot as plt
+
+_, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+for i, j in torch.tril_indices(4, 4).T.tolist():
+    colour = owner(i, j, ["#1f5fbf", "#8a4b12"])
+    ax.add_patch(plt.Rectangle((j, i), 1, 1, facecolor=colour, edgecolor="w", linewidth=4))
+    tasks = [*(f"gemm {k}" for k in range(j)), f"potrf {j}" if i == j else f"trsm {j}"]
+    ax.text(j + 0.5, i + 0.5, "\n".join(tasks), color="w", ha="center", va="center")
+arrow = {"arrowstyle": "-|>", "linewidth": 2, "color": "#e0a000", "mutation_scale": 16}
+for k in range(3):  # down from the diagonal, and to the right, back to it
+    ax.annotate("", (k + 0.5, k + 1.2), (k + 0.5, k + 0.8), arrowprops=arrow)
+    ax.annotate("", (k + 1.2, k + 1.5), (k + 0.8, k + 1.5), arrowprops=arrow)
+ax.set(xlim=(0, 4), ylim=(4, 0), title="4 × 4 tiles: blue on GPU 0, brown on GPU 1")
+ax.set_axis_off()
+ap.plot.show("x5_tiles")
+
+# %%
+# Follow the arrows: each `potrf` waits for the last `gemm` of its tile, this `gemm` waits for the
+# `trsm` on its left, and that one for the `potrf` above it. These tasks are the longest chain, and
+# no order is faster than it. All others can run beside it, when their tiles are ready.
+#
+# The run comes near what its tasks allow
+# ---------------------------------------
+# The baseline is the graph's *serial twin*: it runs the same tasks one after another, and waits for
+# each of them.
+
+
+def tiles_of(whole, count):
+    """The tiles on and below the diagonal, by row and column."""
+    rows = [row.chunk(count, dim=1) for row in whole.chunk(count)]
+    return {(i, j): rows[i][j] for i in range(count) for j in range(i + 1)}
+
+
+def tiled(count, size, devices):
+    """A factorisation of tiles on these devices, beside its twin and the library's."""
+    whole = ap.workload.matrix(count * size, devices[0])
+    whole = whole + whole.mT
+    whole.diagonal().add_(4)  # makes it positive definite
+    graph, a = ap.TaskGraph(cpu_lanes=2, streams=1), {}
+    for (i, j), tile in tiles_of(whole, count).items():  # copied, for each run to begin with
+        a[i, j] = graph.add(torch.clone, tile.to(owner(i, j, devices)))
+    cholesky(add_to(graph), a, count)
+    others = {LIBRARY: lambda: tiles_of(torch.linalg.cholesky(whole), count)}
+    return against_twin(graph, a, others, close={LIBRARY: 1e-4})
+
+
+# %%
+# Each task is also measured alone. By these times no order is faster than the longest chain, or
+# than all tasks of the busier GPU. The longer of both is an *estimate* of the least time, and no
+# hard limit, because a task may take more or less time in company.
+
+# Folded: the race of a graph against its serial twin
+
+
+def against_twin(graph, tasks, others, close=None):
+    """Compare the results of a graph with its twin's and others', and time all of them."""
+    with graph:
+        graph.measure()
+        plan = graph.plan()
+        ways = {TWIN: lambda: graph.run_serial()[tasks], RUN: lambda: graph.run()[tasks], **others}
+        findings = ap.race(ways, close=close, warmup=2)
+        timelines = {TWIN: graph.run_serial().timeline, RUN: graph.run().timeline}
+    values = {"estimate_s": plan.limit_s, "chain_s": chain_s(plan), "makespan_s": plan.makespan_s}
+    return replace(findings, timelines=timelines, values=values)
+
+
+def chain_s(plan):
+    """Seconds of the longest chain of tasks, on however many devices."""
+    return max(upward_ranks(plan.schedule.jobs))
+
+
+# %%
+# The timelines are at the top of this page. Look at the blue bars of the graph: there are hardly
+# any gaps between them, and almost all copies lie under them.
+
+gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
+limit_s = gpus.values["estimate_s"]
+ap.show_timelines(
+    gpus.timelines,
+    "x5_tasks_that_depend",
+    title="A Cholesky factorisation on two GPUs",
+    caption="The same tasks run in both. The limit is an estimate, from tasks measured alone.",
+    limit_s=limit_s,
+)
+
+# %%
+
+columns = {"limit_name": "estimate", "baseline": TWIN, "highlight": RUN}
+gain, near = gpus.estimate(lambda s: s[TWIN] / s[RUN]), gpus.estimate(lambda s: limit_s / s[RUN])
+ap.show(
+    ap.compare(gpus.measurements, limit_s={RUN: limit_s}, **columns),
+    ap.claim("The graph is clearly faster than its tasks in order.", gain, at_least=1.3, unit="×"),
+    ap.claim("The factorisation comes near the estimate.", near, at_least=0.7, unit="%"),
+)
+
+# %%
+# Compare the row *the graph* with its estimate, and with the row above it. The library's routine
+# in the last row does less work: of each tile on the diagonal it computes only one half.
+#
+# Where nothing waits, plain PyTorch needs no graph
+# -------------------------------------------------
+# A model of two towers has a chain of layers on each GPU, and joins their results at the end. Only
+# this last task waits for another GPU.
+
+# Folded: two towers as a graph, and in plain PyTorch
 
 
 def layer(x, weight):
@@ -41,259 +216,67 @@ def join(u, v):
     return (u * v.to(u.device)).sum(1)
 
 
-def towers(graph, inputs, weights):
-    """A task for each layer, and one that needs both towers."""
-    tops = []
-    for number, (x, stack) in enumerate(zip(inputs, weights, strict=True)):
-        for depth, weight in enumerate(stack):
-            x = graph.add(layer, x, weight, name=f"layer {number}.{depth}")
-        tops.append(x)
-    return [graph.add(join, *tops)]
-
-
-# %%
-# A plan is data, made before anything runs. Here is that of four layers each, on two CPU lanes.
-
-eye, graph = torch.eye(8), ap.TaskGraph(cpu_lanes=2)
-towers(graph, [eye, eye], [[eye] * 4, [eye] * 4])
-ap.plot.graph(graph.plan(), title="Two towers of four layers, on two CPU lanes")
-ap.plot.show("x5_plan_of_towers")
-
-# %%
-# A Cholesky factorisation
-# ------------------------
-# A = L L' for a matrix in square tiles. Below is the textbook's serial algorithm; each step changes
-# one tile, and says so with `writes`. From reads and writes the graph finds what may run at once.
-
-
-def potrf(a):
-    """Factor a tile on the diagonal."""
-    a.copy_(torch.linalg.cholesky_ex(a).L)
-
-
-def trsm(a, diagonal):
-    """Solve for a tile below the diagonal."""
-    a.copy_(torch.linalg.solve_triangular(diagonal.mT, a, upper=True, left=False))
-
-
-def gemm(a, left, right):
-    """Subtract what a finished column contributes to a tile on its right."""
-    a.addmm_(left, right.mT, alpha=-1)
-
-
-def cholesky(graph, a, count):
-    """The serial algorithm, as tasks."""
-    for k in range(count):
-        graph.add(potrf, a[k, k], writes=[a[k, k]], name=f"potrf {k}")
-        for i in range(k + 1, count):
-            graph.add(trsm, a[i, k], a[k, k], writes=[a[i, k]], name=f"trsm {i}{k}")
-        for i in range(k + 1, count):
-            for j in range(k + 1, i + 1):
-                name = f"gemm {i}{j}.{k}"
-                graph.add(gemm, a[i, j], a[i, k], a[j, k], writes=[a[i, j]], name=name)
-
-
-def tiles_of(a, count, size):
-    """The tiles on and below the diagonal."""
-    rows = [a[i * size : (i + 1) * size].split(size, dim=1) for i in range(count)]
-    return {(i, j): rows[i][j] for i in range(count) for j in range(i + 1)}
-
-
-# %%
-# From each `potrf` the work fans out, and it comes together again for the next.
-
-# sphinx_gallery_thumbnail_number = 2
-graph = ap.TaskGraph(cpu_lanes=2)
-cholesky(graph, {place: eye.clone() for place in tiles_of(eye, 4, 2)}, 4)
-ap.plot.graph(graph.plan(), title="Cholesky in 4 x 4 tiles, on two CPU lanes")
-ap.plot.show("x5_plan_of_tiles")
-
-# %%
-# Predict
-# -------
-# Each task is measured alone. By these times no order can beat the longest chain, nor the busiest
-# device's work. That is an estimate, as a task may take more or less in company than it did alone.
-# The plan's makespan is what its own order takes by these times. Each GPU gets one stream: a
-# product fills it, and on a second one products could hold up the longest chain.
-
-
-def chain_s(plan):
-    """Seconds of the longest chain of tasks, on however many devices."""
-    ends_s = []
-    for job in plan.schedule.jobs:
-        ends_s.append(job.cost_s + max((ends_s[before] for before in job.after), default=0.0))
-    return max(ends_s)
-
-
-def timed(graph, tasks, right, others):
-    """Hold a graph against its serial twin: the results first, then the times."""
-    with graph:
-        graph.measure()
-        plan, run, twin = graph.plan(), graph.run(), graph.run_serial()
-        checks = {
-            "equal to the serial twin": ap.workload.equal(run[tasks], twin[tasks]),
-            "as without a graph": right(run[tasks]),
-        }
-        ways = {TWIN: graph.run_serial, RUN: graph.run, **others}
-        measurements = ap.measure_in_turn(ways, warmup=2, repeats=7)
-        timelines = {TWIN: graph.run_serial().timeline, RUN: graph.run().timeline}
-    values = {"estimate_s": plan.limit_s, "chain_s": chain_s(plan), "makespan_s": plan.makespan_s}
-    return ap.Findings(measurements, timelines, checks, values)
-
-
-def noise(size, device, seed=0):
-    generator = torch.Generator(device).manual_seed(seed)
-    return torch.randn(size, size, generator=generator, device=device) / size**0.5
-
-
 def two_towers(layers, size, devices):
-    """A tower on each device, joined on the first."""
-    inputs = [noise(size, device) for device in devices]
-    weights = [[noise(size, device, 1 + i) for i in range(layers)] for device in devices]
-    graph = ap.TaskGraph(cpu_lanes=2, streams=1)
-    tasks = towers(graph, inputs, weights)
+    """A tower on each device, joined on the first, as a graph and in plain PyTorch."""
+    matrix, graph = ap.workload.matrix, ap.TaskGraph(cpu_lanes=2, streams=1)
+    inputs = [matrix(size, device) for device in devices]
+    weights = [[matrix(size, device, seed=1 + i) for i in range(layers)] for device in devices]
 
-    def plain():
-        return join(*(functools.reduce(layer, *each) for each in zip(weights, inputs, strict=True)))
+    def joined(layer, join):
+        return join(*(functools.reduce(layer, *one) for one in zip(weights, inputs, strict=True)))
 
-    return timed(graph, tasks, lambda found: torch.equal(found[0], plain()), {PLAIN: plain})
-
-
-def tiled(count, size, devices):
-    """A factorisation whose tiles are dealt out, so that no device has much more to do."""
-    whole = noise(count * size, devices[0])
-    whole = whole + whole.mT
-    whole.diagonal().add_(4)  # makes it positive definite
-    graph, a = ap.TaskGraph(cpu_lanes=2, streams=1), {}
-    for (i, j), tile in tiles_of(whole, count, size).items():
-        own = tile.to(devices[(i + j // 2) % len(devices)])
-        a[i, j] = graph.add(torch.clone, own, name=f"A{i}{j}")  # for each run to begin with
-    cholesky(graph, a, count)
-
-    def library():
-        return torch.linalg.cholesky(whole)
-
-    def close(found):
-        pairs = zip(found, tiles_of(library(), count, size).values(), strict=True)
-        return all(torch.allclose(x.to(y.device), y, rtol=1e-3, atol=1e-4) for x, y in pairs)
-
-    return timed(graph, list(a.values()), close, {LIBRARY: library})
+    task = joined(functools.partial(graph.add, layer), functools.partial(graph.add, join))
+    return against_twin(graph, [task], {PLAIN: lambda: [joined(layer, join)]})
 
 
 # %%
-# How long do the towers take?
-# ----------------------------
-# Their serial twin runs the same tasks one after another, each to its end.
 
 both = ap.recorded(two_towers, name="x5_two_towers", parameters=TOWERS, gpus=2)
-ESTIMATE = {"limit_name": "estimate", "baseline": TWIN}
-towers_s = both.values["estimate_s"]
-estimates = dict.fromkeys((RUN, PLAIN), towers_s)
-caption = f"Two towers of {TOWERS['layers']} layers on two GPUs"
+gain = both.estimate(lambda s: s[TWIN] / s[RUN])
+limits_s = dict.fromkeys((RUN, PLAIN), both.values["estimate_s"])
 ap.show(
-    ap.compare(both.measurements, limit_s=estimates, caption=caption, **ESTIMATE),
-    ap.claim(
-        "Two towers take about half of what their tasks take one after another.",
-        both.estimate(lambda s: s[TWIN] / s[RUN]),
-        at_least=1.5,
-        unit="×",
-    ),
-    ap.claim(
-        "The towers come near the estimate.",
-        both.estimate(lambda s: towers_s / s[RUN]),
-        at_least=0.7,
-        unit="%",
-    ),
+    ap.compare(both.measurements, limit_s=limits_s, **columns),
+    ap.claim("Two towers take half of their tasks' time in order.", gain, at_least=1.5, unit="×"),
 )
 
 # %%
-# Plain PyTorch needs no graph for this: its launches return at once, and nothing waits in between.
-
-ap.show_timelines(
-    both.timelines,
-    "x5_two_towers",
-    title="Two towers",
-    caption="The same tasks; the last one needs both towers.",
-)
-
-# %%
-# And the factorisation?
-# ----------------------
-# The library's own, on one GPU, does less work: of tiles on the diagonal it computes one half.
-
-gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
-tiles_s = gpus.values["estimate_s"]
-caption = f"Cholesky factorisation in {TILED['count']} x {TILED['count']} tiles on two GPUs"
-ap.show(
-    ap.compare(gpus.measurements, limit_s={RUN: tiles_s}, caption=caption, **ESTIMATE),
-    ap.claim(
-        "The factorisation is clearly faster than its tasks one after another.",
-        gpus.estimate(lambda s: s[TWIN] / s[RUN]),
-        at_least=1.3,
-        unit="×",
-    ),
-    ap.claim(
-        "The factorisation comes near the estimate.",
-        gpus.estimate(lambda s: tiles_s / s[RUN]),
-        at_least=0.7,
-        unit="%",
-    ),
-)
-
-# %%
-# What the estimate is made of, and how busy the GPUs were in one run.
-
-timeline, chain = gpus.timelines[RUN], gpus.values["chain_s"]
-print(f"estimate {1e3 * tiles_s:.1f} ms; plan {1e3 * gpus.values['makespan_s']:.1f} ms", end="; ")
-print(f"run {1e3 * gpus.measurements[RUN].median_s:.1f} ms")
-for device in TILED["devices"]:
-    print(f"{device} is busy for {timeline.busy_s(device) / timeline.makespan_s:.0%} of the run.")
-print(f"By these times the longest chain takes {1e3 * chain:.1f} ms, on however many GPUs.")
-
-# %%
-# See it
-# ------
-# `potrf`, `trsm` below it, `gemm` on the next diagonal tile, and again: that is the longest chain,
-# and other products fill its gaps while there are enough of them. What is missing to the estimate
-# is lost at the start, where one GPU has to wait for the other's `potrf`, and where a tile that is
-# needed next is not there yet.
-
-ap.show_timelines(
-    gpus.timelines,
-    "x5_tasks_that_depend",
-    title="A Cholesky factorisation on two GPUs",
-    caption="Tiles that the other GPU needs are copied as soon as they are finished.",
-)
-
-# %%
-# On this machine
-# ---------------
-# The same function, with smaller tiles, on two CPU lanes. They share the memory, so there are no
-# copies; what they gain is up to the cores. The estimate takes a core for each lane.
-
-here = ap.observed(tiled, name="Cholesky on CPU lanes", parameters=HERE)
-timeline = here.timelines[RUN]
-together = sum(span.duration_s for span in timeline.spans) / timeline.busy_s()
-estimates = {RUN: here.values["estimate_s"]}
-caption = f"In {HERE['count']} x {HERE['count']} tiles, on two CPU lanes"
-ap.show(
-    ap.compare(here.measurements, limit_s=estimates, caption=caption, **ESTIMATE),
-    ap.claim(
-        "Tasks that don't depend on each other run at the same time on two lanes.",
-        here.estimate(lambda _: together),  # of one timeline, so without an interval
-        at_least=1.1,
-        unit="at once",
-    ),
-)
-
-# %%
+# Compare the last two rows: plain PyTorch is as fast as the graph. Its launches return before their
+# kernels have run, so the queues of both GPUs are full, and no order could do better.
+#
 # When this does not help
 # -----------------------
-# A chain gains nothing, on however many devices: with fewer tiles the longest chain is the limit.
-# With more and smaller ones a task takes no longer than its launch. And where no launch has to
-# wait, as with the towers, plain PyTorch does as well.
+# A single chain of tasks gains nothing, on however many GPUs. With few tiles the longest chain is
+# the limit. With many small tiles a task takes no longer than its launch:
+# :doc:`plot_5_how_fine_may_tasks_be` shows where that begins.
 #
+# On this machine
+# ---------------
+# The same factorisation, with smaller tiles, runs on two *CPU lanes*, threads with a queue each. It
+# has nothing to copy, because both lanes use one memory.
+
+HERE = {"count": 5, "size": 320, "devices": ["cpu"]}
+here = ap.observed(tiled, name="Cholesky on CPU lanes", parameters=HERE)
+ap.show(ap.compare(here.measurements, limit_s={RUN: here.values["estimate_s"]}, **columns))
+
+# %%
 # Now you
 # -------
-# Give all tiles of a column to one GPU, or take `streams=4`: what do the plan and the run say? Then
-# give each task a `cost_s`, and compare `plan().limit_s` for 2, 4 and 8 tiles, without any GPU.
+# If all tasks took as long, how many GPUs could 2 × 2, 4 × 4 and 8 × 8 tiles keep busy, at most?
+# You need none to find out.
+#
+# .. dropdown:: A hint
+#
+#     Divide all tasks' time by that of the longest chain. Before `graph.measure()`, a plan takes
+#     all tasks to be as long.
+#
+# .. dropdown:: An answer
+#
+#     1, 2 and 5.5: the tasks grow with the third power of the tiles, the chain with the first.
+#
+#     .. code-block:: python
+#
+#         def most_gpus(count):
+#             graph = ap.TaskGraph()
+#             cholesky(add_to(graph), tiles_of(torch.eye(count), count), count)
+#             plan = graph.plan()
+#             return sum(job.cost_s for job in plan.schedule.jobs) / chain_s(plan)
