@@ -17,6 +17,7 @@ from autopar.display.show import RICH
 from autopar.machine import describe, processor_names
 from autopar.records import gallery
 from autopar.records.digest import code_digest
+from autopar.records.nsight import ToolError
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
 from autopar.records.store import check_name, newest_of, write_record
@@ -95,7 +96,8 @@ def recorded(
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
     A record must have been measured with this very code and these parameters. While records are
-    made, which nobody is shown, one of other code does where a new one can't be had.
+    made, which nobody is shown, one of other code does where a new one can't be had. It is also
+    loaded where a profiler that the experiment starts is there, and does not work.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -137,10 +139,14 @@ def recorded(
     }
     lacking = [need for need, there in needs.items() if not there]
     if not lacking:
-        record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
-        if record_to:
-            write_record(record, record_to)
-        return record
+        try:
+            record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
+        except ToolError as error:
+            print(f"{error}\nSo its record is shown.")
+        else:
+            if record_to:
+                write_record(record, record_to)
+            return record
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
     try:
         digest = code_digest(experiment, parameters)

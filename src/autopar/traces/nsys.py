@@ -20,6 +20,11 @@ _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
 _FILLS, _GRAPHS = f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE"
 _CALLS = (f"{_PREFIX}RUNTIME", f"{_PREFIX}DRIVER")
 _RANGES = "NVTX_EVENTS"
+EVENTS = (_KERNELS, _COPIES, _FILLS, _GRAPHS, *_CALLS, _RANGES)  # tables of what has a start
+NAMES = [  # columns that have the numbers of strings
+    *((_KERNELS, "demangledName"), (_KERNELS, "shortName")),
+    *((_CALLS[0], "nameId"), (_CALLS[1], "nameId"), (_RANGES, "textId")),
+]
 _COLUMNS = ("start", "end", "deviceId", "contextId", "streamId", "globalPid", "correlationId")
 _ENDED = (59, 60)  # ranges pushed and popped, or started and ended; others are marks
 # Of damaged files not even the messages can always be decoded.
