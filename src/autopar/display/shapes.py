@@ -150,8 +150,8 @@ def _bracket(label: Label, scale_s: float, top: int) -> list[str]:
         f'y2="{top + 2}" style="stroke:var(--autopar-limit, currentColor)" stroke-width="1.5"/>'
         for left, right, above in ((start, start, -4), (start, end, 2), (end, end, -4))
     ]
-    middle = (label.start_s + label.end_s) / 2 / scale_s
-    return [*lines, _text(label.words, middle, top + LINE)]
+    ends = label.start_s / scale_s, label.end_s / scale_s
+    return [*lines, _text(label.words, sum(ends) / 2, top + LINE, ends)]
 
 
 def _look(kind: str) -> str:
@@ -164,11 +164,16 @@ def _colour(kind: str) -> str:
     return f"var(--autopar-{kind}, {COLOURS[kind]})"
 
 
-def _text(words: str, share: float, y: int) -> str:
-    # Kept inside the drawing: from its edges text runs inwards.
+def _text(words: str, share: float, y: int, ends: tuple[float, float] | None = None) -> str:
+    # Kept inside the drawing: near its edges text runs inwards, from where what it names ends.
     half = len(words) * _LETTER
-    anchor = "start" if share < half else "end" if share > 1 - half else "middle"
-    x = _across(share, 1.0)
+    left, right = ends or (share, share)
+    anchor, at = "middle", share
+    if share < half:
+        anchor, at = "start", left
+    elif share > 1 - half:
+        anchor, at = "end", right
+    x = _across(at, 1.0)
     return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'
 
 
