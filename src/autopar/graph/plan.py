@@ -14,6 +14,7 @@ import torch
 from autopar.graph.guard import Guard
 from autopar.graph.node import Node, Result
 from autopar.graph.schedule import Entry, Resource, Schedule, faults, limit_s
+from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
@@ -54,6 +55,23 @@ class Plan:
     def limit_s(self) -> float:
         """Seconds that no order can beat, by the same costs."""
         return limit_s(self.schedule.jobs, self.resources)
+
+    @property
+    def timeline(self) -> Timeline:
+        """When each task and copy would run, from zero on, to hold a run's timeline against.
+
+        >>> import autopar as ap
+        >>> graph = ap.TaskGraph()
+        >>> _ = graph.add(max, 1, 2, name="larger", cost_s=2.0)
+        >>> [(span.name, span.end_s) for span in graph.plan().timeline.spans]
+        [('larger', 2.0)]
+        """
+        spans = []
+        for entry in self.schedule.entries:
+            node = self.nodes[entry.job]
+            kind = "copy" if node.fn is None else "compute"
+            spans.append(Span(node.name, entry.lane, entry.start_s, entry.end_s, kind))
+        return Timeline(tuple(spans))
 
     @functools.cached_property
     def shares(self) -> dict[str, list[Entry]]:
