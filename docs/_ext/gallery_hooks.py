@@ -38,7 +38,8 @@ def save_figures(block, block_vars, gallery_conf, **kwargs):
         marks.append(PICTURE)
         folder = Path(paths.image_path).parent / "thumb"
         path = folder / f"{Path(block_vars['src_file']).stem}.png"
-        thumbnails.save(figures[number - 1], block_vars["example_globals"].get("___"), path)
+        shown = block_vars["example_globals"].get("___") if IMAGE in marks else None
+        thumbnails.save(figures[number - 1], shown, path)
         conf.pop("thumbnail_number", None)
         conf["thumbnail_path"] = str(path)
     texts = iter(list(map(described, figures)))

@@ -120,7 +120,8 @@ def fold(doctree):
     for code in list(doctree.findall(nodes.literal_block)):
         if found := _FOLDED.match(code.rawsource):
             lines = len(code.rawsource.strip().splitlines()) - 1
-            enclose(code.parent, code.parent.index(code), f"{found[1]}: {lines} lines")
+            summary = f"{found[1][:1].upper()}{found[1][1:]}: {lines} lines"
+            enclose(code.parent, code.parent.index(code), summary)
     for section in list(doctree.findall(nodes.section)):
         if section[0].astext() == _HERE:
             enclose(section, 1, "Measured where this page was built", stop=len(section))

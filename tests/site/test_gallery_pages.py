@@ -99,7 +99,7 @@ def test_cells_that_say_so_and_what_this_machine_measures_are_closed(arrange):
         "", nodes.title(text="On this machine"), nodes.paragraph(text="live"), cell("b")
     )
     parts = arrange(cell("# Folded: what it is\na = 1\nb = 2"), cell("a"), here)
-    assert parts[1] == '<details class="autopar-fold"><summary>what it is: 2 lines</summary>'
+    assert parts[1] == '<details class="autopar-fold"><summary>What it is: 2 lines</summary>'
     assert parts[3:5] == ["</details>", "a"]
     assert re.sub(r"\s+", " ", parts[5]).startswith("On this machine <details")
     assert parts[5].endswith("b\n\n</details>")

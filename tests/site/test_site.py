@@ -141,12 +141,12 @@ def test_gallery_page_ran(script: Path) -> None:
 @each_script
 def test_an_image_of_what_is_drawn_too_is_in_its_details(script: Path) -> None:
     page = built_page(script)
-    inside = [
+    inside = {
         box
         for details in elements(page)
         for box in details.iter("div")
         if details.tag == "details" and "autopar-image" in box.get("class", "")
-    ]
+    }
     assert len(inside) == script.read_text(encoding="utf-8").count("ap.show_timelines(")
 
 

@@ -38,7 +38,8 @@ _FORMS = [
     )
 ]
 _LEAST = 0.01  # share of the time; a row of a lane that is less busy shows nothing
-_GAP = 0.01  # share of the width; stretches of bars that are nearer to each other are one
+_GAP = 0.01  # share of the width; copies that are nearer to each other are one stretch
+_APART = 0.04  # share of the width; bars that are nearer to each other are counted together
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
@@ -106,7 +107,7 @@ def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Lab
         if (
             stretches
             and span.kind == stretches[-1][0].kind
-            and span.start_s - end_s < _GAP * scale_s
+            and span.start_s - end_s < _APART * scale_s
         ):
             stretches[-1].append(span)
             end_s = max(end_s, span.end_s)
