@@ -11,7 +11,7 @@ import torch
 from leftovers import threads_of_a_new_thread
 
 from autopar import Capacity, capacity, describe
-from autopar.machine import processor_names, settle_threads
+from autopar.machine import page_faults, processor_names, settle_threads
 
 
 class NvmlError(Exception):
@@ -219,3 +219,19 @@ def test_capacity_needs_a_worker_a_round_and_a_size(wrong):
     ((argument, given),) = wrong.items()
     with pytest.raises(ValueError, match=f"{argument} is {given!r}; expected a whole number"):
         capacity(**wrong)
+
+
+def test_new_pages_are_counted_and_used_ones_are_not():
+    pytest.importorskip("resource")
+    size_bytes = 64 * 2**20  # so large that it comes from the system each time
+    before = page_faults()
+    fresh = torch.zeros(size_bytes, dtype=torch.uint8).fill_(1)
+    after = page_faults()
+    fresh.fill_(2)
+    assert after - before >= size_bytes // 2**22  # by pages of at most 4 MiB
+    assert page_faults() - after <= (after - before) // 2
+
+
+def test_page_faults_are_none_where_the_system_does_not_count(monkeypatch):
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert page_faults() == 0

@@ -67,6 +67,21 @@ def test_cost():
     assert workload.product_bytes(10, 3) == 3 * x.nbytes
 
 
+def test_a_delay_is_whole_and_keeps_no_cpu():
+    workload.delay("cpu", 1_000)
+    with pytest.raises(ValueError, match="cycles is -1; expected"):
+        workload.delay("cpu", -1)
+
+
+@pytest.mark.gpu
+def test_a_delay_keeps_the_stream_and_not_the_host():
+    x, done = torch.zeros(1, device="cuda:0"), torch.cuda.Event()
+    workload.delay(x.device, 200_000_000)
+    done.record()
+    assert not done.query()
+    done.synchronize()
+
+
 @pytest.mark.gpu
 def test_a_seed_gives_the_same_matrix_on_a_gpu():
     assert torch.equal(workload.matrix(64, "cuda:0", seed=1).cpu(), workload.matrix(64, seed=1))

@@ -88,6 +88,19 @@ def processor_names(devices: Iterable[torch.device] | None = None) -> str:
     return " and ".join(f"{count} × {name}" for name, count in counts.items())
 
 
+def page_faults() -> int:
+    """How many pages of memory the system has had to give this process; 0 where it doesn't count.
+
+    >>> page_faults() >= 0
+    True
+    """
+    try:
+        import resource
+    except ImportError:  # Windows has no such module
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 @dataclass(frozen=True, repr=False)
 class Capacity:
     """How much a machine does: `workers` threads at once get done what `cores` alone would.

@@ -8,6 +8,7 @@ import torch
 
 from autopar.device import present
 from autopar.refusal import whole_number
+from autopar.torch_private import spin
 
 
 def matrix(size: int, device: torch.device | str = "cpu", *, seed: int = 0) -> torch.Tensor:
@@ -37,6 +38,27 @@ def products(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     3
     """
     return [x.mm(x) for _ in range(count)]
+
+
+def delay(device: torch.device | str | int, cycles: int) -> None:
+    """Keep a GPU's current stream busy, so that what is queued behind it comes late.
+
+    Who does not wait for it is then sure to come too early. A CPU is done with all that its
+    operators were given when they return: it is not kept.
+
+    Args:
+        device: The GPU, or the CPU.
+        cycles: Of the GPU's clock, which has about two billion a second.
+
+    Raises:
+        ValueError: A device that is not on this machine, or no whole number of cycles.
+
+    >>> delay("cpu", 1_000)
+    """
+    whole_number("cycles", cycles, 0, of=" of the GPU's clock")
+    if (gpu := present(device)).type == "cuda":
+        with torch.cuda.device(gpu):
+            spin(cycles)
 
 
 def equal(results: Iterable[torch.Tensor], expected: Iterable[torch.Tensor]) -> bool:

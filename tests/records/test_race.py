@@ -214,3 +214,12 @@ def test_a_baseline_of_an_array_is_kept_as_it_was():
 
     found = ap.race({"two": lambda: filled(2), "three": lambda: filled(3)})
     assert found.checks == {"three: equal to two": False}
+
+
+def test_each_sample_is_set_up_and_each_check_is_reset():
+    log = []
+    ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
+    settings = {"reset": lambda: log.append("reset"), "setup": lambda: log.append("setup")}
+    ap.race(ways, parts={"part": lambda: log.append("part")}, warmup=0, repeats=3, **settings)
+    checked = ["reset", "one", "reset", "other"]
+    assert log == checked + ["setup", "part", "setup", "one", "setup", "other"] * 3

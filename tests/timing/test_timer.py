@@ -232,3 +232,12 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
 def test_in_turn_refuses_before_running_anything(error, changes, match):
     with pytest.raises(error, match=match):
         measure_in_turn(**{"ways": {"work": ran}, **changes})
+
+
+def test_ways_in_turn_are_set_up_before_each_sample():
+    log = []
+    ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
+    measure_in_turn(ways, warmup=0, repeats=3, setup=lambda: log.append("setup"))
+    assert log == ["setup", "one", "setup", "other"] * 3
+    with pytest.raises(TypeError, match="setup is"):
+        measure_in_turn(ways, setup="empty")

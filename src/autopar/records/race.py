@@ -28,6 +28,7 @@ def race(
     expected: object = None,
     close: Mapping[str, float] | None = None,
     reset: Callable[[], object] | None = None,
+    setup: Callable[[], object] | None = None,
     see: Sequence[str] = (),
     devices: Devices | None = None,
     warmup: int = 1,
@@ -52,6 +53,7 @@ def race(
         close: Label to the largest difference of floating-point numbers, relative to the largest
             number of that tensor, for ways that add up in another order.
         reset: Called before each way is checked, as to fill buffers with NaN.
+        setup: Called before each sample of each way and part, outside the clock.
         see: Labels of the ways whose timelines are taken.
         devices: What to wait for, as in `measure`.
         warmup: Rounds before the first that counts.
@@ -92,7 +94,7 @@ def race(
         return Findings([], {}, checks)
     timed = {label: _waited_for(work) for label, work in {**parts, **ways}.items()}
     measurements = measure_in_turn(
-        timed, devices=devices, warmup=warmup, repeats=repeats, flops=flops
+        timed, devices=devices, warmup=warmup, repeats=repeats, setup=setup, flops=flops
     )
     timelines = _seen({label: way for label, way in ways.items() if label in see})
     median_s = {measurement.label: measurement.median_s for measurement in measurements}

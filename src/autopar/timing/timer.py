@@ -161,6 +161,7 @@ def measure_in_turn(
     devices: Devices | None = None,
     warmup: int = 3,
     repeats: int = 20,
+    setup: Work | None = None,
     flops: Mapping[str, float] | None = None,
 ) -> tuple[Measurement, ...]:
     """Time several ways, one sample of each in every round, so that they can be compared.
@@ -173,10 +174,11 @@ def measure_in_turn(
         devices: As in `measure`, for all ways.
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
+        setup: Called before each sample of each way, outside the clock.
         flops: Label to floating-point operations, for the ways that are to have a rate.
 
     Raises:
-        TypeError: `ways` is no mapping, or has something that can't be called.
+        TypeError: `ways` is no mapping, or it or `setup` has something that can't be called.
         ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
 
     >>> ways = {"in a loop": lambda: [n for n in range(9)], "at once": lambda: list(range(9))}
@@ -185,7 +187,9 @@ def measure_in_turn(
     """
     flops = flops or {}
     check_ways(ways, flops)
-    samples_s, origin = _in_rounds(ways, devices, warmup, repeats)
+    if setup is not None:
+        check_work("setup", setup)
+    samples_s, origin = _in_rounds(ways, devices, warmup, repeats, setup)
     return tuple(
         Measurement(label, tuple(values_s), flops.get(label), origin=origin)
         for label, values_s in samples_s.items()
