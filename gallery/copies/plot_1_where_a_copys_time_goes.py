@@ -1,339 +1,313 @@
 # pip install "autopar @ git+https://github.com/autopar/autopar"
 """
-Where does a copy's time go?
-============================
+Find where a copy's time goes
+=============================
 
-| **You'll do:** the copies of the chapter's second experiment in eight ways, then copies of every
-  size from 4 KiB to 1 GiB, in both directions, for one GPU and for two.
-| **You'll learn:** what pinning, a side stream and warm memory are each good for, and from which
-  size on a copy is worth its fixed cost.
-| **You need:** nothing but this page; without GPUs it shows records and copies within the host.
+| **You'll do:** copy the results of a GPU to the host in eight ways, and see what each costs.
+| **You'll learn:** what pinned memory, memory that is used again, and a stream for the copies are
+  each good for, and why the book prints a gain though it hides nothing.
+| **You need:** 10 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` before; :doc:`plot_2_five_wrong_answers`
+  comes next.
 
-**The claim.** Of the eight ways one hides most of the copies: from a side stream into pinned memory
-that was there before. Take away any of the three, and few hide. The table of the eight
-settles it. The table of the sizes adds that two GPUs have a bus each.
+A copy can run while the GPU computes the next result, but only if three things come together: the
+host's memory is pinned, it was there before, and the copies have a stream of their own. Take away
+any one of them and next to nothing is hidden. New memory costs most, and that has to do with
+neither the GPU nor the bus between it and the host.
 """
 
 # %%
-# The work
-# --------
-# 20 products of 4000 x 4000 and a copy of each, 64 MB, into *pageable* or *pinned* memory, on the
-# *same stream* as the products or on a *side stream*. *Warm* buffers have been written before.
-# *Cold* ones are made on the way: of fresh pages, or pinned anew, for torch's pool is emptied.
+# A second stream is not enough
+# -----------------------------
+# The tempting way copies on a second stream, a queue of the GPU's beside that of the products. The
+# memory is made when it is needed: ``copy_each(x, memory("pageable", 20, 4000), side)``.
 
 import itertools
 from functools import partial
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 
 import autopar as ap
 
-BOOK = {"count": 20, "size": 4000, "checked": 5}
-BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
-HERE = {"size": 3000}  # 36 MB
-CHOICES = ("pageable", "pinned"), ("same stream", "side stream"), ("cold", "warm")
-WAYS = [", ".join(chosen) for chosen in itertools.product(*CHOICES)]
-UNPINNED, BEST = "pageable, side stream, warm", "pinned, side stream, warm"
-CURVES = ["GPU to host", "2 GPUs to host", "host to GPU", "host to 2 GPUs"]
 
-
-def page_faults():
-    """How many pages the system has had to give this process so far; 0 where it doesn't count."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such module
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-
-
-def compute_and_copy(x, buffers, copies):
-    """Compute a product for each buffer, and copy it there on the stream `copies`."""
+def copy_each(x, buffers, stream):
     filled = []
     for buffer in buffers:
         y = x.mm(x)
-        copies.wait_event(torch.cuda.current_stream(x.device).record_event())
-        with torch.cuda.stream(copies):
+        stream.wait_event(torch.cuda.current_stream(x.device).record_event())
+        with torch.cuda.stream(stream):
             buffer.copy_(y, non_blocking=True)
-        y.record_stream(copies)  # or y's memory would be reused before the copy has read it
+        y.record_stream(stream)  # keeps y's memory until its copy has read it
         filled.append(buffer)
     return filled
 
 
 # %%
-# Predict
-# -------
-# At best the products hide all copies but one, pinned. On the *same stream* a copy waits for its
-# product and the next product for the copy: the sum of both. A *pageable* copy passes through a
-# buffer of the driver's, and its call returns when all is there: meanwhile nobody issues the next
-# product, and the side stream should gain nothing. *Cold* memory has to be handed out page by page,
-# or pinned, while the clock runs.
+# This is among the slowest of eight ways, for two reasons that no stream removes:
+#
+# - The memory is *cold*. The system gives it to the program page by page, each at its first use,
+#   by an interruption that is called a *page fault*. *Warm* memory has been written to before.
+# - The memory is *pageable*: the system may move it. So the driver copies to *pinned* memory of
+#   its own, which stays in its place, and from there on. The call returns when all has arrived,
+#   and the host can't launch the next product meanwhile.
+#
+# The right way differs in one word and in one habit: it asks for pinned memory, and makes it once.
 
 
-def eight_ways(count, size, checked):
-    """Products and copies in all combinations; the first few results of each are checked."""
+def memory(kind, count, size):
+    """Memory for results, made when its turn comes."""
+    return (torch.empty(size, size, pin_memory=kind == "pinned") for _ in range(count))
+
+
+BOOK = {"count": 20, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
+CHOICES = ("pageable", "pinned"), ("same stream", "side stream"), ("cold", "warm")
+WAYS = [", ".join(chosen) for chosen in itertools.product(*CHOICES)]
+UNPINNED, BEST = "pageable, side stream, warm", "pinned, side stream, warm"
+PARTS = ["products alone", "pinned copies alone"]
+
+# %%
+# All eight are timed in turn, and each has to give the bits of the plain products first. Before
+# each sample, outside of the clock, all spare memory goes back to the system.
+
+# Folded: the measurement
+
+
+def eight_ways(count, size):
+    """The three choices in all combinations."""
     gpu = ap.gpu(0)
     x, side = ap.workload.matrix(size, gpu), torch.cuda.Stream(gpu)
+    streams = {"same stream": torch.cuda.current_stream(gpu), "side stream": side}
+    warm = {kind: list(memory(kind, count, size)) for kind in ("pageable", "pinned")}
 
-    def buffers(pinned, number):
-        return (torch.empty(size, size, pin_memory=pinned) for _ in range(number))
+    def run(kind, stream, age):
+        buffers = warm[kind] if age == "warm" else memory(kind, count, size)
+        return copy_each(x, buffers, streams[stream])
 
-    def run(way, number=count):
-        pinned = "pinned" in way
-        into = buffers(pinned, number) if "cold" in way else warm[pinned][:number]
-        return compute_and_copy(x, into, side if "side" in way else torch.cuda.current_stream(gpu))
+    def copies():
+        return [buffer.copy_(x, non_blocking=True) for buffer in warm["pinned"]]
 
     def forget():
-        ap.synchronize(gpu)  # a pinned buffer is back in the pool when its copies are done
+        ap.synchronize(gpu)  # a pinned buffer is back in torch's pool when its copies are done
+        for buffer in [*warm["pageable"], *warm["pinned"]]:
+            buffer.fill_(torch.nan)
         ap.empty_pinned_pool()
         ap.empty_heap()
 
-    warm = {pinned: [b.zero_() for b in buffers(pinned, count)] for pinned in (False, True)}
-    expected = [x.mm(x).cpu() for _ in range(checked)]
-    checks, faults = {}, {}
-    for way in WAYS:
-        for buffer in warm["pinned" in way][:checked]:
-            buffer.fill_(torch.nan)
-        forget()
-        before = page_faults()
-        results = run(way, checked)
-        ap.synchronize(gpu)
-        faults[way] = (page_faults() - before) / checked
-        checks[f"{way}: equal"] = ap.workload.equal(results, expected)
-    in_turn = {
-        "products alone": partial(ap.workload.products, x, count),
-        "pinned copies alone": lambda: [b.copy_(x, non_blocking=True) for b in warm[True]],
-        **{way: partial(run, way) for way in WAYS if "warm" in way},
-    }
-    measurements = [
-        *ap.measure_in_turn(in_turn, devices=[gpu], warmup=1, repeats=5),
-        *(
-            ap.measure(partial(run, way), label=way, setup=forget, warmup=0, repeats=3)
-            for way in WAYS
-            if "cold" in way
-        ),
-    ]
-    timelines = {way: ap.timeline_of(partial(run, way)) for way in (UNPINNED, BEST)}
-    return ap.Findings(measurements, timelines, checks, faults)
+    ways = {way: partial(run, *way.split(", ")) for way in WAYS}
+    products = partial(ap.workload.products, x, count)
+    settings = {"reset": forget, "setup": forget, "see": [UNPINNED, BEST], "repeats": 5}
+    parts = dict(zip(PARTS, (products, copies), strict=True))
+    return ap.race(ways, parts=parts, expected=products(), **settings)
 
 
 # %%
-# How long?
-# ---------
-# The limit: the longer of products and pinned copies alone, each at its fastest, and one item of
-# the other, since the first copy has no product yet to hide behind.
+# Take one away, and the copies show
+# ----------------------------------
+# Look at the topmost row of the picture. It alone has all three dots, and it alone reaches the
+# limit: the time of the products, and of one copy that has no product to hide behind. The rows
+# without the dot for *warm* are the longest by far. In brackets is what a way adds to each copy.
 
-ablation = ap.recorded(eight_ways, name="b1_ablation", parameters=BOOK)
-median_s = {label: each.median_s for label, each in ablation.measurements.items()}
-count, alone = BOOK["count"], ("products alone", "pinned copies alone")
-shorter_s, longer_s = sorted(ablation.measurements[label].min_s for label in alone)
-limit_s = longer_s + shorter_s / count
-limits_s = dict.fromkeys(WAYS, limit_s)
-caption = f"{count} products, {count} copies"
-ap.show(ap.compare(ablation.measurements, limit_s=limits_s, caption=caption))
+# Folded: the drawing
+eight = ap.recorded(eight_ways, name="b1_ablation", parameters=BOOK)
+limit_s = eight.limit_s(PARTS, pieces=BOOK["count"])
+ways = sorted(WAYS, key=lambda way: eight.measurements[way].median_s)
+grid = {"figsize": (7.0, 3.8), "layout": "constrained", "width_ratios": (2, 5)}
+dots, bars = plt.subplots(1, 2, sharey=True, **grid)[1]
+ap.plot.bars([eight.measurements[way] for way in ways], bars, limit_s=limit_s)
+for y, (way, text) in enumerate(zip(ways, bars.texts, strict=False)):
+    more_ms = 1e3 * (eight.measurements[way].median_s - limit_s) / BOOK["count"]
+    text.set_text(f"{text.get_text()}  (+{more_ms:.1f} ms a copy)")
+    for x, (_, chosen) in enumerate(CHOICES):
+        dots.scatter(x, y, s=80, edgecolor="C0", facecolor="C0" if chosen in way else "none")
+bars.set(title="20 products and 20 copies", xlim=(0, 1.45 * bars.get_xlim()[1]))
+bars.legend(loc="upper right")
+dots.set_xticks(range(3), ["pinned", "side\nstream", "warm"])
+dots.tick_params(left=False, labelleft=False, bottom=False, labelbottom=False, labeltop=True)
+dots.spines[:].set_visible(False)
+dots.set_xlim(-0.6, 2.6)
+ap.plot.show("b1_where_a_copys_time_goes")
 
 # %%
-# *Hidden* is by the times here: the share of what overlap could save that was saved, and it could
-# save nearly all of the time of the pinned copies. Below none is a way that takes longer than one
-# after the other, pinned.
-
-
-def hidden(seconds, way):
-    """Of the shorter part's time, what a way saves."""
-    return ap.hidden_share([seconds[label] for label in alone], seconds[way])
-
+# *Hidden* is the share of the copies' time that a way saves.
 
 others = [way for way in WAYS if way != BEST]
-in_best = ablation.estimate(lambda s: hidden(s, BEST))
-elsewhere = ablation.estimate(lambda s: max(hidden(s, way) for way in others))
+elsewhere = eight.estimate(
+    lambda s: max(ap.hidden_share([s[part] for part in PARTS], s[way]) for way in others)
+)
+best, words = eight.hidden(BEST, PARTS), "From a side stream into warm pinned memory most copies"
 ap.show(
-    ap.claim(
-        "From a side stream into warm pinned memory most copies hide.",
-        in_best,
-        at_least=0.8,
-        unit="%",
-    ),
+    ap.claim(f"{words} hide.", best, at_least=0.8, unit="%"),
     ap.claim("Few copies hide in any of the seven other ways.", elsewhere, at_most=0.2, unit="%"),
 )
 
 # %%
-# Where the time of the others goes: per copy, over the limit. Fresh memory is handed out by page
-# faults; what the driver does to pin need not count as such, and some systems count none at all.
+# Pageable memory holds up the host
+# ---------------------------------
+# Both panels have warm memory and a side stream. Look at the gaps between the blue bars in the
+# upper one: the host launches a product when the copy before it is done. In the lower one it has
+# launched all of them long before.
 
-faults = ablation.values
-rows = [
-    (way, f"{faults[way]:,.0f}", f"{1e3 * (median_s[way] - limit_s) / count:z.2f} ms")
-    for way in WAYS
-]
-headers = ["way", "page faults", "over the limit"]
-ap.show(ap.tabulate(headers, rows, caption="Per copy", origin=ablation.origin))
+title = "Copies on a side stream, into pageable and into pinned memory"
+ap.show(ap.draw(eight.timelines, title=title, limit_s=limit_s))
 
 # %%
-# See it
-# ------
-# Both panels have warm memory and a side stream. Above it is pageable: a product starts only when
-# the copy before it is done. Below it is pinned: the host has long queued them all.
+# Why the book prints a gain
+# --------------------------
+# `The book <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_ has two ways,
+# and its second is faster, though on one stream nothing hides.
 
-timelines = ablation.timelines
-ap.show_timelines(
-    timelines,
-    "b1_where_a_copys_time_goes",
-    title="A side stream, without and with pinning",
-    caption="The same products, and copies of the same results; only the memory differs.",
-    limit_s=limit_s,
-)
+FIRST, SECOND = "book 1: run, wait, copy", "book 2: run, copy non-blocking"
 
-# %%
-# The same by the timelines: the share of the copies' time in which a product ran.
 
-unpinned, pinned = (
-    ablation.estimate(lambda _, way=way: timelines[way].hidden()) for way in (UNPINNED, BEST)
-)
-ap.show(
-    ap.claim(
-        "By the timeline, few copies into pageable memory hide.",
-        unpinned,
-        at_most=0.3,
-        unit="%",
-    ),
-    ap.claim(
-        "By the timeline, most copies into pinned memory hide.", pinned, at_least=0.8, unit="%"
-    ),
-)
+def book_ways(count, size):
+    x = ap.workload.matrix(size, ap.gpu(0))
+    run = partial(ap.workload.products, x, count)
+
+    def first():
+        results = run()
+        ap.synchronize(x.device)
+        return [y.to("cpu") for y in results]
+
+    ways = {FIRST: first, SECOND: lambda: [y.to("cpu", non_blocking=True) for y in run()]}
+    return ap.race(ways, expected=run(), repeats=3)
+
+
+book = ap.recorded(book_ways, name="e3_book_ways", parameters={"count": 50, "size": 4000})
+ap.show(ap.compare(book.measurements, baseline=FIRST, caption="50 products and 50 copies"))
 
 # %%
-# From which size on?
-# -------------------
-# Predict: pinned copies in a queue take at least the time to issue them, and at least the time of
-# their bytes on the bus. So the rate is a slope below a ceiling. Two GPUs have a bus each, and
-# should double the ceiling; not the slope, for one thread issues for both.
+# Look at the speed-up in the second row. It comes from memory alone: ``.to("cpu")`` asks for new
+# pages each time. With ``non_blocking=True`` torch pins memory instead, and keeps it for the next
+# time, so that only the first time is slow. One result by itself shows both.
+
+# Folded: the measurement of one result
+from autopar.machine import page_faults
 
 
-def queue_copies(pairs, times):
-    """Queue copies of each pair, on the current stream of its GPU."""
-    for _ in range(times):
-        for target, source in pairs:
-            target.copy_(source, non_blocking=True)
-
-
-def every_size(sizes, moved_bytes, most_copies):
-    """Pinned copies in both directions, for one GPU and for two at once."""
-    gpus, most = (ap.gpu(0), ap.gpu(1)), max(sizes)
-    there = [torch.randint(256, (most,), dtype=torch.uint8, device=gpu) for gpu in gpus]
-    pinned = [torch.empty(most, dtype=torch.uint8, pin_memory=True) for _ in gpus]
-    back = [torch.empty_like(each) for each in there]
-    measurements, checks = [], {}
-    for size in sizes:
-        sent, held, got = ([each[:size] for each in memory] for memory in (there, pinned, back))
-        down, up = list(zip(held, sent, strict=True)), list(zip(got, held, strict=True))
-        for each in held + got:
-            each.zero_()
-        queue_copies(down + up, 1)
-        checks[f"{size} bytes come back equal"] = all(map(torch.equal, got, sent))
-        times = min(most_copies, max(1, moved_bytes // size))
-        for curve, pairs in zip(CURVES, (down[:1], down, up[:1], up), strict=True):
-            work, moved = partial(queue_copies, pairs, times), len(pairs) * times * size
-            label = f"{curve}, {size} bytes"
-            measured = ap.measure(work, label=label, warmup=1, repeats=7, size_bytes=moved)
-            measurements.append(measured)
-    return ap.Findings(measurements, {}, checks)
-
-
-bus = ap.recorded(every_size, name="b1_bandwidth", parameters=BUS, gpus=2)
-sizes = BUS["sizes"]
-powers = [(n.bit_length() - 1) // 10 for n in sizes]
-words = [f"{n >> 10 * i} {' KMG'[i]}iB" for n, i in zip(sizes, powers, strict=True)]
-rates = {
-    curve: np.array([bus.measurements[f"{curve}, {n} bytes"].gb_per_s for n in sizes])
-    for curve in CURVES
-}
-notes = [
-    f"{curve}: {sizes[0] / rates[curve][0] / 1e3:.1f} us for a copy of {words[0]}, "
-    f"{rates[curve][-1]:.1f} GB/s for one of {words[-1]}; half of this rate is reached at "
-    f"{words[np.argmax(rates[curve] >= rates[curve][-1] / 2)]}"
-    for curve in CURVES[::2]
-]
-rows = [(words[i], *(f"{rates[c][i]:.1f}" for c in CURVES)) for i in range(len(sizes))]
-caption = "GB/s of pinned copies, queued one after another"
-ap.show(ap.tabulate(["one copy", *CURVES], rows, caption=caption, origin=bus.origin, notes=notes))
-
-# %%
-# The same as curves. Where they are level, two GPUs have twice the rate of one.
-
-ax = plt.subplots(layout="constrained")[1]
-for curve, style in zip(CURVES, ("C0o-", "C0s-", "C1x--", "C1+--"), strict=True):
-    ax.loglog(sizes, rates[curve], style, label=curve, markersize=4)
-ax.set_xticks(sizes[::2], words[::2])
-ax.set(title="Pinned copies of every size", xlabel=f"one copy\n{bus.origin}", ylabel="GB/s")
-ax.legend()
-ap.plot.show("b1_bandwidth")
-
-# %%
-# From 64 MiB on, by the direction and size that gain least:
-
-
-def gain(seconds):
-    """By how much two GPUs copy faster than one: bytes over seconds, over those of one."""
-    pairs = itertools.product((CURVES[:2], CURVES[2:]), [n for n in sizes if n >= 2**26])
-    return min(
-        2 * seconds[f"{one}, {n} bytes"] / seconds[f"{two}, {n} bytes"] for (one, two), n in pairs
-    )
-
-
-twice = bus.estimate(gain)
-ap.show(ap.claim("Two GPUs copy about twice as fast as one.", twice, at_least=1.7, unit="×"))
-
-# %%
-# On this machine
-# ---------------
-# Fresh pages cost time without a GPU too: a copy within the host, into memory that nobody has
-# touched yet, and into memory that was written before. What was freed goes back to the system
-# first, or an earlier tensor's pages would be used again.
-
-
-def within_the_host(size):
-    """A matrix into fresh and into touched memory."""
-    x = ap.workload.matrix(size)
-    touched, size_bytes = torch.ones_like(x), ap.workload.product_bytes(size)
-    ways = {"fresh": lambda: torch.empty_like(x).copy_(x), "touched": lambda: touched.copy_(x)}
-    checks = {f"{label}: equal": ap.workload.equal([way()], [x]) for label, way in ways.items()}
-    measurements, values = [], {}
+def one_result(size):
+    """One result into fresh, touched and pinned memory."""
+    gpu, size_bytes = ap.gpu(0), ap.workload.product_bytes(size)
+    y = ap.workload.matrix(size, gpu)
+    touched, pinned = torch.zeros(size, size), torch.zeros(size, size).pin_memory()
+    ap.empty_pinned_pool()
+    timer = ap.Timer()
+    kept = y.to("cpu", non_blocking=True)
+    ap.synchronize(gpu)
+    values = {"ms for the first non-blocking copy, which pins": 1e3 * timer.stop()}
+    ways = {
+        "into fresh memory, .to('cpu')": lambda: y.to("cpu"),
+        "into touched memory, copy_": lambda: touched.copy_(y),
+        "into pinned memory, copy_": lambda: pinned.copy_(y),
+    }
     for label, way in ways.items():
         ap.empty_heap()
         before = page_faults()
-        way()
-        values[label] = page_faults() - before
-        measurements.append(
-            ap.measure(way, label=label, setup=ap.empty_heap, repeats=10, size_bytes=size_bytes)
-        )
-    return ap.Findings(measurements, {}, checks, values)
+        kept = way()
+        values[f"page faults {label}"] = page_faults() - before
+    settings = {"devices": [gpu], "setup": ap.empty_heap, "repeats": 9, "size_bytes": size_bytes}
+    measurements = [ap.measure(way, label=label, **settings) for label, way in ways.items()]
+    same = ap.workload.equal([touched, pinned, kept], [y, y, y])
+    return ap.Findings(measurements, {}, {"copies equal": same}, values)
 
 
-here = ap.observed(within_the_host, name="copies within the host", parameters=HERE)
-counted = "not counted here"
-if page_faults():
-    counted = " and ".join(f"{number:,.0f} ({label})" for label, number in here.values.items())
-slower = here.estimate(lambda s: s["fresh"] / s["touched"])
+# %%
+
+one = ap.recorded(one_result, name="e3_one_result", parameters={"size": BOOK["size"]})
+pinning_ms, faults, *_ = one.values.values()
+caption = f"One result: {faults:,.0f} page faults if fresh, {pinning_ms:.0f} ms if pinned just now"
+fresh, touched, _ = one.measurements
+slower = one.estimate(lambda s: s[fresh] / s[touched])
 ap.show(
-    ap.compare(here.measurements, caption=f"36 MB within the host; page faults: {counted}"),
-    ap.claim(
-        "A copy into fresh memory takes longer than into touched memory.",
-        slower,
-        at_least=1.2,
-        unit="×",
-    ),
+    ap.compare(one.measurements, caption=caption, baseline=fresh),
+    ap.claim("Fresh memory takes at least twice as long.", slower, at_least=2, unit="×"),
 )
 
 # %%
+# Compare the first row with the last, which goes at the speed of the bus. The time in the caption
+# has the pinning in it: a pinned copy is as fast as that from the second use of its memory on.
+#
+# Small copies pay for their launch
+# ---------------------------------
+# Pinned copies have a fixed cost, too: the host takes some microseconds to launch each. The figure
+# has the rates of copies from 4 KiB to 1 GiB, many of a size one after another.
+
+# Folded: the measurement of all sizes
+BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
+
+
+def queue_copies(target, source, times):
+    for _ in range(times):
+        target.copy_(source, non_blocking=True)
+
+
+def every_size(sizes, moved_bytes, most_copies):
+    """Copies of each size from a GPU into pinned memory."""
+    memory_of = {"size": (max(sizes),), "dtype": torch.uint8}
+    source = torch.randint(256, device=ap.gpu(0), **memory_of)
+    target, back = torch.empty(pin_memory=True, **memory_of), torch.empty_like(source)
+    measurements, checks = [], {}
+    for size in sizes:
+        some, times = (target[:size].zero_(), source[:size]), min(most_copies, moved_bytes // size)
+        work = partial(queue_copies, *some, max(1, times))
+        settings = {"warmup": 1, "repeats": 7, "size_bytes": max(1, times) * size}
+        measurements += [ap.measure(work, label=f"GPU to host, {size} bytes", **settings)]
+        checks[f"{size} bytes: equal"] = back[:size].copy_(some[0]).equal(some[1])
+    return ap.Findings(measurements, {}, checks)
+
+
+# %%
+
+bus = ap.recorded(every_size, name="b1_bandwidth", parameters=BUS)
+sizes = BUS["sizes"]
+rates = [bus.measurements[f"GPU to host, {size} bytes"].gb_per_s for size in sizes]
+ax = plt.subplots(figsize=(7.0, 3.2), layout="constrained")[1]
+ax.loglog(sizes, rates, "o-")
+ax.set_xticks(sizes[::3], ["4 KiB", "256 KiB", "16 MiB", "1 GiB"])
+ax.set(title="Pinned copies, one after another", xlabel=f"one copy\n{bus.origin}", ylabel="GB/s")
+ap.plot.show("b1_bandwidth")
+
+# %%
+# Look at where the line bends. On the slope to the left a copy of four times the size takes no
+# longer, so its bytes are free. On the level to the right the bus is always busy.
+#
 # When this does not help
 # -----------------------
-# Pinning is for memory that is used again, and pinned pages can't be swapped out: keep a few
-# buffers, and reuse them. Copies far below the size of half the rate gain little from any of the
-# three: put small results together first, and copy them once.
+# The system can't move pinned pages, so a program that pins much leaves less to all others: keep a
+# few buffers, and use them again. PyTorch's `guide to pinned memory
+# <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`_ tells when not to pin.
 #
+# On this machine
+# ---------------
+# New pages cost time without a GPU, too. Here a matrix is copied within the host.
+
+
+def within_the_host(size):
+    x = ap.workload.matrix(size)
+    touched = torch.ones_like(x)
+    return ap.race({"into touched memory": lambda: touched.copy_(x), "into fresh memory": x.clone})
+
+
+here = ap.observed(within_the_host, name="copies within the host", parameters={"size": 3000})
+ap.show(ap.compare(here.measurements, caption="36 MB within the host"))
+
+# %%
 # Now you
 # -------
-# Queue all products first, and only then the copies into warm pageable memory on the side stream.
-# Do any hide now, and what does it take on the GPU? Then predict from the table how long 10,000
-# copies of 4 KiB take, and one copy of them all.
+# A program copies 16,384 results of 4 KiB each from a GPU. How long does that take, and how long
+# would one copy of them all take, of 64 MiB?
+#
+# .. dropdown:: A hint
+#
+#     Both are points of the line in the last figure.
+#
+# .. dropdown:: An answer
+#
+#     Ask for ``takes_s(16_384, 2**12)`` and ``takes_s(1, 2**26)``. Their bytes are the same, so it
+#     is the rates that differ. Put small results together on the GPU, and copy them once.
+#
+#     .. code-block:: python
+#
+#         def takes_s(copies, size_bytes):
+#             rate = bus.measurements[f"GPU to host, {size_bytes} bytes"].gb_per_s
+#             return copies * size_bytes / rate / 1e9
