@@ -3,8 +3,7 @@
 Copy both ways while you compute
 ================================
 
-| **You'll do:** send matrices to a GPU, multiply each, and bring the results back, one step at a
-  time and then all three steps at once.
+| **You'll do:** send matrices to a GPU, multiply each, and bring the results back, all at once.
 | **You'll learn:** what three queues at once are worth, and which of the three sets the limit.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`plot_2_five_wrong_answers` before; :doc:`plot_4_feed_a_training_loop` comes next.
@@ -18,8 +17,8 @@ three needs alone. One stream takes the sum of all three, even if the host waits
 # One stream takes the sum
 # ------------------------
 # The tempting ways. In the loop that everybody writes first, each line waits for the one before.
-# With `non_blocking=True` the host waits for nothing, but on the GPU all work still stands in one
-# *stream*, the queue that :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about.
+# With `non_blocking=True` the host waits for nothing, but the GPU still has one *stream* for all,
+# the queue that :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about.
 
 import torch
 
@@ -43,9 +42,9 @@ def one_stream(fn, inputs, device):
 # %%
 # Three streams take the longest
 # ------------------------------
-# The right way is one line. :meth:`~autopar.CopyPipeline.map` copies the next inputs on one stream
-# and the last results on another, with an event for each, while `fn` runs on the caller's own. With
-# `pin=True` results land in *pinned* memory, which the GPU can write to by itself.
+# The right way is one line. :meth:`~autopar.CopyPipeline.map` copies the next inputs and the last
+# results on two more streams, with an event for each. With `pin=True` results land in *pinned*
+# memory, which the GPU can write to by itself.
 
 
 def three_streams(fn, inputs, pipeline):
@@ -90,42 +89,33 @@ def both_ways(count, size):
 
 
 # %%
-# The timelines are at the top of this page. On one stream there is never more than one bar at a
-# time. Through the pipeline, look at one of the first products: under it one copy runs in each
-# direction, a later input's and an earlier result's.
+# The timelines are at the top of this page. On one stream there is one bar at a time. Below, look
+# at one of the first products: a later input and an earlier result are copied under it.
 
 gpu = ap.recorded(both_ways, name="b2_both_ways", parameters=BOTH)
 limit_s = gpu.limit_s([COMPUTE, TO_HOST, TO_HOST], pieces=BOTH["count"])
-ap.show_timelines(
-    gpu.timelines,
-    "b2_copy_both_ways",
-    title="There, multiplied, and back",
-    caption="The same copies and products, on one stream and through the pipeline.",
-    limit_s=limit_s,
-)
+title = "There, multiplied, and back: the same work, in one stream and through the pipeline"
+ap.show_timelines(gpu.timelines, "b2_copy_both_ways", title=title, limit_s=limit_s)
 
 # %%
 # Only the first copy and the last one stick out
 # ----------------------------------------------
-# No way can be faster than the longest part, with one copy before it and one behind it: the first
-# input has to arrive before anything runs, and the last result leaves when all has run.
+# No way can be faster than the longest part with one copy before it, since the first input has to
+# arrive, and one behind it, since the last result leaves when all has run.
 
-ap.show(
-    ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=ONE_STREAM, highlight=MAP)
-)
+rows = {"parts": PARTS, "baseline": ONE_STREAM, "highlight": MAP}
+ap.show(ap.compare(gpu.measurements, limit_s=limit_s, **rows))
 
 # %%
-# Look first at the two rows of copies: both directions together take little longer than one. Then
-# compare the row in bold with *compute*: the pipeline takes little more than the products alone.
-# The plain loop is slowest by far, because its results go into fresh ordinary memory;
-# :doc:`plot_1_where_a_copys_time_goes` takes that apart.
+# Look at the rows of copies: both directions together take little longer than one. The row in bold
+# takes little more than *compute*. On the plain loop see :doc:`plot_1_where_a_copys_time_goes`.
 
-duplex = gpu.estimate(lambda s: 2 * s[TO_HOST] / s[BOTH_WAYS])
+both = gpu.estimate(lambda s: 2 * s[TO_HOST] / s[BOTH_WAYS])
 saved = gpu.hidden(MAP, [COMPUTE, TO_HOST, TO_HOST])
 more = "The bus carries more in both directions at once than in turn."
 most = "Copying both ways while computing saves most of what overlap can."
 ap.show(
-    ap.claim(more, duplex, at_least=1.3, unit="×"),
+    ap.claim(more, both, at_least=1.3, unit="×"),
     ap.claim(most, saved, at_least=0.7, unit="%"),
 )
 
@@ -154,8 +144,7 @@ ap.show(ap.compare(here.measurements, caption="Copy, multiply, copy, on the CPU"
 # %%
 # Now you
 # -------
-# A smaller matrix has less to compute for each byte. At which size does a copy take as long as its
-# product, on a GPU of 50 TFLOP/s and a bus of 50 GB/s?
+# At which size does a copy take as long as its product, with 50 TFLOP/s and 50 GB/s?
 #
 # .. dropdown:: A hint
 #
@@ -163,8 +152,7 @@ ap.show(ap.compare(here.measurements, caption="Copy, multiply, copy, on the CPU"
 #
 # .. dropdown:: An answer
 #
-#     At 2000. For smaller matrices the bus is the limit, and `map` comes near to that one, too:
-#     the three regimes are among the :doc:`benchmarks </benchmarks>`.
+#     At 2000. Below it the bus is the limit: :doc:`plot_7_reach_the_limit_with_few_slots`.
 #
 #     .. code-block:: python
 #

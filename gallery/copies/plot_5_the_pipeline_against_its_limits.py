@@ -6,7 +6,7 @@ Hold the pipeline against its limits
 | **You'll do:** copy tensors from a GPU to the host in six ways, beside the rate of the bus.
 | **You'll learn:** how near a copy comes to the bus, and what stands in between.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from records. Read
-  :doc:`plot_4_feed_a_training_loop` before; :doc:`plot_6_measure_every_kind_of_copy` comes next.
+  :doc:`plot_4_feed_a_training_loop` before; :doc:`plot_6_the_pipeline_against_its_rivals` is next.
 
 A GPU writes to *pinned* memory by itself, since such pages stay where they are. There a pipeline
 runs at the rate of the bus. Into ordinary memory the CPU has to copy each byte once more, and that
@@ -123,7 +123,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # A single tensor that is waited for at once has nothing to overlap with. Behind computing, the
-# default ring hides nearly all, since there is time: :doc:`plot_6_measure_every_kind_of_copy`.
+# default ring hides nearly all, since there is time: :doc:`plot_6_the_pipeline_against_its_rivals`.
 #
 # On this machine
 # ---------------

@@ -1,0 +1,160 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
+"""
+Reach the limit with few slots
+==============================
+
+| **You'll do:** run a copy pipeline in three regimes; then give it one slot, two, and more.
+| **You'll learn:** what the limit is in each case, and how many slots are enough.
+| **You need:** 7 minutes, and no GPU: what needs one is shown from records. Read
+  :doc:`plot_6_the_pipeline_against_its_rivals` before;
+  :doc:`plot_8_send_small_tensors_together` comes next.
+
+Items pass through stations: to the GPU, computing, to the host. At best one leaves whenever the
+slowest station is done. A pipeline comes near to that whichever station it is, and for ordinary
+memory two slots of *pinned* memory, which the GPU can write to by itself, are enough.
+"""
+
+# %%
+# The slowest station sets the limit
+# ----------------------------------
+# It is tempting to look at the computing alone. But with smaller products the copies become the
+# slowest station, and copies both ways are a little slower yet: so all of them are timed.
+
+# Folded: the measurement of three regimes
+import collections
+import contextlib
+
+import torch
+
+import autopar as ap
+
+REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
+
+
+def duplex(streams, pinned, on_gpu, count):
+    """Copies in both directions at once: from one pair of tensors, and into the other."""
+    for _ in range(count):
+        with torch.cuda.stream(streams[0]):
+            on_gpu[1].copy_(pinned[0], non_blocking=True)
+        with torch.cuda.stream(streams[1]):
+            pinned[1].copy_(on_gpu[0], non_blocking=True)
+
+
+def one_regime(regime, work, x, count):
+    """Its parts, `to_host`, and `map`, which goes there and back."""
+    pinned, streams = x.cpu().pin_memory(), [torch.cuda.Stream(x.device) for _ in range(2)]
+    hosts, gpus = (pinned, torch.empty_like(pinned).pin_memory()), (x, torch.empty_like(x))
+    with ap.CopyPipeline(x.device) as pipeline:
+        both = {
+            "to_host": lambda: pipeline.to_host((work(x) for _ in range(count)), pin=True),
+            "map": lambda: pipeline.map(work, [pinned] * count, pin=True),
+        }
+        ways = {
+            "compute": lambda: [work(x) for _ in range(count)],
+            "copy": lambda: [hosts[1].copy_(x, non_blocking=True) for _ in range(count)],
+            "duplex": lambda: duplex(streams, hosts, gpus, count),
+            "to_host": lambda: collections.deque(both["to_host"](), maxlen=0),  # keeps none
+            "map": lambda: collections.deque(both["map"](), maxlen=0),
+        }
+        named = {f"{regime}: {label}": way for label, way in ways.items()}
+        equal = {way: ap.workload.equal(both[way](), [work(x)] * count) for way in both}
+        measured = ap.measure_in_turn(named, devices=[x.device], warmup=1, repeats=7)
+    return measured, {f"{regime}, {way}: equal": same for way, same in equal.items()}
+
+
+def regimes(count, sizes, copy_size):
+    """Products of two sizes, and a change of sign."""
+    measurements, checks = [], {}
+    for regime, size in {**sizes, "copy-bound": copy_size}.items():
+        x = ap.workload.matrix(size, ap.gpu(0))
+        measured, equal = one_regime(regime, x.mm if regime in sizes else torch.neg, x, count)
+        measurements += measured
+        checks |= equal
+    return ap.Findings(measurements, {}, checks)
+
+
+# %%
+# The claim is about the regime in which `map` saves least. How near each comes to its limit is
+# among the :doc:`benchmarks </benchmarks>`.
+
+three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
+parts, NAMES = ("compute", "copy", "copy"), (*REGIMES["sizes"], "copy-bound")
+saved = [three.hidden(f"{name}: map", [f"{name}: {part}" for part in parts]) for name in NAMES]
+least = min(saved, key=lambda share: share.value)
+most = "In each of three regimes map saves most of what overlap can."
+ap.show(ap.claim(most, least, at_least=0.7, unit="%"))
+
+# %%
+# Two slots keep everybody busy
+# -----------------------------
+# Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
+# the CPU empties another, so one should be too few. Small ones pay a copy's fixed cost too often.
+
+# Folded: the measurement of slots
+SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
+PARTS = "compute", "copy"
+
+
+def sweeps(count, size, slots, slot_mib):
+    """Results into touched memory, for several numbers and sizes of slots."""
+    x, pinned = ap.workload.matrix(size, ap.gpu(0)), torch.empty(size, size).pin_memory()
+    y, outs = x.mm(x), [torch.zeros(size, size) for _ in range(count)]
+    parts = {
+        "compute": lambda: ap.workload.products(x, count),
+        "copy": lambda: [pinned.copy_(x, non_blocking=True) for _ in outs],
+    }
+    with contextlib.ExitStack() as stack:
+
+        def through(n, mib):
+            opened = ap.CopyPipeline(x.device, slots=n, slot_bytes=mib << 20)
+            pipeline = stack.enter_context(opened)
+            return lambda: list(pipeline.to_host((x.mm(x) for _ in outs), out=outs))
+
+        choices = [(n, 32) for n in slots] + [(3, mib) for mib in slot_mib if mib != 32]
+        ways = {f"{n} x {mib} MiB": through(n, mib) for n, mib in choices}
+        given = {"expected": [y] * count, "reset": lambda: [out.fill_(torch.nan) for out in outs]}
+        return ap.race(ways, parts=parts, devices=[x.device], **given)
+
+
+# %%
+# Compare the first two rows below the parts: the second slot brings the bar near to its end. More
+# of them only cost memory, and slots of one MiB are far too small.
+
+swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
+limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
+ap.show(ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS))
+
+# %%
+# How much slower the first and the second number of slots are than the best one:
+
+
+def slower(seconds, slots):
+    """The time with some slots, over the least with any number of them."""
+    return seconds[f"{slots} x 32 MiB"] / min(seconds[f"{n} x 32 MiB"] for n in SLOTS["slots"])
+
+
+one, two = (swept.estimate(lambda s, n=n: slower(s, n)) for n in (1, 2))
+ap.show(
+    ap.claim("One slot is too few: results take longer.", one, at_least=1.1, unit="×"),
+    ap.claim("Two slots are nearly as good as more.", two, at_most=1.2, unit="×"),
+)
+
+# %%
+# When this does not help
+# -----------------------
+# With nothing to compute, two slots are too few: :doc:`plot_5_the_pipeline_against_its_limits`.
+#
+# Now you
+# -------
+# How much pinned memory does a pipeline take that copies both ways?
+#
+# .. dropdown:: A hint
+#
+#     Each direction has slots of its own, whose size is a power of two.
+#
+# .. dropdown:: An answer
+#
+#     .. code-block:: python
+#
+#         def pinned_bytes(slots=3, slot_bytes=32 << 20):
+#             return 2 * slots * (1 << (slot_bytes.bit_length() - 1))
