@@ -386,3 +386,64 @@ def test_graph_draws_the_plan_of_a_task_graph() -> None:
         waits = sum(len(entry.waits) for entry in planned.schedule.entries)
         assert sum(arrow.get_linewidth() > 1 for arrow in arrows_of(ax)) == waits
         assert len(arrows_of(ax)) == 3
+
+
+def step() -> Hand:
+    """Two GPUs whose results meet on the CPU and come back, with a view on one of them."""
+    jobs: list[Job] = []
+    for gpu in range(2):
+        jobs += [
+            Job(f"product {gpu}", f"cuda:{gpu}", 1.0),
+            Job(f"view {gpu}", f"cuda:{gpu}", 0.0, (4 * gpu,)),
+            Job(f"up {gpu}", f"cuda:{gpu} to host", 1.0, (4 * gpu + 1,)),
+            Job(f"down {gpu}", f"cuda:{gpu} from host", 1.0, (8,)),
+        ]
+    return plan(*jobs, Job("sum", "cpu", 1.0, (2, 6)), lanes=1)
+
+
+def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after() -> None:
+    drawn = step()
+    ax = plot.graph(drawn, columns=True)
+    entries = drawn.schedule.entries
+    middles = [np.asarray(box.get_bbox()).mean(axis=0) for box in boxes_of(ax)]
+    columns = {entry.lane: x for entry, (x, _) in zip(entries, middles, strict=True)}
+    order = sorted({round(x, 3): lane.split(" ")[0] for lane, x in columns.items()}.items())
+    assert [lane for _, lane in order] == ["cuda:0", "cuda:0", "cpu", "cuda:1", "cuda:1"]
+    headers = [text.get_text() for text in ax.texts[:5]]
+    assert headers == ["GPU 0", "GPU 0, copies", "CPU", "GPU 1, copies", "GPU 1"]
+    for before, task in planplot.arrows_of(drawn):
+        assert middles[before][1] < middles[task][1]
+    assert len({(round(x, 3), round(y, 3)) for x, y in middles}) == len(entries)
+    assert legend_of(ax) == ["waits for another lane", "is next on its lane"]
+
+
+def test_columns_leave_out_waits_that_others_imply() -> None:
+    chain = plan(Job("a", "cuda:0", 1.0), Job("b", "cuda:0", 1.0, (0,)), cpu("c", 0, 1), lanes=1)
+    arrows = arrows_of(plot.graph(chain, columns=True))
+    assert sorted(arrow.get_linewidth() > 1 for arrow in arrows) == [False, True]
+
+
+def test_columns_of_several_lanes_and_of_own_names() -> None:
+    entries = Entry(0, "cuda:0 #0", (), 0, 1), Entry(1, "cuda:0 #1", (0,), 1, 2)
+    jobs = Job("a", "cuda:0", 1.0), Job("b", "cuda:0", 1.0, (0,)), Job("c", "disk", 1.0, (1,))
+    last = Entry(2, "disk", (1,), 2, 3)
+    ax = plot.graph(Hand(Schedule(jobs, (*entries, last))), columns=True)
+    assert [text.get_text() for text in ax.texts[:2]] == ["GPU 0", "disk"]
+    assert len(arrows_of(ax)) == 2
+    assert not plot.graph(plan(cpu("alone"), lanes=1), columns=True).get_legend()
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns: bool) -> None:
+    ax = plot.graph(step(), hide=["view 0", "view 1"], columns=columns)
+    assert not [text for text in ax.texts if "view" in text.get_text()]
+    hidden = planplot._without(step(), ["view 0", "view 1"])
+    names = [hidden.schedule.jobs[entry.job].name for entry in hidden.schedule.entries]
+    arrows = {(names[a], names[b]): wait for (a, b), wait in planplot.arrows_of(hidden).items()}
+    assert arrows["product 0", "up 0"]
+    assert len(arrows) == 6
+
+
+def test_a_plan_of_nothing_but_hidden_tasks_is_refused() -> None:
+    with pytest.raises(ValueError, match="no tasks but those to hide"):
+        plot.graph(plan(cpu("alone")), hide=["alone"])

@@ -2,6 +2,8 @@
 
     layers by the longest way from a start  ->  order by the neighbours' mean  ->  places near it
 
+Or a column for each device, with its tasks in the order in which they run.
+
 An arrow that passes layers by has narrow places in them, so that it runs beside boxes, not behind
 them. Arrows from one task share these. This is the method of Sugiyama, Tagawa and Toda (1981).
 Matplotlib, networkx and numpy are imported when they are needed.
@@ -12,10 +14,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from autopar.display.rows import COLOURS
@@ -42,6 +46,9 @@ _EDGE = 4.0  # points for the outlines of boxes at the edges
 _PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a box
 _MOST_TASKS = 200  # arrows among more can't be followed anyway: they pass behind boxes
 _SWEEPS = 24  # after fewer the order hardly changes any more
+_COLUMN = (0.74, 28.0)  # how much of a column a box takes, and points from row to row
+_HEADER = 16.0  # points above the rows, for what the columns are
+_LANE = re.compile(r"(?P<device>cpu|cuda:(?P<gpu>\d+))( #\d+)?(?P<copies> (to|from) .*)?")
 _CHAIN = 50.0  # how much more a chain's arrows pull than others, so that they run straight
 
 Arrow = tuple[int, int]  # from which task to which
@@ -73,14 +80,25 @@ class _Grid(NamedTuple):
 
 
 def draw_plan(
-    plan: Planned, ax: Axes | None, *, title: str, axes_of: Callable[[float], Axes]
+    plan: Planned,
+    ax: Axes | None,
+    *,
+    title: str,
+    axes_of: Callable[[float], Axes],
+    columns: bool = False,
+    hide: Collection[str] = (),
 ) -> Axes:
     """Draw a plan, as `plot.graph` says; `axes_of` makes axes of a height in inches."""
     check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
+    if hide:
+        plan = _without(plan, hide)
     schedule, arrows = plan.schedule, arrows_of(plan)
     if not schedule.entries:
-        msg = "plan has no tasks; expected at least one. Add it first: graph.add(fn, x)."
+        but = " but those to hide" if hide else ""
+        msg = f"plan has no tasks{but}; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
+    if columns:
+        return _in_columns(schedule, arrows, ax, title, axes_of)
     looks = _looks({entry.lane for entry in schedule.entries})
     rows, places, ways = _laid_out(len(schedule.entries), arrows)
     shape = len(rows), max(places.values()) + 0.5
@@ -89,7 +107,9 @@ def draw_plan(
         ax = axes_of(height / 72 + 0.4 + 0.05 * len(looks) + 0.3 * bool(title))
     ax.set_axis_off()
     ax.set_title(title)
-    width, height = _room(ax, looks, set(arrows.values()))
+    kinds = {True: "waits for another lane", False: "needs no wait"}
+    there = set(arrows.values())
+    width, height = _room(ax, looks, [(wait, kinds[wait]) for wait in kinds if wait in there])
     grid = _grid(*shape, width - _EDGE, height - _EDGE)
     left, top = (width - grid.size[0]) / 2, (height - grid.size[1]) / 2
     spots = {}
@@ -120,6 +140,143 @@ def arrows_of(plan: Planned) -> dict[Arrow, bool]:
         for place, entry in enumerate(schedule.entries)
         for job in sorted({*schedule.jobs[entry.job].after, *entry.waits} & place_of.keys())
     }
+
+
+def _without(plan: Planned, names: Collection[str]) -> Planned:
+    """The plan without tasks of these names; what comes after one comes after what it did."""
+    schedule = plan.schedule
+    hidden = {number for number, job in enumerate(schedule.jobs) if job.name in names}
+    after = {number: set(job.after) for number, job in enumerate(schedule.jobs)}
+    waits: dict[int, set[int]] = {}
+    for entry in schedule.entries:  # each after all that it comes after
+        waits[entry.job] = set(entry.waits)
+        for before in hidden & (after[entry.job] | waits[entry.job]):
+            after[entry.job] |= after[before]
+            waits[entry.job] |= after[before] if before in waits[entry.job] else waits[before]
+        after[entry.job] -= hidden
+        waits[entry.job] -= hidden
+    jobs = tuple(job._replace(after=(*after[n],)) for n, job in enumerate(schedule.jobs))
+    entries = tuple(
+        entry._replace(waits=(*waits[entry.job],))
+        for entry in schedule.entries
+        if entry.job not in hidden
+    )
+    return SimpleNamespace(schedule=replace(schedule, jobs=jobs, entries=entries))
+
+
+def _in_columns(
+    schedule: Any,
+    arrows: Collection[Arrow],
+    ax: Axes | None,
+    title: str,
+    axes_of: Callable[[float], Axes],
+) -> Axes:
+    """Draw a column for each device, and one for its copies, with rows downwards."""
+    import networkx
+
+    lanes = [entry.lane for entry in schedule.entries]
+    columns = _columns(dict.fromkeys(lanes))
+    names = [*dict.fromkeys(columns.values())]
+    rows = _rows([columns[lane] for lane in lanes], arrows)
+    following = [
+        pair
+        for tasks in grouped(range(len(lanes)), lanes.__getitem__).values()
+        for pair in pairwise(tasks)
+    ]
+    # Of the waits those that others imply are left out: they would hide what holds a task up.
+    needed = networkx.transitive_reduction(networkx.DiGraph([*arrows, *following])).edges
+    waits = [arrow for arrow in needed if lanes[arrow[0]] != lanes[arrow[1]]]
+    if ax is None:
+        ax = axes_of((_HEADER + _COLUMN[1] * (max(rows) + 1)) / 72 + 0.3 + 0.3 * bool(title))
+    ax.set_axis_off()
+    ax.set_title(title)
+    kinds = {"waits for another lane": waits, "is next on its lane": following}
+    width, height = _room(
+        ax, {}, [(bool(kind is waits), name) for name, kind in kinds.items() if kind]
+    )
+    cell = (width - _EDGE) / len(names), min(_COLUMN[1], (height - _HEADER) / (max(rows) + 1))
+    box = min(_BOX[0], _COLUMN[0] * cell[0]), min(_BOX[1], 0.7 * cell[1])
+    places = {name: (i + 0.5) * cell[0] for i, name in enumerate(names)}
+    spots = [
+        (places[columns[lane]], _HEADER + (row + 0.5) * cell[1])
+        for lane, row in zip(lanes, rows, strict=True)
+    ]
+    for name, place in places.items():
+        ax.text(place, _HEADER / 2, name, ha="center", va="center", fontsize=_SMALL + 2)
+    for task, entry in enumerate(schedule.entries):
+        kind = "copy" if is_copy(entry.lane) else "compute"
+        colours = COPY if kind == "copy" else COMPUTE
+        style = {"edgecolor": "#2b3038", "linewidth": 0.8, "linestyle": "-"}
+        if kind == "copy":
+            style["linestyle"] = (0, (3, 2))
+        look = _Look("", colours[COLOURS[kind]], {"facecolor": COLOURS[kind], **style})
+        _draw_box(ax, spots[task], box, " ".join(schedule.jobs[entry.job].name.split()), look)
+    for start, end in following:
+        _draw_arrow(ax, [spots[start], spots[end]], _Grid(1, 0, cell, box, box), 0, False)
+    for start, end in waits:
+        _draw_wait(ax, spots[start], spots[end], box)
+    return ax
+
+
+def _rows(columns: Sequence[str], arrows: Collection[Arrow]) -> list[int]:
+    """The row of each task: below all in its column so far, and below all that it comes after."""
+    before = grouped(arrows, lambda arrow: arrow[1])
+    lowest = dict.fromkeys(columns, -1)
+    rows: list[int] = []
+    for task, column in enumerate(columns):
+        above = (rows[other] for other, _ in before.get(task, ()))
+        lowest[column] = 1 + max([lowest[column], *above])
+        rows.append(lowest[column])
+    return rows
+
+
+def _columns(lanes: Collection[str]) -> dict[str, str]:
+    """The column of each lane: half of the GPUs before the CPU, and copies on the side of it."""
+    found = {lane: _LANE.fullmatch(lane) for lane in lanes}
+    gpus = sorted({int(one["gpu"]) for one in found.values() if one and one["gpu"]})
+    left = set(gpus[: (len(gpus) + 1) // 2])
+
+    def place(lane: str) -> tuple[float, ...]:
+        if (one := found[lane]) is None:
+            return (3, 0, 0)  # of a name of the program's own
+        if one["gpu"] is None:
+            return (1, 0, 0)
+        number = int(one["gpu"])
+        side = 0 if number in left else 2
+        return side, number, bool(one["copies"]) == (side == 0)
+
+    def title(lane: str) -> str:
+        if (one := found[lane]) is None:
+            return lane
+        name = f"GPU {one['gpu']}" if one["gpu"] else "CPU"
+        return f"{name}, copies" if one["copies"] else name
+
+    return {lane: title(lane) for lane in sorted(lanes, key=place)}
+
+
+def _draw_wait(ax: Axes, start: _Spot, end: _Spot, box: _Spot) -> None:
+    """Draw an arrow between columns, from side to side, or down where it is one column."""
+    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.path import Path as Curve
+
+    way = int(end[0] > start[0]) - int(end[0] < start[0])
+    if way:
+        leaves, enters = start[0] + way * box[0] / 2, end[0] - way * box[0] / 2
+        bend = (leaves + enters) / 2
+        points = [(leaves, start[1]), (bend, start[1]), (bend, end[1]), (enters, end[1])]
+    else:  # between two lanes of a column: around what lies between them
+        side, out = start[0] + box[0] / 2, start[0] + 0.62 * box[0]
+        points = [(side, start[1]), (out, start[1]), (out, end[1]), (side, end[1])]
+    arrow = FancyArrowPatch(
+        path=Curve(points, [Curve.MOVETO, *[Curve.CURVE4] * 3]),
+        arrowstyle="-|>",
+        mutation_scale=7,
+        linewidth=_ARROW_WIDTHS[True],
+        color=_ARROW,
+        fill=True,
+        zorder=2,
+    )
+    ax.add_patch(arrow)
 
 
 def _laid_out(
@@ -233,7 +390,7 @@ def _looks(lanes: Collection[str]) -> dict[str, _Look]:
     return looks
 
 
-def _room(ax: Axes, looks: dict[str, _Look], waits: Collection[bool]) -> _Spot:
+def _room(ax: Axes, looks: dict[str, _Look], kinds: Collection[tuple[bool, str]]) -> _Spot:
     """Measure axes in points, with a legend at their bottom; the room above it."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
@@ -242,14 +399,17 @@ def _room(ax: Axes, looks: dict[str, _Look], waits: Collection[bool]) -> _Spot:
         Patch(label=f"{look.letter}: {lane}".replace("$", r"\$"), **look.box)
         for lane, look in looks.items()
     ]
-    for wait, name in ((True, "waits for another lane"), (False, "needs no wait")):
-        if wait in waits:
-            handles.append(Line2D([], [], color=_ARROW, lw=_ARROW_WIDTHS[wait], label=name))
+    handles += [
+        Line2D([], [], color=_ARROW, lw=_ARROW_WIDTHS[wait], label=name) for wait, name in kinds
+    ]
     figure = ax.figure.canvas.figure
     figure.draw_without_rendering()  # so that the axes have their size
     points = 72 / figure.dpi
     width, height = ax.get_window_extent().width * points, ax.get_window_extent().height * points
     how: dict[str, Any] = {"loc": "lower center", "fontsize": _SMALL, "frameon": False}
+    if not handles:
+        ax.set(xlim=(0, width), ylim=(height, 0))
+        return width, height
     for columns in range(min(6, len(handles)), 0, -1):
         legend = ax.legend(handles=handles, ncols=columns, borderaxespad=0, **how)
         size = legend.get_window_extent()
@@ -268,13 +428,13 @@ def _draw_box(ax: Axes, middle: _Spot, size: _Spot, name: str, look: _Look) -> N
     style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
     box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **style))
     lines = int(height / _LINE + 0.2)  # most names have no letters that reach below the others
-    used = _LETTER * (1.5 + len(look.letter))
+    used = _LETTER * (1.5 + len(look.letter)) if look.letter else 0.0
     if lines > 2 and width < _NARROW:
         words = [(x, y - height / 3, look.letter, "bold")]
         words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
     else:
         words = [(x - (width - used) / 2, y, look.letter, "bold")]
-        words += [(x + used / 2 - 1, y, _label(name, width - used, lines), "normal")]
+        words += [(x + max(0, used / 2 - 1), y, _label(name, width - used, lines), "normal")]
     for left, at, text, weight in words:
         if lines and text and used <= width:
             shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)

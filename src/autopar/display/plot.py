@@ -182,7 +182,14 @@ def bars(
     return ax
 
 
-def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
+def graph(
+    plan: Planned,
+    ax: Axes | None = None,
+    *,
+    title: str = "",
+    columns: bool = False,
+    hide: Collection[str] = (),
+) -> Axes:
     """Draw the tasks of a plan as boxes in the colours of their lanes, and what they wait for.
 
     A box has the letter of its lane and the task's name; those of copies have dashed outlines. A
@@ -194,10 +201,14 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
         plan: A graph's plan, as in `graph.plan()` or `run.plan`.
         ax: Where to draw; without it a figure is made. It should have its size by then.
         title: What is drawn, in a few words.
+        columns: Whether to draw a column for each device, and one for its copies. Tasks stand below
+            each other in the order of their lane, and waits that others imply are left out.
+        hide: Names of tasks to leave out, as of views. What comes after one is drawn to come after
+            what that one comes after.
 
     Raises:
         TypeError: It is no plan.
-        ValueError: The plan has no tasks.
+        ValueError: The plan has no tasks, or none but those to hide.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
@@ -209,7 +220,7 @@ def graph(plan: Planned, ax: Axes | None = None, *, title: str = "") -> Axes:
     """
     from autopar.display.graph_plot import draw_plan  # much that only this needs
 
-    return draw_plan(plan, ax, title=heading(title), axes_of=_axes)
+    return draw_plan(plan, ax, title=heading(title), axes_of=_axes, columns=columns, hide=hide)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
