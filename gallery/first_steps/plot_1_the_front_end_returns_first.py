@@ -97,7 +97,7 @@ ap.show_timelines(
 # been made before it ends.
 
 first_end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
-ap.draw(timeline.between(timeline.start_s, first_end_s), title="Until the first kernel ends")
+ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The first kernel's time"))
 
 # %%
 # What the three clocks say
