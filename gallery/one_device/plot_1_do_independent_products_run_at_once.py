@@ -3,372 +3,241 @@
 Do independent products run at once?
 ====================================
 
-| **You'll do:** exercise 1 of the chapter: an experiment that tells whether PyTorch runs the
-  independent products of `run` in parallel on one device.
-| **You'll learn:** why it doesn't, why streams alone seldom help, and what does.
-| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+| **You'll do:** exercise 1 of the chapter: find out whether PyTorch runs independent products in
+  parallel on one GPU, by itself and on several streams.
+| **You'll learn:** why streams gain nothing for large products, and make small ones slower.
+| **You need:** 7 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` before; :doc:`plot_2_small_operators`
+  comes next.
 
-**The claim.** By itself PyTorch runs them one after another, for a stream is a queue. On several
-streams large products gain little, as each fills the GPU, and small ones take longer, as the host
-can't launch them fast enough. A CUDA graph with branches does run small ones at once. The figure
-shows what each way gains, from small to large.
+By itself PyTorch runs independent products one after another. Several streams allow them to run at
+once, and yet large ones take turns, since each of them fills the GPU alone. Small ones leave room
+for others, but the host can't launch them fast enough to fill it.
 """
 
 # %%
-# The work
-# --------
-# Two factors: the size of a product, and the way to run many of them. The chapter says 50 in one
-# place, 10 or 8 in others, so the count is a parameter. Its size is 4000 x 4000, the last one here.
+# One stream is a queue
+# ---------------------
+# The tempting way is a plain loop: no product needs another, so the GPU could run all of them at
+# once. But launches go to the current *stream*, which does one thing after the other, whether or
+# not they need each other.
 
-import os
-
-import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
 
-BOOK = {
-    "count": 50,
-    "sizes": [128, 256, 512, 1024, 2048, 4000],
-    "streams": 8,
-    "seen": [256, 1024, 4000],  # sizes whose timelines are kept
-}
-EAGER = "one stream", "several streams"
-GRAPHS = "chain", "branches"
-TORCH = "PyTorch, loop", "PyTorch, graph on 2 lanes"
-CPU = {"count": 400, "size": 256, "rounds": 7}
-HERE = {"count": 24, "size": 384, "rounds": 7}
-MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
+ONE, STREAMS = "one stream", "several streams"
+SMALL, LARGE = 256, 4000  # sides of matrices; the large ones are the book's
+
+
+def one_stream(xs):
+    """Square each matrix, as the book's `run` does."""
+    return [x.mm(x) for x in xs]
 
 
 # %%
-# The ways
-# --------
-# One stream is the plain loop, `ap.workload.products`. Several streams fork from it, each waiting
-# for an event, and join it in the same manner. A CUDA graph takes the host out of it: one call
-# launches all products, as one chain or on branches. `capture` times both.
+# Several streams allow products to run at once
+# ---------------------------------------------
+# The products are dealt out to *side streams*, queues of their own. These first wait for the
+# current stream, which makes the matrices, and at the end it waits for them.
 
 
-def on_streams(x, count, streams):
-    """Deal `count` products out to several streams, then let the current one wait for them."""
+def on_streams(xs, side):
+    """The same on several streams in turn."""
     current, results = torch.cuda.current_stream(), []
-    fork = current.record_event()
-    for stream in streams:
-        stream.wait_event(fork)
-    for i in range(count):
-        with torch.cuda.stream(streams[i % len(streams)]):
+    for stream in side:
+        stream.wait_stream(current)
+    for i, x in enumerate(xs):
+        with torch.cuda.stream(side[i % len(side)]):
             results.append(x.mm(x))
-    for stream in streams:
-        current.wait_event(stream.record_event())
+    for stream in side:
+        current.wait_stream(stream)
     return results
 
 
-def in_a_graph(x, count):
-    """The results of a replay, and what replays took as a chain and with the best branches."""
-    graph = ap.TaskGraph()
-    tasks = [graph.add(torch.mm, x, x, name="product") for _ in range(count)]
-    captured = graph.capture()
-    results = captured.replay()[tasks]
-    ap.synchronize(x.device)
-    chain, *branches = captured.trials.values()
-    return results, chain, min(branches, key=lambda each: each.median_s)
+# %%
+# One sweep compares these two at seven sizes, and three more ways which have one launch for all
+# products: :doc:`plot_2_small_operators` is about those. `race` compares the results of all ways,
+# times them in turn, and takes the timelines of two sizes.
+
+# Folded: the sweep
+BATCH, GRAPH = "a batch", "a CUDA graph"
 
 
-def one_device(count, sizes, streams, seen):
-    """Each size on one stream, on several, and in a CUDA graph with and without branches."""
-    gpu = ap.gpu(0)
-    side = [torch.cuda.Stream(gpu) for _ in range(streams)]
-    measurements, looked_at, checks, values = [], {}, {}, {}
-    for size in sizes:
-        x = ap.workload.matrix(size, gpu)
-        both = (
-            lambda x=x: ap.workload.products(x, count),
-            lambda x=x: on_streams(x, count, side),
-        )
-        ways = {f"{size}, {way}": run for way, run in zip(EAGER, both, strict=True)}
-        # Before the product is computed, so that no leftover of it can be taken for a result.
-        results = on_streams(x, count, side)
-        in_graph = count if size < max(sizes) else streams  # many large ones would take long
-        replayed, *trials = in_a_graph(x, in_graph)
-        product = x.mm(x)
-        checks[f"{size}: equal"] = all(torch.equal(each, product) for each in results + replayed)
-        values[f"{size}, in a graph"] = in_graph
-        for way, each in zip(GRAPHS, trials, strict=True):
-            measurements.append(ap.Measurement(f"{size}, {way}", each.values_s))
-        del results, replayed
-        measurements += ap.measure_in_turn(ways, devices=[gpu], warmup=1, repeats=7)
-        if size in seen:
-            looked_at |= ways
+def at_one_size(size, count, side, see):
+    """All ways for products of one size, and replays of the graph by its number of branches."""
+    batch = torch.randn(count, size, size, device=side[0].device) / size**0.5
+    xs, graph = batch.unbind(), ap.TaskGraph()
+    tasks = [graph.add(torch.mm, x, x, name="product") for x in xs]
+    captured = graph.capture()  # as one chain and with branches, of which it keeps the fastest
+    ways = {
+        f"{size}, {ONE}": lambda: one_stream(xs),
+        f"{size}, {STREAMS}": lambda: on_streams(xs, side),
+        f"{size}, {BATCH}": lambda: list(batch.bmm(batch)),
+        f"{size}, {GRAPH}": lambda: captured.replay()[tasks],
+    }
+    found = ap.race(
+        ways,
+        close={f"{size}, {BATCH}": 2e-5},  # it may add up in another order
+        reset=lambda: [y.zero_() for y in captured[tasks]],
+        see=list(ways)[:2] if see else [],
+        devices=[side[0].device],
+    )
+    trials = [
+        ap.Measurement(f"{size}, {number} branches", trial.values_s)
+        for number, trial in captured.trials.items()
+    ]
+    return ap.Findings([*found.measurements, *trials], found.timelines, found.checks, found.values)
 
-    return ap.Findings(measurements, ap.timelines_of(looked_at), checks, values)
+
+def one_device(work, streams, seen):
+    """All ways at each size."""
+    side = [torch.cuda.Stream(ap.gpu(0)) for _ in range(streams)]
+    by_size = [at_one_size(size, count, side, size in seen) for size, count in work]
+    return ap.Findings(
+        [one for found in by_size for one in found.measurements],
+        {label: seen for found in by_size for label, seen in found.timelines.items()},
+        {check: held for found in by_size for check, held in found.checks.items()},
+        {value: number for found in by_size for value, number in found.values.items()},
+    )
 
 
 # %%
-# Predict
-# -------
-# A GPU computes a product in blocks, of which each multiprocessor holds several at a time. Where a
-# product's blocks are less than one *wave*, fewer than the whole GPU holds, others' find room
-# beside them: :doc:`exercise 4 <plot_1_verify_with_nsight>` asks Nsight Compute for the waves. So
-# small products should have much to gain, and large ones next to nothing. How much of a gain is
-# this room, and how much the time that each kernel takes to begin and to end, is not told here.
+# Large products take turns on any number of streams
+# --------------------------------------------------
+# Look at the stairs in the picture at the top. Each product begins when the one before it ends, as
+# it would on one stream, though nothing makes it wait. A large product has more blocks of work than
+# the GPU can hold. Only as its last ones run is there room for the next product, so the steps
+# overlap a little at their ends.
+
+MANY, FEW = 50, 8  # the book's numbers of products; few of the largest, for the GPU's memory
+COUNTS = [[size, MANY] for size in (64, 128, 256, 512, 1024, 2048)] + [[LARGE, FEW]]
+SWEEP = {"work": COUNTS, "streams": 8, "seen": [SMALL, LARGE]}
+gpu = ap.recorded(one_device, name="x1_one_device", parameters=SWEEP)
+
+
+def timelines_at(size):
+    return {way: gpu.timelines[f"{size}, {way}"] for way in (ONE, STREAMS)}
+
+
+ap.show_timelines(
+    timelines_at(LARGE),
+    "x1_large_products",
+    title=f"{FEW} products of {LARGE} x {LARGE}, on one stream and on several",
+    caption="One product fills the GPU, so the next has to wait for room.",
+)
+
+# %%
+# Small products wait for the host
+# --------------------------------
+# Look at the gaps between the bars here. The GPU is done with a small product before the host has
+# launched the next, so even on several streams hardly any two overlap. Dealing them out only gives
+# the host more to do for each. The profiler makes these gaps wider, so the table below is without.
+
+ap.show(
+    ap.draw(
+        timelines_at(SMALL),
+        title=f"{MANY} products of {SMALL} x {SMALL}, on one stream and on several",
+        caption="To launch a product takes longer than to compute it.",
+    )
+)
+
+# %%
+# What streams gain at each size
+# ------------------------------
+# Small products don't fill the GPU, so we had expected that they gain most. At the top of this table
+# they do the opposite, for a gain below 1 is a loss.
+
+# Folded: the table
+rows = []
+for size, count in COUNTS:
+    one, several = (gpu.measurements[f"{size}, {way}"].median_s for way in (ONE, STREAMS))
+    times = [f"{1e6 * taken_s / count:.1f} µs" for taken_s in (one, several)]
+    rows.append([f"{size} x {size}", *times, f"{one / several:.2f} ×"])
+headers = ["matrices", f"a product on {ONE}", f"on {STREAMS}", "gain"]
+ap.show(ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.origin))
+
+# %%
+# Compare the first rows with the last: at the top streams lose, at the bottom they change next to
+# nothing. In between may be a size too small to fill the GPU that still takes long enough for the
+# host to launch the next.
+
+
+def at_once(size, way):
+    """How many kernels ran at once in a timeline, on average while any ran."""
+    timeline = gpu.timelines[f"{size}, {way}"]
+    total_s, busy_s = sum(span.duration_s for span in timeline.spans), timeline.busy_s()
+    return gpu.estimate(lambda _: total_s / busy_s)  # of one run, so without an interval
+
+
+def gain(size):
+    """What several streams gain over one; a loss is below 1."""
+    return gpu.estimate(lambda s: s[f"{size}, {ONE}"] / s[f"{size}, {STREAMS}"])
+
+
+# %%
+# *At once* is the time of all kernels added up, over the time in which any of them ran.
+
+in_turn = max((at_once(size, ONE) for size in (SMALL, LARGE)), key=lambda number: number.value)
+overlap = at_once(SMALL, STREAMS)
+loss = gpu.estimate(
+    lambda s: min(s[f"{size}, {STREAMS}"] / s[f"{size}, {ONE}"] for size in (64, 128, 256))
+)
+ap.show(
+    ap.claim("By itself PyTorch runs one at a time.", in_turn, at_most=1.1, unit="at once"),
+    ap.claim("Large products gain little on streams.", gain(LARGE), at_most=1.2, unit="×"),
+    ap.claim("Small products hardly overlap on them.", overlap, at_most=1.5, unit="at once"),
+    ap.claim("Up to 256 x 256, several take longer than one.", loss, at_least=1.2, unit="×"),
+)
+
+# %%
+# When streams do help
+# --------------------
+# They pay for parts that use different hardware: a copy beside a product, as in
+# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`, or work on another GPU. For small
+# products the host must launch less, and :doc:`plot_2_small_operators` shows two ways to do so. Why
+# a large product fills a GPU is answered by Nsight Compute in
+# :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`. PyTorch's notes on `CUDA semantics
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams>`_ have the rules for streams,
+# and the exercise is at the end of the book's `chapter
+# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_.
 #
-# How long?
-# ---------
-# Beside the times stands what a product's arithmetic takes at the best rate that any way has
-# reached at any size. The chain's time over it is what branches would gain at that rate.
-
-gpu = ap.recorded(one_device, name="x1_one_device", parameters=BOOK)
-sizes, streams, count = BOOK["sizes"], BOOK["streams"], BOOK["count"]
-flops = ap.workload.product_flops
-each_s, by_streams, by_branches = {}, {}, {}
-for size in sizes:
-    one_s, several_s = (gpu.measurements[f"{size}, {way}"].median_s / count for way in EAGER)
-    in_graph = gpu.values[f"{size}, in a graph"]
-    chain_s, branches_s = (gpu.measurements[f"{size}, {way}"].median_s / in_graph for way in GRAPHS)
-    each_s[size] = [one_s, several_s, chain_s, branches_s]
-    by_streams[size], by_branches[size] = one_s / several_s, chain_s / branches_s
-rate = max(flops(size) / min(times_s) for size, times_s in each_s.items())
-at_rate = {size: times_s[2] / (flops(size) / rate) for size, times_s in each_s.items()}
-rows = []
-for size, times_s in each_s.items():
-    times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s, flops(size) / rate)]
-    gains = by_streams[size], by_branches[size], at_rate[size]
-    rows.append([f"{size}", *times, *(f"{each:.2f} x" for each in gains)])
-headers = ["side", *EAGER, *GRAPHS, "at the best rate"]
-headers += ["streams gain", "branches gain", "at that rate"]
-note = "Streams gain over one stream; branches of a CUDA graph gain over its chain."
-caption = f"Microseconds for one of {count} products, {streams} streams"
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=[note]))
-
-# %%
-# See it
-# ------
-# What each way gains over its serial twin, and what branches would gain at the best rate.
-
-figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
-ax.plot(sizes, by_streams.values(), "o-", label=f"{streams} streams")
-ax.plot(sizes, by_branches.values(), "s-", label="branches of a graph")
-ax.plot(sizes, at_rate.values(), "--", color="0.4", label="branches at the best rate")
-ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="gain")
-ax.set_xticks(sizes, [str(size) for size in sizes])
-ax.set_yticks([0.5, 1, 2, 4, 8, 16, 32], ["0.5 x", *(f"{2**n} x" for n in range(6))])
-ax.minorticks_off()
-ax.grid(axis="y", alpha=0.3)
-ax.legend()
-figure.suptitle(gpu.origin, fontsize=7)
-ap.plot.show("x1_one_device")
-
-# %%
-# Did they run at once?
-# ---------------------
-# The profiler's timelines show it, of runs under the profiler. It makes launches slower: where
-# these take the time, fewer kernels run at once in a timeline than do without it, and the gains
-# above tell more. The kernels' times added up, over the time in which any of them ran, is how many
-# ran at once. `busy` is the share of the whole in which any ran.
-
-
-def at_once(timeline):
-    """How many ran at once, averaged over the time in which any ran."""
-    return sum(span.duration_s for span in timeline.spans) / timeline.busy_s()
-
-
-rows = []
-for label, timeline in gpu.timelines.items():
-    kernels_us = 1e6 * sum(span.duration_s for span in timeline.spans) / count
-    busy = f"{timeline.busy_s() / timeline.makespan_s:.0%}"
-    rows.append([label, f"{at_once(timeline):.2f}", f"{kernels_us:.1f} us", busy])
-headers = ["side, way", "at once", "a product's kernels", "busy"]
-ap.show(ap.tabulate(headers, rows, caption="From the timelines", origin=gpu.origin))
-
-# %%
-# The answer. Large products may well be under way together on several streams, but they share the
-# multiprocessors, and each takes longer by as much. In between may be sizes too small to fill the
-# GPU that take long enough for the host to launch the next: which these are differs by machine.
-
-small, large = min(BOOK["seen"]), max(sizes)
-SMALL, LARGE = f"Products of {small} x {small}", f"Products of {large} x {large}"
-one, several = EAGER
-chain, branches = GRAPHS
-in_order = max(at_once(gpu.timelines[f"{size}, {one}"]) for size in BOOK["seen"])
-ap.show(
-    ap.claim(
-        "By itself PyTorch runs one product at a time.",
-        gpu.estimate(lambda _: in_order),  # of one timeline, so without an interval
-        at_most=1.1,
-        unit="at once",
-    ),
-    ap.claim(
-        f"{LARGE} gain little on several streams.",
-        gpu.estimate(lambda s: s[f"{large}, {one}"] / s[f"{large}, {several}"]),
-        at_most=1.2,
-        unit="×",
-    ),
-    ap.claim(
-        f"{LARGE} gain little on branches of a CUDA graph.",
-        gpu.estimate(lambda s: s[f"{large}, {chain}"] / s[f"{large}, {branches}"]),
-        at_most=1.2,
-        unit="×",
-    ),
-    ap.claim(
-        f"{SMALL} take longer on several streams than on one.",
-        gpu.estimate(lambda s: s[f"{small}, {several}"] / s[f"{small}, {one}"]),
-        at_least=1.1,
-        unit="×",
-    ),
-    ap.claim(
-        f"{SMALL} gain on branches of a CUDA graph.",
-        gpu.estimate(lambda s: s[f"{small}, {chain}"] / s[f"{small}, {branches}"]),
-        at_least=1.5,
-        unit="×",
-    ),
-)
-
-# %%
-# And why? :doc:`Exercise 4 <plot_1_verify_with_nsight>` asks Nsight Compute what a single product
-# does with the GPU: a large one keeps its arithmetic busy, and a small one leaves most of it idle.
-
-most_streams, most_branches = (max(gain, key=gain.get) for gain in (by_streams, by_branches))
-print(f"Streams gain most at {most_streams}: {by_streams[most_streams]:.2f} x.")
-print(f"Branches gain most at {most_branches}: {by_branches[most_branches]:.2f} x.")
-
-# %%
-# Small products on several streams, under the profiler: the GPU is done with each before the host
-# has launched the next, so the streams take turns.
-
-shown = {way: gpu.timelines[f"{small}, {way}"] for way in EAGER}
-together = at_once(shown[several])
-ap.show(
-    ap.draw(shown, title=f"{count} products of {small} x {small}", caption="As many launches."),
-    ap.claim(
-        f"{SMALL} hardly overlap on several streams.",
-        gpu.estimate(lambda _: together),  # of one timeline, so without an interval
-        at_most=1.5,
-        unit="at once",
-    ),
-)
-
-# %%
-# And MXNet?
-# ----------
-# A CPU operator of PyTorch returns when it is done, so a loop can't overlap anything there either.
-# MXNet, in which the chapter was first written, queues operators to an engine that knows what each
-# reads and writes. Its last version runs on a CPU here, with one worker, as it does by itself, and
-# with two; beside it are PyTorch's loop and a task graph on two lanes. All take one thread for
-# each product.
-
-
-def by_mxnet(count, size, rounds):
-    """Seconds for all products, queued to MXNet's engine, by round."""
-    import time
-
-    import numpy
-
-    for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
-        if name not in vars(numpy):  # names that MXNet uses, and NumPy since 1.24 lacks
-            setattr(numpy, name, kind)
-    import mxnet
-
-    x = mxnet.nd.random.uniform(0, 1, (size, size))
-    outs = [mxnet.nd.zeros((size, size)) for _ in range(count)]
-    taken_s = []
-    for _ in range(rounds + 1):
-        mxnet.nd.waitall()
-        start_s = time.perf_counter()
-        for out in outs:
-            mxnet.nd.dot(x, x, out=out)
-        mxnet.nd.waitall()
-        taken_s.append(time.perf_counter() - start_s)
-    return taken_s[1:]
-
-
-def by_torch(count, size, rounds):
-    """The same in a loop, and as tasks of a graph with two lanes; whether the results are right."""
-    import torch
-
-    import autopar as ap
-
-    x, outs = ap.workload.matrix(size), [torch.zeros(size, size) for _ in range(count)]
-
-    def loop():
-        for out in outs:
-            torch.mm(x, x, out=out)
-
-    with ap.TaskGraph(cpu_lanes=2) as graph:
-        for out in outs:
-            graph.add(torch.mm, x, x, out=out, writes=[out])
-        graph.run()
-        right = all(torch.equal(out, x.mm(x)) for out in outs)
-        ways = {"loop": loop, "graph": graph.run}
-        in_loop, in_graph = ap.measure_in_turn(ways, warmup=1, repeats=rounds)
-    return in_loop.values_s, in_graph.values_s, right
-
-
-def engines(count, size, rounds, python):
-    """Both libraries with one worker and with two; MXNet where its Python is named."""
-    work, one_thread = (count, size, rounds), {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-
-    def mxnet_s(workers):
-        environment = {**one_thread, "MXNET_CPU_WORKER_NTHREADS": f"{workers}"}
-        return ap.in_fresh_process(by_mxnet, *work, python=python, environment=environment)
-
-    *taken_s, right = ap.in_fresh_process(by_torch, *work, environment=one_thread)
-    found = dict(zip(TORCH, taken_s, strict=True))
-    if python:
-        found |= {"MXNet, 1 worker": mxnet_s(1), "MXNet, 2 workers": mxnet_s(2)}
-    measurements = [ap.Measurement(label, tuple(times_s)) for label, times_s in found.items()]
-    return ap.Findings(measurements, {}, {"the graph's results are right": right})
-
-
-def engines_there(count, size, rounds):
-    """On a machine that has MXNet."""
-    return engines(count, size, rounds, os.environ[MXNET])
-
-
-# A machine without MXNet shows the record.
-there = ap.recorded(engines_there, name="x1_engines", parameters=CPU, gpus=0, variables=[MXNET])
-caption = f"{CPU['count']} products of {CPU['size']} x {CPU['size']} on a CPU"
-ap.show(ap.compare(there.measurements, caption=caption))
-
-# %%
-# The answer on the CPU: by themselves neither does. MXNet's engine would, with more workers than it
-# takes by itself; PyTorch needs the graph. Two lanes may gain little where the system puts
-# both on the hardware threads of one core.
-
-ap.show(
-    ap.claim(
-        "MXNet's engine runs products at once if it has two workers.",
-        there.estimate(lambda s: s["MXNet, 1 worker"] / s["MXNet, 2 workers"]),
-        at_least=1.3,
-        unit="×",
-    ),
-    ap.claim(
-        "A task graph on two lanes takes much less time for PyTorch's products.",
-        there.estimate(lambda s: s[TORCH[0]] / s[TORCH[1]]),
-        at_least=1.3,
-        unit="×",
-    ),
-)
-
-# %%
 # On this machine
 # ---------------
-# The same, without MXNet. Two lanes take half the time at best.
+# On a CPU an operator of PyTorch returns when it is done, so a loop can't overlap anything there
+# either. Two CPU lanes, each a queue with a thread of its own, can.
 
-here = there
-if not there.live:
-    here = ap.observed(engines, name="products here", parameters={**HERE, "python": ""})
-loop, lanes = TORCH
-limits = {lanes: here.measurements[loop].min_s / 2}
-measured = [here.measurements[label] for label in TORCH]
-ap.show(ap.compare(measured, limit_s=limits, caption="Products on this CPU"))
+
+def on_lanes(count, size):
+    xs = [ap.workload.matrix(size, seed=seed) for seed in range(count)]
+    with ap.cpu_lane(name="lane 1") as one, ap.cpu_lane(name="lane 2") as two:
+
+        def dealt(*lanes):
+            return [lanes[i % len(lanes)].submit(x.mm, x, name="x @ x") for i, x in enumerate(xs)]
+
+        ways = {"one lane": lambda: dealt(one), "two lanes": lambda: dealt(one, two)}
+        return ap.race(ways, see=list(ways))
+
+
+here = ap.observed(on_lanes, name="products on CPU lanes", parameters={"count": 24, "size": 384})
+ap.show(ap.compare(here.measurements), ap.draw(here.timelines, title="On one lane and on two"))
 
 # %%
-# When this does not help
-# -----------------------
-# Large products leave nothing to gain on one device, and small ones should first become larger:
-# one `torch.bmm` takes a batch of them. Streams pay across devices, and for copies.
-#
 # Now you
 # -------
-# Set `count` to 10 and to 8, the chapter's other numbers: which gains change, and why not those of
-# large products? Then try sizes between 1024 and 2048: where does the last of the gain go?
+# The host needs 20 µs to launch a product and its waits, and a product takes 5 µs on the GPU. How
+# many streams are needed until two products overlap?
+#
+# .. dropdown:: A hint
+#
+#     When does the second launch come, and is the first product still running by then?
+#
+# .. dropdown:: An answer
+#
+#     No number is enough, since each product ends long before the next is launched. A product has
+#     to take longer than a launch before a second stream has anything to do.
+#
+#     .. code-block:: python
+#
+#         def most_at_once(launch_us=20, product_us=5, streams=8):
+#             return min(streams, max(1, product_us / launch_us))
