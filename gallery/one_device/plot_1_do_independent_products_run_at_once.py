@@ -132,7 +132,7 @@ ap.show_timelines(
 # --------------------------------
 # Look at the gaps between the bars here. The GPU is done with a small product before the host has
 # launched the next, so even on several streams hardly any two overlap. Dealing them out only gives
-# the host more to do for each. The profiler makes these gaps wider, so the table below is without.
+# the host more to do for each. The profiler widens these gaps, so the table below is without it.
 
 ap.show(
     ap.draw(
@@ -145,8 +145,8 @@ ap.show(
 # %%
 # What streams gain at each size
 # ------------------------------
-# Small products don't fill the GPU, so we had expected that they gain most. At the top of this table
-# they do the opposite, for a gain below 1 is a loss.
+# Small products don't fill the GPU, so we had expected that they gain most. At the top of this
+# table they do the opposite, for a gain below 1 is a loss.
 
 # Folded: the table
 rows = []

@@ -3,208 +3,143 @@
 Run small operators at once
 ===========================
 
-| **You'll do:** exercise 2 of the chapter: many products of small matrices on one GPU and on one
-  CPU, in every way that may run several at once.
-| **You'll learn:** up to which size parallelism pays on one device, and what stands in its way.
-| **You need:** nothing but this page; without a GPU it shows records, and runs on CPU lanes.
+| **You'll do:** exercise 2 of the chapter: many small products on one GPU and on one CPU, in every
+  way that may run several at once.
+| **You'll learn:** up to which size parallelism pays on one device, and how to get it.
+| **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`plot_1_do_independent_products_run_at_once` before; :doc:`plot_3_cpu_gpu_and_the_bus` comes
+  next.
 
-**The claim.** An operator too small to fill a device leaves room for others beside it. On a GPU
-the branches of a CUDA graph use that room. Eager streams can't, where launching takes longer than
-the work. On a CPU with many cores lanes of one thread each do better at some sizes than all threads
-inside each operator. The two figures show at which.
+A small operator leaves room on a GPU for others beside it. Launches from Python come too slowly to
+fill this room, on one stream and on several. One launch for all operators fills it: a batch, if
+they have one shape, or a CUDA graph with branches for any others. Small ones then take a fraction
+of the time.
 """
 
 # %%
-# The work
-# --------
-# Each product is a single call of an operator. On the CPU there are so many of a size that they
-# take long enough to be timed: pairs of a size and a count.
+# A launch for each product keeps the GPU waiting
+# -----------------------------------------------
+# The tempting way is the plain loop. Each call *launches* a kernel, which is a function that runs
+# on the GPU. A launch takes the host some microseconds, whatever the kernel's size, and a small
+# kernel takes less.
 
-import itertools
-import math
 import os
-from dataclasses import replace
+from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
 
-GPU = {"count": 64, "sizes": [64, 128, 256, 512, 1024, 2048], "streams": 8}
-CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]
-HERE = [[64, 64], [128, 96], [192, 64], [256, 32], [384, 12], [512, 8]]
-EAGER = "one by one", "streams", "bmm"
-WAYS = "all threads for each", "lanes of one thread"
-SMALL = GPU["sizes"][:3]  # so small that launching takes longer than the work
-BRANCHES = (2, 4, 8)  # the numbers of branches that `capture` tries
-LEAST = 1.1  # whoever gains less than a tenth can do without
+
+def one_by_one(batch):
+    """One launch for each product."""
+    return [x.mm(x) for x in batch]
 
 
 # %%
-# The ways on a GPU
-# -----------------
-# One by one; dealt out to streams; as a batch, which is a single operator; and captured, as a
-# chain and with branches, whose times `trials` has.
+# One launch for all fills the GPU
+# --------------------------------
+# The right way launches once. `bmm` multiplies a whole batch of matrices. A *CUDA graph* is work
+# that was captured before and is launched as a whole, so the host is out of its way. `capture`
+# records the tasks as one chain and on several *branches*, which may run at once, and keeps what is
+# the fastest.
 
 
-def on_streams(each, streams):
-    """Products dealt out to several streams, which the current one waits for."""
-    current, results = torch.cuda.current_stream(), []
-    for stream in streams:
-        stream.wait_stream(current)
-    for x, stream in zip(each, itertools.cycle(streams), strict=False):
-        with torch.cuda.stream(stream):
-            results.append(x.mm(x))
-    for stream in streams:
-        current.wait_stream(stream)
-    return results
+def as_batch(batch):
+    """One operator for all products."""
+    return batch.bmm(batch)
 
 
-def on_gpu(count, sizes, streams):
-    """Each size in every way; the graphs by the number of branches."""
-    gpu = ap.gpu(0)
-    side = [torch.cuda.Stream(gpu) for _ in range(streams)]
-    measurements, checks = [], {}
-    for size in sizes:
-        batch = torch.randn(count, size, size, device=gpu) / size**0.5
-        each = batch.unbind()
-        ways = (
-            lambda each=each: [x.mm(x) for x in each],
-            lambda each=each: on_streams(each, side),
-            lambda batch=batch: torch.bmm(batch, batch),
-        )
-        in_streams = ways[1]()  # first, so that it finds no results of others in its memory
-        graph = ap.TaskGraph()
-        tasks = [graph.add(torch.mm, x, x, name="product") for x in each]
-        captured = graph.capture()
-        wanted = ways[0]()
-        checks[f"{size}, streams: equal"] = all(map(torch.equal, in_streams, wanted))
-        checks[f"{size}, graph: equal"] = all(map(torch.equal, captured.replay()[tasks], wanted))
-        checks[f"{size}, bmm: close"] = torch.allclose(ways[2](), torch.stack(wanted), atol=1e-5)
-        for trial in captured.trials.values():
-            measurements.append(ap.Measurement(f"{size}, {trial.label}", trial.values_s))
-        named = {f"{size}, {way}": fn for way, fn in zip(EAGER, ways, strict=True)}
-        measurements += ap.measure_in_turn(named, devices=[gpu], warmup=1, repeats=7)
-    return ap.Findings(measurements, {}, checks)
+def as_graph(batch):
+    """One CUDA graph of all products, to be replayed at any time."""
+    graph = ap.TaskGraph()
+    for x in batch:
+        graph.add(torch.mm, x, x, name="product")
+    return graph.capture()
 
 
 # %%
-# Predict
-# -------
-# A small product leaves most multiprocessors idle. Branches can use them, until one product fills
-# the GPU by itself. What the host launches one by one gets no faster than it launches. Beside the
-# times stands what a product's arithmetic takes at the best rate that any way reached at any size.
+# All ways were timed in one sweep, which :doc:`plot_1_do_independent_products_run_at_once` has.
 
-gpu = ap.recorded(on_gpu, name="x2_on_gpu", parameters=GPU)
-count, sizes, flops = GPU["count"], GPU["sizes"], ap.workload.product_flops
-GRAPHS = "graph, chain", "graph, branches"
-each_s, gain = {}, {}
-for size in sizes:
-    trial_s = [gpu.measurements[f"{size}, {n} branches"].median_s for n in (1, *BRANCHES)]
-    totals_s = [gpu.measurements[f"{size}, {way}"].median_s for way in EAGER]
-    totals_s += [trial_s[0], min(trial_s[1:])]
-    each_s[size] = {way: s / count for way, s in zip(EAGER + GRAPHS, totals_s, strict=True)}
-    gain[size] = trial_s[0] / min(trial_s[1:])
-rate = max(flops(size) / min(times_s.values()) for size, times_s in each_s.items())
-rows = []
-for size, times_s in each_s.items():
-    times = [f"{1e6 * taken_s:.2f}" for taken_s in (*times_s.values(), flops(size) / rate)]
-    rows.append([f"{size}", *times, f"{gain[size]:.2f} x"])
-headers = ["side", *EAGER, *GRAPHS, "at the best rate", "branches gain"]
-caption = f"Microseconds for one of {count} products on a GPU, {GPU['streams']} streams"
-notes = ["Graphs are timed on the GPU, without their one launch. The gain is over the chain."]
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin, notes=notes))
+gpu = ap.newest_record("x1_one_device")
+counts = dict(gpu.parameters["work"])
+WAYS = ["one stream", "several streams", "a CUDA graph", "a batch"]
+
+
+def us(size, way):
+    """Microseconds for one product."""
+    return 1e6 * gpu.measurements[f"{size}, {way}"].median_s / counts[size]
+
 
 # %%
-# Up to which size?
-# -----------------
-# Between two sizes the gain is taken to be straight on logarithmic scales.
+# Look at the left end of the picture at the top. The curves of one stream and of several are flat
+# and far above the others: there the launches take the time. To the right the arithmetic takes
+# over, and all ways come together.
 
-
-def crossing(gain, level):
-    """The size from which on a gain stays below a level; None if it is below, or never is."""
-    above = [size for size in gain if gain[size] >= level]
-    if not above or above[-1] == max(gain):
-        return None
-    larger = min(size for size in gain if size > above[-1])
-    high, low = gain[above[-1]], gain[larger]
-    return above[-1] * (larger / above[-1]) ** (math.log(high / level) / math.log(high / low))
-
-
-crossover, best = crossing(gain, LEAST), max(gain, key=gain.get)
-print(f"Branches gain most at {best}: {gain[best]:.2f} x over the chain.")
-if crossover:
-    print(f"Beyond {crossover:.0f} they gain less than {LEAST - 1:.0%}.")
-else:
-    print(f"There is no size beyond which they gain less than {LEAST - 1:.0%}.")
-
-# %%
-# The claims are held against these numbers. They speak of the small sizes, each of them; which of a
-# batch and of branches is ahead of the other differs from machine to machine, and from run to run.
-
-shown = ", ".join(f"{size}" for size in SMALL)
-one, streams, batch = EAGER
-ap.show(
-    ap.claim(
-        f"Branches of a CUDA graph run small products at once (sides {shown}).",
-        gpu.estimate(
-            lambda s: min(
-                s[f"{size}, 1 branches"] / min(s[f"{size}, {n} branches"] for n in BRANCHES)
-                for size in SMALL
-            )
-        ),
-        at_least=1.5,
-        unit="×",
-    ),
-    ap.claim(
-        f"On eager streams small products take longer than one by one (sides {shown}).",
-        gpu.estimate(
-            lambda s: min(s[f"{size}, {streams}"] / s[f"{size}, {one}"] for size in SMALL)
-        ),
-        at_least=1.2,
-        unit="×",
-    ),
-    ap.claim(
-        f"A batch is far faster than small products one by one (sides {shown}).",
-        gpu.estimate(lambda s: min(s[f"{size}, {one}"] / s[f"{size}, {batch}"] for size in SMALL)),
-        at_least=3,
-        unit="×",
-    ),
-)
-
-# %%
-# See it
-# ------
-# From each size to the next the arithmetic becomes eight times as much. Where a curve rises far
-# less, something else takes the time: launching, where products go one by one.
-
+# Folded: the figure
 figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-for way, marker in zip(EAGER + GRAPHS, "osD^v", strict=True):
-    ax.plot(sizes, [1e6 * each_s[size][way] for size in sizes], marker=marker, label=way)
-at_rate_us = [1e6 * flops(size) / rate for size in sizes]
-ax.plot(sizes, at_rate_us, "--", color="0.4", label="at the best rate")
-if crossover:
-    ax.axvline(crossover, color="0.6", linestyle=":", label="branches gain a tenth")
-ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="us for a product")
-ax.set_xticks(sizes, [str(size) for size in sizes])
+for way, marker in zip(WAYS, "os^D", strict=True):
+    ax.plot([*counts], [us(size, way) for size in counts], marker=marker, label=way)
+ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="µs for a product")
+ax.set_xticks([*counts], [str(size) for size in counts])
 ax.minorticks_off()
+ax.set_title("Small products want one launch for all")
 ax.legend(fontsize="small")
-figure.suptitle(gpu.origin, fontsize=7)
+figure.supxlabel(gpu.origin, fontsize=7)
 ap.plot.show("x2_small_operators")
 
 # %%
-# The ways on a CPU
-# -----------------
-# One thread for everything; all threads inside each product; and a task graph's lanes with one
-# thread each, as many as there are hardware threads. Lanes let go of Python's lock only while an
-# operator runs, so a task is one operator, which should take long. Results go to memory that is
-# there: clearing fresh pages would be timed too. Beside the gains stands how many cores' worth of
-# work a probe found before or after, whichever is more. It estimates what can be gained: a probe
-# sees its own moment only, and where cores are virtual the next may be another.
+# What do branches add to one launch?
+# -----------------------------------
+# A chain of the same graph saves the launches, too, but runs one product at a time. So the gain of
+# branches over the chain is what running at once is worth, without any launches.
+
+# Folded: the table
+BRANCHES = (2, 4, 8)  # the numbers that `capture` tries
 
 
-def run(x, outs):
-    """A product into each."""
+def gain(s, size):
+    """What the best number of branches gains over one chain."""
+    return s[f"{size}, 1 branches"] / min(s[f"{size}, {number} branches"] for number in BRANCHES)
+
+
+median_s = {label: one.median_s for label, one in gpu.measurements.items()}
+rows = []
+for size in counts:
+    times = [f"{us(size, way):.1f} µs" for way in ("one stream", "a CUDA graph", "a batch")]
+    rows.append([f"{size} x {size}", *times, f"{gain(median_s, size):.2f} ×"])
+headers = ["matrices", "one stream", "a CUDA graph", "a batch", "branches over a chain"]
+ap.show(ap.tabulate(headers, rows, caption="Time for a product, on one GPU", origin=gpu.origin))
+
+# %%
+# Compare the last column from the top downwards: the larger the products, the less room each of
+# them leaves, and the less branches gain. For the largest, one product fills the GPU, and nothing
+# is left to gain. Between a batch and branches the order may differ from machine to machine.
+
+SMALL, LARGE = (64, 128, 256), 4000
+branches = gpu.estimate(lambda s: min(gain(s, size) for size in SMALL))
+batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] for n in SMALL))
+nothing = gpu.estimate(partial(gain, size=LARGE))
+ap.show(
+    ap.claim("Branches run products up to 256 x 256 at once.", branches, at_least=1.5, unit="×"),
+    ap.claim("A batch of them is far faster than a loop.", batch, at_least=3, unit="×"),
+    ap.claim("Branches gain large products little.", nothing, at_most=1.2, unit="×"),
+)
+
+# %%
+# On a CPU, one thread for each product
+# -------------------------------------
+# A CPU has the same problem in another form: all its threads work inside one operator, and a small
+# one has too little to do for them. The other way is a graph with one *lane* for each hardware
+# thread, that is a queue whose tasks run on a thread of its own.
+
+# Folded: the measurement
+ONE, INSIDE, LANES = "one thread", "all threads for each", "lanes of one thread"
+
+
+def multiply(x, outs):
+    """A product into each; fresh memory would have to be cleared, and that be timed, too."""
     for out in outs:
         torch.mm(x, x, out=out)
 
@@ -212,7 +147,6 @@ def run(x, outs):
 def on_cpu(work):
     """Each size by one thread, by all threads for each product, and on lanes of one thread."""
     measurements, checks, lanes = [], {}, os.cpu_count() or 1
-    cores = ap.capacity(lanes).cores
     with ap.cpu_lane(1) as one, ap.cpu_lane(torch.get_num_threads()) as every:
         for size, count in work:
             x, graph = ap.workload.matrix(size), ap.TaskGraph(cpu_lanes=lanes)
@@ -220,98 +154,172 @@ def on_cpu(work):
             for out in outs:
                 graph.add(torch.mm, x, x, out=out, writes=[out])
             ways = {  # threads inside an operator stay awake after it: no lanes right behind them
-                f"{size}, {WAYS[1]}": graph.run,
-                f"{size}, {WAYS[0]}": lambda x=x, outs=outs: every.submit(run, x, outs).wait(),
-                f"{size}, one thread": lambda x=x, outs=outs: one.submit(run, x, outs).wait(),
+                f"{size}, {LANES}": graph.run,
+                f"{size}, {INSIDE}": lambda x=x, outs=outs: every.submit(multiply, x, outs).wait(),
+                f"{size}, {ONE}": lambda x=x, outs=outs: one.submit(multiply, x, outs).wait(),
             }
             with graph:
                 graph.run()
                 product = one.submit(torch.mm, x, x).result()
                 checks[f"{size}: equal"] = all(torch.equal(out, product) for out in outs)
                 measurements += ap.measure_in_turn(ways, warmup=1, repeats=5)
-    values = {"lanes": lanes, "cores": max(cores, ap.capacity(lanes).cores)}
-    return ap.Findings(measurements, {}, checks, values)
+    return ap.Findings(measurements, {}, checks)
 
 
 def gains(record, way):
-    """Size to gain over one thread."""
-    of, found = record.measurements, {}
-    for size, _ in record.parameters["work"]:
-        found[size] = of[f"{size}, {way}"].speedup_over(of[f"{size}, one thread"])
-    return found
+    """What a way gains over one thread, by size."""
+    s = {label: one.median_s for label, one in record.measurements.items()}
+    return {
+        size: s[f"{size}, {ONE}"] / s[f"{size}, {way}"] for size, _ in record.parameters["work"]
+    }
 
-
-there = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})
-here = ap.observed(on_cpu, name="small products on this CPU", parameters={"work": HERE})
-records = {"GPU machine": there, "this machine": here}
-found = {f"{where}, {way}": gains(records[where], way) for where in records for way in WAYS}
-rows = []
-for size, _ in CPU:
-    rows.append([f"{size}", *(f"{of[size]:.2f} x" if size in of else "-" for of in found.values())])
-cores = {where: record.values["cores"] for where, record in records.items()}
-rows.append(["a probe", *(f"{cores[where]:.2f} x" for where in records for _ in WAYS)])
-notes = [
-    f"{where}: {record.values['lanes']:.0f} lanes, {record.hardware['cpu']}"
-    for where, record in records.items()
-]
-caption = "What many products on a CPU gain over one thread"
-about = "a probe: how many cores' worth of work it found in its moment; gains may be more"
-origins = tuple(record.origin for record in records.values())
-table = ap.tabulate(["side", *found], rows, caption=caption, notes=[*notes, about])
-ap.show(replace(table, origins=origins))
 
 # %%
-# Lanes gain where an operator takes longer than handing it over, and all threads inside it where
-# there is enough for each of them to do. On the GPU machine's CPU:
+# Look at the left end of the curves first: a product that small takes less time than to hand it
+# over, so both ways lose. From there the lanes rise sooner, since each product stays on one thread.
+# The other curve follows later, where there is enough inside a product for all threads.
 
-
-def ahead(seconds, size):
-    """What lanes gain over one thread or all threads inside, whichever is faster."""
-    inside_s, lanes_s, one_s = (seconds[f"{size}, {way}"] for way in (*WAYS, "one thread"))
-    return min(inside_s, one_s) / lanes_s
-
-
-inside, lanes = (found[f"GPU machine, {way}"] for way in WAYS)
-median_s = {label: each.median_s for label, each in there.measurements.items()}
-best = max(lanes, key=lambda size: ahead(median_s, size))
-later = [size for size in lanes if size > best and lanes[size] < inside[size]]
-print(f"Lanes are furthest ahead at {best}: {lanes[best]:.1f} x one thread,")
-print(f"where all threads inside each product make {inside[best]:.1f} x. These are")
-print(f"faster from {later[0]} on." if later else f"faster at no larger size up to {max(lanes)}.")
-ap.show(
-    ap.claim(
-        "At some size lanes of one thread are faster than one thread and than all threads inside.",
-        there.estimate(lambda s: max(ahead(s, size) for size in lanes)),
-        at_least=1.2,
-        unit="×",
-    )
-)
-
-# %%
-# The dashed line is what the probe found.
-
-figure, axes = plt.subplots(1, 2, figsize=(7, 3), sharex=True, layout="constrained")
-for ax, where in zip(axes, records, strict=True):
-    for way, marker in zip(WAYS, "os", strict=True):
-        ax.plot(*zip(*found[f"{where}, {way}"].items(), strict=True), marker=marker, label=way)
-    ax.axhline(cores[where], linestyle="--", color="0.4")
-    ax.set(xscale="log", title=where, xlabel="side of the matrices", ylim=(0, None))
-    ax.set_xticks([64, 128, 256, 512], ["64", "128", "256", "512"])
-    ax.minorticks_off()
-axes[0].set_ylabel("gain over one thread")
-axes[0].legend(fontsize="small")
-said = (f"{where}: {origin}" for where, origin in zip(records, origins, strict=True))
-figure.suptitle("\n".join(said), fontsize=7)
+CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]
+cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})  # side, and how many
+figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
+for way, marker in zip([LANES, INSIDE], "os", strict=True):
+    ax.plot(*zip(*gains(cpu, way).items(), strict=True), marker=marker, label=way)
+ax.set(xscale="log", xlabel="side of the matrices", ylabel="gain over one thread, ×")
+ax.set_xticks(sizes := [size for size, _ in CPU], [str(size) for size in sizes])
+ax.minorticks_off()
+ax.legend(fontsize="small")
+figure.supxlabel(cpu.hardware["cpu"], fontsize=7)
 ap.plot.show("x2_on_cpu")
+
+# %%
+# Lanes are *ahead* where they beat the better one of the other two ways.
+
+
+def ahead(s, size):
+    """What lanes gain over one thread or all threads inside, whichever is faster."""
+    return min(s[f"{size}, {INSIDE}"], s[f"{size}, {ONE}"]) / s[f"{size}, {LANES}"]
+
+
+best = cpu.estimate(lambda s: max(ahead(s, size) for size, _ in CPU))
+ap.show(ap.claim("At some size lanes of one thread win.", best, at_least=1.2, unit="×"))
+
+# %%
+# MXNet, in which the chapter was first written, has such lanes built in, as workers of its engine.
+# :doc:`/book_against_hardware` sets it beside PyTorch, with what this cell measures.
+
+# Folded: the same products in MXNet
+TORCH, MXNET = (
+    ["PyTorch, loop", "PyTorch, graph on 2 lanes"],
+    ["MXNet, 1 worker", "MXNet, 2 workers"],
+)
+PYTHON = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
+
+
+def by_mxnet(count, size, rounds):
+    """Seconds for all products, queued to MXNet's engine, by round."""
+    import time
+
+    import numpy
+
+    for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
+        if name not in vars(numpy):  # names that MXNet uses, and NumPy since 1.24 lacks
+            setattr(numpy, name, kind)
+    import mxnet
+
+    x = mxnet.nd.random.uniform(0, 1, (size, size))
+    outs = [mxnet.nd.zeros((size, size)) for _ in range(count)]
+    taken_s = []
+    for _ in range(rounds + 1):
+        mxnet.nd.waitall()
+        start_s = time.perf_counter()
+        for out in outs:
+            mxnet.nd.dot(x, x, out=out)
+        mxnet.nd.waitall()
+        taken_s.append(time.perf_counter() - start_s)
+    return taken_s[1:]
+
+
+def by_torch(count, size, rounds):
+    """The same in a loop, and as tasks of a graph with two lanes; whether the results are right."""
+    import torch
+
+    import autopar as ap
+
+    x, outs = ap.workload.matrix(size), [torch.zeros(size, size) for _ in range(count)]
+
+    def loop():
+        for out in outs:
+            torch.mm(x, x, out=out)
+
+    with ap.TaskGraph(cpu_lanes=2) as graph:
+        for out in outs:
+            graph.add(torch.mm, x, x, out=out, writes=[out])
+        graph.run()
+        right = all(torch.equal(out, x.mm(x)) for out in outs)
+        ways = {"loop": loop, "graph": graph.run}
+        in_loop, in_graph = ap.measure_in_turn(ways, warmup=1, repeats=rounds)
+    return in_loop.values_s, in_graph.values_s, right
+
+
+def engines(count, size, rounds):
+    """Both libraries, with one thread for each product."""
+    work, one_thread = (count, size, rounds), {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    *taken_s, right = ap.in_fresh_process(by_torch, *work, environment=one_thread)
+    for workers in (1, 2):
+        variables = {**one_thread, "MXNET_CPU_WORKER_NTHREADS": f"{workers}"}
+        python = os.environ[PYTHON]
+        taken_s.append(ap.in_fresh_process(by_mxnet, *work, python=python, environment=variables))
+    labelled = zip([*TORCH, *MXNET], taken_s, strict=True)
+    measurements = [ap.Measurement(label, tuple(times_s)) for label, times_s in labelled]
+    return ap.Findings(measurements, {}, {"the graph's results are right": right})
+
+
+FOUR = {"count": 400, "size": 256, "rounds": 7}
+there = ap.recorded(engines, name="x1_engines", parameters=FOUR, gpus=0, variables=[PYTHON])
+engine = there.estimate(lambda s: s[MXNET[0]] / s[MXNET[1]])
+lanes = there.estimate(lambda s: s[TORCH[0]] / s[TORCH[1]])
+ap.show(
+    ap.claim("MXNet runs products at once with two workers.", engine, at_least=1.3, unit="×"),
+    ap.claim("A graph on two lanes is faster than PyTorch's loop.", lanes, at_least=1.3, unit="×"),
+)
 
 # %%
 # When this does not help
 # -----------------------
-# A batch, where all operators are of one shape, is one launch and needs no queues: try it first.
-# Operators smaller than their launch, or than handing them to a lane, gain nothing by more queues:
-# make fewer of them. And those that fill the device are best run one after another.
+# A batch needs operators of one shape, and a graph needs shapes that stay the same from replay to
+# replay. Neither helps operators that fill the device. PyTorch's page on `CUDA graphs
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ has the rules for captures,
+# and the book's `chapter
+# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_ the exercise. For how
+# small a task on lanes may be, see :doc:`/auto_gallery/graphs/plot_5_how_fine_may_tasks_be`.
 #
+# On this machine
+# ---------------
+# The same three ways on this CPU, where a lane can gain no more than there are cores.
+
+HERE = [[64, 64], [128, 96], [256, 32], [512, 8]]
+here = ap.observed(on_cpu, name="small products here", parameters={"work": HERE})
+ap.show(ap.compare(here.measurements, caption="Products on this CPU, by side"))
+
+# %%
 # Now you
 # -------
-# Let tasks on CPU lanes make ten products each, in a Python loop: what is lost at 64, and why not
-# at 512? Then capture a chain of 64 products, each of the one before: what do branches gain?
+# Capture products of which each needs the one before. What do branches gain over one chain?
+#
+# .. dropdown:: A hint
+#
+#     How many of them can run at the same time?
+#
+# .. dropdown:: An answer
+#
+#     Nothing, since only one can run at a time, and `capture` keeps the chain. The launches are
+#     saved all the same.
+#
+#     .. code-block:: python
+#
+#         def depends(x, count):
+#             graph = ap.TaskGraph()
+#             task = x
+#             for _ in range(count):
+#                 task = graph.add(torch.mm, task, x)
+#             return graph
