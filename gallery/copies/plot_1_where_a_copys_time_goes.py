@@ -155,7 +155,8 @@ ap.show(ap.draw(eight.timelines, title=title, limit_s=limit_s))
 # Why the book prints a gain
 # --------------------------
 # `The book <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_ has two ways,
-# and its second is faster, though on one stream nothing hides.
+# and its second is faster, though
+# :doc:`it hides nothing </auto_gallery/first_steps/plot_4_compute_and_copy>`.
 
 FIRST, SECOND = "book 1: run, wait, copy", "book 2: run, copy non-blocking"
 
@@ -218,9 +219,10 @@ pinning_ms, faults, *_ = one.values.values()
 caption = f"One result: {faults:,.0f} page faults if fresh, {pinning_ms:.0f} ms if pinned just now"
 fresh, touched, _ = one.measurements
 slower = one.estimate(lambda s: s[fresh] / s[touched])
+sentence = "A copy into fresh memory takes at least twice as long as one into touched memory."
 ap.show(
     ap.compare(one.measurements, caption=caption, baseline=fresh),
-    ap.claim("Fresh memory takes at least twice as long.", slower, at_least=2, unit="×"),
+    ap.claim(sentence, slower, at_least=2, unit="×"),
 )
 
 # %%
