@@ -138,7 +138,7 @@ def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_pat
 
 
 def test_scripts_come_in_reading_order(tmp_path):
-    for name in ("beyond/plot_1", "experiments/plot_3", "exercises/plot_4", "experiments/plot_2"):
+    for name in ("graphs/plot_1", "first_steps/plot_3", "copies/plot_4", "first_steps/plot_2"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.py").touch()
     assert [path.stem for path in scripts_of(tmp_path)] == ["plot_2", "plot_3", "plot_4", "plot_1"]
