@@ -151,8 +151,8 @@ ap.show(
 )
 
 # %%
-# Compare the row in bold with the one above it: the pinned loader comes nearer to the limit. While a
-# batch is copied it pins the next one. `prefetch` takes also what fills the same memory again for
+# Compare the row in bold with the one above it: the pinned loader comes nearer to the limit. While
+# a batch is copied it pins the next one. `prefetch` takes also what fills the same memory again for
 # each batch, so it asks for the next batch only after it has read the last.
 #
 # On this machine
