@@ -77,8 +77,9 @@ def into_the_host(size_mb, count, rings):
 # %%
 # How near they come
 # ------------------
-# Look at the dashed line, the rate of the bus: only the bar of `pin=True` comes near to it. In all
-# others the CPU has its part. For the shortest see :doc:`plot_1_where_a_copys_time_goes`.
+# In the figure at the top of this page, look at the dashed line, the rate of the bus: only the bar of
+# `pin=True` comes near to it. In all others the CPU has its part. In the shortest the system has to
+# clear each page of fresh memory, too: :doc:`plot_1_where_a_copys_time_goes`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
@@ -89,7 +90,7 @@ figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
 ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt=" %.1f")
 ax.axvline(rates[BUS], linestyle="--", color="0.4", label="the bus alone")
-ax.set(xlabel="GB/s", title="From a GPU to the host")
+ax.set(xlabel="GB/s", title="From a GPU to the host", xlim=(0, 1.2 * rates[BUS]))
 ax.legend(loc="center right")
 figure.supxlabel(large.origin, fontsize=7)
 ap.plot.show("b5_against_the_limits")
