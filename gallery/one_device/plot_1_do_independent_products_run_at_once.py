@@ -56,7 +56,7 @@ def on_streams(xs, side):
 
 
 # %%
-# One sweep compares these two at seven sizes, and three more ways which have one launch for all
+# One sweep compares these two at seven sizes, and two more ways, which have one launch for all
 # products: :doc:`plot_2_small_operators` is about those. `race` compares the results of all ways,
 # times them in turn, and takes the timelines of two sizes.
 

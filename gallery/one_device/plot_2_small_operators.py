@@ -188,7 +188,7 @@ ax.set(xscale="log", xlabel="side of the matrices", ylabel="gain over one thread
 ax.set_xticks(sizes := [size for size, _ in CPU], [str(size) for size in sizes])
 ax.minorticks_off()
 ax.legend(fontsize="small")
-figure.supxlabel(cpu.hardware["cpu"], fontsize=7)
+figure.supxlabel(f"{cpu.hardware['cpu']}, {cpu.origin}", fontsize=7)
 ap.plot.show("x2_on_cpu")
 
 # %%

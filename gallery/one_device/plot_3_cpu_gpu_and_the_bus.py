@@ -3,44 +3,39 @@
 Use the CPU, a GPU and the bus at the same time
 ===============================================
 
-| **You'll do:** exercise 3: products on a GPU, their results copied to the host, and products on
-  the CPU, first one after another and then all at once.
+| **You'll do:** exercise 3 of the chapter: products on a GPU, copies of their results to the host,
+  and products on the CPU, first in turn and then all at once.
 | **You'll learn:** which of the three has to wait for which, and how little that costs.
-| **You need:** nothing but this page; without a GPU it shows a record and runs on CPU lanes.
+| **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`plot_2_small_operators` before; :doc:`/auto_gallery/tools/plot_1_verify_with_nsight` comes
+  next.
 
-**The claim.** Three kinds of hardware do the work, so most of the two shorter parts hides behind
-the longest. A lane for the CPU and a pipeline for the copies are enough. The timeline settles it:
-three rows, all busy from the start.
+Three kinds of hardware do the work, so all three can work at once. A *lane*, which is a queue with
+a thread of its own, keeps the CPU's products from holding up the program. A pipeline gives the
+copies a queue of their own. Then the whole takes hardly longer than its longest part.
 """
 
 # %%
-# The work
-# --------
-# The chapter's sizes: 50 products of 4000 x 4000 on the GPU, a copy of each result, and products
-# of 2000 x 2000 on the CPU. The lane for these returns at once, so the program can go on.
+# A lane alone leaves the bus waiting
+# -----------------------------------
+# The tempting way hands the CPU's products to a lane and queues each copy behind its product,
+# without waiting for it. But the copies are in the same *stream* as the products, a queue on the
+# GPU, which does one thing after the other.
+
+from functools import partial
 
 import torch
 
 import autopar as ap
 
-BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}
-HERE = {"count": 12, "size": 512, "cpu_count": 12, "cpu_size": 448}
+SERIAL, ONE_STREAM, PIPELINE = "one after another", "CPU lane, one stream", "CPU lane, pipeline"
 PRODUCTS, COPIES, ON_CPU = "products on the GPU", "copies to the host", "products on the CPU"
-FIRST_LANE, LAST_LANE = "products on the first lane", "products on the last lane"
-SERIAL, ONE_STREAM, AT_ONCE = "one after another", "CPU lane, one stream", "CPU lane, pipeline"
+PARTS = [PRODUCTS, COPIES, ON_CPU]
 
 
-def on_lane(lane, x, count):
-    """Queue products on a CPU lane."""
-    return [lane.submit(x.mm, x, name="product") for _ in range(count)]
-
-
-# %%
-# Two ways to copy
-# ----------------
-# The tempting one queues each copy without waiting for it. But copy and product share a stream,
-# which does one thing after another. The pipeline has a stream for the copies, and an event for
-# each product. With `pin=True` results land in pinned memory, and no CPU thread has to move them.
+def on_lane(lane, u, count):
+    """Queue products of u on a CPU lane, which returns at once."""
+    return [lane.submit(u.mm, u, name="product") for _ in range(count)]
 
 
 def one_stream(x, count):
@@ -48,240 +43,182 @@ def one_stream(x, count):
     return [x.mm(x).to("cpu", non_blocking=True) for _ in range(count)]
 
 
+# %%
+# A pipeline sets all three to work
+# ---------------------------------
+# The right way changes one line: a pipeline has a stream for the copies, and each of them waits for
+# its own product alone. With `pin=True` the results land in pinned memory, to which the GPU can
+# write by itself, so no CPU thread has to move them.
+
+
 def with_pipeline(pipeline, x, count):
-    """Copy each product while the next ones are computed."""
+    """Copy each product while the next one is computed."""
     return list(pipeline.to_host((x.mm(x) for _ in range(count)), pin=True))
 
 
 # %%
-# Predict
-# -------
-# A copy needs its product, so the first product or the last copy stands alone. The CPU's part
-# needs nothing of either. No order can beat the longer of the two.
+# In turn, each part waits for the one before it.
 
 
-def least_s(count, products_s, copies_s, cpu_s):
-    """The least time that all three parts can take together."""
-    chained_s = max(products_s, copies_s) + min(products_s, copies_s) / count
-    return max(chained_s, cpu_s)
+def in_turn(lane, x, u, count, cpu_count):
+    """Products on the GPU, then their copies, then products on the CPU."""
+    results = ap.workload.products(x, count)
+    ap.synchronize(x.device)
+    on_host = [y.to("cpu", non_blocking=True) for y in results]
+    ap.synchronize(x.device)
+    return on_lane(lane, u, cpu_count), on_host
+
+
+# %%
+# Half of the CPU's threads multiply, as launching and waiting need some, too. `race` waits for what
+# is on lanes, compares all results, times all ways in turn, and takes the timelines.
+
+# Folded: the measurement
 
 
 def three_parts(count, size, cpu_count, cpu_size):
-    """The parts alone, one after another, and at once in two ways."""
-    gpu = ap.gpu(0)
+    """The parts alone, in turn, and at once in two ways."""
+    gpu, threads = ap.gpu(0), max(1, torch.get_num_threads() // 2)
     x, u = ap.workload.matrix(size, gpu), ap.workload.matrix(cpu_size)
-    y = ap.workload.products(x, count)
-    # Half of the CPU's threads multiply: launching and waiting need some, too.
-    threads = max(1, torch.get_num_threads() // 2)
+    products = ap.workload.products(x, count)
     with ap.cpu_lane(threads, name="CPU lane") as lane, ap.CopyPipeline(gpu) as pipeline:
-
-        def copied(results):
-            return [each.to("cpu", non_blocking=True) for each in results]
-
-        def serial():
-            results = ap.workload.products(x, count)
-            ap.synchronize(gpu)
-            on_host = copied(results)
-            ap.synchronize(gpu)
-            return on_lane(lane, u, cpu_count), on_host
-
-        ways = {
-            SERIAL: serial,
-            ONE_STREAM: lambda: (on_lane(lane, u, cpu_count), one_stream(x, count)),
-            AT_ONCE: lambda: (on_lane(lane, u, cpu_count), with_pipeline(pipeline, x, count)),
-        }
-
-        def finished(way):
-            handles, on_host = ways[way]()
-            results = [handle.result() for handle in handles]
-            ap.synchronize(gpu)
-            return results + on_host
-
-        def seen(way):
-            """The CPU lane's part of the timeline; the profiler sees the GPU's."""
-            return ap.timeline_of_handles(ways[way]()[0])
-
-        together = (ONE_STREAM, AT_ONCE)
-        expected = finished(SERIAL)
-        checks = {f"{way}: equal": ap.workload.equal(finished(way), expected) for way in together}
-        del expected
-        timed = {
+        parts = {
             PRODUCTS: lambda: ap.workload.products(x, count),
-            COPIES: lambda: copied(y),
-            ON_CPU: lambda: [handle.result() for handle in on_lane(lane, u, cpu_count)],
-            **{way: lambda way=way: finished(way) for way in ways},
+            COPIES: lambda: [y.to("cpu", non_blocking=True) for y in products],
+            ON_CPU: lambda: on_lane(lane, u, cpu_count),
         }
-        measurements = ap.measure_in_turn(timed, devices=[gpu], warmup=1, repeats=7)
-        timelines = ap.timelines_of({way: lambda way=way: seen(way) for way in together})
-    return ap.Findings(measurements, timelines, checks)
+        ways = {
+            SERIAL: lambda: in_turn(lane, x, u, count, cpu_count),
+            ONE_STREAM: lambda: (on_lane(lane, u, cpu_count), one_stream(x, count)),
+            PIPELINE: lambda: (on_lane(lane, u, cpu_count), with_pipeline(pipeline, x, count)),
+        }
+        return ap.race(ways, parts=parts, devices=[gpu], see=[ONE_STREAM, PIPELINE])
 
 
 # %%
-# How long?
-# ---------
-# The limit comes from the fastest runs of the three parts, measured in turn with all the rest.
+# The sizes are the chapter's. No order beats the longest part. Copies need products, so the first
+# product or the last copy stands alone; the CPU's part needs nothing of either.
 
-PARTS = PRODUCTS, COPIES, ON_CPU
+BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}
 gpu = ap.recorded(three_parts, name="x3_cpu_gpu_and_the_bus", parameters=BOOK)
-limit_s = least_s(BOOK["count"], *(gpu.measurements[part].min_s for part in PARTS))
-limits = dict.fromkeys((SERIAL, ONE_STREAM, AT_ONCE), limit_s)
-caption = f"{BOOK['count']} products, as many copies, and {BOOK['cpu_count']} products on the CPU"
-ap.show(ap.compare(gpu.measurements, limit_s=limits, caption=caption))
-
-# %%
-# The claims are held against these numbers. *Hidden* is by the times here: what was saved, of the
-# two shorter parts.
-
-
-def hidden(way):
-    """The hidden share of the shorter parts, with its interval."""
-    return gpu.estimate(lambda s: ap.hidden_share([s[part] for part in PARTS], s[way]))
-
-
-ap.show(
-    ap.claim(
-        "With a CPU lane and a pipeline most of the two shorter parts hides.",
-        hidden(AT_ONCE),
-        at_least=0.6,
-        unit="%",
-    ),
-    ap.claim(
-        "On one stream products and copies take as long as one after the other.",
-        gpu.estimate(lambda s: s[ONE_STREAM] / (s[PRODUCTS] + s[COPIES])),
-        at_least=0.9,
-        unit="%",
-    ),
-)
-
-# %%
-# See it
-# ------
-# Above, one stream: the CPU computes meanwhile, but no copy runs beside a product. Below, a row for
-# each kind of hardware, and only the last copy has nothing beside it. *Hidden* is by the timeline
-# here: the share of the copying during which the GPU computes. What the CPU does beside it doesn't
-# count.
-
+limit_s = max(gpu.limit_s([PRODUCTS, COPIES], pieces=BOOK["count"]), gpu.limit_s([ON_CPU]))
 ap.show_timelines(
     gpu.timelines,
     "x3_cpu_gpu_and_the_bus",
     title="The CPU, a GPU and the bus",
-    caption="The same products and copies; only the copies' queue differs.",
+    caption="The same products and copies in both; only the queue of the copies differs.",
     limit_s=limit_s,
 )
 
 # %%
-# And the claims on the timelines, which are of single runs. Where copies take longer than products,
-# the products are what hides.
+# Look at the lower half of the picture at the top: three rows, all of them busy from the start. In
+# the upper half the CPU works beside the GPU as well, but each copy pushes the next product back.
+#
+# How near to the limit?
+# ----------------------
 
-
-def beside(timeline, one, other):
-    """The share of the shorter one's busy time in which both ran."""
-    return timeline.overlap_s(one, other) / min(timeline.busy_s(one), timeline.busy_s(other))
-
-
-def products_lane(timeline):
-    """The stream of the GPU's products."""
-    return next(span.lane for span in timeline.select("compute") if span.lane != "CPU lane")
-
-
-timeline = gpu.timelines[AT_ONCE]
-stream = products_lane(timeline)
-in_one = gpu.timelines[ONE_STREAM]
-shares = {
-    "one stream": beside(in_one, "copy", products_lane(in_one)),
-    "copies": beside(timeline, "copy", stream),
-    "CPU": beside(timeline, "CPU lane", stream),
-    "busy": timeline.busy_s(stream),
-}
 ap.show(
-    ap.claim(
-        "On one stream no copy runs beside the GPU's products.",
-        gpu.estimate(lambda _: shares["one stream"]),
-        at_most=0.1,
-        unit="%",
-    ),
-    ap.claim(
-        "With a pipeline copies and the GPU's products run at the same time.",
-        gpu.estimate(lambda _: shares["copies"]),
-        at_least=0.7,
-        unit="%",
-    ),
-    ap.claim(
-        "The CPU's products run beside the GPU's.",
-        gpu.estimate(lambda _: shares["CPU"]),
-        at_least=0.6,
-        unit="%",
-    ),
-    ap.claim(
-        "The GPU is busy in the timeline for about as long as the clock says of its products.",
-        gpu.estimate(lambda s: shares["busy"] / s[PRODUCTS]),
-        between=(0.9, 1.1),
-        unit="%",
-    ),
+    ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=SERIAL, highlight=PIPELINE)
 )
 
 # %%
+# Compare the row in bold with the grey ones: it takes hardly longer than the longest of them. The
+# row above it takes as long as the GPU's products and the copies together, so its lane hides the
+# CPU's part and nothing else.
+
+LANE = "CPU lane"  # in a timeline
+timeline = gpu.timelines[PIPELINE]
+stream = next(span.lane for span in timeline.select("compute") if span.lane != LANE)
+
+
+def beside(other):
+    """The share of the shorter one's busy time in which the GPU computed beside it."""
+    share = timeline.overlap_s(stream, other) / min(map(timeline.busy_s, (stream, other)))
+    return gpu.estimate(lambda _: share)  # of one run, so without an interval
+
+
+# %%
+# *Hidden* is by the clock: what was saved, of the two shorter parts. *Beside* is by the timeline of
+# one run: the share of a part during which the GPU computed, too.
+
+hidden = gpu.hidden(PIPELINE, PARTS)
+chained = gpu.estimate(lambda s: s[ONE_STREAM] / (s[PRODUCTS] + s[COPIES]))
+ap.show(
+    ap.claim("Lane and pipeline hide most of the shorter parts.", hidden, at_least=0.6, unit="%"),
+    ap.claim("One stream takes as long as both parts on it.", chained, at_least=0.9, unit="%"),
+    ap.claim("Copies run beside the GPU's products.", beside("copy"), at_least=0.7, unit="%"),
+    ap.claim("The CPU's products run beside them, too.", beside(LANE), at_least=0.6, unit="%"),
+)
+
+# %%
+# When this does not help
+# -----------------------
+# Only the shorter parts can hide: where the GPU's products take longest, a faster bus gains
+# nothing. And the three are not quite independent. A lane with all threads competes with the thread
+# that launches kernels. Results in ordinary memory take threads and memory bandwidth from the CPU's
+# products, as :doc:`/auto_gallery/copies/plot_5_the_pipeline_against_its_limits` shows. The
+# exercise is at the end of the book's `chapter
+# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_, and PyTorch's
+# `tutorial on pinned memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`_
+# has more on copies.
+#
 # On this machine
 # ---------------
-# Three CPU lanes play the three parts: the first has the products that are copied, the second the
-# copies, the last the other products. The first and the last want a core each. The estimate is the
-# longer of the two; where cores are two hardware threads of one, the last column tells.
+# Three CPU lanes play the three parts. The first and the last one want a core each.
+
+# Folded: the three parts on CPU lanes
 
 
-def three_lanes(count, size, cpu_count, cpu_size):
-    """The same three parts on three CPU lanes."""
-    x, u = ap.workload.matrix(size), ap.workload.matrix(cpu_size)
-    buffers = [torch.full((size, size), torch.nan) for _ in range(count)]
+def three_lanes(count, size):
+    """Products that are copied, the copies, and other products, on one lane and on three."""
+    x, buffers = ap.workload.matrix(size), torch.empty(count, size, size)
     with (
         ap.cpu_lane(name="first lane") as first,
         ap.cpu_lane(name="copies", kind="copy") as copies,
         ap.cpu_lane(name="last lane") as last,
     ):
 
-        def results(handles):
-            return [handle.result() for handle in handles]
-
-        def at_once():
-            handles = on_lane(last, u, cpu_count) + on_lane(first, x, count)
-            pairs = zip(buffers, handles[cpu_count:], strict=True)
-            return handles + [copies.submit(to.copy_, each, name="copy") for to, each in pairs]
+        def all_parts(products_on, copies_on, others_on):
+            others, products = on_lane(others_on, x, count), on_lane(products_on, x, count)
+            copied = map(copies_on.submit, [to.copy_ for to in buffers], products)
+            return others, products, list(copied)
 
         ways = {
-            FIRST_LANE: lambda: results(on_lane(first, x, count)),
-            LAST_LANE: lambda: results(on_lane(last, u, cpu_count)),
-            "on three lanes": lambda: results(at_once()),
+            "one lane": lambda: all_parts(first, first, first),
+            "three lanes": lambda: all_parts(first, copies, last),
         }
-        products = ways[FIRST_LANE]()
-        expected = ways[LAST_LANE]() + products + products
-        checks = {"equal": ap.workload.equal(ways["on three lanes"](), expected)}
-        measurements = ap.measure_in_turn(ways, repeats=9)
-        timeline = ap.timeline_of_handles(at_once())
-    return ap.Findings(measurements, {"on three lanes": timeline}, checks)
+        forget = partial(buffers.fill_, torch.nan)
+        return ap.race(ways, reset=forget, see=list(ways), repeats=9)
 
 
-here = ap.observed(three_lanes, name="three CPU lanes", parameters=HERE)
-longer_s = max(here.measurements[part].min_s for part in (FIRST_LANE, LAST_LANE))
-here_at_once = beside(here.timelines["on three lanes"], "first lane", "last lane")
-estimate = {"limit_s": {"on three lanes": longer_s}, "limit_name": "estimate"}
+# %%
+# On three lanes the first and the last one compute at the same time.
+
+here = ap.observed(three_lanes, name="three CPU lanes", parameters={"count": 12, "size": 512})
+seen, lanes = here.timelines["three lanes"], ("first lane", "last lane")
+shared = here.estimate(lambda _: seen.overlap_s(*lanes) / min(map(seen.busy_s, lanes)))
 ap.show(
-    ap.compare(here.measurements, caption="Three CPU lanes", **estimate),
-    ap.claim(
-        "Products on two of three CPU lanes run at the same time.",
-        here.estimate(lambda _: here_at_once),  # of one timeline, so without an interval
-        at_least=0.5,
-        unit="%",
-    ),
+    ap.compare(here.measurements),
+    ap.draw(here.timelines, title="Three parts on one lane and on three"),
+    ap.claim("Two of three CPU lanes compute at once.", shared, at_least=0.5, unit="%"),
 )
 
 # %%
-# When this does not help
-# -----------------------
-# Only the shorter parts can hide: where the GPU's products are the longest, a faster bus gains
-# nothing. And the three are not quite independent. A CPU lane with all threads competes with the
-# one that launches kernels, and results in ordinary memory take threads and memory bandwidth from
-# the CPU's products.
-#
 # Now you
 # -------
-# Give the lane all threads, then leave out `pin=True`: which row of the timeline grows? Then double
-# `cpu_count` until the CPU's part is the longest. What is the limit now?
+# Double the number of products on the CPU until they are the longest part. What is the limit then?
+#
+# .. dropdown:: A hint
+#
+#     What do the products on the CPU have to wait for?
+#
+# .. dropdown:: An answer
+#
+#     The CPU's part alone, since it needs nothing of the others. All of the GPU's products and all
+#     copies then hide behind it.
+#
+#     .. code-block:: python
+#
+#         def least_s(count, products_s, copies_s, cpu_s):
+#             chained_s = max(products_s, copies_s) + min(products_s, copies_s) / count
+#             return max(chained_s, cpu_s)
