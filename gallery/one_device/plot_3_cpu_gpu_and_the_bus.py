@@ -10,9 +10,10 @@ Use the CPU, a GPU and the bus at the same time
   :doc:`plot_2_small_operators` before; :doc:`/auto_gallery/tools/plot_1_verify_with_nsight` comes
   next.
 
-Three kinds of hardware do the work, so all three can work at once. A *lane*, which is a queue with
-a thread of its own, keeps the CPU's products from holding up the program. A pipeline gives the
-copies a queue of their own. Then the whole takes hardly longer than its longest part.
+The CPU, the GPU and the bus, which is the link between their memories, can all work at once. A
+*lane*, which is a queue with a thread of its own, keeps the CPU's products from holding up the
+program. A pipeline gives the copies a queue of their own. Then the whole takes hardly longer than
+its longest part.
 """
 
 # %%
@@ -114,8 +115,9 @@ ap.show_timelines(
 # Look at the lower half of the picture at the top: three rows, all of them busy from the start. In
 # the upper half the CPU works beside the GPU as well, but each copy pushes the next product back.
 #
-# How near to the limit?
-# ----------------------
+# The whole takes as long as its longest part
+# -------------------------------------------
+# The parts alone, in grey, tell the limit of the whole.
 
 ap.show(
     ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=SERIAL, highlight=PIPELINE)
