@@ -77,9 +77,9 @@ def into_the_host(size_mb, count, rings):
 # %%
 # How near they come
 # ------------------
-# In the figure at the top of this page, look at the dashed line, the rate of the bus: only the bar of
-# `pin=True` comes near to it. In all others the CPU has its part. In the shortest the system has to
-# clear each page of fresh memory, too: :doc:`plot_1_where_a_copys_time_goes`.
+# In the figure at the top of this page, look at the dashed line, which is the bus: `pin=True` alone
+# comes near to it. In all others the CPU has its part. In the shortest the system has to clear each
+# page of fresh memory, too: :doc:`plot_1_where_a_copys_time_goes`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
