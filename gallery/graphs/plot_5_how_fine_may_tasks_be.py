@@ -3,44 +3,68 @@
 How fine may tasks be?
 ======================
 
-| **You'll do:** the same work cut into finer and finer tasks, by five schedulers.
-| **You'll learn:** what a task costs beside its work, and at which size half of the CPU is lost.
-| **You need:** nothing but this page; where Dask or MXNet is missing, it shows their records.
+| **You'll do:** cut the same work into finer and finer tasks, and give them to five schedulers.
+| **You'll learn:** below which length a task costs more than it brings.
+| **You need:** 6 minutes, and no GPU. Read :doc:`plot_1_tasks_that_depend` before;
+  :doc:`/benchmarks` has all numbers, and the goals that the graph has for them.
 
-**The claim.** What a task costs its scheduler decides how fine tasks may be: of tasks of 1 us each
-loses more than half of the CPU, bare threads that schedule nothing among them. With tasks of 200 us
-a task graph keeps three fifths of it at least.
+More tasks give a scheduler more to run at the same time, but each of them has its price: it is
+queued, a worker wakes for it, and somebody hears of its end. If its work takes no longer than that,
+the work gets half of the CPU at most. Tasks of 1 µs get less than half from every scheduler here,
+and even from bare threads, which schedule nothing.
 """
 
 # %%
-# The work
-# --------
-# A task is one operator on its own part of memory, and depends on nothing: whatever a scheduler
-# loses here, it loses by itself. Bare threads, each with its half of the tasks, are the probe: what
-# two cores can do at most, with Python's own cost of a call.
+# A task for each row pays most often
+# -----------------------------------
+# The tempting way: an operator on each row of a matrix depends on no other, so give each a task.
 
-import itertools
-import math
 import os
 
 import matplotlib.pyplot as plt
+import torch
 
 import autopar as ap
 
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
 WORK = {"sizes_us": [1, 5, 10, 20, 50, 100, 200], "count": 400, "starts": 6, "rounds": 1}
-HERE = {"sizes_us": [1, 10, 100, 200], "count": 200, "starts": 3, "rounds": 1}
-WORKERS = 2
-FINE_US, COARSE_US, HALF = 100, 200, 0.5
-NAMES = {
-    "by_graph": "task graph",
-    "by_futures": "concurrent.futures",
-    "by_fork": "torch.jit.fork",
-    "by_dask": "Dask, threaded",
-    "by_mxnet": "MXNet's engine",
-}
+OURS = {"schedulers": ["by_graph", "by_futures", "by_fork"], **WORK, "workers": 2}
+DASK = {"schedulers": ["by_dask"], **WORK, "count": 200, "workers": 2}
+ENGINE = {**WORK, "workers": 2}
 
 
+def task_for_each_row(graph, x, out):
+    for row, result in zip(x, out, strict=True):
+        graph.add(torch.digamma, row, out=result, writes=[result])
+
+
+# %%
+# Say that a row takes the time *t*, and that its task costs the time *c* beside it. Then the CPU
+# works for *t* / (*t* + *c*) of the time, which is half where *t* = *c*. Finer tasks keep less,
+# however many there are.
+#
+# A task for many rows pays once
+# ------------------------------
+# The right way differs by two words: `split` cuts the same memory into pieces of many rows.
+
+
+def task_for_many_rows(graph, x, out, rows):
+    for piece, result in zip(x.split(rows), out.split(rows), strict=True):
+        graph.add(torch.digamma, piece, out=result, writes=[result])
+
+
+# %%
+# Where is half?
+# --------------
+# Hundreds of tasks, each one operator on its own memory, go to two workers by each scheduler: a
+# task graph, Python's `concurrent.futures
+# <https://docs.python.org/3/library/concurrent.futures.html>`__, TorchScript's `fork
+# <https://docs.pytorch.org/docs/stable/generated/torch.jit.fork.html>`__, Dask and MXNet. The probe
+# is the time of a few large operators on as many elements. For a second probe, bare threads each
+# call half of the small ones.
+
+
+# Folded: bare threads and four schedulers
 def bare(x, outs, workers):
     """Seconds that threads take, each with its part of the work from the start."""
     import threading
@@ -48,9 +72,9 @@ def bare(x, outs, workers):
 
     import torch
 
-    def work(own):
+    def work(part):
         ready.wait()
-        for out in own:
+        for out in part:
             torch.digamma(x, out=out)
 
     ready = threading.Barrier(workers + 1)
@@ -62,10 +86,6 @@ def bare(x, outs, workers):
     for thread in threads:
         thread.join()
     return time.perf_counter() - start_s
-
-
-# %%
-# Four schedulers from Python. Each gets all tasks at once, and two workers.
 
 
 def by_graph(x, outs, workers, stack):
@@ -119,17 +139,14 @@ def by_dask(x, outs, workers, stack):
 
 
 # %%
-# They run in a process of their own, in which operators take one thread. How many elements take
-# so many microseconds is measured first. In every round bare threads do as many elements by a few
-# large operators, then the same tasks, and then it is the scheduler's turn. All are started anew a
-# few times, as threads that meet on one core are slow whoever schedules them.
+# They run in a process of their own, in which an operator takes one thread. In every round large
+# operators come first, then bare threads, then the scheduler. All threads are started anew a few
+# times, as those that meet on one core are slow whoever schedules them.
 
 
-SCHEDULERS = {run.__name__: run for run in (by_graph, by_futures, by_fork, by_dask)}
-
-
-def paired(schedulers, sizes_us, count, starts, rounds, workers):
-    """By scheduler and size in us: seconds by round of large operators, bare threads and it."""
+# Folded: the measurement
+def paired(names, sizes_us, count, starts, rounds, workers):
+    """By scheduler and size in µs: seconds by round of large operators, bare threads and it."""
     import contextlib
     import itertools
     import statistics
@@ -142,13 +159,19 @@ def paired(schedulers, sizes_us, count, starts, rounds, workers):
         fn()
         return time.perf_counter() - start_s
 
+    every = {
+        "by_graph": by_graph,
+        "by_futures": by_futures,
+        "by_fork": by_fork,
+        "by_dask": by_dask,
+    }
     torch.set_num_threads(1)
     large = 1 + torch.rand(20_000)
     digamma = [seconds(lambda: torch.digamma(large)) for _ in range(50)]
     element_s = statistics.median(digamma) / len(large)
     large_outs = [torch.zeros_like(large)] * workers
-    found = {scheduler: {"sizes": {}, "equal": True} for scheduler in schedulers}
-    for us, (scheduler, its) in itertools.product(sizes_us, found.items()):
+    taken = {name: {"sizes": {}, "equal": True} for name in names}
+    for us, name in itertools.product(sizes_us, names):
         x = 1 + torch.rand(max(1, round(1e-6 * us / element_s)))
         share = count * len(x) / (workers * len(large))  # of large operators, for each worker
         calls = max(20, round(share))
@@ -156,23 +179,19 @@ def paired(schedulers, sizes_us, count, starts, rounds, workers):
         for _ in range(starts):
             outs = [torch.zeros_like(x) for _ in range(count)]
             with contextlib.ExitStack() as stack:
-                run = SCHEDULERS[scheduler](x, outs, workers, stack)
+                run = every[name](x, outs, workers, stack)
                 run()
-                its["equal"] &= all(torch.equal(out, y) for out in outs)
+                taken[name]["equal"] &= all(torch.equal(out, y) for out in outs)
                 for _ in range(rounds):
                     large_s = bare(large, large_outs * calls, workers) * share / calls
                     rows.append((large_s, bare(x, outs, workers), seconds(run)))
-        its["sizes"][us] = dict(zip(("large", "bare", "run"), zip(*rows, strict=True), strict=True))
-    return found
-
-
-# %%
-# MXNet has no digamma, so its engine gets another function, and is timed against its own large
-# operators.
+        columns = zip(*rows, strict=True)
+        taken[name]["sizes"][us] = dict(zip(("large", "bare", "run"), columns, strict=True))
+    return taken
 
 
 def by_mxnet(sizes_us, count, starts, rounds, workers):
-    """The same by MXNet's engine."""
+    """The same by MXNet's engine, which has no digamma: gamma, against its own large operators."""
     import statistics
     import time
 
@@ -213,30 +232,23 @@ def by_mxnet(sizes_us, count, starts, rounds, workers):
     return {"by_mxnet": {"sizes": sizes, "equal": bool(equal)}}
 
 
-# %%
-# Those that torch brings along, and the two that have to be installed:
-
-SCHEDULERS = {each.__name__: each for each in (by_graph, by_futures, by_fork, by_dask)}
-
-
-def findings(found):
+def findings(taken):
     """What a process returns, as measurements and checks."""
     measurements = [
         ap.Measurement(f"{name}, {us} us: {way}", taken_s)
-        for name, each in found.items()
-        for us, ways in each["sizes"].items()
+        for name, scheduler in taken.items()
+        for us, ways in scheduler["sizes"].items()
         for way, taken_s in ways.items()
     ]
-    checks = {f"{name}: equal": each["equal"] for name, each in found.items()}
+    checks = {f"{name}: equal": scheduler["equal"] for name, scheduler in taken.items()}
     return ap.Findings(measurements, {}, checks)
 
 
 def scheduled(schedulers, sizes_us, count, starts, rounds, workers):
     """Some schedulers from Python, in one process."""
-    uses = (bare, *(SCHEDULERS[name] for name in schedulers))
     environment = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL")}
     arguments = schedulers, sizes_us, count, starts, rounds, workers
-    return findings(ap.in_fresh_process(paired, *arguments, uses=uses, environment=environment))
+    return findings(ap.in_fresh_process(paired, *arguments, environment=environment))
 
 
 def engine(sizes_us, count, starts, rounds, workers):
@@ -249,170 +261,136 @@ def engine(sizes_us, count, starts, rounds, workers):
 
 
 # %%
-# Predict
-# -------
-# Say that a task costs its scheduler the time c. Then tasks of the time t reach t / (t + c) of what
-# can be had, and half of it where t = c. Counted with its cost, such a task takes 2 c: this is the
-# METG, the minimum effective task granularity, of `Task Bench <https://arxiv.org/abs/1908.05790>`__.
-# What c is, the smallest tasks tell, which are nearly nothing else.
-#
-# The experiment
-# --------------
-# A time here is the median of the rounds. A share is the time of large operators over that of the
-# tasks, and for tasks of 100 us also that of bare threads for the same calls. Both are probes, no
-# limits: neither is the best that the machine can do, and a scheduler can come out above 100 % of
-# them.
+# A *share* is the time of the large operators over that of the tasks.
 
-
-class Scheduler:
-    """What a record says of a scheduler: by size, what a task takes, and shares of two probes."""
-
-    def __init__(self, record, name):
-        def task_s(us, way):
-            return record.measurements[f"{name}, {us} us: {way}"].median_s / tasks
-
-        tasks = record.parameters["count"] / record.parameters["workers"]
-        self.origin = record.origin
-        self.sizes_us = record.parameters["sizes_us"]
-        self.takes_s = [task_s(us, "run") for us in self.sizes_us]
-        self.shares = [task_s(us, "large") / task_s(us, "run") for us in self.sizes_us]
-        bare = f"{name}, {FINE_US} us: bare" in record.measurements
-        self.of_bare = task_s(FINE_US, "bare") / task_s(FINE_US, "run") if bare else None
-        self.cost_s = self.takes_s[0] * (1 - self.shares[0])
-
-    def metg_s(self):
-        """What a task takes where half is reached; straight on logarithmic scales between sizes."""
-        for low, high in itertools.pairwise(zip(self.takes_s, self.shares, strict=True)):
-            if low[1] < HALF <= high[1]:
-                part = math.log(HALF / low[1]) / math.log(high[1] / low[1])
-                return low[0] * (high[0] / low[0]) ** part
-        return math.inf if self.shares[-1] < HALF else self.takes_s[0]
-
-
-def seen(*records):
-    """Each scheduler, by its name."""
-    names = {label.split(",")[0]: one for one in records for label in one.measurements}
-    return {name: Scheduler(one, name) for name, one in names.items()}
-
-
-def microseconds(seconds):
-    """A time as text; `-` for one that nothing tells."""
-    return f"{1e6 * seconds:.1f} us" if math.isfinite(seconds) else "-"
-
-
-def table(schedulers, caption):
-    """All schedulers, the prediction beside what was measured."""
-    rows = []
-    for name, each in schedulers.items():
-        times = [microseconds(s) for s in (each.cost_s, 2 * each.cost_s, each.metg_s())]
-        if math.isinf(each.metg_s()):
-            times[-1] = f"over {each.sizes_us[-1]} us"
-        guess = FINE_US / (FINE_US + 1e6 * each.cost_s)
-        reached = each.shares[each.sizes_us.index(FINE_US)]
-        bare = "-" if each.of_bare is None else f"{each.of_bare:.1%}"
-        rows.append([NAMES[name], *times, f"{guess:.1%}", f"{reached:.1%}", bare])
-    at = f"{FINE_US} us"
-    headers = ["scheduler", "c", "METG: 2 c", "METG", f"{at}: t / (t + c)"]
-    headers += [f"{at}, of large operators", f"{at}, of bare threads"]
-    origins = [each.origin for each in schedulers.values()]
-    return ap.tabulate(headers, rows, caption=caption, origin=origins)
-
-
-work = {**WORK, "workers": WORKERS}
-own = {"schedulers": ["by_graph", "by_futures", "by_fork"], **work}
 there = {"gpus": 0, "modules": ["dask"]}  # where all schedulers are, they are measured anew
-fine = ap.recorded(scheduled, name="b7_task_sizes", parameters=own, **there)
-slow = {"schedulers": ["by_dask"], **work, "count": 200}
-dask = ap.recorded(scheduled, name="b7_dask", parameters=slow, **there)
-mxnet = ap.recorded(engine, name="b7_mxnet", parameters=work, gpus=0, variables=[MXNET])
-schedulers = seen(fine, dask, mxnet)
-ap.show(table(schedulers, "Hundreds of tasks that depend on nothing"))
-
-# %%
-# Tasks of 1 us suffer most from each other, as their workers ask for Python's lock all the time. So
-# c, which they tell, predicts larger tasks only roughly.
+fine = ap.recorded(scheduled, name="b7_task_sizes", parameters=OURS, **there)
+dask = ap.recorded(scheduled, name="b7_dask", parameters=DASK, **there)
+mxnet = ap.recorded(engine, name="b7_mxnet", parameters=ENGINE, gpus=0, variables=[MXNET])
 
 
 def share(seconds, name, us, way="run"):
-    """Of the rate of large operators."""
+    """Of the rate of large operators, with tasks of some size."""
     return seconds[f"{name}, {us} us: large"] / seconds[f"{name}, {us} us: {way}"]
+
+
+def shares(record, name, way="run"):
+    median_s = {label: one.median_s for label, one in record.measurements.items()}
+    return [share(median_s, name, us, way) for us in record.parameters["sizes_us"]]
+
+
+# %%
+# The picture at the top has a line for each scheduler.
+
+LINES = {
+    "task graph": (fine, "by_graph", "o-"),
+    "concurrent.futures": (fine, "by_futures", "s-"),
+    "torch.jit.fork": (fine, "by_fork", "D-"),
+    "Dask, threaded": (dask, "by_dask", "^-"),
+    "MXNet's engine": (mxnet, "by_mxnet", "v-"),
+    "bare threads": (fine, "by_graph", "C7:", "bare"),
+}
+
+# %%
+# All are drawn over the area in which a task costs more than it brings.
+
+ax = plt.subplots(figsize=(7, 3.8), layout="constrained")[1]
+for label, (record, name, style, *way) in LINES.items():
+    ax.plot(WORK["sizes_us"], shares(record, name, *way), style, label=label)
+ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
+ax.text(200, 0.02, "costs more than it brings", ha="right")
+ax.set(xscale="log", ylim=(0, None), title="How much of the CPU do tasks keep?")
+ax.set_xticks(WORK["sizes_us"], [f"{us} µs" for us in WORK["sizes_us"]])
+ax.set_yticks([0, 0.25, 0.5, 0.75, 1], [f"{percent} %" for percent in range(0, 101, 25)])
+ax.set_xlabel("\n".join(["work in a task", *sorted({fine.origin, dask.origin, mxnet.origin})]))
+ax.minorticks_off()
+ax.legend(fontsize="small", ncols=2)
+ap.plot.show("b7_how_fine_may_tasks_be")
+
+# %%
+# Look at where a line leaves the grey area: finer tasks than these are too fine for its scheduler.
+# This point has a name, METG, the *minimum effective task granularity* of `Task Bench
+# <https://arxiv.org/abs/1908.05790>`__. Then look at the dotted line of the bare threads. They
+# schedule nothing, and lose the finest tasks all the same: a thread calls an operator only while it
+# holds Python's lock, the GIL, and one that finds it taken goes to sleep. TorchScript's and MXNet's
+# workers don't need it. The probe is no limit, so a line may pass 100 %.
 
 
 def best_at_1_us(seconds):
     """The best of the three schedulers, and bare threads."""
-    return max(
-        share(seconds, name, 1, way) for name in own["schedulers"] for way in ("run", "bare")
-    )
+    names = OURS["schedulers"]
+    return max(share(seconds, name, 1, way) for name in names for way in ("run", "bare"))
 
 
-finest = fine.estimate(best_at_1_us)
-coarse = fine.estimate(lambda s: share(s, "by_graph", COARSE_US))
+finest, coarse = fine.estimate(best_at_1_us), fine.estimate(lambda s: share(s, "by_graph", 200))
 ap.show(
-    ap.claim(
-        "With tasks of 1 us bare threads and what torch brings along lose over half of the CPU.",
-        finest,
-        at_most=0.5,
-        unit="%",
-    ),
-    ap.claim(
-        f"With tasks of {COARSE_US} us a task graph keeps three fifths of the CPU at least.",
-        coarse,
-        at_least=0.6,
-        unit="%",
-    ),
+    ap.claim("Tasks of 1 µs lose over half of the CPU.", finest, at_most=0.5, unit="%"),
+    ap.claim("A graph keeps most of it at 200 µs.", coarse, at_least=0.6, unit="%"),
 )
-
-# %%
-# What the graph itself costs is a benchmark of it. Neighbours on the machine make it worse.
-
-graph = schedulers["by_graph"]
-rows = [
-    (f"graph at {FINE_US} us, of bare threads", graph.of_bare, "at least", 0.95, "{:.1%}".format),
-    ("its METG", graph.metg_s(), "at most", 25e-6, microseconds),
-]
-ap.show(ap.against_goals(rows, origin=fine.origin))
-
-# %%
-# See it
-# ------
-# What each reaches of the rate of large operators. To call an operator takes Python's lock, and a
-# thread that finds it taken sleeps. TorchScript's and MXNet's workers don't need it.
-#
-# Over 100 % no scheduler is ahead of its machine: the probe was not the best there is. MXNet does
-# some tasks faster than its large operators. And bare threads have their halves from the start, so
-# the slower core decides; workers that take what is left, as TorchScript's do, can pass them.
-
-figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-for (name, each), marker in zip(schedulers.items(), "osD^v", strict=True):
-    ax.plot(each.sizes_us, each.shares, marker=marker, label=NAMES[name])
-ax.axhline(HALF, linestyle=":", color="0.4")
-ax.set(xscale="log", xlabel="us that a task needs", ylabel="of large operators", ylim=(0, None))
-ax.set_xticks(WORK["sizes_us"], [str(us) for us in WORK["sizes_us"]])
-ax.minorticks_off()
-ax.legend(fontsize="small")
-origins = dict.fromkeys(each.origin for each in schedulers.values())
-figure.suptitle("\n".join(origins), fontsize=7)
-ap.plot.show("b7_how_fine_may_tasks_be")
-
-# %%
-# On this machine
-# ---------------
-# Fewer tasks and sizes, without MXNet and Dask. Where two workers share one core, shares say less.
-
-small = {"schedulers": own["schedulers"], **HERE, "workers": WORKERS}
-live = fine if fine.live else ap.observed(scheduled, name="task sizes here", parameters=small)
-count = live.parameters["count"]
-ap.show(table(seen(live), f"{count} tasks that depend on nothing, here"))
 
 # %%
 # When this does not help
 # -----------------------
-# Tasks of a few microseconds are too fine for every scheduler here, and for bare threads: make
-# fewer of them, each a batch. A task of many small operators takes Python's lock for each of them,
-# whoever schedules it. And the graph's plan is made before it runs: where something else slows a
-# core, its lane keeps its tasks all the same.
+# A task that is done in one place leaves the other workers idle, so some dozens of tasks for each
+# worker are a good number. Where tasks depend on each other, a large one keeps more of them waiting
+# until its last row is done. And a task of many small operators saves the price of the scheduler,
+# but not that of the calls: each takes Python's lock. On a GPU there is another way out, which
+# :doc:`/auto_gallery/one_device/plot_2_small_operators` shows.
 #
+# On this machine
+# ---------------
+# Fewer sizes, without Dask and MXNet; and both ways from the top of this page, beside one operator
+# for all rows, which torch itself spreads over the cores.
+
+
+def rows_in_tasks(count, elements, rows):
+    """A task for each row, a task for many, and no task at all."""
+    x = 1 + torch.rand(count, elements)
+    out = torch.empty_like(x)
+    with ap.TaskGraph(cpu_lanes=2) as each_row, ap.TaskGraph(cpu_lanes=2) as many_rows:
+        task_for_each_row(each_row, x, out)
+        task_for_many_rows(many_rows, x, out, rows)
+        runs = {"a task for each row": each_row.run, "a task for many rows": many_rows.run}
+        runs["one operator, no task"] = lambda: torch.digamma(x, out=out)
+        ways = {label: lambda run=run: (run(), out)[1] for label, run in runs.items()}
+        return ap.race(ways, reset=lambda: out.fill_(torch.nan))
+
+
+# %%
+# Compare the columns of the first table from left to right, and the first two rows of the second.
+
+SMALL = {**OURS, "sizes_us": [1, 10, 100, 200], "count": 200, "starts": 3}
+here = ap.observed(scheduled, name="task sizes here", parameters=SMALL)
+rows = [
+    [label, *(f"{100 * kept:.1f} %" for kept in shares(here, name, *way))]
+    for label, (record, name, _, *way) in LINES.items()
+    if record is fine
+]
+MATRIX = {"count": 2000, "elements": 200, "rows": 100}
+raced = ap.observed(rows_in_tasks, name="rows in tasks", parameters=MATRIX)
+ap.show(
+    ap.tabulate(["", *(f"{us} µs" for us in SMALL["sizes_us"])], rows, origin=here.origin),
+    ap.compare(raced.measurements, highlight="a task for many rows"),
+)
+
+# %%
 # Now you
 # -------
-# Let each task depend on the one 2 before it, so that there are two chains: what changes for the
-# graph, and why would the futures need another way to wait? Then give all of them four workers.
+# A row takes 20 µs, and a task costs 10 µs. How many rows must a task have to keep nine tenths of
+# the CPU?
+#
+# .. dropdown:: A hint
+#
+#     Put the time of the whole task for *t* into *t* / (*t* + *c*).
+#
+# .. dropdown:: An answer
+#
+#     Nine tenths are kept where *t* is nine times *c*, so with five rows.
+#
+#     .. code-block:: python
+#
+#         import math
+#
+#
+#         def rows_of_a_task(row_us=20, cost_us=10, keep=0.9):
+#             return math.ceil(keep / (1 - keep) * cost_us / row_us)
