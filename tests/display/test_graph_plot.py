@@ -447,3 +447,13 @@ def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns: 
 def test_a_plan_of_nothing_but_hidden_tasks_is_refused() -> None:
     with pytest.raises(ValueError, match="no tasks but those to hide"):
         plot.graph(plan(cpu("alone")), hide=["alone"])
+
+
+def test_arrows_over_several_columns_pass_below_their_boxes() -> None:
+    jobs = [Job(name, name, 1.0) for name in "abc"] + [Job("join", "a", 1.0, (0, 1, 2))]
+    ax = plot.graph(plan(*jobs), columns=True)
+    join = np.asarray(boxes_of(ax)[3].get_bbox())[0, 1]
+    curves = [np.asarray(arrow.get_path().vertices)[:4] for arrow in arrows_of(ax)]
+    longest = max(curves, key=lambda points: float(np.ptp(points[:, 0])))
+    assert (longest[np.abs(longest[:, 0] - longest[0, 0]) > 1, 1] > join).all()
+    assert longest[2, 0] == longest[0, 0]  # straight down first

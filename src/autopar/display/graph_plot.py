@@ -214,7 +214,7 @@ def _in_columns(
     for start, end in following:
         _draw_arrow(ax, [spots[start], spots[end]], _Grid(1, 0, cell, box, box), 0, False)
     for start, end in waits:
-        _draw_wait(ax, spots[start], spots[end], box)
+        _draw_wait(ax, spots[start], spots[end], box, cell[0])
     return ax
 
 
@@ -254,13 +254,16 @@ def _columns(lanes: Collection[str]) -> dict[str, str]:
     return {lane: title(lane) for lane in sorted(lanes, key=place)}
 
 
-def _draw_wait(ax: Axes, start: _Spot, end: _Spot, box: _Spot) -> None:
+def _draw_wait(ax: Axes, start: _Spot, end: _Spot, box: _Spot, column: float) -> None:
     """Draw an arrow between columns, from side to side, or down where it is one column."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
     way = int(end[0] > start[0]) - int(end[0] < start[0])
-    if way:
+    if abs(end[0] - start[0]) > 1.5 * column:  # below the columns that it passes
+        below, enters = start[1] + box[1] / 2, end[0] - way * box[0] / 2
+        points = [(start[0], below), (start[0], end[1]), (start[0], end[1]), (enters, end[1])]
+    elif way:
         leaves, enters = start[0] + way * box[0] / 2, end[0] - way * box[0] / 2
         bend = (leaves + enters) / 2
         points = [(leaves, start[1]), (bend, start[1]), (bend, end[1]), (enters, end[1])]
