@@ -159,7 +159,7 @@ def test_no_module_does_more_than_define():
     """A digest has what is named; what a module did by being imported would be missed."""
     for path in _PACKAGE.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            known = (
+            harmless = (
                 "'",
                 '"',
                 "import ",
@@ -167,7 +167,7 @@ def test_no_module_does_more_than_define():
                 "if __name__ == '__main__':",
                 "if TYPE_CHECKING:",
             )
-            defines = digest.Module().add(node) or ast.unparse(node).startswith(known)
+            defines = digest.Module().add(node) or ast.unparse(node).startswith(harmless)
             assert defines, f"{path.name}:{node.lineno} binds no name"
 
 
@@ -175,7 +175,7 @@ def test_whatever_runs_is_part_of_the_digest():
     """Watch measured work: each function of the package that runs is one that counts."""
     for name in ap.__all__:
         getattr(ap, name)  # whatever is imported at its first use
-    counted = [(digest._script(_ALL), "experiment")]
+    counted = [(digest.read_script(_ALL), "experiment")]
     for target in counted:  # which grows meanwhile
         for _, targets, _ in digest._linked(target)[1]:
             counted += {*targets}.difference(counted)

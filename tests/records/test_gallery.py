@@ -22,8 +22,8 @@ WORK = {**SIZES, "rounds": ROUNDS + 1, "first": SIZES["sizes"][0], "most": max(1
 def experiment(sizes, rounds, first, most):
     return ap.Findings([ap.Measurement("a", (1, 1, 1))])
 
-found = ap.recorded(experiment, name="shown", parameters=WORK)
-if found:
+record = ap.recorded(experiment, name="shown", parameters=WORK)
+if record:
     again = ap.recorded(experiment, name="shown_too", parameters={**WORK, "most": 3}, gpus=2)
 raise SystemExit("a page that runs")
 '''
@@ -101,15 +101,15 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(recor
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("parameters=WORK", "parameters=found.parameters"),
+        ("parameters=WORK", "parameters=record.parameters"),
         ("parameters=WORK", "parameters=dict(a=unknown)"),
         ("parameters=WORK", "parameters={'a': open('x')}"),
         ("parameters=WORK", "**WORK"),
         ('name="shown"', "name=experiment.__name__"),
         ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
-        ("found = ap", "WORK = ap.capacity()\nfound = ap"),
-        ("found = ap", "for WORK in ({},):\n    pass\nfound = ap"),
-        ("found = ap", "WORK.update(rounds=5)\nfound = ap"),
+        ("record = ap", "WORK = ap.capacity()\nrecord = ap"),
+        ("record = ap", "for WORK in ({},):\n    pass\nrecord = ap"),
+        ("record = ap", "WORK.update(rounds=5)\nrecord = ap"),
     ],
 )
 def test_what_only_running_tells_is_refused(page, tmp_path, old, new):

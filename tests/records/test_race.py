@@ -1,7 +1,9 @@
 """Race: ways are checked before they are timed, and seen as they are timed."""
 
+import dataclasses
 import time
 
+import numpy
 import pytest
 import torch
 
@@ -11,16 +13,20 @@ _X = torch.arange(4.0)
 
 
 def test_all_ways_and_parts_are_timed_where_all_are_equal():
-    found = ap.race(
+    findings = ap.race(
         {"twice": lambda: _X + _X, "doubled": lambda: 2 * _X},
         parts={"once": lambda: +_X},
         repeats=3,
         flops={"once": 4},
     )
-    assert found.checks == {"doubled: equal to twice": True}
-    assert [each.label for each in found.measurements] == ["once", "twice", "doubled"]
-    assert found.measurements[0].flops == 4
-    assert not found.timelines
+    assert findings.checks == {"doubled: equal to twice": True}
+    assert [measurement.label for measurement in findings.measurements] == [
+        "once",
+        "twice",
+        "doubled",
+    ]
+    assert findings.measurements[0].flops == 4
+    assert not findings.timelines
 
 
 def test_nothing_is_timed_where_one_differs():
@@ -30,18 +36,18 @@ def test_nothing_is_timed_where_one_differs():
         calls.append(1)
         return _X + 1
 
-    found = ap.race({"right": lambda: 2 * _X, "wrong": wrong})
-    assert found.checks == {"wrong: equal to right": False}
-    assert not found.measurements
+    findings = ap.race({"right": lambda: 2 * _X, "wrong": wrong})
+    assert findings.checks == {"wrong: equal to right": False}
+    assert not findings.measurements
     assert len(calls) == 1
     with pytest.raises(RuntimeError, match="wrong: equal to right"):
-        ap.observed(lambda: found, name="a race", parameters={})
+        ap.observed(lambda: findings, name="a race", parameters={})
 
 
 @pytest.mark.parametrize("result", [None, [], [_X], [_X, _X, _X], [_X, _X[:2]], [_X, -_X]])
 def test_other_numbers_of_results_differ(result):
-    found = ap.race({"way": lambda: result}, expected=[_X, _X])
-    assert found.checks == {"way: equal to what is expected": False}
+    findings = ap.race({"way": lambda: result}, expected=[_X, _X])
+    assert findings.checks == {"way: equal to what is expected": False}
 
 
 def test_a_result_that_an_earlier_way_has_left_is_no_result():
@@ -59,8 +65,8 @@ def test_a_result_that_an_earlier_way_has_left_is_no_result():
 
 def test_a_baseline_that_writes_in_place_is_compared_as_it_was():
     buffer = torch.zeros(4)
-    found = ap.race({"first": lambda: buffer.add_(1), "then": lambda: buffer.add_(1)})
-    assert found.checks == {"then: equal to first": False}
+    findings = ap.race({"first": lambda: buffer.add_(1), "then": lambda: buffer.add_(1)})
+    assert findings.checks == {"then: equal to first": False}
 
 
 def test_ways_that_add_in_another_order_may_be_close():
@@ -71,11 +77,16 @@ def test_ways_that_add_in_another_order_may_be_close():
     }
     ways["near"] = lambda: _X.sum() * 1.1
     assert ap.race(ways, close={"near": 1e-5}).checks == {"near: within 1e-05 of sum": False}
+    assert ap.race({"way": lambda: 1 + 1e-6}, expected=1.0, close={"way": 1e-5}, repeats=3).checks
+    small = torch.tensor([1.0, 1000.0])  # shares are of the largest
+    assert all(
+        ap.race({"way": lambda: small + 0.5}, expected=small, close={"way": 1e-3}).checks.values()
+    )
 
 
 def test_not_a_number_is_not_close():
-    found = ap.race({"way": lambda: _X * torch.nan}, expected=_X, close={"way": 0.1})
-    assert not any(found.checks.values())
+    findings = ap.race({"way": lambda: _X * torch.nan}, expected=_X, close={"way": 0.1})
+    assert not any(findings.checks.values())
 
 
 def test_tasks_on_lanes_are_waited_for_compared_and_seen():
@@ -88,12 +99,12 @@ def test_tasks_on_lanes_are_waited_for_compared_and_seen():
             "here": lambda: (2 * _X, 2 * _X),
             "on lanes": lambda: [lane.submit(slow, _X) for lane in (one, two)],
         }
-        found = ap.race(ways, see=["on lanes"], repeats=3)
-    assert found.checks == {"on lanes: equal to here": True}
-    _, on_lanes = found.measurements
+        findings = ap.race(ways, see=["on lanes"], repeats=3)
+    assert findings.checks == {"on lanes: equal to here": True}
+    _, on_lanes = findings.measurements
     assert min(on_lanes.values_s) >= 0.01
-    assert {span.lane for span in found.timelines["on lanes"].spans} == {"one", "two"}
-    assert found.values["on lanes: timeline over clock"] > 0
+    assert {span.lane for span in findings.timelines["on lanes"].spans} == {"one", "two"}
+    assert findings.values["on lanes: timeline over clock"] > 0
 
 
 def test_an_error_of_a_task_comes_out():
@@ -107,8 +118,13 @@ def test_an_error_of_a_task_comes_out():
         ({"parts": {"way": lambda: 1}}, "labels of ways and of parts"),
         ({"see": ["other"]}, "see has \\['other'\\]; expected labels of the ways, in a list: way"),
         ({"see": "way"}, "see has 'way'; expected labels"),
-        ({"close": {"way": torch.inf}}, r"close\['way'\] is inf; expected a number"),
-        ({"close": {"way": -1}}, r"close\['way'\] is -1; expected a number"),
+        ({"close": {"way": torch.inf}}, r"close\['way'\] is inf; expected a share"),
+        ({"close": {"way": -1}}, r"close\['way'\] is -1; expected a share"),
+        ({"close": {"way": 1}}, r"close\['way'\] is 1; expected a share"),
+        ({"close": {"way": "1e-5"}}, r"close\['way'\] is '1e-5'; expected a share"),
+        ({"see": [["way"]]}, "see has \\[\\['way'\\]\\]; expected labels"),
+        ({"see": None}, "see has None; expected labels"),
+        ({"flops": {"other": 1}}, "flops has \\['other'\\]"),
         ({"close": {"other": 1e-3}}, "close has \\['other'\\]"),
         ({"repeats": 1}, "repeats is 1"),
     ],
@@ -116,6 +132,26 @@ def test_an_error_of_a_task_comes_out():
 def test_slips_are_refused_by_name(wrong, said):
     with pytest.raises(ValueError, match=said):
         ap.race({"way": lambda: 1}, expected=1, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"close": 1e-5}, "close is of type float; expected label -> share"),
+        ({"parts": [lambda: 1]}, "parts is of type list; expected label -> work"),
+        ({"parts": {"part": 1}}, "parts\\['part'\\] is of type int; expected a function"),
+        ({"reset": 1}, "reset is of type int; expected a function"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_before_a_way_runs(wrong, said):
+    ways = {"one": lambda: pytest.fail("it ran"), "other": lambda: pytest.fail("it ran")}
+    with pytest.raises(TypeError, match=said):
+        ap.race(ways, **wrong)
+
+
+def test_the_baseline_has_nothing_to_be_close_to():
+    with pytest.raises(ValueError, match="close has \\['one'\\]; expected .*: other"):
+        ap.race({"one": lambda: 1.0, "other": lambda: 1.0}, close={"one": 0.1})
 
 
 @pytest.mark.parametrize("ways", [{}, [lambda: 1], {"way": 1}])
@@ -129,10 +165,10 @@ def test_ways_on_a_gpu_are_seen_by_the_profiler():
     x = torch.ones(512, 512, device="cuda")
     with ap.cuda_lane("cuda", name="side") as lane:
         ways = {"plain": lambda: [x @ x], "lane": lambda: [lane.submit(torch.mm, x, x)]}
-        found = ap.race(ways, see=list(ways))
-    assert found.checks == {"lane: equal to plain": True}
+        findings = ap.race(ways, see=list(ways))
+    assert findings.checks == {"lane: equal to plain": True}
     for label in ways:
-        assert found.timelines[label].busy_s("compute") > 0
+        assert findings.timelines[label].busy_s("compute") > 0
 
 
 @pytest.mark.parametrize("close", [{}, {"way": 0.1}])
@@ -158,17 +194,23 @@ def test_ways_on_a_gpu_are_seen_by_the_profiler():
         (torch.tensor([torch.inf, 5]), torch.tensor([torch.inf, 5]), True),
         (torch.tensor([torch.inf]), torch.tensor([-torch.inf]), False),
         (torch.tensor([1 + 2j]).conj(), torch.tensor([1 - 2j]), True),
+        (torch.nan, torch.nan, True),
+        (1.0, 2.0, False),
+        (1 + 2j, 1 + 2j, True),
+        (torch.ones(2).numpy()[::-1], torch.ones(2).numpy(), True),
+        (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True),
+        (torch.ones(2).to(torch.float8_e4m3fn), torch.zeros(2).to(torch.float8_e4m3fn), False),
     ],
 )
 def test_results_are_the_same_in_shape_type_and_bits(value, wanted, is_same, close):
-    found = ap.race({"way": lambda: value}, expected=wanted, close=close, repeats=3)
-    assert [*found.checks.values()] == [is_same]
+    findings = ap.race({"way": lambda: value}, expected=wanted, close=close, repeats=3)
+    assert [*findings.checks.values()] == [is_same]
 
 
 def test_a_way_that_nothing_is_seen_of_says_why():
     with pytest.warns(UserWarning, match="nothing is to be seen of 'way'|the timeline is empty"):
-        found = ap.race({"way": lambda: _X}, expected=_X, see=["way"], repeats=3)
-    assert not found.values
+        findings = ap.race({"way": lambda: _X}, expected=_X, see=["way"], repeats=3)
+    assert not findings.values
 
 
 def test_one_way_alone_is_no_race():
@@ -186,8 +228,8 @@ def test_results_are_compared_by_key_whatever_their_order():
 
 
 def test_a_baseline_that_returns_nothing_is_compared_with():
-    found = ap.race({"nothing": lambda: None, "something": lambda: _X})
-    assert found.checks == {"something: equal to nothing": False}
+    findings = ap.race({"nothing": lambda: None, "something": lambda: _X})
+    assert findings.checks == {"something: equal to nothing": False}
 
 
 def test_what_is_expected_is_kept_as_it_was():
@@ -196,13 +238,47 @@ def test_what_is_expected_is_kept_as_it_was():
     assert [*ap.race(ways, expected=buffer).checks.values()] == [True, False]
 
 
+@dataclasses.dataclass
+class Pair:
+    one: torch.Tensor
+
+
+async def _later():
+    return _X
+
+
 @pytest.mark.parametrize(
-    "make", [lambda: _X.to_sparse(), lambda: torch.quantize_per_tensor(_X, 1, 0, torch.qint8)]
+    "make",
+    [
+        lambda: _X.to_sparse(),
+        lambda: torch.quantize_per_tensor(_X, 1, 0, torch.qint8),
+        lambda: _X.to("meta"),
+        lambda: torch.nested.nested_tensor([_X, _X[:2]]),
+        lambda: (x for x in [_X]),
+        lambda: iter([_X]),
+        lambda: torch.nn.Linear(2, 2),
+        lambda: _later,
+        lambda: numpy.array(["a"]),
+        lambda: Pair(_X.clone()),
+        _later,
+    ],
 )
-@pytest.mark.filterwarnings("ignore:.*(prototype|quantize|torch.ao|deprecated)")
-def test_tensors_without_plain_bits_are_refused(make):
-    with pytest.raises(TypeError, match="expected a dense one"):
+@pytest.mark.filterwarnings("ignore:.*(prototype|quantize|torch.ao|deprecated|never awaited)")
+def test_results_without_values_to_compare_are_refused(make):
+    with pytest.raises(TypeError, match="a way returned .*; expected"):
         ap.race({"one": make, "other": make})
+
+
+def test_an_error_names_its_way():
+    with pytest.raises(ZeroDivisionError) as error:
+        ap.race({"one": lambda: _X, "other": lambda: 1 / 0})
+    assert "the way 'other'" in error.value.__notes__[0]
+
+
+def test_handles_are_waited_for_in_what_is_expected():
+    with ap.cpu_lane() as lane:
+        findings = ap.race({"way": lambda: _X}, expected=lane.submit(lambda: _X), repeats=3)
+    assert findings.checks == {"way: equal to what is expected": True}
 
 
 def test_a_baseline_of_an_array_is_kept_as_it_was():

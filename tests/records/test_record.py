@@ -28,7 +28,7 @@ def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
     for field in vars(record).keys() - {"live", "measurements", "timelines"}:
         assert getattr(loaded, field) == getattr(record, field), field
     for field in ("measurements", "timelines"):
-        before, after = ({**getattr(each, field)} for each in (record, loaded))
+        before, after = ({**getattr(one, field)} for one in (record, loaded))
         assert list(before) == list(after)
         assert [replace(part, origin="") for part in before.values()] == [
             replace(part, origin="") for part in after.values()
@@ -40,12 +40,12 @@ def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
 
 def test_all_that_is_shown_says_where_it_comes_from(record, path):
     rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
-    for each, how in ((record, "measured live on"), (load_record(path), "recorded on")):
-        assert each.origin == f"{how} {rest}"
-        assert str(each) == f"{NAME}: {each.origin}"
-        assert repr(each) == f"<Record of {each}>"
-        things = [*each.measurements.values(), *each.timelines.values()]
-        assert {thing.origin for thing in things} == {each.origin}
+    for shown, how in ((record, "measured live on"), (load_record(path), "recorded on")):
+        assert shown.origin == f"{how} {rest}"
+        assert str(shown) == f"{NAME}: {shown.origin}"
+        assert repr(shown) == f"<Record of {shown}>"
+        things = [*shown.measurements.values(), *shown.timelines.values()]
+        assert {thing.origin for thing in things} == {shown.origin}
 
 
 @pytest.mark.parametrize("field", ["measurements", "timelines"])

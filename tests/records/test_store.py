@@ -85,8 +85,8 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
     edits = {f"{digit}": f"{9 - int(digit)}" for line in lines for digit in re.findall(r"\d", line)}
     edits |= {'"GPU1 alone"': '"GPU1 at last"', "true": "false", "{\n": '{\n"note": "mine",\n'}
     for old, new in edits.items():
-        for found in [*re.finditer(re.escape(old), text)][1::7]:
-            path.write_text(text[: found.start()] + new + text[found.end() :])
+        for match in [*re.finditer(re.escape(old), text)][1::7]:
+            path.write_text(text[: match.start()] + new + text[match.end() :])
             refused("was edited|has schema version|is not whole JSON")
 
 

@@ -2,8 +2,10 @@
 
 Code is read, never run: what counts is found from source alone. Part of it are the experiment,
 what of its own script it loads as a global, what of autopar it names, and all this in turn for
-each of these. Module paths, imports, docstrings, comments, layout and annotations are no part of
-it, nor are methods that only show an object, such as `__repr__`.
+each of these; and the statements of its script that may change one of these as they run: by
+setting it or a part of it, by calling its methods, or by giving it away. Code that hides what it
+does, such as `exec`, is refused. Module paths, imports, docstrings, comments, layout and
+annotations are no part of it, nor are methods that only show an object, such as `__repr__`.
 """
 
 from __future__ import annotations
@@ -23,20 +25,39 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import CodeType, MappingProxyType
 from typing import Any
 
 from autopar.effects.loads import Chain, chains, codes
+from autopar.records.syntax import (
+    DEFINES,
+    FUNCTIONS,
+    bound_again,
+    imports_of,
+    is_constant,
+    owner,
+    run_by,
+    stripped,
+    text_of,
+    walk,
+)
 
 _PACKAGE = __name__.partition(".")[0]  # autopar
 _ROOT = next(folder for folder in Path(__file__).parents if folder.name == _PACKAGE)
-_SHOWS = {"__repr__", "__str__", "__format__"}  # and `_repr_html_` and its like
 _CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
-_NO_PART = {"annotation", "ctx", "kind", "returns", "type_comment"}  # fields of syntax trees
-_DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _BINDS = {f"{action}_{place}" for action in ("STORE", "DELETE") for place in ("NAME", "GLOBAL")}
-_OPAQUE = ("exec", "eval", "globals", "__import__")  # what these do can't be read
-_HARMLESS = {*dir(builtins)} - {"setattr", "delattr"}  # change nothing that they get
-_SCOPES = _DEFINES | ast.Lambda | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+_OPAQUE = re.compile(  # code that can't be read, or that reaches names nobody can follow
+    r"(builtins\.)?(exec|eval|globals|locals|__import__)|importlib\.import_module"
+    r"|(sys\.modules|__main__|.*\.__globals__)(\..*)?"
+)
+_SETS = ("setattr", "delattr")
+_HARMLESS = {*dir(builtins)} - {*_SETS}  # change nothing that they get
+_READS = {
+    name
+    for kind in (MappingProxyType, tuple, str)  # which nothing changes
+    for name in dir(kind)
+    if not name.startswith("__")
+}
 
 Target = tuple["Module", str]  # a definition: the module and its name there
 Link = tuple[Chain, list[Target], list[str]]  # a name: definitions, or paths in other packages
@@ -47,7 +68,7 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
     experiment = inspect.unwrap(experiment)
     text = "".join(inspect.findsource(experiment)[0])
     cells = dict.fromkeys(reversed([*_cells(experiment, text), text]))  # each as it was run last
-    script = _script(*reversed(cells), textwrap.dedent(inspect.getsource(experiment)))
+    script = read_script(*reversed(cells), textwrap.dedent(inspect.getsource(experiment)))
     if experiment.__name__ not in script.definitions:  # a lambda
         msg = f"{experiment!r} has no source of its own; expected a function made with def."
         raise OSError(msg)
@@ -67,7 +88,7 @@ def _cells(experiment: Callable[..., object], text: str) -> list[str]:
 
 def script_digest(script: str, experiment: str, parameters: Mapping[str, Any]) -> str:
     """A SHA-256 over the code that a function of a script's text runs through, and parameters."""
-    return _digest((_script(script), experiment), parameters)
+    return _digest((read_script(script), experiment), parameters)
 
 
 def _digest(experiment: Target, parameters: Mapping[str, Any]) -> str:
@@ -90,43 +111,125 @@ class Module:
 
     def __init__(self, statements: Iterable[ast.stmt] = (), *, is_script: bool = False) -> None:
         self.is_script = is_script
+        self.hidden: set[str] = set()  # what its top level runs that can't be read
         self.definitions: dict[str, list[ast.stmt]] = {}  # what binds a name or changes its value
         self.imports: dict[str, list[str]] = {}  # the dotted paths that a name may stand for
+        self.statements: list[tuple[ast.stmt, set[str]]] = []  # with what each binds or changes
         for statement in statements:
-            self.add(statement)
+            self.statements.append((statement, self.add(statement)))
 
     def add(self, statement: ast.stmt) -> set[str]:
         """Read one more statement; return the names that it binds, or whose values it changes."""
-        for name, path in _imports(statement):
+        for name, path in imports_of(statement):
             self.imports.setdefault(name, []).append(path)
-        names = {*_bound(statement), *self._changed(statement)}
-        if _is_opaque(statement) and not isinstance(statement, _DEFINES):
-            names |= self.definitions.keys()
+        binds = _binds(statement)
+        names = binds | self._changed(statement)
         for name in names:
             before = self.definitions.setdefault(name, [])
-            if before and _replaces(statement, name):
+            if before and name in binds and self._replaces(statement, name):
                 before.clear()
             before.append(statement)
         return names
 
-    def _changed(self, statement: ast.stmt) -> Iterator[str]:
-        """The names whose values a call may change, as `TABLE.update(...)` and `shuffle(TABLE)`."""
-        if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
+    def _replaces(self, statement: ast.stmt, name: str) -> bool:
+        """Whether nothing that a name was bound to before can matter after a statement."""
+        if not isinstance(statement, ast.Assign):
+            return isinstance(statement, DEFINES)
+        loads = _roots(statement)
+        return name not in loads.union(*map(_roots, self._functions(loads)))
+
+    def _changed(self, statement: ast.stmt) -> set[str]:
+        """The names whose values a statement may change as it runs, in functions, too."""
+        nodes = [*(run_by(statement) if self.is_script else walk([statement]))]
+        names = {*self._touched(nodes)}
+        if not self.is_script:
+            return names
+        functions = self._functions(node.id for node in nodes if isinstance(node, ast.Name))
+        for function in functions:
+            names |= {*self._touched([*ast.walk(function)])} & _roots(function)
+            names |= _binds(function) - {getattr(function, "name", "")}
+        if not isinstance(statement, DEFINES):
+            self.hidden.update(*map(self.opaque, (statement, *functions)))
+        names |= self._called_libraries(nodes)
+        packages = {_top(self.imports[name][0]) for name in names & self.imports.keys()}
+        names |= {name for name, (path, *_) in self.imports.items() if _top(path) in packages}
+        for name in (aliases := [*names]):  # which grows meanwhile
+            for origin in (statement, *self.definitions.get(name, ())):
+                others = {*bound_again(origin, name)}.difference(aliases, self.imports)
+                aliases += (other for other in others if self._is_changeable(other))
+        return {*aliases}
+
+    def _is_changeable(self, name: str) -> bool:
+        return not all(map(is_constant, self.definitions.get(name, ())))
+
+    def _functions(self, roots: Iterable[str]) -> list[ast.stmt]:
+        """The functions and classes that names stand for, and all that these name in turn."""
+        functions: list[ast.stmt] = []
+        for name in (reached := [*roots]):  # which grows meanwhile
+            for origin in self.definitions.get(name, ()):
+                is_function = isinstance(origin, DEFINES)
+                functions += [origin] * is_function
+                names = _roots(origin) if is_function else {*bound_again(origin, name)}
+                reached += names.difference(reached)
+        return functions
+
+    def _touched(self, nodes: Sequence[ast.AST]) -> Iterator[str]:
+        """The names that code sets parts of, whose methods it calls, or that it gives away."""
+        for_effect = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
+            if isinstance(node, ast.AugAssign):
+                yield owner(node.target)
+            elif isinstance(node, ast.Attribute | ast.Subscript):
+                if not isinstance(node.ctx, ast.Load):
+                    yield owner(node)
+            elif isinstance(node, DEFINES):
+                methods = (one for one in node.decorator_list if isinstance(one, ast.Attribute))
+                yield from {*map(owner, methods)} & self.definitions.keys()
+            elif isinstance(node, ast.Call) and self.is_script:
+                yield from self._touched_by(node, is_for_effect=id(node) in for_effect)
+
+    def _touched_by(self, call: ast.Call, *, is_for_effect: bool) -> Iterator[str]:
+        """The names whose values a call may change: that of its method, or those it is given."""
+        name, is_method = owner(call.func), isinstance(call.func, ast.Attribute)
+        origins = self.definitions.get(name, ())
+        if self._only_reads(call):
             return
-        call = statement.value
-        root = _owner(call.func) or ""
-        if _is_ours(self.imports.get(root, [""])[0]) or root in _HARMLESS:
-            return
-        if isinstance(call.func, ast.Attribute) and root not in self.imports:
-            yield root  # a method, which is taken to change what it is of
-            return
-        given = (*call.args, *(keyword.value for keyword in call.keywords))
-        names = [n.id for part in given for n in ast.walk(part) if isinstance(n, ast.Name)]
-        for function in self.definitions.get(root, ()):
-            names += (*_bound(function), *(chain[0] for chain in _definition(function)[1]))
-        for name in names:
-            if not all(isinstance(one, _DEFINES) for one in self.definitions.get(name, ())):
-                yield name
+        if name in _SETS and call.args:
+            yield owner(call.args[0])
+        elif (is_method and name not in self.imports and not hasattr(builtins, name)) or not all(
+            isinstance(origin, DEFINES)
+            for origin in origins  # as of `put = TABLE.append`
+        ):
+            yield name
+        elif is_for_effect:
+            given = (*call.args, *(keyword.value for keyword in call.keywords))
+            for node in itertools.chain(*map(ast.walk, given)):
+                origins = self.definitions.get(getattr(node, "id", ""), ())
+                if not all(isinstance(origin, FUNCTIONS) for origin in origins):
+                    yield owner(node)
+
+    def _only_reads(self, call: ast.Call) -> bool:
+        """Whether a call is known to change nothing that it is given, or is of."""
+        name = owner(call.func)
+        if isinstance(call.func, ast.Attribute):
+            return call.func.attr in _READS or _is_ours(self.imports.get(name, [""])[0])
+        return name in _HARMLESS or _is_ours(self.imports.get(name, [""])[0])
+
+    def _called_libraries(self, nodes: Iterable[ast.AST]) -> set[str]:
+        """The names of modules whose functions are called for their effect, as to set a seed."""
+        values = (node.value for node in nodes if isinstance(node, ast.Expr))
+        calls = (value for value in values if isinstance(value, ast.Call))
+        return {owner(call.func) for call in calls if not self._only_reads(call)} & {*self.imports}
+
+    def opaque(self, statement: ast.stmt) -> Iterator[str]:
+        """What a statement of a script uses that can't be read, by its path."""
+        _, loads, imports, _ = _definition(statement)
+        inside = Module(imports).imports if imports else {}
+        for root, *attributes in loads if self.is_script else ():
+            for path in inside.get(root) or self.imports.get(root) or [root]:
+                dotted = ".".join((path, *attributes))
+                if _OPAQUE.fullmatch(dotted) and (attributes or root not in self.definitions):
+                    yield dotted
 
     def find(self, chain: Chain) -> Iterator[Target]:
         """The definitions that a name with its attributes stands for; none if they are others'."""
@@ -141,9 +244,12 @@ class Module:
 def _linked(target: Target) -> tuple[str, list[Link]]:
     """What a definition does, as text, and what each name that it loads stands for."""
     module, name = target
-    texts, loads, _, imports = zip(*map(_definition, module.definitions[name]), strict=True)
-    if module.is_script and any(map(_is_opaque, module.definitions[name])):
-        msg = f"{name} uses one of {', '.join(_OPAQUE)}; expected code that says what it does."
+    texts, loads, imports, _ = zip(*map(_definition, module.definitions[name]), strict=True)
+    if hidden := module.hidden.union(*map(module.opaque, module.definitions[name])):
+        msg = (
+            f"{name} runs with {', '.join(sorted(hidden))}, which hides what code does; expected "
+            f"names and calls that can be read. Write them out, as in a dict of functions."
+        )
         raise TypeError(msg)
     inside = Module(itertools.chain(*imports))
     links = []
@@ -167,7 +273,11 @@ def _find(path: Chain) -> Iterator[Target]:
 
 
 def _is_ours(path: str) -> bool:
-    return path.split(".")[0] == _PACKAGE
+    return _top(path) == _PACKAGE
+
+
+def _top(path: str) -> str:
+    return path.partition(".")[0]
 
 
 @functools.cache
@@ -181,7 +291,7 @@ def _module(path: str) -> Module | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _script(*texts: str) -> Module:
+def read_script(*texts: str) -> Module:
     """A script, or the cells of a notebook."""
     statements: list[ast.stmt] = []
     for text in texts:
@@ -190,101 +300,33 @@ def _script(*texts: str) -> Module:
     return Module(statements, is_script=True)
 
 
-def _imports(statement: ast.stmt) -> Iterator[tuple[str, str]]:
-    """Name to the dotted path that it is imported from; not those of functions inside."""
-    for node in _walk([statement]):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                top = alias.name.partition(".")[0]
-                yield alias.asname or top, alias.name if alias.asname else top
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                yield alias.asname or alias.name, f"{node.module}.{alias.name}"
-
-
-def _walk(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """All nodes of one scope."""
-    for node in nodes:
-        yield node
-        if not isinstance(node, _SCOPES):
-            yield from _walk(ast.iter_child_nodes(node))
-
-
-def _bound(statement: ast.stmt) -> Iterator[str]:
-    """The names that a top-level statement binds, or whose parts it binds, `global` ones too."""
-    yield from _definition(statement)[2]
-    for node in _walk([statement]):
-        if isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load):
-            yield from filter(None, [_owner(node)])
-
-
-def _owner(node: ast.expr) -> str | None:
-    """The name in `name.attribute[key]`."""
-    while isinstance(node, (ast.Attribute, ast.Subscript)):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
-
-
-def _replaces(statement: ast.stmt, name: str) -> bool:
-    """Whether nothing that a name was bound to before can matter after a statement."""
-    if isinstance(statement, ast.Assign):
-        _, loads, *_ = _definition(statement)
-        return name not in {chain[0] for chain in loads}
-    return isinstance(statement, _DEFINES) and statement.name == name
-
-
-def _is_opaque(statement: ast.stmt) -> bool:
-    """Whether what a statement loads or changes can't be told without running it."""
-    return any(chain[0] in _OPAQUE for chain in _definition(statement)[1])
-
-
 @functools.cache  # by identity, as stripping changes a statement
-def _definition(statement: ast.stmt) -> tuple[str, set[Chain], set[str], Sequence[ast.stmt]]:
-    """What a statement does, as text, the names it loads and binds, and its inner imports."""
+def _definition(statement: ast.stmt) -> tuple[str, set[Chain], Sequence[ast.stmt], CodeType]:
+    """What a statement does, as text, the names it loads, its inner imports, and all as code."""
     imports = [n for n in ast.walk(statement) if isinstance(n, (ast.Import, ast.ImportFrom))]
-    module = ast.Module([_Stripped().visit(statement)], type_ignores=[])
+    module = ast.Module([stripped(statement)], type_ignores=[])
     ast.fix_missing_locations(module)
     flags = __future__.annotations.compiler_flag  # annotations are text, and so load nothing
     code = compile(module, "<definition>", "exec", flags=flags, dont_inherit=True, optimize=0)
-    binds = {
+    return text_of(module.body), {*chains(code)}, imports, code
+
+
+@functools.cache
+def _binds(statement: ast.stmt) -> set[str]:
+    """The global names that a statement binds, in functions, too."""
+    if isinstance(statement, DEFINES) and not any(
+        isinstance(n, ast.Global) for n in ast.walk(statement)
+    ):
+        return {statement.name}  # without compiling what no digest may need
+    code = _definition(statement)[3]
+    return {
         step.argval
         for part in codes(code)
         for step in dis.get_instructions(part)
         if step.opname in _BINDS and (part is code or step.opname.endswith("GLOBAL"))
     }
-    return _text(module.body), {*chains(code)}, binds, imports
 
 
-class _Stripped(ast.NodeTransformer):
-    """Puts `pass`, which is no part of the text, in place of what is no part of what code does."""
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> ast.AST:
-        return ast.Pass()
-
-    visit_ImportFrom = visit_Import
-
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        return ast.Pass() if isinstance(node.value, ast.Constant) else self.generic_visit(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        shows = node.name in _SHOWS or node.name.startswith("_repr_")
-        return ast.Pass() if shows else self.generic_visit(node)
-
-
-def _text(node: object) -> str:
-    """A syntax tree as text that every Python writes alike, unlike `ast.dump`."""
-    if isinstance(node, list):
-        return f"[{', '.join(_text(part) for part in node if not isinstance(part, ast.Pass))}]"
-    if not isinstance(node, ast.AST):
-        return ascii(node)
-    if isinstance(node, ast.JoinedStr):  # pieces of text are cut differently
-        words = [value.value if isinstance(value, ast.Constant) else value for value in node.values]
-        pieces = itertools.groupby(words, key=lambda word: isinstance(word, str))
-        joined = ["".join(same) if text else [*same] for text, same in pieces]  # type: ignore
-        return f"JoinedStr({', '.join(_text(piece) for piece in joined if piece)})"
-    fields = [
-        f"{name}={_text(value)}"
-        for name, value in ast.iter_fields(node)
-        if name not in _NO_PART and value not in (None, [])
-    ]
-    return f"{type(node).__name__}({', '.join(fields)})"
+def _roots(statement: ast.stmt) -> set[str]:
+    """The global names that a statement loads."""
+    return {chain[0] for chain in _definition(statement)[1]}

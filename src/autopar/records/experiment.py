@@ -48,6 +48,10 @@ def observed(
     ['sum']
     """
     _check(experiment, name, parameters, gpus)
+    try:
+        digest = code_digest(experiment, parameters)  # first, as it may refuse what takes hours
+    except OSError:  # no source can be read, so no record of it can be written
+        digest = ""
     findings = experiment(**parameters)
     if not isinstance(findings, Findings):
         msg = (
@@ -59,10 +63,6 @@ def observed(
     if failed:
         msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
         raise RuntimeError(msg)
-    try:
-        digest = code_digest(experiment, parameters)
-    except OSError:  # no source can be read, so no record of it can be written
-        digest = ""
     machine = describe()
     processors = processor_names(None if gpus else [cpu()])
     return Record(

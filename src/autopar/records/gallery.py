@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autopar.records.digest import Module, script_digest
+from autopar.records.digest import read_script, script_digest
 from autopar.records.record import RecordError
 from autopar.records.store import newest_of
 
@@ -66,11 +66,10 @@ def shown_by(scripts: Iterable[Path]) -> list[Shown]:
 @functools.lru_cache(maxsize=64)
 def _records_of(script: Path, text: str) -> list[Shown]:
     records = []
-    module = Module()
     values: dict[str, Any] = {"__builtins__": _BUILTINS}
-    for statement in ast.parse(text).body:
+    for statement, names in read_script(text).statements:
         before = dict(values)
-        for name in module.add(statement):
+        for name in names:
             values.pop(name, None)
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "recorded":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
@@ -12,8 +14,8 @@ from autopar.device import synchronize
 from autopar.effects.memory import is_array
 from autopar.lanes.handle import Handle, timeline_of_handles
 from autopar.records.record import Findings
+from autopar.refusal import check_type, check_work, what
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import check_positive
 from autopar.timing.timer import Devices, check_ways, measure_in_turn
 from autopar.torch_private import pytree
 from autopar.traces.profiler import timelines_of
@@ -48,10 +50,11 @@ def race(
     Args:
         ways: Label to work, called without arguments. The first is the baseline.
         parts: Label to what the ways are made of, timed beside them to tell the limit.
-        expected: What each way is to return: tensors, or containers of them. If not given, what
-            the baseline returns.
-        close: Label to the largest difference of floating-point numbers, relative to the largest
-            number of that tensor, for ways that add up in another order.
+        expected: What each way is to return: tensors, arrays, numbers or texts, or lists, tuples
+            and dicts of them. If not given, what the baseline returns.
+        close: Label to the largest difference of floating-point numbers, as a share of the largest
+            finite one of that tensor: 1e-5, for ways that add up in another order. Small numbers
+            beside large ones may so differ altogether.
         reset: Called before each way is checked, as to fill buffers with NaN.
         setup: Called before each sample of each way and part, outside the clock.
         see: Labels of the ways whose timelines are taken.
@@ -64,7 +67,7 @@ def race(
         Measurements, timelines and checks, for `recorded` or `observed`.
 
     Raises:
-        TypeError: As `measure_in_turn` does.
+        TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a generator.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways.
 
     >>> x = torch.ones(2, 2)
@@ -72,23 +75,38 @@ def race(
     >>> findings.checks
     {'doubled: equal to twice': True}
     """
-    parts, close = parts or {}, close or {}
+    parts, close, flops = parts or {}, close or {}, flops or {}
     check_ways(ways, {})
+    check_type("parts", parts, Mapping, "label -> work, as for the ways.")
+    check_type("close", close, Mapping, "label -> share, as in {'lanes': 1e-5}.")
+    for label, part in parts.items():
+        check_work(f"parts[{label!r}]", part)
+    check_ways({**parts, **ways}, flops)
+    if reset is not None:
+        check_work("reset", reset)
     if both := ways.keys() & parts.keys():
         msg = f"{sorted(both)} are labels of ways and of parts; expected different ones."
         raise ValueError(msg)
-    for name, labels in (("see", see), ("close", close)):
-        if isinstance(labels, str) or (unknown := set(labels) - set(ways)):
-            given = labels if isinstance(labels, str) else sorted(unknown)
-            msg = (
-                f"{name} has {given!r}; expected labels of the ways, in a list: {', '.join(ways)}."
-            )
-            raise ValueError(msg)
-    for label, tolerance in close.items():
-        check_positive(f"close[{label!r}]", tolerance)
     if expected is None and len(ways) == 1:
         msg = f"ways has {[*ways]} alone; expected a baseline before it, or `expected`."
         raise ValueError(msg)
+    compared = [*ways][expected is None :]
+    for name, labels, allowed in (("see", see, [*ways]), ("close", close, compared)):
+        is_several = isinstance(labels, Iterable) and not isinstance(labels, str)
+        unknown = [label for label in labels if label not in allowed] if is_several else labels
+        if unknown or not is_several:
+            msg = (
+                f"{name} has {unknown!r}; expected labels of the ways, in a list: "
+                f"{', '.join(allowed)}."
+            )
+            raise ValueError(msg)
+    for label, share in close.items():
+        if not isinstance(share, Real) or isinstance(share, bool) or not 0 < share < 1:
+            msg = (
+                f"close[{label!r}] is {what(share)}; expected a share of the largest number, above "
+                f"0 and below 1, as 1e-5. Leave it out to compare bit for bit."
+            )
+            raise ValueError(msg)
     checks = _checks(ways, expected, close, reset)
     if not all(checks.values()):
         return Findings([], {}, checks)
@@ -117,12 +135,15 @@ def _checks(
     That is kept as a copy, as other ways may write to the same memory.
     """
     checks, than, is_known = {}, "what is expected", expected is not None
-    expected = pytree.tree_map(_copy_of, expected)
+    expected = pytree.tree_map(_copy_of, _results_of(expected))
     for label, way in ways.items():
         if reset is not None:
             reset()
-        result = pytree.tree_map_only(Handle, Handle.result, way())
-        synchronize()
+        try:
+            result = _results_of(way())
+        except Exception as error:
+            error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
+            raise
         if not is_known:
             expected, than = pytree.tree_map(_copy_of, result), label
             is_known = True
@@ -147,38 +168,67 @@ def _by_place(values: object) -> dict[str, object]:
     return {pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(values)[0]}
 
 
+def _results_of(values: object) -> object:
+    """What a way returned, once its tasks are done, as what can be compared."""
+    values = pytree.tree_map_only(Handle, Handle.result, values)
+    synchronize()
+    return pytree.tree_map(_comparable, values)
+
+
+def _comparable(value: Any) -> object:
+    """A tensor for an array; refuses what its identity or memory tells nothing of."""
+    kind: Any = type(value)
+    what_came = f"an object of type {kind.__name__}"
+    if is_array(value):
+        with contextlib.suppress(TypeError, ValueError):  # as of texts, which torch doesn't hold
+            return torch.from_numpy(value.copy())
+    elif isinstance(value, torch.Tensor):
+        if value.layout == torch.strided and not (
+            value.is_quantized or value.is_meta or value.is_nested
+        ):
+            return value
+        what_came = f"a tensor of {value.layout} and {value.dtype} on {value.device}"
+    elif value is None or kind.__eq__ is not object.__eq__:
+        return value
+    msg = (
+        f"a way returned {what_came}, of which no values can be compared; expected dense tensors, "
+        f"arrays of numbers, numbers or texts, in lists, tuples and dicts. Return x.to_dense(), "
+        f"x.dequantize(), list(generator) or module.state_dict()."
+    )
+    raise TypeError(msg)
+
+
 def _copy_of(value: object) -> object:
-    """A tensor or an array in memory of its own; all else as it is."""
-    value = _as_tensor(value)
     return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
-    """Whether both are the same bit for bit, or close; other things than tensors by `==`."""
-    value, wanted = _as_tensor(value), _as_tensor(wanted)
+    """Whether both are the same bit for bit, or close; other things than numbers by `==`."""
+    if type(value) is type(wanted) and isinstance(value, float | complex):
+        value, wanted = torch.tensor([value, wanted], dtype=torch.complex128)
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        return type(value) is type(wanted) and bool(value == wanted)
+        return type(value) is type(wanted) and _is_alike(value, wanted)
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return False
     value, wanted = value.detach().to(wanted.device), wanted.detach()
     if not tolerance or not (value.is_floating_point() or value.is_complex()):
         return _bits(value).equal(_bits(wanted))
+    if value.element_size() == 1:  # of eight bits, with which torch doesn't calculate
+        value, wanted = value.float(), wanted.float()
     numbers = wanted[wanted.isfinite()].abs()
     largest = numbers.max().item() if numbers.numel() else 0.0
     return torch.allclose(value, wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True)
 
 
-def _as_tensor(value: object) -> object:
-    """An array as a tensor; tensors of which bits can't be compared are refused."""
-    if is_array(value):
-        return torch.from_numpy(value)
-    if isinstance(value, torch.Tensor) and (value.layout != torch.strided or value.is_quantized):
+def _is_alike(value: object, wanted: object) -> bool:
+    try:
+        return bool(value == wanted)
+    except Exception as error:  # as of a dataclass that holds tensors
         msg = (
-            f"a way returned a tensor of {value.layout} and {value.dtype}; expected a dense one. "
-            f"Return x.to_dense() or x.dequantize()."
+            f"a way returned a {type(value).__name__}, which == can't compare ({error}); expected "
+            f"tensors, numbers or texts, in lists, tuples and dicts. Return what it holds."
         )
-        raise TypeError(msg)
-    return value
+        raise TypeError(msg) from error
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -36,8 +36,8 @@ def newest_of(
     records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
     near = ""
     if not records and not digest:  # it is asked for by name alone, which may be misspelled
-        known = {path.stem for path in folder.glob("*/*.json")}
-        nearest = ", ".join(difflib.get_close_matches(name, sorted(known), cutoff=0.0))
+        names = {path.stem for path in folder.glob("*/*.json")}
+        nearest = ", ".join(difflib.get_close_matches(name, sorted(names), cutoff=0.0))
         near = f"The nearest names are {nearest}. " if nearest else ""
     _require(records, f"{folder.name}/*/{name}.json: there is no such record. {near}{again}")
     fitting = [record for record in records if digest in ("", record.digest)]
