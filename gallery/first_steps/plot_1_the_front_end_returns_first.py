@@ -83,6 +83,10 @@ def three_clocks(count, size):
         )
 
 
+# %%
+# The picture at the top of this page is the timeline of the last way. The host has launched all
+# products in the narrow bar at the left, and then only waits.
+
 gpus = ap.recorded(three_clocks, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
 timeline = gpus.timelines[DONE]
 ap.show_timelines(

@@ -64,6 +64,9 @@ def two_gpus(count, size):
     return ap.race(ways, parts=parts, see=[WAIT, NONE], flops=rates)
 
 
+# %%
+# Here are the numbers of this run, or of the record of one.
+
 gpus = ap.recorded(two_gpus, name="e1_two_devices_at_once", parameters=BOOK, gpus=2)
 limit_s = gpus.limit_s(ALONE)
 ap.show_timelines(
@@ -109,6 +112,7 @@ ap.show(
 # estimate is half of the serial time. Two hardware threads of one core don't reach it.
 
 
+# Folded: the measurement on CPU lanes
 def two_cpu_lanes(count, size):
     """Products one after the other, and on two CPU lanes."""
     x, u = (ap.workload.matrix(size, seed=number) for number in (0, 1))

@@ -81,6 +81,9 @@ def cpu_and_gpu(count, cpu_size, gpu_size):
         return ap.race(ways, parts=alone, see=[CPU_FIRST, LANES], repeats=9)
 
 
+# %%
+# Here are the numbers of this run, or of the record of one.
+
 record = ap.recorded(cpu_and_gpu, name="e2_cpu_and_gpu", parameters=BOOK)
 limit_s = record.limit_s(ALONE)
 ap.show_timelines(
@@ -126,6 +129,7 @@ ap.show(
 # Two CPU lanes play the two parts, a short one and a long one, on one thread each.
 
 
+# Folded: the measurement on CPU lanes
 def short_and_long(count, short_size, long_size):
     """A short and a long part, on one lane and on two."""
     x, u = ap.workload.matrix(short_size), ap.workload.matrix(long_size)

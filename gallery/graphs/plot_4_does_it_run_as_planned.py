@@ -36,6 +36,10 @@ def product(x, *before):
     return x.mm(x)
 
 
+# %%
+# Which device a task is on, and what it comes after, is left to chance.
+
+
 # Folded: a random graph of such tasks
 def random_graph(seed, tasks, sizes, lanes):
     """Tasks on random devices, each after some random ones, and all of them."""
@@ -97,6 +101,7 @@ ap.show_timelines(
 # ----------------------------------------
 
 
+# Folded: the table
 def times(record, seconds):
     """Least time, plan and run of each graph, in seconds."""
     for seed in range(record.parameters["graphs"]):
@@ -112,6 +117,10 @@ def table(record):
         rows.append([f"{seed}", *shown, f"{run_s / plan_s - 1:+.1%}", f"{least_s / run_s:.1%}"])
     headers = ["graph", "least", "plan", "median run", "run against plan", "least / run"]
     return ap.tabulate(headers, rows, origin=record.origin)
+
+
+# %%
+# One number for all graphs is the median, with its interval.
 
 
 def in_the_median(figure):

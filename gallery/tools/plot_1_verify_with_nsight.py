@@ -80,6 +80,7 @@ print(nsight.EXPORT.format(report="x4"))
 # `read_trace` reads it, and `python -m autopar timeline x4_nsight.sqlite` says what it shows.
 
 
+# Folded: the measurement
 def seen_by_systems(count, size):
     """Both ways under Nsight Systems, with what its report has of them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +93,9 @@ def seen_by_systems(count, size):
     same = all(seen[way].spans == part.within(way)[0].spans for way in seen)
     return ap.Findings([], seen, {**equal, "the small report says the same": same}, {}, files)
 
+
+# %%
+# What the report shows is drawn at the top of this page.
 
 report = ap.recorded(seen_by_systems, name="x4_nsight_systems", parameters=BOOK, programs=["nsys"])
 parts_s = sorted(report.timelines[TWO].busy_s(kind) for kind in ("compute", "copy"))
@@ -125,6 +129,7 @@ ap.show(
 # size is all that it gets, in a range named `compute`, each on a stream that tells it apart.
 
 
+# Folded: the program and the measurement
 def one_product_each(sizes):
     """A product of each size in a range, and one before it, which loads the kernel."""
     streams = [
@@ -143,6 +148,9 @@ def seen_by_compute(sizes):
     counted = zip(sizes, nsight.compute(one_product_each, sizes), strict=True)
     return ap.Findings([], values={f"{n}, {key}": v for n, of in counted for key, v in of.items()})
 
+
+# %%
+# Only the range is looked at, and the clocks are left alone, or all times would be longer.
 
 print(nsight.COMPUTE.format(log="x4.csv"), "python program.py")
 kernels = ap.recorded(

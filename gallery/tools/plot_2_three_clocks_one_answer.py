@@ -36,6 +36,10 @@ LONG, WALL, EVENTS, TRACE = "products and copies", "wall clock", "events", "trac
 NONE, PROFILER, NSIGHT = "no tool", "torch.profiler", "Nsight Systems"
 
 
+# %%
+# One function reads both.
+
+
 def by_both(work):
     """Seconds by the wall clock and by events."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

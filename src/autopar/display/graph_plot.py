@@ -86,7 +86,7 @@ def draw_plan(
     title: str,
     axes_of: Callable[[float], Axes],
     columns: bool = False,
-    hide: Collection[str] = (),
+    hide: Sequence[str] = (),
 ) -> Axes:
     """Draw a plan, as `plot.graph` says; `axes_of` makes axes of a height in inches."""
     check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")

@@ -188,7 +188,7 @@ def graph(
     *,
     title: str = "",
     columns: bool = False,
-    hide: Collection[str] = (),
+    hide: Sequence[str] = (),
 ) -> Axes:
     """Draw the tasks of a plan as boxes in the colours of their lanes, and what they wait for.
 

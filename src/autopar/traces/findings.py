@@ -110,7 +110,7 @@ CAUSES = {
         "Copies are small",
         f"{{copies}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
         "Put them together, and copy once.",
-        "copies/plot_5_the_pipeline_against_its_limits",
+        "copies/plot_8_send_small_tensors_together",
     ),
     "one stream": Cause(
         Activity,
