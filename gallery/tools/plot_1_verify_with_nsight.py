@@ -77,10 +77,11 @@ print(nsight.EXPORT.format(report="x4"))
 # %%
 # What ran in the two ranges is small enough to keep:
 # :download:`x4_nsight.sqlite <../../../src/autopar/recorded/2-x-nvidia-h200/x4_nsight.sqlite>`.
-# `read_trace` reads it, and `python -m autopar timeline x4_nsight.sqlite` says what it shows.
+# `read_trace` reads it, and `python -m autopar timeline x4_nsight.sqlite` says what it shows:
+# :doc:`/howto/profile_your_own_program` goes through the answer.
 
 
-# Folded: the measurement
+# Folded: both ways under Nsight Systems
 def seen_by_systems(count, size):
     """Both ways under Nsight Systems, with what its report has of them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +96,7 @@ def seen_by_systems(count, size):
 
 
 # %%
-# What the report shows is drawn at the top of this page.
+# The limit comes from the report as well: how long the GPU computed, and how long it copied.
 
 report = ap.recorded(seen_by_systems, name="x4_nsight_systems", parameters=BOOK, programs=["nsys"])
 parts_s = sorted(report.timelines[TWO].busy_s(kind) for kind in ("compute", "copy"))
@@ -119,7 +120,7 @@ near = report.estimate(lambda _: limit_s / two.makespan_s)
 ap.show(
     ap.claim("By Nsight, one stream hides no copy.", hides, at_most=0.1, unit="%"),
     ap.claim("Two streams copy while they compute.", both, at_least=0.8, unit="%"),
-    ap.claim("They come near to their limit.", near, at_least=0.8, unit="%"),
+    ap.claim("Two streams come near to their limit.", near, at_least=0.8, unit="%"),
 )
 
 # %%
@@ -129,7 +130,7 @@ ap.show(
 # size is all that it gets, in a range named `compute`, each on a stream that tells it apart.
 
 
-# Folded: the program and the measurement
+# Folded: a product of each size under Nsight Compute
 def one_product_each(sizes):
     """A product of each size in a range, and one before it, which loads the kernel."""
     streams = [
@@ -150,30 +151,34 @@ def seen_by_compute(sizes):
 
 
 # %%
-# Only the range is looked at, and the clocks are left alone, or all times would be longer.
+# Its command names the range and three sections of counters. The options before them keep the GPU's
+# clocks as they are in other programs, since else the tool would hold them below their rate.
 
-print(nsight.COMPUTE.format(log="x4.csv"), "python program.py")
+command = f"{nsight.COMPUTE.format(log='x4.csv')} python program.py"
+print(command.replace(" --", " \\\n    --"))
 kernels = ap.recorded(
     seen_by_compute, name="x4_nsight_compute", parameters={"sizes": SIZES}, programs=["ncu"]
 )
-names = {"arithmetic busy": "Compute (SM) Throughput", "memory busy": "Memory Throughput"}
-names["waves of blocks"] = "Waves Per SM"
-rows = [[str(n), *(f"{kernels.values[f'{n}, {of}']:.2f}" for of in names.values())] for n in SIZES]
-ap.show(ap.tabulate(["side", *names], rows, origin=kernels.origin))
+BUSY, WAVES = "Compute (SM) Throughput", "Waves Per SM"
+busy, waves = ([kernels.values[f"{n}, {what}"] for n in SIZES] for what in (BUSY, WAVES))
+figures = zip(SIZES, busy, waves, strict=True)
+rows = [[f"{n}", f"{100 * share:.1f} %", f"{count:.2f}"] for n, share, count in figures]
+headers = ["side of the matrix", "arithmetic units busy", "waves of blocks"]
+ap.show(ap.tabulate(headers, rows, origin=kernels.origin))
 
 # %%
-# Compare the first column of the first row with that of the last: a small product leaves most of
-# the arithmetic units idle, for it has fewer blocks of threads than the GPU has room for. A large
-# one keeps them busy, so a second product beside it has little to gain. This is why
-# :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` finds no gain there.
+# Compare the first row with the last. A small product leaves most of the arithmetic units idle: it
+# has fewer blocks of threads than the GPU has room for, which is one *wave* of them. A large one
+# fills several waves and keeps the units busy, so a second product beside it has little to gain.
+# This is why :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` finds that
+# large products gain little on several streams.
 
 small, large = (
-    kernels.estimate(lambda _, n=n: kernels.values[f"{n}, {names['arithmetic busy']}"])
-    for n in (SIZES[0], SIZES[-1])
+    kernels.estimate(lambda _, n=n: kernels.values[f"{n}, {BUSY}"]) for n in (SIZES[0], SIZES[-1])
 )
 ap.show(
-    ap.claim("A large product keeps the GPU busy.", large, at_least=0.6, unit="%"),
-    ap.claim("A small one leaves most of it unused.", small, at_most=0.5, unit="%"),
+    ap.claim("A large product keeps the arithmetic units busy.", large, at_least=0.6, unit="%"),
+    ap.claim("A small product leaves most of them idle.", small, at_most=0.5, unit="%"),
 )
 
 # %%

@@ -35,9 +35,8 @@ WORK = {"counts": [1, 4, 16, 64, 256], "size": 1024, "book": [20, 4000], "rounds
 LONG, WALL, EVENTS, TRACE = "products and copies", "wall clock", "events", "trace"
 NONE, PROFILER, NSIGHT = "no tool", "torch.profiler", "Nsight Systems"
 
-
 # %%
-# One function reads both.
+# The program waits before the first clock starts, and before the last one stops.
 
 
 def by_both(work):
@@ -199,7 +198,7 @@ one = gpu.estimate(lambda s: too_long(s, WALL, works[0]))
 many = gpu.estimate(lambda s: max(abs(too_long(s, c, works[-1])) for c in (WALL, EVENTS)))
 ap.show(
     ap.claim("For one kernel the wall clock has much else in it.", one, at_least=0.2, unit="%"),
-    ap.claim("For 256 kernels that is next to nothing.", many, at_most=0.05, unit="%"),
+    ap.claim("For 256 kernels both clocks have little else in them.", many, at_most=0.05, unit="%"),
 )
 
 # %%
@@ -251,5 +250,5 @@ ap.show(ap.compare(here.measurements, caption="16 products of 128 x 128 on this 
 #
 #     .. code-block:: python
 #
-#         def missing_share(count=20, product_ms=2.6, copy_ms=1.16):
-#             return copy_ms / (count * product_ms + copy_ms)
+#         def missing_share(count, product_s, copy_s):
+#             return copy_s / (count * product_s + copy_s)
