@@ -146,8 +146,8 @@ class Module:
             return names
         functions = self._functions(node.id for node in nodes if isinstance(node, ast.Name))
         for function in functions:
-            names |= {*self._touched([*ast.walk(function)])} & _roots(function)
-            names |= _binds(function) - {getattr(function, "name", "")}
+            touched = {*self._touched([*ast.walk(function)])} & _roots(function)
+            names |= {*filter(self._is_changeable, touched)} | _globals(function)
         if not isinstance(statement, DEFINES):
             self.hidden.update(*map(self.opaque, (statement, *functions)))
         names |= self._called_libraries(nodes)
@@ -325,6 +325,11 @@ def _binds(statement: ast.stmt) -> set[str]:
         for step in dis.get_instructions(part)
         if step.opname in _BINDS and (part is code or step.opname.endswith("GLOBAL"))
     }
+
+
+def _globals(function: ast.stmt) -> set[str]:
+    """The names that a function binds for all."""
+    return _binds(function) - {getattr(function, "name", "")}
 
 
 def _roots(statement: ast.stmt) -> set[str]:
