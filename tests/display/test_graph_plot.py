@@ -41,7 +41,7 @@ class Hand(NamedTuple):
 
 
 def plan(*jobs: Job, lanes: int = 2) -> Hand:
-    there = {job.resource for job in jobs}
+    there = dict.fromkeys(job.resource for job in jobs)
     resources = {name: Resource(lanes if name == "cpu" else 1, lanes) for name in there}
     return Hand(schedule(jobs, resources))
 
