@@ -121,7 +121,8 @@ class Module:
     def add(self, statement: ast.stmt) -> set[str]:
         """Read one more statement; return the names that it binds, or whose values it changes."""
         for name, path in imports_of(statement):
-            self.imports.setdefault(name, []).append(path)
+            paths = self.imports.setdefault(name, [])
+            paths += [path] * (path not in paths)  # a notebook's cell may be there twice
         binds = _binds(statement)
         names = binds | self._changed(statement)
         for name in names:
