@@ -60,7 +60,7 @@ def test_what_to_host_async_clones_is_bounded(spin):
     assert (
         torch.cuda.max_memory_allocated() - before <= 6 * size
     )  # one is being made, and one let go
-    assert "2 x `slots`" in CopyPipeline.to_host_async.__doc__
+    assert "2 × `slots`" in CopyPipeline.to_host_async.__doc__
 
 
 def test_many_small_ones_need_not_wait_for_each_other():
