@@ -55,7 +55,7 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
         timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument(
-        "scripts", nargs="*", metavar="SCRIPT", help="file, or start of its name; all if not given"
+        "scripts", nargs="*", metavar="SCRIPT", help="file, or part of its place in the gallery; all if not given"
     )
     record.add_argument("--to", type=Path, metavar="FOLDER", help="of records")
     record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
@@ -131,10 +131,10 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
 
 
 def _named(name: str, gallery: Sequence[Path]) -> list[Path]:
-    """The script of a path, or those of the gallery whose names begin so: `e3`, `plot_x`."""
+    """The script of a path, or those of the gallery with this in their place: `copies/plot_1`."""
     if Path(name).is_file():
         return [Path(name).resolve()]
-    return [path for path in gallery if path.stem.startswith((name, f"plot_{name}"))]
+    return [path for path in gallery if name in f"{path.parent.name}/{path.stem}"]
 
 
 def _run(script: Path, folder: Path) -> int | None:
