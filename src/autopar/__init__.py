@@ -20,13 +20,13 @@ if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see
     from autopar.device import try_all_gpus as try_all_gpus
     from autopar.device import try_gpu as try_gpu
     from autopar.display import plot as plot
+    from autopar.display.comparison import compare as compare
     from autopar.display.show import show as show
     from autopar.display.svg import Drawing as Drawing
     from autopar.display.svg import draw as draw
     from autopar.display.svg import show_timelines as show_timelines
     from autopar.display.table import Table as Table
     from autopar.display.table import against_goals as against_goals
-    from autopar.display.table import compare as compare
     from autopar.display.table import tabulate as tabulate
     from autopar.effects.task import Task as Task
     from autopar.graph.capture import Captured as Captured
@@ -72,7 +72,8 @@ if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see
 # Where each name is written, the ones to begin with first.
 _HOME = {
     "timing.timer": "measure measure_in_turn Timer Benchmark",
-    "display.table": "compare tabulate against_goals Table",
+    "display.comparison": "compare",
+    "display.table": "tabulate against_goals Table",
     "graph.task_graph": "TaskGraph",
     "transfer.pipeline": "CopyPipeline",
     "lanes.cpu": "cpu_lane",

@@ -55,7 +55,7 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
         timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument(
-        "scripts", nargs="*", metavar="SCRIPT", help="file, or part of its place in the gallery; all if not given"
+        "scripts", nargs="*", metavar="SCRIPT", help="file, or part of its place; all if not given"
     )
     record.add_argument("--to", type=Path, metavar="FOLDER", help="of records")
     record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")

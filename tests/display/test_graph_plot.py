@@ -22,7 +22,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from autopar import TaskGraph, plot
-from autopar.display import graph_plot as planplot
+from autopar.display import graph_layout
 from autopar.graph.node import resource_of
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, schedule
 
@@ -186,8 +186,8 @@ def test_lanes_differ_and_their_letters_can_be_read() -> None:
 def test_copies_are_known_by_the_names_that_nodes_give() -> None:
     host, first, second = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
     pairs = [(host, first), (first, host), (first, second)]
-    assert all(planplot.is_copy(resource_of(to, source)) for source, to in pairs)
-    assert not any(planplot.is_copy(resource_of(device)) for device in (host, first))
+    assert all(graph_layout.is_copy(resource_of(to, source)) for source, to in pairs)
+    assert not any(graph_layout.is_copy(resource_of(device)) for device in (host, first))
 
 
 MANY = {
@@ -230,7 +230,7 @@ def test_nothing_lies_on_something_else(which: str, given: bool) -> None:
             for one, other in combinations(texts, 2)
         )
     ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
-    assert ends == set(planplot.arrows_of(MANY[which]))
+    assert ends == set(graph_layout.arrows_of(MANY[which]))
     if not given:
         assert len(names_of(ax)) == len(letters_of(ax)) == len(entries)  # all are readable
 
@@ -321,7 +321,7 @@ def test_long_arrows_run_straight_where_tasks_are_too_many() -> None:
 def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies() -> None:
     jobs = (Job("late", "cpu", 1.0), Job("early", "gpu", 1.0), Job("left out", "gpu", 1.0))
     entries = (Entry(1, "gpu", (), 0.0, 1.0), Entry(0, "cpu", (1, 2), 1.0, 2.0))
-    assert planplot.arrows_of(Hand(Schedule(jobs, entries))) == {(0, 1): True}
+    assert graph_layout.arrows_of(Hand(Schedule(jobs, entries))) == {(0, 1): True}
 
 
 def test_long_names_are_broken_or_shortened_in_the_middle() -> None:
@@ -411,7 +411,7 @@ def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after
     assert [lane for _, lane in order] == ["cuda:0", "cuda:0", "cpu", "cuda:1", "cuda:1"]
     headers = [text.get_text() for text in ax.texts[:5]]
     assert headers == ["GPU 0", "GPU 0, copies", "CPU", "GPU 1, copies", "GPU 1"]
-    for before, task in planplot.arrows_of(drawn):
+    for before, task in graph_layout.arrows_of(drawn):
         assert middles[before][1] < middles[task][1]
     assert len({(round(x, 3), round(y, 3)) for x, y in middles}) == len(entries)
     assert legend_of(ax) == ["waits for another lane", "is next on its lane"]
@@ -437,9 +437,9 @@ def test_columns_of_several_lanes_and_of_own_names() -> None:
 def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns: bool) -> None:
     ax = plot.graph(step(), hide=["view 0", "view 1"], columns=columns)
     assert not [text for text in ax.texts if "view" in text.get_text()]
-    hidden = planplot._without(step(), ["view 0", "view 1"])
+    hidden = graph_layout.without(step(), ["view 0", "view 1"])
     names = [hidden.schedule.jobs[entry.job].name for entry in hidden.schedule.entries]
-    arrows = {(names[a], names[b]): wait for (a, b), wait in planplot.arrows_of(hidden).items()}
+    arrows = {(names[a], names[b]): wait for (a, b), wait in graph_layout.arrows_of(hidden).items()}
     assert arrows["product 0", "up 0"]
     assert len(arrows) == 6
 

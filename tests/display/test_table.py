@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from autopar.display.comparison import compare
 from autopar.display.format import badge, figures, like, short_origins, unit_of
-from autopar.display.table import Table, against_goals, compare, tabulate
+from autopar.display.table import Table, against_goals, tabulate
 from autopar.timing.measurement import Measurement, limits_of
 
 LIVE = "this machine: CPU, 2 threads, torch 2.13.0"

@@ -1,33 +1,31 @@
 """Graph plot: a plan on matplotlib axes, as boxes in layers with arrows between them.
 
-    layers by the longest way from a start  ->  order by the neighbours' mean  ->  places near it
-
-Or a column for each device, with its tasks in the order in which they run.
-
-An arrow that passes layers by has narrow places in them, so that it runs beside boxes, not behind
-them. Arrows from one task share these. This is the method of Sugiyama, Tagawa and Toda (1981).
-Matplotlib, networkx and numpy are imported when they are needed.
+Or a column for each device, with its tasks in the order in which they run. `graph_layout` says
+where boxes stand. Matplotlib, networkx and numpy are imported when they are needed.
 """
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right, insort
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
-from statistics import fmean
 from string import ascii_uppercase
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from autopar.display.graph_layout import (
+    Arrow,
+    arrows_of,
+    columns_of,
+    in_layers,
+    is_copy,
+    rows_of,
+    without,
+)
 from autopar.display.rows import COLOURS
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
 
 if TYPE_CHECKING:
-    import networkx
     from matplotlib.axes import Axes
 
 # Colours of lanes that compute and of those that copy, and of letters on them. Neighbours differ in
@@ -43,16 +41,9 @@ _READABLE = 70.0  # across: if boxes were narrower, layers are drawn downwards i
 _SMALL, _LINE, _LETTER = 7, 7.9, 4.3  # points: the font, its lines, and how wide most letters are
 _FEWEST_LETTERS = 4  # of a name that is shortened
 _EDGE = 4.0  # points for the outlines of boxes at the edges
-_PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a box
-_MOST_TASKS = 200  # arrows among more can't be followed anyway: they pass behind boxes
-_SWEEPS = 24  # after fewer the order hardly changes any more
 _COLUMN = (0.74, 28.0)  # how much of a column a box takes, and points from row to row
 _HEADER = 16.0  # points above the rows, for what the columns are
-_LANE = re.compile(r"(?P<device>cpu|cuda:(?P<gpu>\d+))( #\d+)?(?P<copies> (to|from) .*)?")
-_CHAIN = 50.0  # how much more a chain's arrows pull than others, so that they run straight
 
-Arrow = tuple[int, int]  # from which task to which
-Point = int | tuple[int, int]  # a task's number, or whose arrow passes which layer
 _Spot = tuple[float, float]
 
 
@@ -91,7 +82,7 @@ def draw_plan(
     """Draw a plan, as `plot.graph` says; `axes_of` makes axes of a height in inches."""
     check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
     if hide:
-        plan = _without(plan, hide)
+        plan = without(plan, hide)
     schedule, arrows = plan.schedule, arrows_of(plan)
     if not schedule.entries:
         but = " but those to hide" if hide else ""
@@ -100,7 +91,7 @@ def draw_plan(
     if columns:
         return _in_columns(schedule, arrows, ax, title, axes_of)
     looks = _looks({entry.lane for entry in schedule.entries})
-    rows, places, ways = _laid_out(len(schedule.entries), arrows)
+    rows, places, ways = in_layers(len(schedule.entries), arrows)
     shape = len(rows), max(places.values()) + 0.5
     if ax is None:
         height = _grid(*shape, _WIDTH - _EDGE, _MOST_HEIGHT).size[1] + _EDGE
@@ -128,42 +119,6 @@ def draw_plan(
     return ax
 
 
-def arrows_of(plan: Planned) -> dict[Arrow, bool]:
-    """What comes after what, by place in the order of issue -> whether it waits for another lane.
-
-    What is no wait is implied by waits and by the order on the lanes.
-    """
-    schedule = plan.schedule
-    place_of = {entry.job: place for place, entry in enumerate(schedule.entries)}
-    return {
-        (place_of[job], place): job in entry.waits
-        for place, entry in enumerate(schedule.entries)
-        for job in sorted({*schedule.jobs[entry.job].after, *entry.waits} & place_of.keys())
-    }
-
-
-def _without(plan: Planned, names: Collection[str]) -> Planned:
-    """The plan without tasks of these names; what comes after one comes after what it did."""
-    schedule = plan.schedule
-    hidden = {number for number, job in enumerate(schedule.jobs) if job.name in names}
-    after = {number: set(job.after) for number, job in enumerate(schedule.jobs)}
-    waits: dict[int, set[int]] = {}
-    for entry in schedule.entries:  # each after all that it comes after
-        waits[entry.job] = set(entry.waits)
-        for before in hidden & (after[entry.job] | waits[entry.job]):
-            after[entry.job] |= after[before]
-            waits[entry.job] |= after[before] if before in waits[entry.job] else waits[before]
-        after[entry.job] -= hidden
-        waits[entry.job] -= hidden
-    jobs = tuple(job._replace(after=(*after[n],)) for n, job in enumerate(schedule.jobs))
-    entries = tuple(
-        entry._replace(waits=(*waits[entry.job],))
-        for entry in schedule.entries
-        if entry.job not in hidden
-    )
-    return SimpleNamespace(schedule=replace(schedule, jobs=jobs, entries=entries))
-
-
 def _in_columns(
     schedule: Any,
     arrows: Collection[Arrow],
@@ -175,9 +130,9 @@ def _in_columns(
     import networkx
 
     lanes = [entry.lane for entry in schedule.entries]
-    columns = _columns(dict.fromkeys(lanes))
+    columns = columns_of(dict.fromkeys(lanes))
     names = [*dict.fromkeys(columns.values())]
-    rows = _rows([columns[lane] for lane in lanes], arrows)
+    rows = rows_of([columns[lane] for lane in lanes], arrows)
     following = [
         pair
         for tasks in grouped(range(len(lanes)), lanes.__getitem__).values()
@@ -218,42 +173,6 @@ def _in_columns(
     return ax
 
 
-def _rows(columns: Sequence[str], arrows: Collection[Arrow]) -> list[int]:
-    """The row of each task: below all in its column so far, and below all that it comes after."""
-    before = grouped(arrows, lambda arrow: arrow[1])
-    lowest = dict.fromkeys(columns, -1)
-    rows: list[int] = []
-    for task, column in enumerate(columns):
-        above = (rows[other] for other, _ in before.get(task, ()))
-        lowest[column] = 1 + max([lowest[column], *above])
-        rows.append(lowest[column])
-    return rows
-
-
-def _columns(lanes: Collection[str]) -> dict[str, str]:
-    """The column of each lane: half of the GPUs before the CPU, and copies on the side of it."""
-    found = {lane: _LANE.fullmatch(lane) for lane in lanes}
-    gpus = sorted({int(one["gpu"]) for one in found.values() if one and one["gpu"]})
-    left = set(gpus[: (len(gpus) + 1) // 2])
-
-    def place(lane: str) -> tuple[float, ...]:
-        if (one := found[lane]) is None:
-            return (3, 0, 0)  # of a name of the program's own
-        if one["gpu"] is None:
-            return (1, 0, 0)
-        number = int(one["gpu"])
-        side = 0 if number in left else 2
-        return side, number, bool(one["copies"]) == (side == 0)
-
-    def title(lane: str) -> str:
-        if (one := found[lane]) is None:
-            return lane
-        name = f"GPU {one['gpu']}" if one["gpu"] else "CPU"
-        return f"{name}, copies" if one["copies"] else name
-
-    return {lane: title(lane) for lane in sorted(lanes, key=place)}
-
-
 def _draw_wait(ax: Axes, start: _Spot, end: _Spot, box: _Spot, column: float) -> None:
     """Draw an arrow between columns, from side to side, or down where it is one column."""
     from matplotlib.patches import FancyArrowPatch
@@ -282,77 +201,6 @@ def _draw_wait(ax: Axes, start: _Spot, end: _Spot, box: _Spot, column: float) ->
     ax.add_patch(arrow)
 
 
-def _laid_out(
-    count: int, arrows: Collection[Arrow]
-) -> tuple[list[list[Point]], dict[Point, float], dict[Arrow, list[Point]]]:
-    """Points by layer, their places across it in widths of a box, and the points on each arrow."""
-    import networkx
-
-    graph = networkx.DiGraph()
-    graph.add_nodes_from(range(count))
-    graph.add_edges_from(arrows)
-    rows = list(networkx.topological_generations(graph))
-    layer_of = {task: layer for layer, row in enumerate(rows) for task in row}
-    graph.clear_edges()
-    ways: dict[Arrow, list[Point]] = {}
-    for a, b in arrows:
-        passed = range(layer_of[a] + 1, layer_of[b]) if count <= _MOST_TASKS else ()
-        for layer in passed:
-            if (a, layer) not in graph:
-                rows[layer].append((a, layer))
-        ways[a, b] = [a, *((a, layer) for layer in passed), b]
-        networkx.add_path(graph, ways[a, b])
-    rows = min(_orders(graph, rows), key=partial(_crossings, graph))
-    return rows, _placed(graph, rows), ways
-
-
-def _orders(graph: networkx.DiGraph, rows: list[list[Point]]) -> Iterator[list[list[Point]]]:
-    """Sort rows by means of neighbours' places, above and below by turns."""
-    places = {point: (i + 0.5) / len(row) for row in rows for i, point in enumerate(row)}
-    for sweep in range(_SWEEPS):
-        yield [*map(list, rows)]
-        near = graph.succ if sweep % 2 else graph.pred
-        for row in rows[:: -1 if sweep % 2 else 1]:
-            means = {p: fmean(places[other] for other in near[p] or [p]) for p in row}
-            row.sort(key=means.__getitem__)
-            places.update((point, (i + 0.5) / len(row)) for i, point in enumerate(row))
-
-
-def _crossings(graph: networkx.DiGraph, rows: list[list[Point]]) -> int:
-    places = {point: i for row in rows for i, point in enumerate(row)}
-    count = 0
-    for row in rows:
-        seen: list[int] = []
-        for _, end in sorted((places[a], places[b]) for a in row for b in graph[a]):
-            count += len(seen) - bisect_right(seen, end)
-            insort(seen, end)
-    return count
-
-
-def _placed(graph: networkx.DiGraph, rows: list[list[Point]]) -> dict[Point, float]:
-    """Points' places, as near to the mean of their neighbours as order and widths allow."""
-    import numpy as np
-
-    widths = {point: 1.0 if isinstance(point, int) else _PASSAGE for point in graph}
-    breadth = max(sum(widths[point] for point in row) for row in rows)
-    pulls: dict[Point, dict[Point, float]] = {point: {} for point in graph}
-    for a, b in graph.edges:
-        chain = len(graph.succ[a]) == len(graph.pred[b]) == 1
-        pulls[a][b] = pulls[b][a] = _CHAIN if chain else 1.0
-    places = dict.fromkeys(graph, breadth / 2)
-    for sweep in range(_SWEEPS):
-        for row in rows[:: -1 if sweep % 2 else 1]:
-            around = [pulls[point] or {point: 1.0} for point in row]
-            wanted = [fmean(map(places.__getitem__, near), near.values()) for near in around]
-            taken = np.array([widths[point] for point in row])
-            packed = taken.cumsum() - taken / 2  # where they are if all stand at one end
-            shift = np.array(wanted) - packed
-            up, down = np.maximum.accumulate(shift), np.minimum.accumulate(shift[::-1])[::-1]
-            packed += np.clip((up + down) / 2, 0, breadth - taken.sum())
-            places.update(zip(row, packed.tolist(), strict=True))
-    return places
-
-
 def _grid(depth: int, breadth: float, width: float, height: float) -> _Grid:
     """Layers from left to right where their boxes are wide enough to read, else downwards."""
     below = 0.88 * width / breadth
@@ -368,11 +216,6 @@ def _grid(depth: int, breadth: float, width: float, height: float) -> _Grid:
     box = min(_BOX[0], shares[0] * cell[0]), min(high, shares[1] * cell[1])
     size = cell[0] * cells[0], cell[1] * cells[1]
     return _Grid(flow, shares[flow] / 2, cell, box, size)
-
-
-def is_copy(lane: str) -> bool:
-    """Whether a lane copies: devices have no blanks in their names, what is between them has."""
-    return " to " in lane or " from " in lane
 
 
 def _looks(lanes: Collection[str]) -> dict[str, _Look]:

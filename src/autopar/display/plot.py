@@ -12,12 +12,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
-from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes_of
+from autopar.display.comparison import Measurements, distinct
+from autopar.display.format import heading, origins_of, short_origins, unit_of
+from autopar.display.lanes_plot import SMALL, draw_lanes, height_inches
+from autopar.display.rows import COLOURS, lanes_of
 from autopar.display.show import RICH
-from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
-from autopar.display.titles import Label, not_hidden
+from autopar.display.titles import not_hidden
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
@@ -31,12 +32,7 @@ if TYPE_CHECKING:
     from autopar.display.graph_plot import Planned
 
 __all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
-_Lanes = Sequence[tuple[str, list[Row]]]
-_HATCHES = {"copy": "////", "communication": "xxxx"}
-_RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
-_GAP = 7  # between lanes, which are measured in points
 _FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
-_SMALL = 7  # points, for what must be on the figure but is not what it shows
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
 # Backends that only write files; all others have a window or a page to show figures in.
 _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
@@ -71,8 +67,8 @@ def timeline(
     check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
     whole_s = _whole_s([timeline], limit_s)
     lanes, exposed = list(lanes_of(timeline, whole_s)), not_hidden(timeline, whole_s)
-    ax = _axes(0.9 + _height(lanes, exposed), ax)
-    _draw_lanes(lanes, ax, limit_s, whole_s, exposed)
+    ax = _axes(0.9 + height_inches(lanes, exposed), ax)
+    draw_lanes(lanes, ax, limit_s, whole_s, exposed)
     ax.set_title(heading(title), pad=_TITLE_PAD, parse_math=False)
     _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
     return ax
@@ -110,7 +106,7 @@ def timelines(
         name: (list(lanes_of(one, whole_s)), not_hidden(one, whole_s))
         for name, one in named.items()
     }
-    heights = [0.4 + _height(*panel) for panel in panels.values()]
+    heights = [0.4 + height_inches(*panel) for panel in panels.values()]
     figure, grid = plt.subplots(
         len(named),
         sharex=True,
@@ -121,7 +117,7 @@ def timelines(
     )
     axes: list[Axes] = list(grid[:, 0])
     for ax, (name, (lanes, exposed)) in zip(axes, panels.items(), strict=True):
-        _draw_lanes(lanes, ax, limit_s, whole_s, exposed)
+        draw_lanes(lanes, ax, limit_s, whole_s, exposed)
         above = f"{heading(name) or 'makespan'}: {format_seconds(named[name].makespan_s)}"
         ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
@@ -301,63 +297,6 @@ def _whole_s(timelines: Collection[Timeline], limit_s: float | None) -> float:
     return max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any will do
 
 
-def _height(lanes: _Lanes, exposed: Label | None) -> float:  # in inches
-    return (sum(lane_height(rows) + _GAP for _, rows in lanes) + LANE * bool(exposed)) / 72
-
-
-def _draw_lanes(
-    lanes: _Lanes, ax: Axes, limit_s: float | None, whole_s: float, exposed: Label | None
-) -> None:
-    from matplotlib.patches import Rectangle
-
-    scale_s = unit_of(whole_s)[1]
-    middles, top = [], _GAP / 2
-    for _, rows in lanes:
-        for row in rows:
-            height, named = HEIGHTS[row.kind], [bar.span for bar in row.bars if bar.named]
-            y = top + row.top + (0 if named or row.top else (LANE - height) / 2)
-            ax.broken_barh(
-                [(bar.span.start_s / scale_s, bar.span.duration_s / scale_s) for bar in row.bars],
-                (y, height),
-                facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
-                edgecolor="white",
-                linewidth=0.0,
-                hatch=_HATCHES.get(row.kind),
-            )
-            for span in named:  # beneath its bar, and cut where that ends
-                x, below = span.start_s / scale_s, y + height
-                end = (span.duration_s / scale_s, LANE - height)
-                text = ax.text(x, below, printable(span.name), fontsize=_SMALL, va="top")
-                text.set(parse_math=False, clip_on=True)
-                text.set_clip_path(Rectangle((x, below), *end, transform=ax.transData))
-            for label in row.labels:
-                x, middle = (label.start_s + label.end_s) / 2 / scale_s, y + height / 2
-                text = ax.text(x, middle, printable(label.words), ha="center", va="center")
-                text.set(parse_math=False, fontsize="small", bbox=_RIM)
-        middles.append(top + lane_height(rows) / 2)
-        top += lane_height(rows) + _GAP
-    for tick in ax.set_yticks(middles, [printable(lane) for lane, _ in lanes]):
-        tick.label1.set_parse_math(False)  # a lane may be called $0
-    if exposed:
-        left, right = exposed.start_s / scale_s, exposed.end_s / scale_s
-        ax.annotate(
-            "", (left, top), (right, top), arrowprops={"arrowstyle": "|-|,widthA=0.2,widthB=0.2"}
-        )
-        text = ax.text(
-            (left + right) / 2, top + _GAP / 2, printable(exposed.words), ha="center", va="top"
-        )
-        text.set(parse_math=False, fontsize="small")
-        top += LANE
-    ax.set_ylim(top - _GAP / 2, 0)  # the first lane on top
-    ax.set_xlim(0, 1.03 * whole_s / scale_s)
-    ax.spines[["top", "right"]].set_visible(False)
-    if limit_s is not None:
-        ax.axvline(limit_s / scale_s, color="black", linestyle="--", linewidth=1.2)
-        words, at = f"limit {format_seconds(limit_s)}", (limit_s / scale_s, 1)
-        how: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
-        ax.annotate(words, at, (0, 2), textcoords="offset points", fontsize=_SMALL, **how)
-
-
 def _axes(height_inches: float, ax: Axes | None = None) -> Axes:
     import matplotlib.pyplot as plt
     from matplotlib.axes import Axes
@@ -373,7 +312,7 @@ def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:
     ax.set_xlabel(f"time ({unit})")
     if beneath:  # a figure may be taken out of its page: it says itself where it is from
         how: dict[str, Any] = {"xycoords": ax.xaxis.label, "ha": "center", "va": "top"}
-        how |= {"textcoords": "offset points", "fontsize": _SMALL}
+        how |= {"textcoords": "offset points", "fontsize": SMALL}
         ax.annotate("\n".join(beneath), (0.5, 0), (0, -2), **how)
 
 
