@@ -148,17 +148,18 @@ class Module:
         functions = self._functions(node.id for node in nodes if isinstance(node, ast.Name))
         for function in functions:
             touched = {*self._touched([*ast.walk(function)])} & _roots(function)
-            names |= {*filter(self._is_changeable, touched)} | _globals(function)
+            changed = (one for one in touched if one in self.imports or self._is_changeable(one))
+            names |= {*changed} | _globals(function)
         if not isinstance(statement, DEFINES):
             self.hidden.update(*map(self.opaque, (statement, *functions)))
         names |= self._called_libraries(nodes)
-        packages = {_top(self.imports[name][0]) for name in names & self.imports.keys()}
-        names |= {name for name, (path, *_) in self.imports.items() if _top(path) in packages}
         for name in (aliases := [*names]):  # which grows meanwhile
             for origin in (statement, *self.definitions.get(name, ())):
-                others = {*bound_again(origin, name)}.difference(aliases, self.imports)
-                aliases += (other for other in others if self._is_changeable(other))
-        return {*aliases}
+                others = {*bound_again(origin, name)}.difference(aliases)
+                aliases += (o for o in others if o in self.imports or self._is_changeable(o))
+        packages = {_top(self.imports[name][0]) for name in aliases if name in self.imports}
+        alike = {name for name, (path, *_) in self.imports.items() if _top(path) in packages}
+        return {*aliases} | alike
 
     def _is_changeable(self, name: str) -> bool:
         return not all(map(is_constant, self.definitions.get(name, ())))

@@ -54,8 +54,8 @@ def bound_again(statement: ast.stmt, name: str) -> Iterator[str]:
         return
     nodes = [getattr(statement, field, None) for field in ("value", "iter")]
     for node in nodes:  # which grows meanwhile
-        if isinstance(node, ast.Name):
-            yield node.id
+        if isinstance(node, ast.Name | ast.Attribute) and owner(node):
+            yield owner(node)
         elif isinstance(node, _HOLDS):
             nodes += ast.iter_child_nodes(node)
 
