@@ -61,9 +61,18 @@ def test_lanes_are_named_for_people_and_those_of_a_program_stay(lane, title):
     assert lane in draw(timeline, title="t")._repr_html_().split("<details>")[1]
 
 
-def test_lanes_that_only_communicate_do_not_compute():
-    spans = [Span("nccl", "GPU 0 stream 20", 0, 1, "communication"), Span("mm", COMPUTING, 0, 1)]
-    assert plotted(Timeline(spans))[0] == ["GPU 0, computing", "GPU 0, communicating"]
+@pytest.mark.parametrize(
+    ("kind", "does"), [("communication", "communicating"), ("copy", "copying")]
+)
+def test_lanes_that_only_communicate_or_copy_do_not_compute(kind, does):
+    spans = [Span("nccl", "GPU 0 stream 20", 0, 1, kind), Span("mm", COMPUTING, 0, 1)]
+    assert plotted(Timeline(spans))[0] == ["GPU 0, computing", f"GPU 0, {does}"]
+
+
+def test_text_has_nothing_that_a_terminal_obeys():
+    assert "\x1b" not in str(
+        draw(Timeline([Span("a\x1b[31m", "l\x1b[2J", 0, 1)]), title="t\x1b[0m")
+    )
 
 
 def test_rows_are_by_device_in_the_same_order_whatever_began_first():

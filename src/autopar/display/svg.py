@@ -74,7 +74,7 @@ class Drawing:
             lines += picture(timeline, self.scale_s, name)
         lines += [f"limit {format_seconds(self.limit_s)}"] if self.limit_s else []
         lines.append("   ".join(f"{MARKS[kind]} {kind}" for kind in self.kinds))
-        return "\n".join([*lines, *self.origins])
+        return printable("\n".join([*lines, *self.origins]))
 
     __repr__ = __str__
 

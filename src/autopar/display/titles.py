@@ -28,7 +28,7 @@ _FORMS = [
     (re.compile(form), title)
     for form, title in (
         (r"host", "CPU, annotated ranges"),
-        (r"cpu( #\d+)?", "CPU, computing"),
+        (r"cpu( #\d+)?", "CPU, {does}"),
         (rf"{_GPU}( stream .*| #\d+)?", "{where}GPU {gpu}, {does}"),
         (rf"{_GPU}( copies)? from host", "{where}GPU {gpu}, copying from the host"),
         (rf"{_GPU}( copies)? to host", "{where}GPU {gpu}, copying to the host"),
@@ -43,6 +43,7 @@ _APART = 0.04  # share of the width; bars that are nearer to each other are coun
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
+_DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that kind alone
 _SEVERAL = {"copy": "copies", "communication": "exchanges"}
 
 
@@ -83,15 +84,17 @@ def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]
 
 def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int, int, bool, str]:
     """Where a lane stands among others: by place, GPU and what it does there; and its title."""
-    talks = {span.kind for span in spans} == {"communication"}
+    kinds = {span.kind for span in spans}
+    does = _DOES.get(kinds.pop(), "computing") if len(kinds) == 1 else "computing"
+    computes = does == "computing"
     for rank, (form, title) in enumerate(_FORMS):
         if found := form.fullmatch(lane):
             named = {"gpu": "-1", "where": ""} | found.groupdict()
-            title = title.format(**named, does="communicating" if talks else "computing")
-            return False, _by_number(named["where"]), int(named["gpu"]), rank, talks, title
+            title, gpu = title.format(**named, does=does), int(named["gpu"])
+            return False, _by_number(named["where"]), gpu, rank, not computes, title
     if found := _ON_GPU.match(lane):  # of a name of the program's own
-        return False, _by_number(found["where"]), int(found["gpu"]), len(_FORMS), talks, lane
-    return not lane.lower().startswith("cpu"), _by_number(""), -1, -1, talks, lane
+        return False, _by_number(found["where"]), int(found["gpu"]), len(_FORMS), not computes, lane
+    return not lane.lower().startswith("cpu"), _by_number(""), -1, -1, not computes, lane
 
 
 def _by_number(words: str) -> list[int | str]:
