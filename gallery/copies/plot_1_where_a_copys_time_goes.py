@@ -227,7 +227,8 @@ ap.show(
 
 # %%
 # Compare the first row with the last, which goes at the speed of the bus. The time in the caption
-# has the pinning in it: a pinned copy is as fast as that from the second use of its memory on.
+# has the pinning in it, which is paid for only once: from its second use on, pinned memory has the
+# speed of the last row.
 #
 # Small copies pay for their launch
 # ---------------------------------
@@ -270,8 +271,8 @@ ax.set(title="Pinned copies, one after another", xlabel=f"one copy\n{bus.origin}
 ap.plot.show("b1_bandwidth")
 
 # %%
-# Look at where the line bends. On the slope to the left a copy of four times the size takes no
-# longer, so its bytes are free. On the level to the right the bus is always busy.
+# Look at where the line bends. At the foot of the slope a copy of four times the size takes
+# hardly longer, so its bytes are nearly free. On the level to the right the bus is always busy.
 #
 # When this does not help
 # -----------------------

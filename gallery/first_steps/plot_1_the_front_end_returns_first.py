@@ -36,7 +36,8 @@ def issue(x, u, count):
 
 # %%
 # A clock around `issue` stops at the end of the narrow bar in the picture above. The products go on
-# for as long as their arithmetic takes.
+# for as long as their arithmetic takes. The bar is longer than the time in the table below, because
+# the profiler that drew it slows each launch.
 #
 # A bare wait may wait for nothing
 # --------------------------------

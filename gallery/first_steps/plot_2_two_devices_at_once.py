@@ -83,7 +83,8 @@ ap.show_timelines(
 #
 # Half the time, and no more to gain
 # ----------------------------------
-# The work of neither GPU needs anything of the other's, so the limit is the longer of both alone.
+# The work of neither GPU needs anything of the other's, so the limit is the longer of both alone,
+# each at its fastest.
 
 ap.show(ap.compare(gpus.measurements, limit_s=limit_s, parts=ALONE, baseline=WAIT, highlight=NONE))
 

@@ -47,18 +47,18 @@ def one_stream(x, count):
 # %%
 # Two streams hide all copies but one
 # -----------------------------------
-# The right way changes five lines. They copy from a stream of their own (1), which waits for the
-# event of one product and not for all (2), into memory that is pinned, so that the copy engine can
-# write to it while the host goes on (3 and 4). The last keeps each product's memory until its copy
-# has read it (5).
+# The right way changes five lines. The results go to pinned memory, which the copy engine can write
+# to while the host goes on, and which is made only once (1). A copy waits for an *event*, a mark
+# behind one product, and not for all products (2). It goes to a stream of its own (3) and leaves
+# the host free (4). The last line keeps a product's memory until its copy has read it (5).
 
 
 def two_streams(x, buffers, side):
     """Copy each product into its pinned buffer while the next product is computed."""
-    for buffer in buffers:  # 3: made before, by torch.empty(..., pin_memory=True)
+    for buffer in buffers:  # 1: made before, by torch.empty(..., pin_memory=True)
         y = x.mm(x)
         side.wait_event(torch.cuda.current_stream(x.device).record_event())  # 2
-        with torch.cuda.stream(side):  # 1
+        with torch.cuda.stream(side):  # 3
             buffer.copy_(y, non_blocking=True)  # 4
         y.record_stream(side)  # 5
     return buffers
@@ -114,7 +114,8 @@ ap.show_timelines(
 # How near to the limit?
 # ----------------------
 # No way can be faster than the longer part and one piece of the shorter: the first copy has to wait
-# for a product, and nothing is left to hide the last one.
+# for a product, and nothing is left to hide the last one. The limit is known as well as the times
+# of the parts, each at its fastest, so a row may pass it by a hair.
 
 ap.show(ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=ONE, highlight=TWO))
 
@@ -138,7 +139,8 @@ ap.show(
 #
 # On this machine
 # ---------------
-# Without a GPU two CPU lanes show the same: one computes, the other copies what is there.
+# Two CPU lanes in place of two streams: one computes, the other copies what is there. The copies
+# are short, so little can be gained. Look at the rows of the picture, and not at the times.
 
 
 def on_cpu_lanes(count, size):

@@ -159,8 +159,8 @@ ap.show(ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.
 
 # %%
 # Compare the first rows with the last: at the top streams lose, at the bottom they change next to
-# nothing. In between may be a size too small to fill the GPU that still takes long enough for the
-# host to launch the next.
+# nothing. In between streams gain a little where a product is too small to fill the GPU, and takes
+# long enough for the host to launch the next.
 
 
 def at_once(size, way):
