@@ -7,6 +7,7 @@ an older package printed.
 import hashlib
 import os
 import platform
+import shutil
 from pathlib import Path
 
 import torch
@@ -51,13 +52,18 @@ def refuse_stale_records(app, config) -> None:
 
 
 def forget_stale_pages(app, config) -> None:
-    """Drop pages whose script is gone; make all others run again if the stamp has changed."""
+    """Drop what has no script any more; make all pages run again if the stamp has changed."""
     for page in PAGES.rglob("plot_*.rst"):
         if not (DOCS.parent / "gallery" / page.relative_to(PAGES)).with_suffix(".py").exists():
             for made in page.parent.glob(f"{page.stem}.*"):
                 made.unlink()
             built = Path(app.outdir, page.relative_to(DOCS)).with_suffix(".html")
             built.unlink(missing_ok=True)
+    for section in PAGES.glob("*/index.rst"):  # of a folder that is gone
+        if not (DOCS.parent / "gallery" / section.parent.name).exists():
+            built = Path(app.outdir, section.parent.relative_to(DOCS))
+            shutil.rmtree(section.parent)
+            shutil.rmtree(built, ignore_errors=True)
 
     last = PAGES / ".stamp"
     if last.exists() and last.read_text() == config.autopar_stamp:

@@ -39,6 +39,21 @@ def test_a_build_with_outdated_records_ends_before_it_begins(freshness, monkeypa
     freshness.refuse_stale_records(None, None)
 
 
+def test_a_section_whose_folder_is_gone_is_dropped_and_others_stay(
+    freshness, monkeypatch, tmp_path
+):
+    pages = tmp_path / "docs" / "auto_gallery"
+    monkeypatch.setattr(freshness, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(freshness, "PAGES", pages)
+    (tmp_path / "gallery" / "here").mkdir(parents=True)
+    for section in ("here", "gone"):
+        (pages / section).mkdir(parents=True)
+        (pages / section / "index.rst").touch()
+    app = SimpleNamespace(outdir=str(tmp_path / "html"))
+    freshness.forget_stale_pages(app, SimpleNamespace(autopar_stamp="now"))
+    assert [path.name for path in sorted(pages.iterdir()) if path.is_dir()] == ["here"]
+
+
 def test_the_notebooks_cache_is_there_before_pages_are_read_in_parallel(freshness, tmp_path):
     freshness.make_cache(None, SimpleNamespace(nb_execution_cache_path=str(tmp_path / "cache")))
     assert list((tmp_path / "cache").glob("*.db"))
