@@ -11,8 +11,7 @@ Run tasks that depend on each other
 
 A Cholesky factorisation in tiles is a loop of a few lines, and each step needs some before it.
 Given to a graph as tasks that say what they change, the loop takes two GPUs about half of the
-time that the same tasks take in turn, and its results are the same bits. No line of it says what
-runs beside what.
+time that the same tasks take in turn, with the same bits. No line says what runs beside what.
 """
 
 # %%
