@@ -89,9 +89,9 @@ def say_origins_once(doctree):
     marks, full = {}, []
     for number, (words, badge) in enumerate(badges.items()):
         kind = badge["kind"]
-        count = f" {1 + kinds[:number].count(kind)}" if kinds.count(kind) > 1 else ""
-        marks[words] = f'<span class="autopar-{kind}">{kind}{count}</span>'
-        full.append(f"{count} {words}".strip())
+        count = f"{1 + kinds[:number].count(kind)}" if kinds.count(kind) > 1 else ""
+        marks[words] = f'<span class="autopar-{kind}">{kind} {count}</span>'.replace(" </", "</")
+        full.append(words.replace(">", f">{count} " if count else ">", 1))
     for node, text in raws(doctree):
         if _BADGE.search(text):
             node.replace_self(raw(_BADGE.sub(lambda badge: marks[badge[0]], text)))

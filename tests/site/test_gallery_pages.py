@@ -1,8 +1,6 @@
 """Where pictures, images, origins and folds stand on a page of the gallery."""
 
-import importlib
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +15,8 @@ RUN = Timeline([Span("mm", "GPU 0 stream 7", 0, 1)], origin=WHERE)
 
 
 @pytest.fixture
-def arrange(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "_ext"))
-    pages = importlib.import_module("gallery_pages")
+def arrange(extension):
+    pages = extension("gallery_pages")
 
     def arranged(*parts, docname="auto_gallery/folder/plot_1"):
         """The parts of a page after its title, once they are in their places, as text."""
@@ -78,7 +75,7 @@ def test_origins_are_said_once_and_marked_where_they_belong(arrange):
     assert origins.count(WHERE) == 1
     marks = [re.findall(r'<span class="autopar-\w+">([^<]*)', table) for table in tables]
     assert marks == [["recorded 1"], ["live"], ["recorded 2"], ["recorded 1"]]
-    assert re.search(rf"1 <span[^>]*>{WHERE}", origins)
+    assert re.search(rf"<span[^>]*>1 {WHERE}", origins)
     assert arrange(cell("a")) == ["opening", "a"]
     table = compare([there])._repr_html_()
     assert arrange(html(table), docname="how_we_measure") == ["opening", table]

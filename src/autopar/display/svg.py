@@ -17,7 +17,7 @@ from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
 from autopar.display.rows import MANY_SPANS
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences, without
+from autopar.display.text import MARKS, lane_table, panels_of, picture, said_of, sentences
 from autopar.display.titles import titled
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
@@ -200,7 +200,7 @@ def _words(drawing: Drawing) -> list[str]:
         said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
     for name, timeline in drawing.panels:
         if left_out := titled(timeline)[1]:
-            said.append(" ".join([f"{name}:"] * bool(name) + [without(left_out)]))
+            said.append(" ".join([f"{name}:"] * bool(name) + [said_of(left_out)]))
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
     counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]

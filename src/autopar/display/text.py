@@ -73,13 +73,13 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
         busy = format_seconds(Timeline(tuple(spans)).busy_s())
         lines.append(f"  {lane:<{width}}  |{''.join(cells)}| busy {busy}")
     if left_out:
-        lines.append(f"  {without(left_out)}")
+        lines.append(f"  {said_of(left_out)}")
     if hidden := _hidden(timeline):
         lines.append(f"  {hidden}")
     return lines
 
 
-def without(left_out: Sequence[str]) -> str:
+def said_of(left_out: Sequence[str]) -> str:
     """Which rows a picture does not have, in words."""
     more = f"; {len(left_out) - _MOST_LANES} more" if len(left_out) > _MOST_LANES else ""
     named = "; ".join(left_out[:_MOST_LANES])

@@ -105,21 +105,18 @@ def _by_number(words: str) -> list[int | str]:
 def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Label]:
     """What stands in the bars of a lane: their name, or how many there are, where it fits."""
     stretches: list[list[Span]] = []
-    labels, end_s = [], 0.0
+    ends_s: list[float] = []
     for span in spans:
-        if (
-            stretches
-            and span.kind == stretches[-1][0].kind
-            and span.start_s - end_s < _APART * scale_s
-        ):
+        near = stretches and span.start_s - ends_s[-1] < _APART * scale_s
+        if near and span.kind == stretches[-1][0].kind:
             stretches[-1].append(span)
-            end_s = max(end_s, span.end_s)
+            ends_s[-1] = max(ends_s[-1], span.end_s)
         else:
             stretches.append([span])
-            end_s = span.end_s
-    for stretch in stretches:
+            ends_s.append(span.end_s)
+    labels = []
+    for stretch, end_s in zip(stretches, ends_s, strict=True):
         first, words = stretch[0], _words(stretch)
-        end_s = max(span.end_s for span in stretch)
         if words and end_s - first.start_s > len(words) / _LETTERS * scale_s:
             labels.append(Label(first.start_s - start_s, end_s - start_s, words, first.kind))
     return labels
