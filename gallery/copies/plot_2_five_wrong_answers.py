@@ -235,7 +235,7 @@ ap.show(
 # delay, for a large product takes long enough by itself.
 
 title = "A copy that does not wait for its product, and one that does"
-caption = "Both panels have the same product. Only in the lower one is it there when it is copied."
+caption = "The product is the same. Below it is there when it is copied, so no copy can hide."
 ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title=title, caption=caption)
 
 # %%

@@ -11,9 +11,8 @@ pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
 
 
 @pytest.fixture
-def freshness(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "_ext"))
-    yield importlib.import_module("freshness")
+def freshness(extension):
+    yield extension("freshness")
     del sys.modules["freshness"]
 
 

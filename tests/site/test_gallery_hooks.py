@@ -1,7 +1,5 @@
 """What becomes of figures on the site, and what it says of them to those who don't see them."""
 
-import importlib
-from pathlib import Path
 from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
@@ -14,11 +12,8 @@ pytest.importorskip("sphinx_gallery", reason="it comes with the group docs")
 
 
 @pytest.fixture
-def hooks(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "_ext"))
-    plt.switch_backend("agg")
-    yield importlib.import_module("gallery_hooks")
-    plt.close("all")
+def hooks(extension):
+    return extension("gallery_hooks")
 
 
 @pytest.fixture

@@ -1,8 +1,5 @@
 """Thumbnails: what stands on a card, and that the page's own figures stay as they are."""
 
-import importlib
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import pytest
 
@@ -12,11 +9,8 @@ RUN = Timeline([Span("mm", f"GPU {i} stream 7", 0, 1 + i) for i in range(9)])
 
 
 @pytest.fixture
-def thumbnails(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs" / "_ext"))
-    plt.switch_backend("agg")
-    yield importlib.import_module("thumbnails")
-    plt.close("all")
+def thumbnails(extension):
+    return extension("thumbnails")
 
 
 @pytest.mark.parametrize(
