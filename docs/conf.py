@@ -47,6 +47,7 @@ extensions = [
     "claims",
     "freshness",
     "gallery_pages",
+    "glossary_links",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}

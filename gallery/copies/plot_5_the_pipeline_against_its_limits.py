@@ -136,7 +136,7 @@ def in_the_host(count, size):
     x, outs = ap.workload.matrix(size), [torch.zeros(size, size) for _ in range(count)]
     with ap.CopyPipeline("cpu") as pipeline:
         ways = {COPY: lambda: copy_each(x, outs), DEFAULT: lambda: through_ring(pipeline, x, outs)}
-        return ap.race(ways)
+        return ap.race(ways, reset=lambda: [out.zero_() for out in outs])
 
 
 here = ap.observed(in_the_host, name="the pipeline here", parameters={"count": 16, "size": 1000})

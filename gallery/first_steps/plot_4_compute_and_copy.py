@@ -152,7 +152,7 @@ def on_cpu_lanes(count, size):
             return products, list(map(lane.submit, [b.copy_ for b in buffers], products))
 
         ways = {"one lane": lambda: copies_on(one), "two lanes": lambda: copies_on(two)}
-        return ap.race(ways, see=list(ways))
+        return ap.race(ways, reset=buffers.zero_, see=list(ways))
 
 
 here = ap.observed(on_cpu_lanes, name="on CPU lanes", parameters={"count": 12, "size": 512})

@@ -1,0 +1,60 @@
+"""Glossary links: the first use of each of the glossary's terms on a page leads to its entry."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+_PAGES = ("auto_gallery/", "howto/")
+# Where a term is a name or a label, or leads somewhere already.
+_LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
+
+
+def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
+    """Link the first use of each term in the paragraphs of a page."""
+    objects = app.env.get_domain("std").objects  # type: ignore[attr-defined]
+    entries = {name: place for (kind, name), place in objects.items() if kind == "term"}
+    if not page.startswith(_PAGES) or not entries:
+        return
+    linked: set[str] = set()
+    for text in list(doctree.findall(nodes.Text)):
+        parents = list(_parents(text))
+        if not any(isinstance(parent, nodes.paragraph) for parent in parents) or any(
+            isinstance(parent, _LEFT_ALONE) for parent in parents
+        ):
+            continue
+        parts: list[nodes.Node] = []
+        done = 0
+        for match in _terms(tuple(entries)).finditer(text):
+            term = next(name for name in entries if name.lower() == match[1].lower())
+            if term not in linked:
+                linked.add(term)
+                place, anchor = entries[term]
+                uri = f"{app.builder.get_relative_uri(page, place)}#{anchor}"
+                link = nodes.reference("", match[0], refuri=uri, internal=True, classes=["term"])
+                parts += [nodes.Text(text[done : match.start()]), link]
+                done = match.end()
+        if parts:
+            text.parent.replace(text, [*parts, nodes.Text(text[done:])])
+
+
+@functools.cache
+def _terms(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Any of the terms as a word, the longest first, in the plural too."""
+    alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.compile(rf"\b({alternatives})s?\b", re.IGNORECASE)
+
+
+def _parents(node: Any) -> Any:
+    while (node := node.parent) is not None:
+        yield node
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register with Sphinx."""
+    app.connect("doctree-resolved", link_first_uses)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,48 @@
+"""Links to the glossary: each term once on a page, at its first use in a sentence."""
+
+import types
+
+import pytest
+from docutils import nodes
+
+_ENTRIES = {"stream": "stream", "side stream": "side-stream", "CUDA graph": "cuda-graph"}
+
+
+@pytest.fixture
+def linked(extension):
+    """What a paragraph of some page looks like, with links in brackets."""
+    objects = {("term", name): ("glossary", f"term-{at}") for name, at in _ENTRIES.items()}
+    env = types.SimpleNamespace(get_domain=lambda name: types.SimpleNamespace(objects=objects))
+    builder = types.SimpleNamespace(get_relative_uri=lambda page, other: f"{other}.html")
+    app = types.SimpleNamespace(env=env, builder=builder)
+
+    def link(*parts, page="auto_gallery/one"):
+        document = nodes.document(None, None)
+        document += nodes.paragraph("", "", *parts)
+        extension("glossary_links").link_first_uses(app, document, page)
+        return "".join(
+            f"[{node.astext()}]({node['refuri']})"
+            if isinstance(node, nodes.reference) and "refuri" in node
+            else node.astext()
+            for node in document[0]
+        )
+
+    return link
+
+
+def test_the_first_use_of_a_term_leads_to_its_entry(linked):
+    text = nodes.Text("Streams differ. A stream of a cuda graph; a side stream.")
+    assert linked(text) == (
+        "[Streams](glossary.html#term-stream) differ. A stream of a "
+        "[cuda graph](glossary.html#term-cuda-graph); a "
+        "[side stream](glossary.html#term-side-stream)."
+    )
+
+
+def test_names_in_code_links_and_other_words_stay(linked):
+    parts = nodes.literal("", "stream"), nodes.reference("", "a stream"), nodes.Text(" streaming")
+    assert linked(*parts) == "streama stream streaming"
+
+
+def test_other_pages_stay(linked):
+    assert linked(nodes.Text("a stream"), page="glossary") == "a stream"
