@@ -94,7 +94,7 @@ ap.show_timelines(
     timeline,
     "e0_the_front_end_returns_first",
     title="The host issues, then waits; the GPU computes",
-    caption="All launches are issued in the sliver at the left; the GPU works for the whole time.",
+    caption="In the narrow bar at the left (issue) the host makes all launches, and then it waits.",
 )
 
 # %%

@@ -139,6 +139,18 @@ def test_gallery_page_ran(script: Path) -> None:
 
 
 @each_script
+def test_gallery_page_links_the_glossary_once_for_a_term(script: Path) -> None:
+    links = [
+        each.get("href", "")
+        for each in elements(built_page(script))
+        if "term" in each.get("class", "").split()
+    ]
+    assert len(links) > 1
+    assert all("glossary.html#term-" in link for link in links)
+    assert len(links) == len(set(links))
+
+
+@each_script
 def test_an_image_of_what_is_drawn_too_is_in_its_details(script: Path) -> None:
     page = built_page(script)
     inside = {
