@@ -44,9 +44,9 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
 
 @functools.cache
 def _terms(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Any of the terms as a word, the longest first, in the plural too."""
+    """Any of the terms as a word, the longest first; a plural may be a verb, as in `it records`."""
     alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.compile(rf"\b({alternatives})s?\b", re.IGNORECASE)
+    return re.compile(rf"\b({alternatives})\b", re.IGNORECASE)
 
 
 def _parents(node: Any) -> Any:

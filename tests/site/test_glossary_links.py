@@ -31,11 +31,11 @@ def linked(extension):
 
 
 def test_the_first_use_of_a_term_leads_to_its_entry(linked):
-    text = nodes.Text("Streams differ. A stream of a cuda graph; a side stream.")
+    text = nodes.Text("A stream differs. It streams to a cuda graph; a side stream, a stream.")
     assert linked(text) == (
-        "[Streams](glossary.html#term-stream) differ. A stream of a "
+        "A [stream](glossary.html#term-stream) differs. It streams to a "
         "[cuda graph](glossary.html#term-cuda-graph); a "
-        "[side stream](glossary.html#term-side-stream)."
+        "[side stream](glossary.html#term-side-stream), a stream."
     )
 
 
