@@ -9,6 +9,10 @@ from gallery_hooks import IMAGE, PICTURE
 
 _BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
 _HERE = "On this machine"  # the heading of what is measured wherever the page is built
+_OF_HERE = (
+    "These numbers are of small sizes, on the machine that built this page. With few cores, or "
+    "other work beside, what runs at once may gain little or nothing."
+)
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
 _DRAWING = '<figure class="autopar-figure"'
@@ -124,6 +128,7 @@ def fold(doctree):
             enclose(code.parent, code.parent.index(code), summary)
     for section in list(doctree.findall(nodes.section)):
         if section[0].astext() == _HERE:
+            section.insert(1, nodes.paragraph(text=_OF_HERE))
             enclose(section, 1, "Measured where this page was built", stop=len(section))
 
 
