@@ -9,9 +9,9 @@ Run tasks that depend on each other
   :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` before;
   :doc:`plot_2_the_figure_made_real` comes next.
 
-A Cholesky factorisation in tiles is a loop of a few lines, and each step needs some before it.
-Given to a graph as tasks that say what they change, the loop takes two GPUs about half of the
-time that the same tasks take in turn, with the same bits. No line says what runs beside what.
+Say of each task what it changes, and a graph finds by itself what may run at once. A Cholesky
+factorisation in tiles then takes two GPUs about half of the time that its tasks take in turn, with
+the same bits. No order is faster than the longest chain of tasks that wait for each other.
 """
 
 # %%
@@ -96,8 +96,7 @@ def owner(i, j, devices):
 
 
 # %%
-# The drawing shows 4 × 4 tiles, and in each the tasks that change it. The number is that of the
-# column for which they do it.
+# The drawing shows 4 × 4 tiles, and in each the tasks that change it, with the column they are for.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2
@@ -105,7 +104,7 @@ import matplotlib.pyplot as plt
 
 _, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for i, j in torch.tril_indices(4, 4).T.tolist():
-    colour = owner(i, j, ["#1f5fbf", "#8a4b12"])
+    colour = owner(i, j, ["#4b2a7a", "#b0437e"])  # no colours of timelines, which tell kinds
     ax.add_patch(plt.Rectangle((j, i), 1, 1, facecolor=colour, edgecolor="w", linewidth=4))
     tasks = [*(f"gemm {k}" for k in range(j)), f"potrf {j}" if i == j else f"trsm {j}"]
     ax.text(j + 0.5, i + 0.5, "\n".join(tasks), color="w", ha="center", va="center")
@@ -113,7 +112,7 @@ arrow = {"arrowstyle": "-|>", "linewidth": 2, "color": "#e0a000", "mutation_scal
 for k in range(3):  # down from the diagonal, and to the right, back to it
     ax.annotate("", (k + 0.5, k + 1.2), (k + 0.5, k + 0.8), arrowprops=arrow)
     ax.annotate("", (k + 1.2, k + 1.5), (k + 0.8, k + 1.5), arrowprops=arrow)
-ax.set(xlim=(0, 4), ylim=(4, 0), title="4 × 4 tiles: blue on GPU 0, brown on GPU 1")
+ax.set(xlim=(0, 4), ylim=(4, 0), title="4 × 4 tiles: purple on GPU 0, pink on GPU 1")
 ax.set_axis_off()
 ap.plot.show("x5_tiles")
 
@@ -124,8 +123,7 @@ ap.plot.show("x5_tiles")
 #
 # The run comes near what its tasks allow
 # ---------------------------------------
-# The baseline is the graph's *serial twin*: it runs the same tasks one after another, and waits for
-# each of them.
+# The baseline is the graph's *serial twin*: the same tasks one after another, with a wait for each.
 
 
 def tiles_of(whole, count):
@@ -150,7 +148,8 @@ def tiled(count, size, devices):
 # %%
 # Each task is also measured alone. By these times no order is faster than the longest chain, or
 # than all tasks of the busier GPU. The longer of both is an *estimate* of the least time, and no
-# hard limit, because a task may take more or less time in company.
+# hard limit, because a task may take more or less time in company. `race` compares the results of
+# all ways and times them in turn; `close` allows the library to round differently.
 
 # Folded: the race of a graph against its serial twin
 
@@ -187,13 +186,14 @@ ap.show_timelines(
 )
 
 # %%
+# *Spread (IQR)* is how far the middle half of the samples lies apart.
 
 columns = {"limit_name": "estimate", "baseline": TWIN, "highlight": RUN}
 gain, near = gpus.estimate(lambda s: s[TWIN] / s[RUN]), gpus.estimate(lambda s: limit_s / s[RUN])
 ap.show(
     ap.compare(gpus.measurements, limit_s={RUN: limit_s}, **columns),
     ap.claim("The graph is clearly faster than its tasks in order.", gain, at_least=1.3, unit="×"),
-    ap.claim("The factorisation comes near the estimate.", near, at_least=0.7, unit="%"),
+    ap.claim("The graph takes less than 1.5 times its estimate.", near, at_least=0.7, unit="%"),
 )
 
 # %%
@@ -245,9 +245,8 @@ ap.show(
 #
 # When this does not help
 # -----------------------
-# A single chain of tasks gains nothing, on however many GPUs. With few tiles the longest chain is
-# the limit. With many small tiles a task takes no longer than its launch:
-# :doc:`plot_5_how_fine_may_tasks_be` shows where that begins.
+# A single chain of tasks gains nothing, and with few tiles the longest chain is the limit. With
+# many small tiles a task takes no longer than its launch: see :doc:`plot_5_how_fine_may_tasks_be`.
 #
 # On this machine
 # ---------------

@@ -98,6 +98,10 @@ def as_graph(shares, weights, totals, rate, lanes):
 # No line of it says what waits for what, or what is copied. A gradient lies on a GPU, and its sum
 # is wanted on the CPU, so the graph copies it. What a task changes is named in `writes`: a replica
 # is renewed after the last product that reads it. Each GPU has one stream, as a product fills it.
+#
+# `race` compares what all ways leave with the graph's *serial twin*, the same tasks one after
+# another, and times them in turn. `reset` restores the weights before each check, `close` allows
+# rounding, and one GPU, in `parts`, is only timed.
 
 # Folded: the setting, and the race of all ways
 
@@ -239,7 +243,8 @@ ap.plot.show("e4_the_figure_made_real")
 # ----------------------------------------
 # The *estimate* of the least time is the longest chain of tasks, or the work of the busiest device,
 # from each task's time alone. One GPU with the whole batch is in the table as well. Its losses are
-# the same, up to the rounding of sums in another order.
+# the same, up to the rounding of sums in another order. The *spread (IQR)* is how far the middle
+# half of the samples lies apart.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
@@ -275,7 +280,9 @@ ap.show_timelines(
 #
 # On this machine
 # ---------------
-# The CPU takes the place of all three: each of its two lanes has one share of the batch.
+# The CPU takes the place of all three: each of its two lanes has one share of the batch. The tasks
+# are so small here that handing them over costs much of what running at once brings, and plain
+# PyTorch, which hands nothing over, can be faster.
 
 SMALL = {"inputs": 256, "hidden": 256, "outputs": 64}
 HERE = {"batch": 512, **SMALL, "steps": 3, "lanes": 2, "devices": ["cpu", "cpu"]}

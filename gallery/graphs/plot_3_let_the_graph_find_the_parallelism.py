@@ -57,10 +57,9 @@ def block(channels):
 
 
 # %%
-# Called as it is, the model launches kernel after kernel, and launching one takes longer than
-# running it. The tempting remedy is a `CUDA graph
-# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_: the launches are recorded
-# once, and replayed as a whole.
+# Called as it is, the model launches kernel after kernel, and a launch takes longer than a kernel.
+# Tempting is a `CUDA graph <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_:
+# the launches are recorded once, and replayed as a whole.
 
 
 def as_chain(fn, inputs):
@@ -123,7 +122,8 @@ ap.plot.show("b6_let_the_graph_find_the_parallelism")
 # -----------------------------
 # No number of branches makes the block faster than its slowest path, measured as a CUDA graph of
 # its own. A replay takes microseconds, so each sample is of many, and the table has the time of
-# one. The results of all ways are the same bits, with new inputs as well.
+# one, with its *spread (IQR)*: how far the middle half of the samples lies apart. The results of
+# all ways are the same bits, with new inputs as well.
 
 CALLS = 50  # in each sample, as one takes far less than a millisecond
 
@@ -136,6 +136,7 @@ def block_ways(channels, size):
 
 
 # %%
+# `race` compares all ways with what is `expected`, and times the paths as `parts` beside them.
 
 # Folded: all ways to call a model, its paths alone, and two more models for the benchmarks
 WHY_NOT = "b6_towers_compile.txt"  # beside the record: what torch.compile said where it failed
@@ -276,8 +277,8 @@ on_block, on_towers, on_chain = (
     record.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for record in (in_block, in_towers, in_chain)
 )
 ap.show(
-    ap.claim("Branches gain much on a block of four paths.", on_block, at_least=1.3, unit="×"),
-    ap.claim("Branches gain much on two towers.", on_towers, at_least=1.3, unit="×"),
+    ap.claim("Branches clearly gain on a block of four paths.", on_block, at_least=1.3, unit="×"),
+    ap.claim("Branches clearly gain on two towers.", on_towers, at_least=1.3, unit="×"),
     ap.claim("Where nothing can run at once, little is lost.", on_chain, at_least=0.9, unit="×"),
 )
 
@@ -302,16 +303,15 @@ except ValueError as error:
 # %%
 # When this does not help
 # -----------------------
-# Kernels that fill a GPU by themselves gain nothing from company, so larger images or batches take
-# the gain away. The shapes of a CUDA graph are fixed, and its results are overwritten by the next
-# replay: clone what is to be kept. Where kernels could be fused, `torch.compile
-# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_ does what no order of them
-# can.
+# Kernels that fill a GPU by themselves gain nothing, so large images or batches take the gain away.
+# The shapes of a CUDA graph are fixed, and its results are overwritten by the next replay: clone
+# what is to be kept. Where kernels could be fused, `torch.compile
+# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_ does what no order can.
 #
 # On this machine
 # ---------------
 # The same block runs on CPU lanes, for a larger image: its paths run at the same time, as far as
-# there are cores. The results are the same bits as those of its tasks one after another.
+# there are cores. The results are the same bits as its *serial twin's*, the tasks in turn.
 
 
 def block_here(channels, size):

@@ -115,15 +115,18 @@ ap.show(ap.tabulate(headers, rows, caption="Time for a product, on one GPU", ori
 # %%
 # Compare the last column from the top downwards: the larger the products, the less room each of
 # them leaves, and the less branches gain. For the largest, one product fills the GPU, and nothing
-# is left to gain. Between a batch and branches the order may differ from machine to machine.
+# is left to gain. Between a batch and branches the order may differ from machine to machine. The
+# first two claims are of these three sides only; the table shows how it goes on.
 
 SMALL, LARGE = (64, 128, 256), 4000
 branches = gpu.estimate(lambda s: min(gain(s, size) for size in SMALL))
 batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] for n in SMALL))
 nothing = gpu.estimate(partial(gain, size=LARGE))
 ap.show(
-    ap.claim("Branches run products up to 256 x 256 at once.", branches, at_least=1.5, unit="×"),
-    ap.claim("A batch of them is far faster than a loop.", batch, at_least=3, unit="×"),
+    ap.claim(
+        "Up to 256 x 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
+    ),
+    ap.claim("A batch of those takes a third of a loop or less.", batch, at_least=3, unit="×"),
     ap.claim("Branches gain large products little.", nothing, at_most=1.2, unit="×"),
 )
 
@@ -279,7 +282,7 @@ there = ap.recorded(engines, name="x1_engines", parameters=FOUR, gpus=0, variabl
 engine = there.estimate(lambda s: s[MXNET[0]] / s[MXNET[1]])
 lanes = there.estimate(lambda s: s[TORCH[0]] / s[TORCH[1]])
 ap.show(
-    ap.claim("MXNet runs products at once with two workers.", engine, at_least=1.3, unit="×"),
+    ap.claim("MXNet is faster with two workers than with one.", engine, at_least=1.3, unit="×"),
     ap.claim("A graph on two lanes is faster than PyTorch's loop.", lanes, at_least=1.3, unit="×"),
 )
 
@@ -295,7 +298,9 @@ ap.show(
 #
 # On this machine
 # ---------------
-# The same three ways on this CPU, where a lane can gain no more than there are cores.
+# The same three ways on this CPU. The lanes gain no more than there are cores, and where a product
+# takes less time than to hand it over they lose, as at the left end of the last picture. The
+# *spread (IQR)* is how far the middle half of the samples lies apart.
 
 HERE = [[64, 64], [128, 96], [256, 32], [512, 8]]
 here = ap.observed(on_cpu, name="small products here", parameters={"work": HERE})

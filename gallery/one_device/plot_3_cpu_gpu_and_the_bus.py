@@ -72,7 +72,8 @@ def in_turn(lane, x, u, count, cpu_count):
 
 # %%
 # Half of the CPU's threads multiply, as launching and waiting need some, too. `race` waits for what
-# is on lanes, compares all results, times all ways in turn, and takes the timelines.
+# is on lanes, compares all results, and times the ways and their `parts` in turn. `see` names the
+# ways whose timelines are taken, and `devices` what to wait for.
 
 # Folded: the measurement
 
@@ -117,7 +118,8 @@ ap.show_timelines(
 #
 # The whole takes as long as its longest part
 # -------------------------------------------
-# The parts alone, in grey, tell the limit of the whole.
+# The parts alone, in grey, tell the limit of the whole. The *spread (IQR)* is how far the middle
+# half of the samples lies apart.
 
 ap.show(
     ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=SERIAL, highlight=PIPELINE)
@@ -147,9 +149,13 @@ hidden = gpu.hidden(PIPELINE, PARTS)
 chained = gpu.estimate(lambda s: s[ONE_STREAM] / (s[PRODUCTS] + s[COPIES]))
 ap.show(
     ap.claim("Lane and pipeline hide most of the shorter parts.", hidden, at_least=0.6, unit="%"),
-    ap.claim("One stream takes as long as both parts on it.", chained, at_least=0.9, unit="%"),
-    ap.claim("Copies run beside the GPU's products.", beside("copy"), at_least=0.7, unit="%"),
-    ap.claim("The CPU's products run beside them, too.", beside(LANE), at_least=0.6, unit="%"),
+    ap.claim(
+        "One stream takes about as long as both parts on it.", chained, at_least=0.9, unit="%"
+    ),
+    ap.claim("Most copies run beside the GPU's products.", beside("copy"), at_least=0.7, unit="%"),
+    ap.claim(
+        "Most of the CPU's products run beside them, too.", beside(LANE), at_least=0.6, unit="%"
+    ),
 )
 
 # %%
@@ -194,7 +200,8 @@ def three_lanes(count, size):
 
 
 # %%
-# On three lanes the first and the last one compute at the same time.
+# On three lanes the first and the last one compute at the same time, if two cores are free. The
+# share is of the time in which the less busy one of them computes.
 
 here = ap.observed(three_lanes, name="three CPU lanes", parameters={"count": 12, "size": 512})
 seen, lanes = here.timelines["three lanes"], ("first lane", "last lane")
@@ -202,7 +209,9 @@ shared = here.estimate(lambda _: seen.overlap_s(*lanes) / min(map(seen.busy_s, l
 ap.show(
     ap.compare(here.measurements),
     ap.draw(here.timelines, title="Three parts on one lane and on three"),
-    ap.claim("Two of three CPU lanes compute at once.", shared, at_least=0.5, unit="%"),
+    ap.claim(
+        "Two of three CPU lanes compute at once half of the time.", shared, at_least=0.5, unit="%"
+    ),
 )
 
 # %%

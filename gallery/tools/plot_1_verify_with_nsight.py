@@ -111,16 +111,17 @@ ap.show_timelines(
 
 # %%
 # Look for white space in the picture at the top: on one stream the copies wait for all products. On
-# two nothing waits, and all ends near the limit, the longer part and one piece of the other.
+# two nothing waits, and all ends near the limit, the longer part and one piece of the other. The
+# second claim is of the shorter part: how much of its time the other one works as well.
 
 one, two = (report.timelines[way] for way in (ONE, TWO))
 hides = report.estimate(lambda _: one.hidden())
 both = report.estimate(lambda _: two.overlap_s("copy", "compute") / parts_s[0])
 near = report.estimate(lambda _: limit_s / two.makespan_s)
 ap.show(
-    ap.claim("By Nsight, one stream hides no copy.", hides, at_most=0.1, unit="%"),
-    ap.claim("Two streams copy while they compute.", both, at_least=0.8, unit="%"),
-    ap.claim("Two streams come near to their limit.", near, at_least=0.8, unit="%"),
+    ap.claim("By Nsight, one stream hides hardly any copy.", hides, at_most=0.1, unit="%"),
+    ap.claim("Two streams hide most of the shorter part.", both, at_least=0.8, unit="%"),
+    ap.claim("Two streams take at most 1.25 times the limit.", near, at_least=0.8, unit="%"),
 )
 
 # %%
@@ -177,8 +178,10 @@ small, large = (
     kernels.estimate(lambda _, n=n: kernels.values[f"{n}, {BUSY}"]) for n in (SIZES[0], SIZES[-1])
 )
 ap.show(
-    ap.claim("A large product keeps the arithmetic units busy.", large, at_least=0.6, unit="%"),
-    ap.claim("A small product leaves most of them idle.", small, at_most=0.5, unit="%"),
+    ap.claim(
+        "A large product keeps most of the arithmetic units busy.", large, at_least=0.6, unit="%"
+    ),
+    ap.claim("A small product leaves at least half of them idle.", small, at_most=0.5, unit="%"),
 )
 
 # %%

@@ -151,7 +151,8 @@ ap.show(ap.compare(shown, caption="Products and copies by all clocks"))
 
 # %%
 # Read the column of medians from top to bottom: within a tool all clocks read the same runs, and
-# between tools the runs differ as well.
+# between tools the runs differ as well. The *spread (IQR)* is how far the middle half of the
+# samples lies apart.
 
 
 def apart(seconds):
@@ -164,8 +165,8 @@ def apart(seconds):
 
 between = gpu.estimate(lambda s: max(s[t] for t in times) / min(s[t] for t in times) - 1)
 ap.show(
-    ap.claim("All clocks agree on long runs.", gpu.estimate(apart), at_most=0.05, unit="%"),
-    ap.claim("Long runs take as long under each tool.", between, at_most=0.1, unit="%"),
+    ap.claim("All clocks agree on long runs to 5 %.", gpu.estimate(apart), at_most=0.05, unit="%"),
+    ap.claim("Long runs take about as long under each tool.", between, at_most=0.1, unit="%"),
 )
 
 # %%
@@ -197,7 +198,12 @@ def too_long(seconds, clock, work):
 one = gpu.estimate(lambda s: too_long(s, WALL, works[0]))
 many = gpu.estimate(lambda s: max(abs(too_long(s, c, works[-1])) for c in (WALL, EVENTS)))
 ap.show(
-    ap.claim("For one kernel the wall clock has much else in it.", one, at_least=0.2, unit="%"),
+    ap.claim(
+        "For one kernel the wall clock shows at least a fifth too much.",
+        one,
+        at_least=0.2,
+        unit="%",
+    ),
     ap.claim("For 256 kernels both clocks have little else in them.", many, at_most=0.05, unit="%"),
 )
 
@@ -211,7 +217,8 @@ ap.show(
 # On this machine
 # ---------------
 # On a CPU there are two of these clocks: the wall clock, and the range in the profiler's trace. The
-# range is begun before the wall clock is read and ended after it.
+# range is begun before the wall clock is read and ended after it, so it is a little longer. Runs as
+# short as these differ much if the machine has other work.
 
 
 def on_this_cpu(count, size, rounds):
