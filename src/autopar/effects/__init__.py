@@ -1,9 +1,8 @@
 """Effects: what does a call read, write and draw? Only `task` knows that there are graphs.
 
-Read `calls` first: what is known of a call before it is made, of torch's `operators` by what they
-declare, of its `chance` by those too. `reach` finds what it can use without being given it, by the
-`loads` of its code, the `objects` it holds, their `bindings` and their `kinds`; `hidden` is what
-lies where nobody can look. `observer` sees what a call really reads and writes, as `memory`, and
-`access` who then has to wait for whom. `state` is put back after a trial. `task` stands for a
-result.
+Read `calls` first: what torch's `operators` say of a call before it is made; of others nothing is
+known. `observer` sees what a call really reads and writes, as `memory`, and `access` who then has
+to wait for whom. `state` is all that a call can reach, by the names that its code `loads` and the
+`objects` it holds: to see what it changed, and to put that back; `binder` notes what it may have
+changed and put back itself. `hidden` is what lies where nobody looks. `task` stands for a result.
 """

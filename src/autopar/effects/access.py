@@ -25,6 +25,9 @@ class ByteRange(NamedTuple):
         return self.memory == other.memory and self.start <= other.start and other.stop <= self.stop
 
 
+ANYWHERE = ByteRange("anywhere")  # what nobody knows: it meets all other memory
+
+
 class Places:
     """Numbers by ranges of bytes, found by where those lie."""
 
@@ -78,24 +81,41 @@ def _bound(lies: ByteRange) -> float:
 class Accesses:
     """Reads and writes in the order of a program: any number of readers, or one writer.
 
+    Who writes `ANYWHERE` comes after all before it, and before all that follow.
+
     >>> accesses, x = Accesses(), ByteRange("x")
     >>> [accesses.note(number, reads, writes) for number, (reads, writes) in enumerate(
-    ...     [([x], []), ([x], []), ([], [x]), ([x], [])])]
-    [set(), set(), {0, 1}, {2}]
+    ...     [([x], []), ([x], []), ([], [x]), ([x], []), ([], [ANYWHERE]), ([], [])])]
+    [set(), set(), {0, 1}, {2}, {0, 1, 2, 3}, {4}]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, barrier: Iterable[int] = ()) -> None:
         self._reads, self._writes = Places(), Places()
+        self._barrier = {*barrier}  # who wrote anywhere, last
+        self._since = set[int]()  # all after that
+        self._writers = set[int]()
+        self._readers_anywhere = set[int]()
 
     def note(
         self, number: int, reads: Iterable[ByteRange], writes: Iterable[ByteRange]
     ) -> set[int]:
         """Note what a task reads and writes; return the numbers of those that must end before."""
         reads, writes = list(reads), list(writes)
-        before = set[int]().union(
+        if ANYWHERE in writes:
+            before = self._since or self._barrier
+            self.__init__([number])  # type: ignore[misc]
+            return before
+        before = self._barrier.union(
             *map(self._writes.at, [*reads, *writes]), *map(self._reads.at, writes)
         )
+        if ANYWHERE in reads:
+            before |= self._writers
+            self._readers_anywhere.add(number)
+        if writes:
+            before |= self._readers_anywhere
+            self._writers.add(number)
         before.discard(number)
+        self._since.add(number)
         for lies in writes:  # who waits for this one has waited for those that it covers
             self._reads.drop_covered(lies)
             self._writes.drop_covered(lies)

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from autopar.effects.memory import is_array
-from autopar.effects.reach import Reach
+from autopar.effects.memory import held_by, is_array
 from autopar.effects.task import Task
 from autopar.torch_private import pytree
 
@@ -54,7 +53,7 @@ def require_tasks_seen(values: object, leaves: Iterable[Any], name: str) -> None
     """
     for leaf in leaves:
         _require_made(leaf, f"task {name!r}", "tasks")
-    for hidden in Reach(*leaves, *_keys_in(values)).tasks:
+    for hidden in hidden_tasks([*leaves, *_keys_in(values)]):
         msg = (
             f"{hidden!r}, given to task {name!r}, lies in a container of another kind; expected "
             f"lists, tuples and dicts. Pass it in one of these, or by itself."
@@ -64,7 +63,8 @@ def require_tasks_seen(values: object, leaves: Iterable[Any], name: str) -> None
 
 def hidden_tasks(leaves: Iterable[Any]) -> list[Task]:
     """Tasks in what is no container to look into, as a set, among the leaves of containers."""
-    return Reach(*(leaf for leaf in leaves if type(leaf) not in (torch.Tensor, Task))).tasks
+    parts = held_by(*(leaf for leaf in leaves if type(leaf) not in (torch.Tensor, Task)))
+    return [part for part in parts if type(part) is Task]
 
 
 def _require_made(leaf: object, name: str, what: str) -> None:

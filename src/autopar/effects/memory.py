@@ -2,23 +2,59 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from autopar.effects.access import ByteRange
+from autopar.effects.task import Task
 from autopar.torch_private import is_traceable_wrapper_subclass, pytree
 
 MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _ORDINARY = {torch.Tensor, torch.nn.Parameter}
+_PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
+_CLOSED = (*MEMORY, Task, type, types.ModuleType, types.FrameType, types.BuiltinFunctionType)
 
 
 def is_array(value: object) -> bool:
     """Whether something is a NumPy array, without importing NumPy."""
     kind = getattr(sys.modules.get("numpy"), "ndarray", ())
     return issubclass(type(value), kind)
+
+
+def held_by(*values: object) -> Iterator[Any]:
+    """All that values hold, in containers, attributes and closures; not what classes hold."""
+    seen, left = dict[int, Any](), [*values]
+    while left:
+        value: Any = left.pop()
+        kind: Any = type(value)
+        if kind in _PLAIN or id(value) in seen:
+            continue
+        seen[id(value)] = value  # kept, as its number would be used again
+        yield value
+        if kind is types.FunctionType:
+            left += [value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__]
+        elif issubclass(kind, weakref.ref):
+            left.append(weakref.ref.__call__(value))
+        elif is_array(value):
+            left += value.ravel().tolist() if value.dtype.hasobject else ()
+        elif not issubclass(kind, _CLOSED):
+            left += gc.get_referents(value)
+
+
+def memory_in(*values: object) -> Iterator[Any]:
+    """Tensors, arrays and storages in values: in containers, objects' attributes and closures."""
+    if all(issubclass(type(value), MEMORY) for value in values):  # as most results are
+        yield from values
+        return
+    for value in held_by(*values):
+        if issubclass(type(value), MEMORY) or is_array(value):
+            yield value
 
 
 def ranges_of(values: object) -> Iterator[ByteRange]:
@@ -28,6 +64,9 @@ def ranges_of(values: object) -> Iterator[ByteRange]:
     """
     if isinstance(values, ByteRange):
         yield values
+        return
+    if isinstance(values, torch.Generator):
+        yield ByteRange(("state", id(values)))
         return
     for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
         if isinstance(leaf, torch.Tensor):

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 from collections.abc import Callable, Iterable, Mapping
-from types import GetSetDescriptorType, MemberDescriptorType
+from types import CellType, GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
-from autopar.effects.loads import is_library
+from autopar.effects.loads import ABSENT, is_library
 
 mro, namespace = type.__dict__["__mro__"].__get__, type.__dict__["__dict__"].__get__
 home = type.__dict__["__module__"].__get__
 
+
+IN_CELL = "cell_contents"  # the name of what a variable of a closure holds
 
 _kind_of: Callable[[Any], Any] = type  # which has a hash
 
@@ -49,16 +52,26 @@ def slots_of(kind: Any) -> Mapping[str, Any]:
     }
 
 
-def in_slots(value: Any, names: Iterable[str]) -> dict[str, Any]:
-    """What an object has in some of its slots."""
-    slots, values = slots_of(_kind_of(value)), dict[str, Any]()
+def content(holder: Any, names: Iterable[str]) -> dict[str, Any]:
+    """What a dict, a class, an object with slots or a closure's variable holds, by name."""
+    kind = _kind_of(holder)
+    if kind is CellType:  # it may be empty still
+        return dict.fromkeys([IN_CELL], *there) if (there := gc.get_referents(holder)) else {}
+    if issubclass(kind, (dict, type)):
+        held = holder if issubclass(kind, dict) else namespace(holder)
+        return {name: held[name] for name in names if name in held}
+    slots, values = slots_of(kind), dict[str, Any]()
     for name in names:
         with contextlib.suppress(AttributeError):  # nothing is there yet
-            values[name] = slots[name].__get__(value)
+            values[name] = slots[name].__get__(holder)
     return values
 
 
-def attributes_of(value: Any) -> Mapping[str, Any]:
-    """What an object holds by name, in its dictionary and its slots."""
-    slots, held = slots_of(_kind_of(value)), dict_of(value) or {}
-    return {**held, **in_slots(value, slots)} if slots else held
+def bind(holder: Any, name: str, value: Any) -> None:
+    """Let a holder hold something by a name, or nothing."""
+    if value is ABSENT:
+        holder.pop(name) if isinstance(holder, dict) else delattr(holder, name)
+    elif isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)

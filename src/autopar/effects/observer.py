@@ -10,9 +10,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.effects.access import ByteRange, Places
-from autopar.effects.chance import draws
 from autopar.effects.memory import extent_of, memory_key, parts_of, ranges_of
-from autopar.effects.operators import written_arguments
+from autopar.effects.operators import draws, written_arguments
 from autopar.torch_private import TorchDispatchMode
 
 
@@ -159,7 +158,7 @@ class Observer(TorchDispatchMode):
         return self._keys[number]
 
 
-def random_numbers(source: object) -> ByteRange:
+def random_numbers(source: str | torch.Generator) -> ByteRange:
     """What stands for the state of a device's random numbers, or a generator's: draws change it."""
     if isinstance(source, str):
         return ByteRange(("random numbers", source))

@@ -45,7 +45,7 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
         return _of_packet(fn._qualified_op_name)
     if type(fn) not in ROUTINES or type(bound_to(fn)) not in (type(None), types.ModuleType):
         return "", ()
-    return ("", ()) if type(fn) is types.FunctionType and not is_of_torch(fn) else _of_routine(fn)
+    return ("", ()) if type(fn) is types.FunctionType else _of_routine(fn)
 
 
 @functools.cache
@@ -75,16 +75,6 @@ def _dispatch_name(schema: Any) -> str:
 def bound_to(fn: Any) -> Any:
     """What a method is bound to; nothing that an object of the program's says of itself."""
     return fn.__self__ if type(fn) in BOUND else None
-
-
-def parameters_of(fn: types.FunctionType) -> tuple[str, ...]:
-    """The names of a function's parameters."""
-    return fn.__code__.co_varnames[: fn.__code__.co_argcount + fn.__code__.co_kwonlyargcount]
-
-
-def is_of_torch(fn: Callable[..., Any]) -> bool:
-    """Whether a function says that it is torch's."""
-    return str(fn.__module__).partition(".")[0] == "torch"
 
 
 def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
@@ -119,6 +109,45 @@ def _places(schema: Any) -> tuple[Positions, Positions, Positions]:
 
 
 _known_places: dict[int, tuple[Any, Positions, Positions, Positions]] = {}
+
+
+def may_draw(name: str, schemas: Schemas, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator may draw random numbers, by its name, as in `aten::rand`.
+
+    >>> name, schemas = schemas_of(torch.dropout)
+    >>> may_draw(name, schemas, (torch.ones(1), 0.5, True), {})
+    True
+    >>> may_draw(name, schemas, (torch.ones(1), 0.5, False), {})
+    False
+    """
+    return _is_random(name) and not any(is_still(schema, args, kwargs) for schema in schemas)
+
+
+@functools.cache
+def _is_random(name: str) -> bool:
+    namespace, _, own_name = name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), own_name, None)
+    tags = [getattr(packet, overload).tags for overload in packet.overloads()] if packet else []
+    return any(torch.Tag.nondeterministic_seeded in some for some in tags)
+
+
+def draws(operator: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator's overload draws random numbers."""
+    tags = operator.tags if isinstance(operator, OpOverload) else ()
+    random = torch.Tag.nondeterministic_seeded in tags
+    return random and not is_still(operator._schema, args, kwargs)
+
+
+def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
+    values = {
+        one.name: args[i] if i < len(args) else kwargs.get(one.name, one.default_value)
+        for i, one in enumerate(schema.arguments)
+    }
+    rate = values.get("dropout_p")
+    return values.get("training", values.get("train")) is False or (
+        type(rate) in (int, float) and rate == 0
+    )
 
 
 def returns_fresh(fn: Callable[..., Any]) -> bool:

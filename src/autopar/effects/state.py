@@ -12,16 +12,18 @@ import gc
 import operator
 import pickle
 import random
+import threading
 import types
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.bindings import IN_CELL, bind, content
-from autopar.effects.loads import ABSENT, LIBRARIES, is_library, loads_of
-from autopar.effects.objects import dict_of, slots_of
+from autopar.effects.loads import ABSENT, LIBRARIES, is_library, names_in
+from autopar.effects.memory import is_array
+from autopar.effects.objects import IN_CELL, bind, content, dict_of, slots_of
 from autopar.torch_private import FakeTensor
 
 _Items = dict[Any, Any]
@@ -31,6 +33,12 @@ _OPEN = (  # of libraries' classes, those whose objects are looked into
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     types.SimpleNamespace,
 )
+# What can be changed and not seen here; so can objects of all libraries but these.
+_CLOSED = (bytearray, memoryview, threading.local, torch.jit.ScriptModule)
+_QUIET = {
+    *("torch", "numpy", "autopar", "builtins", "types", "enum", "re", "functools", "logging"),
+    *("threading", "_thread", "operator", "typing", "abc", "collections", "pathlib"),
+}
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 _SETTINGS = (
@@ -59,14 +67,15 @@ class _Holder(NamedTuple):
 class State:
     """All that can be reached from some objects, each with its name, as it was when this was made.
 
-    `tensors`, torch's `generators` of random numbers and `iterators` are listed by themselves: how
-    far an iterator is can't be put back.
+    `tensors`, torch's `generators` of random numbers, `iterators` and what is `closed` are listed
+    by themselves: how far an iterator is, and what an array holds, can't be seen here.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
-        self.generators: list[torch.Generator] = []
+        self.generators: dict[str, torch.Generator] = {}  # by what a change of one is called
         self.iterators: list[str] = []
+        self.closed: list[str] = []
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
@@ -80,6 +89,10 @@ class State:
                 self._seen[id(value)] = value  # kept, as its number would be used again
                 self._look(name, value)
 
+    def holds(self, names: Collection[str]) -> bool:
+        """Whether something was there by one of some names."""
+        return any(name in holder.before for holder in self._holders for name in names)
+
     def changes(self) -> Iterator[Change]:
         """What is not as it was."""
         for holder in self._holders:
@@ -88,6 +101,8 @@ class State:
                 old, new = holder.before.get(key, ABSENT), now.get(key, ABSENT)
                 if not same(old, new):
                     yield Change(holder.label(key), old, new)
+            if [*now] != [*holder.before] and now.keys() == holder.before.keys():
+                yield Change(f"the order of {holder.label(next(iter(now)))} and others", b"", b"")
 
     def restore(self) -> None:
         """Put all back as it was."""
@@ -98,7 +113,9 @@ class State:
 
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
-        if isinstance(value, tuple):
+        if is_array(value) or isinstance(value, _CLOSED):
+            self.closed.append(name)
+        elif isinstance(value, tuple):
             self._left += [(f"{name}[{i}]", item) for i, item in enumerate(value)]
         elif isinstance(value, dict):
             self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
@@ -128,8 +145,9 @@ class State:
             self._look_at_class(value)
         elif (chance := _chance(value)) is not None:
             get, put = chance
-            self.generators += [value] if isinstance(value, torch.Generator) else []
             what = f"the state of {name}"
+            if isinstance(value, torch.Generator):
+                self.generators[what] = value
             self._hold_value(what, lambda: pickle.dumps(get()), lambda old: put(pickle.loads(old)))
         elif _is_iterator(value) or isinstance(value, (types.MethodType, functools.partial)):
             self.iterators += [name] if _is_iterator(value) else []
@@ -142,6 +160,10 @@ class State:
                 for part in parts:
                     if isinstance(part, dict):  # not so in TorchScript
                         self._hold_dict(part, lambda key: _attribute(name, key))
+        elif isinstance(value, weakref.ref):
+            self._left.append((name, value()))
+        elif type(value).__module__.partition(".")[0] not in _QUIET:
+            self.closed.append(name)
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
@@ -149,7 +171,7 @@ class State:
         if is_library(str(fn.__globals__.get("__name__"))):
             return
         self._left.append((fn.__qualname__, vars(fn)))
-        names = {*loads_of(fn.__code__).names}
+        names = names_in(fn.__code__)
         self._hold_names(fn.__globals__, names, str)
         for name in names:
             module = fn.__globals__.get(name)
@@ -261,7 +283,7 @@ def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | N
 
 def _is_iterator(value: Any) -> bool:
     """Whether something is one of Python's own iterators, generators and coroutines."""
-    steps = hasattr(type(value), "__next__") or hasattr(type(value), "__await__")
+    steps = any(hasattr(type(value), name) for name in ("__next__", "__anext__", "__await__"))
     return steps and type(value).__module__ in ("builtins", "itertools")
 
 

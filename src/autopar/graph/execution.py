@@ -7,7 +7,6 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import threading
 import time
@@ -72,8 +71,6 @@ class Execution:
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._failing = threading.Lock()
-        self._inference = torch.is_inference_mode_enabled()
-        self._settled = plan.guard.hazards.settled[self._inference]
         self._learning = Learning(plan.guard) if in_order else None
         self.ready = {  # events after what the GPUs' current streams have by now
             gpu: torch.cuda.current_stream(gpu).record_event()
@@ -153,7 +150,7 @@ class Execution:
         as little as it can between two tasks: a task begins when the one before it ends.
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
-        all_watched, settled, at_once = self.plan.guard.watched, self._settled, self.plan.at_once
+        all_watched, at_once = self.plan.guard.watched, self.plan.at_once
         issued, awaited = self._issued, self._awaited
         now = time.perf_counter
         closely = self._learning is not None or tools_listen()
@@ -167,10 +164,10 @@ class Execution:
                     begun = now()
                 if self.error is None:
                     call, watched = at_once[job], all_watched[job]
-                    if closely or (watched is not None and job not in settled):
+                    if closely:
                         value = self._call(nodes[job])
                     elif watched is not None:
-                        value = self._held(nodes[job], watched, call)
+                        value = self._held(nodes[job], watched)
                     else:
                         value = call() if call else nodes[job].call(results)
                     if value is not None and not getattr(value, "is_cpu", False):
@@ -251,33 +248,24 @@ class Execution:
 
     def _call(self, node: Node) -> Any:
         """Run a task in the calling thread, and hold it to what it has said that it writes."""
+        number, watched = node.number, self.plan.guard.watched[node.number]
         if self._learning is None:
             with annotate(node.name):
-                return self._run(node, closely=node.number not in self._settled)
-        value = self._run(node, closely=True)
-        self._learning.own(node.number, value)
+                return self._held(node, watched) if watched else node.call(self.results)
+        if node.complete or number in self.plan.guard.hazards.observed:
+            value = self._held(node, watched) if watched else node.call(self.results)
+        else:
+            value = self._learning.observed(node, self.results)
+        self._learning.own(number, value)
         return value
 
-    def _run(self, node: Node, *, closely: bool) -> Any:
-        """Run a task, and observe its operators if that is needed and was not done yet."""
-        number, results, guard = node.number, self.results, self.plan.guard
-        if node.complete:
-            return node.call(results)
-        call = functools.partial(node.call, results, closely=closely)
-        if closely and number not in guard.hazards.observed:
-            if self._learning is not None:
-                return self._learning.observed(node, results, call)
-            self._settled.add(number)
-            if guard.doubts(node, results, self._inference):
-                call = functools.partial(guard.observed, node, results, call)
-        return self._held(node, guard.watched[number] or ((), ()), call)
-
-    def _held(self, node: Node, watched: Watched, call: Callable[[], Any] | None) -> Any:
+    def _held(self, node: Node, watched: Watched) -> Any:
         """Run a task, and compare version counters of what it must not change."""
         results, (tensors, given) = self.results, watched
         if given:
             tensors = (*tensors, *counted_in(map(results.__getitem__, given)))
         versions = [*map(version_of, tensors)]
+        call = self.plan.at_once[node.number]
         value = call() if call else node.call(results)
         if [*map(version_of, tensors)] != versions:
             pairs = zip(tensors, versions, strict=True)

@@ -1,8 +1,8 @@
 """Guard: whether tasks change what they did not say, by version counters and by observation.
 
-every run          the version counters of what a task can reach are compared after it
-where none tells   the task's operators are observed, the first time that it runs
+every run          the version counters of what a task is given, or was seen to reach, are compared
 a run in order     all tasks are observed once, and what they did not say is added
+in that order      stays what nobody has observed, so that nothing of it has to be known
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from autopar.effects.access import ByteRange, Places
-from autopar.effects.memory import is_whole, keys_of, memory_key, ranges_of
+from autopar.effects.memory import is_whole, keys_of, memory_in, memory_key, ranges_of
 from autopar.effects.observer import Ground, Observer, Seen
-from autopar.effects.reach import memory_in
 from autopar.graph.hazards import Hazards, result_of
 from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
@@ -31,14 +30,16 @@ class Guard:
 
     Attributes:
         tensors: By node, what it is given or reaches, but for others' results.
-        watched: By node, tensors and nodes' results that it must not change; none where it can
-            write nothing but what it says, or nothing at all.
+        watched: By node, tensors and nodes' results that it must not change; none where it writes
+            nothing but what it says, or keeps the order of the program.
     """
 
     def __init__(self, nodes: Sequence[Node], hazards: Hazards) -> None:
         self.nodes = nodes
         self.hazards = hazards
-        self.tensors = [_tensors_of(node) for node in nodes]
+        self.tensors = [
+            _tensors_of((*node.leaves, *hazards.reached.get(node.number, ()))) for node in nodes
+        ]
         distinct = {id(tensor): tensor for tensors in self.tensors for tensor in tensors}
         # Of these a version counter is theirs alone.
         self._counted = {
@@ -46,8 +47,10 @@ class Guard:
             for number, tensor in distinct.items()
             if is_whole(tensor) and not tensor.is_inference()
         }
-        self._uncounted: set[int] = set()  # tasks that may change what no counter tells
-        self.watched = [None if node.complete else self._watched(node) for node in nodes]
+        self.watched = [
+            None if node.complete or hazards.is_in_order(node.number) else self._watched(node)
+            for node in nodes
+        ]
         self._additions = hazards.additions
         lasting = distinct.values() if hazards.writers() else ()
         self._lasting = [tensor for tensor in lasting if _has_address(tensor)]
@@ -57,14 +60,6 @@ class Guard:
         """Whether tensors lie elsewhere, or more is known, than when this was made."""
         addresses = [*map(torch.Tensor.data_ptr, self._lasting)]
         return self._additions != self.hazards.additions or addresses != self._addresses
-
-    def doubts(self, node: Node, results: Sequence[Any], inference: bool) -> bool:
-        """Whether a task has to be observed, as version counters can't tell what it changes."""
-        return node.number in self._uncounted or any(
-            inference or part._is_view()
-            for part in memory_in(*node.given(results))
-            if isinstance(part, torch.Tensor)
-        )
 
     def compare(
         self,
@@ -82,42 +77,13 @@ class Guard:
                 others = [number for number in beside if self._watches(number, tensor, results)]
                 raise RuntimeError(self._untold(node, tensor, results, others))
 
-    def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
-        """Run a task, and refuse what it does without having said so."""
-        ground = self.ground()
-        for part in memory_in(list(results)):
-            ground.add(part)
-        value, seen = self.seen(node, results, ground, call)
-        for access in self.unsaid(node, seen.outside(), results, ground):
-            if access.key not in ground:
-                continue  # random numbers, and memory that is nobody else's
-            if access.written:
-                raise RuntimeError(self._untold(node, access, results, []))
-            for writer in self.hazards.writers():
-                values = self.values(self.hazards.writes[writer], results)
-                written = [lies for value in values for lies in ranges_of(value)]
-                if writer != node.number and any(map(access.lies.meets, written)):
-                    msg = (
-                        f"task {node.name!r} reads a tensor of shape {access.shape} that it was "
-                        f"not given, and task {self.nodes[writer].name!r} writes it; expected an "
-                        f"argument. Pass it, or let graph.check() find what tasks read."
-                    )
-                    raise RuntimeError(msg)
-        return value
-
-    def ground(self) -> Ground:
-        """What the tasks are given and reach, but for others' results."""
-        return Ground(memory_in([(node.leaves, node.reached) for node in self.nodes]))
-
-    def seen(
-        self, node: Node, results: Sequence[Any], ground: Ground, call: Callable[[], Any]
-    ) -> tuple[Any, Observer]:
+    def seen(self, node: Node, results: Sequence[Any], ground: Ground) -> tuple[Any, Observer]:
         """Run a task, observe its operators, and refuse that it gives a tensor other memory."""
         given = filter(torch.is_tensor, memory_in(*node.given(results)))
         tensors = [*self.tensors[node.number], *given]
         before = [*map(memory_key, tensors)]
         with Observer(ground) as seen:
-            value = call()
+            value = node.call(results)
         for tensor, key in zip(tensors, before, strict=True):
             if tensor.layout == torch.strided and memory_key(tensor) != key:
                 msg = (
@@ -175,18 +141,14 @@ class Guard:
     def _watched(self, node: Node) -> Watched | None:
         writes = self.hazards.writes[node.number]
         is_said = _sharing(writes)
-        said = {id(value) for value in writes}
-        others = [tensor for tensor in self.tensors[node.number] if id(tensor) not in said]
         counted = [
-            tensor for tensor in others if id(tensor) in self._counted and not is_said(tensor)
+            tensor
+            for tensor in self.tensors[node.number]
+            if id(tensor) in self._counted and not is_said(tensor)
         ]
         given = {leaf.node for leaf in node.leaves if isinstance(leaf, Result)}
         given.difference_update(map(result_of, writes))
-        if node.uncounted or len(counted) < len(others):
-            self._uncounted.add(node.number)
-        elif not (counted or given):
-            return None
-        return tuple(counted), tuple(sorted(given))
+        return (tuple(counted), tuple(sorted(given))) if counted or given else None
 
 
 def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
@@ -200,8 +162,7 @@ def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
     return [tensor for tensor in tensors if not tensor.is_inference()]
 
 
-def _tensors_of(node: Node) -> list[torch.Tensor]:
-    values = (*node.leaves, *node.reached)
+def _tensors_of(values: Iterable[Any]) -> list[torch.Tensor]:
     tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
     return list(tensors.values())
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from autopar.effects.access import Accesses, ByteRange
+import torch
+
+from autopar.effects.access import ANYWHERE, Accesses, ByteRange
 from autopar.effects.memory import ranges_of
 from autopar.graph.node import Result
 
@@ -16,24 +18,42 @@ class Hazards:
     """What a graph's nodes read and write, in the order of the program, as far as it is known.
 
     Values are tensors, arrays and storages, results of nodes, and ranges of bytes. A result
-    that may lie in the memory of what its node reads counts as lying there. As long as nothing is
-    written nothing has to be compared, and nothing is.
+    that may lie in the memory of what its node reads counts as lying there. Nodes of which nobody
+    knows that keep the order of the program, and so do those that change what is no memory. As long
+    as nothing is written nothing has to be compared, and nothing is.
     """
 
     def __init__(self) -> None:
         self.reads: list[list[Any]] = []  # by node
         self.writes: list[list[Any]] = []
         self.additions = 0  # to what nodes have said
+        self.unknown: set[int] = set()  # nodes that have said nothing
         self.observed: set[int] = set()  # nodes of which a run in order has found all
-        # Nodes that no other run has to observe, without and with inference mode.
-        self.settled: tuple[set[int], set[int]] = (set(), set())
-        self._kept: dict[int, Any] = {}  # what ranges of bytes name by its number
+        self.stateful: set[int] = set()  # of those, the ones that change or use what is no memory
+        self.reached: dict[int, list[torch.Tensor]] = {}  # what they use without being given it
         self._fresh: list[bool] = []  # whether results never lie in the memory of what is read
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
+        self._said = False  # whether that is by what nodes have said alone
 
-    def note(self, reads: Iterable[Any], writes: Iterable[Any] = (), *, fresh: bool = True) -> None:
-        """Note the next node; `fresh` if its results never lie in the memory of what it reads."""
+    def note(
+        self,
+        reads: Iterable[Any],
+        writes: Iterable[Any] = (),
+        *,
+        fresh: bool = True,
+        unknown: bool = False,
+    ) -> None:
+        """Note the next node.
+
+        Args:
+            reads: What it reads.
+            writes: What it writes.
+            fresh: Whether its results never lie in the memory of what it reads.
+            unknown: Whether it may read and write other things, too.
+        """
+        if unknown:
+            self.unknown.add(len(self.reads))
         self.reads.append([*reads])
         self.writes.append([*writes])
         self._fresh.append(fresh)
@@ -47,31 +67,41 @@ class Hazards:
         self.writes[number].extend(writes)
         self.additions += 1
 
-    def keep(self, value: Any) -> None:
-        """Keep what a range of bytes names by its number, so that nothing else gets that."""
-        self._kept[id(value)] = value
+    def forget(self) -> None:
+        """Let nodes be observed anew."""
+        self.observed.clear()
+        self.stateful.clear()
+        self.reached.clear()
 
-    def before(self) -> list[set[int]]:
-        """For each node those that must end before it, by where everything lies now."""
-        self._memory = []
-        if not self.writers():
+    def is_in_order(self, number: int) -> bool:
+        """Whether a node keeps the order of the program with all others."""
+        return number in self.stateful or number in self.unknown - self.observed
+
+    def before(self, *, said: bool = False) -> list[set[int]]:
+        """For each node those that must end before it, by where everything lies now.
+
+        `said` if nodes are to be taken to do nothing but what is known of them.
+        """
+        in_order = set() if said else {*filter(self.is_in_order, {*self.unknown, *self.stateful})}
+        if not in_order and not self.writers():
             return [set() for _ in self.reads]
-        accesses = Accesses()
-        return [
-            accesses.note(number, self._all(reads), self._all(writes))
-            for number, (reads, writes) in enumerate(zip(self.reads, self.writes, strict=True))
-        ]
+        accesses, before = Accesses(), []
+        self._memory, self._said = [], said
+        for number, (reads, writes) in enumerate(zip(self.reads, self.writes, strict=True)):
+            written = {ANYWHERE} if number in in_order else self._all(writes)
+            before.append(accesses.note(number, self._all(reads), written))
+        self._memory, self._said = [], False
+        return before
 
     def writers(self) -> list[int]:
         """Numbers of the nodes that write something."""
         return [number for number, writes in enumerate(self.writes) if writes]
 
     def changes(self, value: Any) -> int:
-        """How often nodes so far have written to the memory of a tensor or a result."""
-        if not self._written:
-            return 0
-        memory = self.memory_of(value)
-        return sum(n for lies, n in self._written.items() if any(map(lies.meets, memory)))
+        """How often nodes so far may have written to the memory of a tensor or a result."""
+        memory = self.memory_of(value) if self._written else frozenset()
+        said = sum(n for lies, n in self._written.items() if any(map(lies.meets, memory)))
+        return said + len(self.unknown)
 
     def memory_of(self, value: Any) -> Memory:
         """Where a tensor lies, or a result may lie."""
@@ -80,6 +110,8 @@ class Hazards:
         for number in range(len(self._memory), value.node + 1):
             result = frozenset([ByteRange(("result", number))])
             behind = frozenset() if self._fresh[number] else self._all(self.reads[number])
+            if number in self.unknown - self.observed and not self._said:
+                behind |= {ANYWHERE}
             self._memory.append(result | behind)
         return self._memory[value.node]
 

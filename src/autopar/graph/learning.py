@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import random
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
-
 from autopar.effects.access import ByteRange
-from autopar.effects.bindings import Binding, Bindings, Came
-from autopar.effects.memory import keys_of, ranges_of
-from autopar.effects.observer import Seen, random_numbers
-from autopar.effects.reach import BY_ANY_NAME, Reach, memory_in
+from autopar.effects.binder import ANY_NAME, Binder
+from autopar.effects.memory import keys_of, memory_in, ranges_of
+from autopar.effects.observer import Ground, Seen, gradients, random_numbers
+from autopar.effects.state import State
 from autopar.graph.guard import Guard, counted_in, version_of
 from autopar.graph.node import Node, ancestors
 
 
 class Learning:
     """Adds to what the tasks of a plan have said, one after another.
+
+    Memory that tasks use is found by watching torch's operators. A task that changes something else
+    that it can reach, such as an attribute or a list, keeps the order of the program, and so does
+    one that reaches what can't be looked into, such as an iterator or an array.
 
     Results lie elsewhere in each run, so what tasks do with them is noted by the task that made
     them: its result, or what else it has left behind, as in an attribute.
@@ -26,38 +30,19 @@ class Learning:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._hazards = guard.hazards
-        self._ground = guard.ground()
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, ByteRange] = {}
-        self._bindings = Bindings()
-        self._come: dict[tuple[int, ...], Came] = {}  # by what calls are of, until one is bound
-        self._binders: list[tuple[int, Binding]] = []  # tasks, and bindings that they bind anew
-        self._came: dict[int, Came] = {}  # by task, once one has to be observed
+        self._changed_gradients: set[str] = set()  # devices on which some have come or gone
+        values = [(node.fn, node.leaves) for node in guard.nodes if not node.complete]
+        reached = [tensor for _, tensor in State([("", values)]).tensors]
+        self._ground = Ground(memory_in([node.leaves for node in guard.nodes], reached))
 
     def end(self) -> None:
-        """Let those who come to bindings that others bind anew keep the program's order."""
-        bound = {binding for _, binding in self._binders}
-        bound.update(*(came.stored for came in self._came.values()))
-        names_bound: dict[int, set[Any]] = {}
-        for holder, name in bound:
-            names_bound.setdefault(holder, set()).add(name)
-        users: dict[Binding, dict[int, bool]] = {}  # tasks, and whether they may bind it anew
-        for number, came in self._came.items():
-            stored = {name for _, name in came.reach.stores}
-            by_any_name = not BY_ANY_NAME.isdisjoint(came.reach.names)
-            for holder in names_bound.keys() & came.names.keys():
-                names = came.names[holder]
-                for name in names_bound[holder] & (names_bound[holder] if names is None else names):
-                    may_bind = names is None or by_any_name or name in stored
-                    users.setdefault((holder, name), {})[number] = may_bind
-        for number, binding in self._binders:
-            users.setdefault(binding, {})[number] = True
-        for binding, tasks in users.items():
-            if len(tasks) > 1 and any(tasks.values()):
-                self._hazards.keep(self._bindings.holder(binding[0]))
-                place = {ByteRange(("binding", binding))}
-                for number, may_bind in tasks.items():
-                    self._add(number, set() if may_bind else place, place if may_bind else set())
+        """Let those who may use gradients come after those who make and delete them."""
+        for number in self._hazards.observed:
+            device = str(self._guard.nodes[number].device)
+            if device in self._changed_gradients:
+                self._add(number, [gradients(device)], [])
 
     def own(self, number: int, value: Any) -> None:
         """Note whose result memory is."""
@@ -66,19 +51,15 @@ class Learning:
             if key is not None:
                 self._owners[key] = ByteRange(("result", number))
 
-    def observed(self, node: Node, results: Sequence[Any], call: Callable[[], Any]) -> Any:
+    def observed(self, node: Node, results: Sequence[Any]) -> Any:
         """Run a task, and note what it reads and writes without having said so."""
         ground, number, owners = self._ground, node.number, self._owners
-        tensors = counted_in([*self._guard.tensors[number], *node.given(results)])
+        state = State([(node.name, (node.fn, node.filled(results))), *_chances()])
+        reached = [tensor for _, tensor in state.tensors]
+        tensors = counted_in([*self._guard.tensors[number], *node.given(results), *reached])
         versions = [*map(version_of, tensors)]
-        if not self._came:
-            self._came = {other.number: self._comes(other, ()) for other in self._guard.nodes}
-        came = self._came[number] = self._comes(node, results)
-        value, seen = self._guard.seen(node, results, ground, call)
-        changed = [*self._bindings.changed()]
-        if changed:
-            self._come.clear()
-        self._binders += [(number, binding) for binding in changed]
+        with Binder() as binder:
+            value, seen = self._guard.seen(node, results, ground)
         returned = [(part, ground.find(part)) for part in memory_in(value)]
         new = {key for part, there in returned if there is None for key in keys_of(part)}
         done = [access for access in seen.outside() if access.key not in new]
@@ -92,24 +73,31 @@ class Learning:
             key = ground.find(tensor)
             if tensor._version != version and key not in seen.written:
                 writes.update([owners[key]] if key in owners else ranges_of(tensor))
-        writes.update(map(random_numbers, came.reach.states))
+        writes.update(map(random_numbers, state.generators.values()))
+        binds = ANY_NAME in binder.names or state.holds(binder.names)
+        stateful = binds or bool(state.iterators or state.closed)
+        for change in state.changes():
+            if change.name.endswith(".grad"):
+                tensor = change.new if change.old is None else change.old
+                self._changed_gradients.add(str(tensor.device))
+                writes.add(gradients(str(tensor.device)))
+            elif change.name not in state.generators:
+                stateful = True
+        if stateful and number not in self._hazards.stateful:
+            self._hazards.stateful.add(number)
+            self._hazards.additions += 1
         self._add(number, reads, writes)
         self.own(number, value)
         for key, alive in seen.left():
             if key not in ground:
                 ground.keep(key, alive)
                 owners[key] = ByteRange(("left", number))
+        self._hazards.reached[number] = [
+            tensor for tensor in reached if ground.find(tensor) not in owners
+        ]
         self._hazards.observed.add(number)
+        self._hazards.additions += number in self._hazards.unknown
         return value
-
-    def _comes(self, node: Node, results: Sequence[Any]) -> Came:
-        """The bindings that a task can come to, by way of the results that are there."""
-        leaves = node.filled(results) if results else node.leaves
-        values = [value for value in (node.fn, *leaves) if not isinstance(value, torch.Tensor)]
-        key = tuple(map(id, values))  # of what the graph and the results keep
-        if key not in self._come:
-            self._come[key] = self._bindings.add(Reach(*values, code=True))
-        return self._come[key]
 
     def _add(self, number: int, reads: Iterable[ByteRange], writes: Iterable[ByteRange]) -> None:
         """Note what a task reads and writes, if that is new."""
@@ -130,3 +118,10 @@ class Learning:
 
 def _ranges_in(values: list[Any]) -> set[ByteRange]:
     return {value for value in values if isinstance(value, ByteRange)}
+
+
+def _chances() -> Iterator[tuple[str, Any]]:
+    """The random numbers of Python and NumPy, which are no operator's."""
+    yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
+    if numpy := sys.modules.get("numpy.random.mtrand"):
+        yield "NumPy's random numbers", numpy._rand

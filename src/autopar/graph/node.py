@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.memory import MEMORY
-from autopar.effects.reach import memory_in
+from autopar.effects.memory import MEMORY, memory_in
 from autopar.lanes.handle import cuda_tensors
 from autopar.torch_private import pytree
 
@@ -36,9 +35,7 @@ class Node:
     source: torch.device | None = None  # where a copy comes from
     # Names of the last arguments if no argument is a container, which spares a step in each run.
     keywords: tuple[str, ...] | None = None
-    reached: tuple[Any, ...] = ()  # tensors and arrays that it uses without being given them
     complete: bool = True  # whether it writes nothing but what it says, as torch's operators
-    uncounted: bool = False  # whether it may write where no version counter moves
 
     @functools.cached_property
     def resource(self) -> str:
@@ -73,10 +70,10 @@ class Node:
         """Those arguments that are results."""
         return [results[leaf.node] for leaf in self.leaves if isinstance(leaf, Result)]
 
-    def call(self, results: Sequence[Any], *, closely: bool = False) -> Any:
+    def call(self, results: Sequence[Any]) -> Any:
         """Run it in the calling thread, on its current streams, given all results so far.
 
-        Watched closely, it is refused to change containers, which are made anew for each call.
+        It is refused to change containers, which are made anew for each call.
         """
         # As `filled`, but here each call counts.
         leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
@@ -87,7 +84,7 @@ class Node:
             return self.fn(*args, **kwargs)
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         value = self.fn(*args, **kwargs)
-        if closely:
+        if not self.complete:
             self._require_as_before((args, kwargs), leaves)
         return value
 

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from autopar.device import cpu, present, try_all_gpus
+from autopar.device import cpu, present
 from autopar.effects.calls import declared, name_of, plain
-from autopar.effects.chance import is_torchs
 from autopar.effects.hidden import require_tasks_seen
-from autopar.effects.memory import keys_of
-from autopar.effects.observer import gradients, random_numbers
+from autopar.effects.memory import ranges_of
+from autopar.effects.observer import random_numbers
 from autopar.effects.operators import returns_fresh
-from autopar.effects.reach import Reach
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
@@ -27,14 +25,7 @@ from autopar.torch_private import pytree
 if TYPE_CHECKING:
     from autopar.graph.tracing import Traced  # which imports much that nothing else needs
 
-# Code that names these may write where no version counter moves.
-_UNCOUNTED = {
-    *("data", "untyped_storage", "storage", "set_", "setattr", "swap_tensors"),
-    *("batch_norm", "instance_norm", "vector_to_parameters"),
-    *("numpy", "asarray", "as_tensor", "from_numpy", "from_dlpack", "frombuffer"),
-}
-_SEEDS = {"manual_seed", "manual_seed_all", "seed_all", "set_rng_state", "set_rng_state_all"}
-_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
+_LYING = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, torch.Generator)
 
 
 class Program:
@@ -53,7 +44,7 @@ class Program:
         kwargs: dict[str, Any],
         device: torch.device | str | int | None,
         name: str | None,
-        writes: Iterable[Task | torch.Tensor],
+        writes: Iterable[Task | torch.Tensor] | None,
         cost_s: float | None,
     ) -> Task:
         """Add a task, and the copies that it needs; see `TaskGraph.add`."""
@@ -63,7 +54,7 @@ class Program:
         fn, args, kwargs = plain(fn, args, kwargs)
         task_name = name_of(fn) if name is None or name == "" else name
         require_text("name", task_name)
-        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable):
+        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable | None):
             kind = type(writes).__name__
             msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
             raise TypeError(msg)
@@ -79,36 +70,26 @@ class Program:
             self._require_own(leaf, task_name)
         others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
         require_tasks_seen((args, kwargs), others, task_name)
-        reach = Reach(*others, *([] if is_torchs(fn) else [fn]), code=True)
-        told = declared(fn, args, kwargs, reach.names)
-        if told.fault:
-            msg = f"task {task_name!r} {told.fault}."
-            raise ValueError(msg)
-        place = self._place(device, [*leaves, *told.writes], task_name)
-        written = [
-            self._written(value, leaves, place, task_name) for value in [*writes, *told.writes]
-        ]
+        try:
+            told = declared(fn, args, kwargs)
+        except ValueError as error:
+            msg = f"task {task_name!r} {error}."
+            raise ValueError(msg) from None
+        said = [*(writes or ()), *(told.writes if told else ())]
+        place = self._place(device, [*leaves, *said], task_name)
+        written = [self._written(value, leaves, place, task_name) for value in said]
+        written += [random_numbers(str(place))] if told and told.random else []
         fresh = returns_fresh(fn) and "out" not in kwargs
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
         flat_given = [*args, *kwargs.values()]
         flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
-        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, torch.Tensor))]
-        seeded = not _SEEDS.isdisjoint({*reach.names, name_of(fn)})
-        places = {*map(str, (cpu(), *try_all_gpus()) if seeded else (place,))}
-        random = list(map(random_numbers, places)) if seeded or told.random or reach.random else []
-        random += map(random_numbers, reach.states)
-        changes_grads = told.gradients == "w" or ("attribute", "grad") in reach.stores
-        grads = [gradients(str(place))] if told.gradients else []
-        changed = [*written, *random, *(grads if changes_grads else [])]
-        self.hazards.note([*reads, *reach.memory, *grads], changed, fresh=fresh)
+        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
+        self.hazards.note(reads, written, fresh=fresh, unknown=told is None and writes is None)
         number = self._append(
             *(task_name, fn, given, spec, place),
             cost_s=cost_s,
             keywords=tuple(kwargs) if flat else None,
-            reached=tuple(reach.memory),
-            complete=told.complete,
-            uncounted=not (reach.whole and reach.names.isdisjoint(_UNCOUNTED))
-            or any(issubclass(type(part), _STORAGES) for part in reach.memory),
+            complete=told is not None and told.complete,
         )
         return Task(self._graph, number, task_name, place)
 
@@ -121,7 +102,7 @@ class Program:
 
         for node, call in code.calls:
             args, kwargs = with_tasks((call.args, call.kwargs))
-            tasks[node] = self.add(call.fn, args, kwargs, call.device, node.name, (), None)
+            tasks[node] = self.add(call.fn, args, kwargs, call.device, node.name, None, None)
         result = with_tasks(code.result)
         if not all(leaf is result for leaf in pytree.tree_leaves(result)):
             return result
@@ -141,11 +122,11 @@ class Program:
         old = self.nodes[then.number]
         self.nodes[then.number] = replace(old, after=old.after | {first.number})
 
-    def in_order(self) -> list[Node]:
+    def in_order(self, *, said: bool = False) -> list[Node]:
         """The nodes, each with those that it comes after by what both read and write."""
         return [
             replace(node, after=node.after | before) if before else node
-            for node, before in zip(self.nodes, self.hazards.before(), strict=True)
+            for node, before in zip(self.nodes, self.hazards.before(said=said), strict=True)
         ]
 
     def _append(
@@ -202,7 +183,7 @@ class Program:
 
     def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
         if not isinstance(value, (Task, torch.Tensor)):
-            if next(iter(keys_of(value)), None) is not None:
+            if next(ranges_of(value), None) is not None:
                 return value
             msg = f"writes of task {name!r} holds {what(value)}; expected tasks and tensors."
             raise TypeError(msg)

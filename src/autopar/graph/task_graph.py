@@ -74,24 +74,26 @@ class TaskGraph:
         *args: Any,
         device: torch.device | str | int | None = None,
         name: str | None = None,
-        writes: Iterable[Task | torch.Tensor] = (),
+        writes: Iterable[Task | torch.Tensor] | None = None,
         cost_s: float | None = None,
         **kwargs: Any,
     ) -> Task:
         """Add `fn(*args, **kwargs)`; tasks among the arguments stand for their results.
 
-        Tensors and results that lie on other devices are copied to the task's first. What the
-        function changes in place is known of torch's operators, modules and optimizers; of others
-        it must be said. What it uses without being given it is looked for in its closure, its
-        object, the globals that it loads and a module's tensors. What is not said and not found
-        so is an error of the run, or found by `check`.
+        Tensors and results that lie on other devices are copied to the task's first.
+
+        Torch's operators say what they read and write. Other functions, modules too, run in the
+        order of the program with all other tasks, until `check`, `measure` or `run_serial` has seen
+        what they do, or if `writes` says it.
 
         Args:
             fn: What to call.
             *args: Its arguments; tasks and tensors may be in nested containers.
             device: Where it runs; with its first task or tensor if not given, else on the CPU.
             name: Its name; if not given, the function's, or that of the module's class.
-            writes: The tasks' results, tensors and arrays that it changes in place.
+            writes: The tasks' results, tensors and arrays that it changes in place; none, if it is
+                `()`. It says that the function uses nothing else but its arguments, and draws no
+                random numbers.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments.
 
@@ -177,9 +179,6 @@ class TaskGraph:
     def run(self) -> Run:
         """Run all tasks, each as soon as its lane comes to it, and wait for them.
 
-        Where tasks change Python's lists, dicts or attributes that others use, it neither keeps an
-        order nor tells, unless `check` has found them before.
-
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
@@ -220,18 +219,21 @@ class TaskGraph:
     def check(self) -> list[str]:
         """Run the tasks one after another, and find what each of them really reads and writes.
 
-        What they did not say is added to what they depend on, so that later runs are right. It is
-        found by watching torch's operators: what NumPy does to a tensor's memory is not seen.
+        Later runs keep the order of those alone that use what others change, and let the rest run
+        at once: so each task is to do in later runs what it does in this one. What it reads and
+        writes is found by watching torch's operators, and what it changes in Python's objects by
+        comparing all that it can reach; what NumPy does to a tensor's memory is not seen.
 
         Returns:
-            A sentence for each pair of tasks whose order was not known.
+            A sentence for each pair of tasks whose order neither arguments nor `writes` say.
 
         Raises:
             Exception: As `run` does, or what `run` refuses and no order can mend.
         """
         with self._alone():
-            old = self.plan().nodes
-            self._program.hazards.observed.clear()
+            old = self._program.in_order(said=True)
+            self._program.hazards.forget()
+            self._planned = None
             self._ran(in_order=True)
             new = self.plan().nodes
         return [
