@@ -70,12 +70,6 @@ has_kernel_for = _find("_C._dispatch_has_kernel_for_dispatch_key", "to know what
 OPERATOR_HOMES = [
     home for name in ("_nn", "_linalg", "_fft", "_special") if (home := getattr(torch._C, name, 0))
 ]
-TENSOR_METHODS = {name for name in dir(torch._C.TensorBase) if not name.startswith("__")}
-STATIC_FUNCTIONS = torch._C._VariableFunctions  # whose methods are functions such as torch.add
-
-# TorchScript: its modules and methods, whose code is not Python's
-ScriptMethod = torch._C.ScriptMethod
-ScriptModule = torch._C.ScriptModule
 
 # Modes of a thread: what has no public way to be read, or switched without a `with`
 autocast_is_on = _find("_C._is_any_autocast_enabled", "to run tasks under autocast")

@@ -170,7 +170,9 @@ class Execution:
                         value = self._held(nodes[job], watched)
                     else:
                         value = call() if call else nodes[job].call(results)
-                    if value is not None and not getattr(value, "is_cpu", False):
+                    if not nodes[job].complete:
+                        _wait_for_gpus()
+                    elif value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)
                     results[job], starts[job] = value, begun
                     ends[job] = begun = now()
@@ -326,10 +328,16 @@ class AwaitedNode:
         return f"task {self._execution.plan.nodes[self._number].name!r} of a graph"
 
 
-def _wait_for_gpus(value: Any) -> None:
-    """Wait for the GPUs on which a CPU task has made what it returns."""
-    for tensor in on_gpus(value):
-        torch.cuda.current_stream(tensor.device).synchronize()
+def _wait_for_gpus(value: Any = None) -> None:
+    """Wait for the GPUs on which a CPU task has made what it returns, or for all if that is none.
+
+    Of a function that is not torch's nobody knows what it has queued, and where.
+    """
+    gpus: Iterable[torch.device | int] = {tensor.device for tensor in on_gpus(value)}
+    if value is None and torch.cuda.is_initialized():
+        gpus = range(torch.cuda.device_count())
+    for gpu in gpus:
+        torch.cuda.current_stream(gpu).synchronize()
 
 
 def _mark(stream: torch.cuda.Stream) -> torch.cuda.Event:

@@ -12,7 +12,7 @@ import torch
 from autopar.device import cpu, present
 from autopar.effects.calls import declared, name_of, plain
 from autopar.effects.hidden import require_tasks_seen
-from autopar.effects.memory import ranges_of
+from autopar.effects.memory import memory_in, ranges_of
 from autopar.effects.observer import random_numbers
 from autopar.effects.operators import returns_fresh
 from autopar.effects.task import Task
@@ -76,7 +76,7 @@ class Program:
             msg = f"task {task_name!r} {error}."
             raise ValueError(msg) from None
         said = [*(writes or ()), *(told.writes if told else ())]
-        place = self._place(device, [*leaves, *said], task_name)
+        place = self._place(device, [*leaves, *said], fn, task_name)
         written = [self._written(value, leaves, place, task_name) for value in said]
         written += [random_numbers(str(place))] if told and told.random else []
         fresh = returns_fresh(fn) and "out" not in kwargs
@@ -170,16 +170,22 @@ class Program:
         return Result(number)
 
     def _place(
-        self, device: torch.device | str | int | None, leaves: list[Any], name: str
+        self, device: torch.device | str | int | None, leaves: list[Any], fn: Any, name: str
     ) -> torch.device:
+        """Where a task runs: with what it is given first, or with all tensors that it holds."""
         if device is not None:
             try:
                 return present(device)
             except ValueError as error:
                 error.add_note(f"in task {name!r}")
                 raise
-        placed = (leaf.device for leaf in leaves if issubclass(type(leaf), (Task, torch.Tensor)))
-        return next(placed, cpu())
+        for leaf in leaves:
+            if issubclass(type(leaf), (Task, torch.Tensor)):
+                return torch.device(leaf.device)
+        if not torch.cuda.is_initialized():
+            return cpu()
+        held = {part.device for part in memory_in(fn) if isinstance(part, torch.Tensor)}
+        return torch.device(held.pop()) if len(held) == 1 else cpu()
 
     def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
         if not isinstance(value, (Task, torch.Tensor)):

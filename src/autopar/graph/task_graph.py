@@ -89,7 +89,8 @@ class TaskGraph:
         Args:
             fn: What to call.
             *args: Its arguments; tasks and tensors may be in nested containers.
-            device: Where it runs; with its first task or tensor if not given, else on the CPU.
+            device: Where it runs; with its first task or tensor if not given, else where all
+                tensors lie that the function holds, else on the CPU.
             name: Its name; if not given, the function's, or that of the module's class.
             writes: The tasks' results, tensors and arrays that it changes in place; none, if it is
                 `()`. It says that the function uses nothing else but its arguments, and draws no
