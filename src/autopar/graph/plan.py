@@ -34,7 +34,7 @@ class Plan:
 
     >>> import autopar as ap
     >>> graph = ap.TaskGraph(cpu_lanes=2)
-    >>> _ = graph.add(max, 1, 2, cost_s=1.0), graph.add(min, 1, 2, cost_s=1.0)
+    >>> _ = graph.add(torch.ones, 1, cost_s=1.0), graph.add(torch.zeros, 1, cost_s=1.0)
     >>> graph.plan().makespan_s
     1.0
     """
