@@ -1,5 +1,7 @@
 """Race: ways are checked before they are timed, and seen as they are timed."""
 
+import collections
+import copy
 import dataclasses
 import time
 
@@ -10,6 +12,11 @@ import torch
 import autopar as ap
 
 _X = torch.arange(4.0)
+
+
+@dataclasses.dataclass
+class Pair:
+    one: object
 
 
 def test_all_ways_and_parts_are_timed_where_all_are_equal():
@@ -60,7 +67,15 @@ def test_a_result_that_an_earlier_way_has_left_is_no_result():
     assert ap.race(ways, reset=lambda: buffer.fill_(torch.nan)).checks == {
         "forgotten: equal to filled": False
     }
-    assert ap.race(ways, repeats=3).checks == {"forgotten: equal to filled": True}
+    with pytest.raises(ValueError, match="'filled' and 'forgotten' return the same memory.*reset="):
+        ap.race(ways)
+
+
+def test_an_array_that_an_earlier_way_has_left_is_no_result():
+    array = _X.numpy().copy()
+    ways = {"filled": lambda: array.__imul__(2), "forgotten": lambda: array[:]}
+    with pytest.raises(ValueError, match="return the same memory"):
+        ap.race(ways)
 
 
 def test_a_baseline_that_writes_in_place_is_compared_as_it_was():
@@ -82,6 +97,13 @@ def test_ways_that_add_in_another_order_may_be_close():
     assert all(
         ap.race({"way": lambda: small + 0.5}, expected=small, close={"way": 1e-3}).checks.values()
     )
+
+
+def test_single_numbers_of_numpy_may_be_close():
+    ways = {"one": lambda: numpy.float32(1), "near": lambda: numpy.float32(1 + 1e-6)}
+    assert ap.race(ways, close={"near": 1e-5}, repeats=3).checks == {
+        "near: within 1e-05 of one": True
+    }
 
 
 def test_not_a_number_is_not_close():
@@ -198,6 +220,19 @@ def test_ways_on_a_gpu_are_seen_by_the_profiler():
         (1.0, 2.0, False),
         (1 + 2j, 1 + 2j, True),
         (torch.ones(2).numpy()[::-1], torch.ones(2).numpy(), True),
+        (numpy.array(["a"]), numpy.array(["a"]), True),
+        (numpy.array(["a"]), numpy.array(["b"]), False),
+        (numpy.arange(3, dtype=">f4"), numpy.arange(3, dtype=">f4"), True),
+        (numpy.arange(3, dtype=">f4"), numpy.arange(3, dtype="<f4"), False),
+        (numpy.zeros(2, "i4, f4"), numpy.zeros(2, "i4, f4"), True),
+        (numpy.float32(1), numpy.float32(1), True),
+        (numpy.float32(1), numpy.float64(1), False),
+        ([], {}, False),
+        ([[]], [()], True),
+        ({"a": []}, {"a": {}}, False),
+        (Pair(_X), Pair(_X.clone()), True),
+        (Pair(_X), Pair(-_X), False),
+        ({1}, {2}, False),
         (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True),
         (torch.ones(2).to(torch.float8_e4m3fn), torch.zeros(2).to(torch.float8_e4m3fn), False),
     ],
@@ -220,27 +255,48 @@ def test_one_way_alone_is_no_race():
 
 def test_results_are_compared_by_key_whatever_their_order():
     ways = {
-        "one": lambda: {"sum": _X, "product": -_X},
-        "in another order": lambda: {"product": -_X, "sum": _X},
-        "under other keys": lambda: {"product": _X, "sum": -_X},
+        "one": lambda: {"sum": _X.clone(), "product": -_X},
+        "in another order": lambda: {"product": -_X, "sum": _X.clone()},
+        "under other keys": lambda: {"product": _X.clone(), "sum": -_X},
     }
     assert [*ap.race(ways).checks.values()] == [True, False]
 
 
-def test_a_baseline_that_returns_nothing_is_compared_with():
-    findings = ap.race({"nothing": lambda: None, "something": lambda: _X})
-    assert findings.checks == {"something: equal to nothing": False}
+@pytest.mark.parametrize("nothing", [None, [], {}, ([], {"a": None})])
+def test_a_baseline_that_returns_nothing_is_refused(nothing):
+    with pytest.raises(
+        ValueError, match="the way 'nothing' returned .*; expected what it computes"
+    ):
+        ap.race({"nothing": lambda: nothing, "also nothing": lambda: nothing})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda held: held.add(4),
+        lambda held: held.extend(b"4"),
+        lambda held: held.one.append(4),
+        lambda held: held.update(a=4),
+        lambda held: held.appendleft(4),
+    ],
+)
+def test_what_ways_share_is_compared_as_it_was(change):
+    kinds = [{1}, bytearray(b"1"), Pair([1]), {"a": 1}, collections.deque([1])]
+    for held in kinds:
+        try:
+            change(copy.copy(held))
+        except (AttributeError, TypeError, ValueError):
+            continue
+        ways = {"one": lambda held=held: held, "other": lambda held=held: (change(held), held)[1]}
+        assert ap.race(ways).checks == {"other: equal to one": False}
+        return
+    pytest.fail("no container takes this change")
 
 
 def test_what_is_expected_is_kept_as_it_was():
     buffer = torch.full((4,), 2.0)
     ways = {"right": lambda: buffer.fill_(2), "wrong": lambda: buffer.fill_(3)}
     assert [*ap.race(ways, expected=buffer).checks.values()] == [True, False]
-
-
-@dataclasses.dataclass
-class Pair:
-    one: torch.Tensor
 
 
 async def _later():
@@ -258,8 +314,7 @@ async def _later():
         lambda: iter([_X]),
         lambda: torch.nn.Linear(2, 2),
         lambda: _later,
-        lambda: numpy.array(["a"]),
-        lambda: Pair(_X.clone()),
+        lambda: numpy.array([object()]),
         _later,
     ],
 )
@@ -294,7 +349,7 @@ def test_a_baseline_of_an_array_is_kept_as_it_was():
 
 def test_each_sample_is_set_up_and_each_check_is_reset():
     log = []
-    ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
+    ways = {"one": lambda: (log.append("one"), 1), "other": lambda: (log.append("other"), 1)}
     settings = {"reset": lambda: log.append("reset"), "setup": lambda: log.append("setup")}
     ap.race(ways, parts={"part": lambda: log.append("part")}, warmup=0, repeats=3, **settings)
     checked = ["reset", "one", "reset", "other"]

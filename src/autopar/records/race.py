@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import copy
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.device import synchronize
-from autopar.effects.memory import is_array
 from autopar.lanes.handle import Handle, timeline_of_handles
 from autopar.records.record import Findings
 from autopar.refusal import check_type, check_work, what
@@ -50,12 +54,13 @@ def race(
     Args:
         ways: Label to work, called without arguments. The first is the baseline.
         parts: Label to what the ways are made of, timed beside them to tell the limit.
-        expected: What each way is to return: tensors, arrays, numbers or texts, or lists, tuples
-            and dicts of them. If not given, what the baseline returns.
+        expected: What each way is to return: tensors, arrays, numbers or texts, or lists, tuples,
+            dicts and dataclasses of them. If not given, what the baseline returns.
         close: Label to the largest difference of floating-point numbers, as a share of the largest
             finite one of that tensor: 1e-5, for ways that add up in another order. Small numbers
             beside large ones may so differ altogether.
-        reset: Called before each way is checked, as to fill buffers with NaN.
+        reset: Called before each way is checked, as to fill buffers with NaN: needed where ways
+            return the same memory, which may still hold what another has written.
         setup: Called before each sample of each way and part, outside the clock.
         see: Labels of the ways whose timelines are taken.
         devices: What to wait for, as in `measure`.
@@ -68,7 +73,8 @@ def race(
 
     Raises:
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a generator.
-        ValueError: The same; a label stands for a way and for a part, or for none of the ways.
+        ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
+            baseline returns nothing, or two ways the same memory, without `reset`.
 
     >>> x = torch.ones(2, 2)
     >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
@@ -134,72 +140,126 @@ def _checks(
 
     That is kept as a copy, as other ways may write to the same memory.
     """
-    checks, than, is_known = {}, "what is expected", expected is not None
-    expected = pytree.tree_map(_copy_of, _results_of(expected))
+    checks, than = dict[str, bool](), "what is expected"
+    wanted = None if expected is None else _kept(_leaves(_waited(expected)))
+    returned: list[tuple[str, dict[object, object]]] = []  # by way, the memory that it returned
     for label, way in ways.items():
         if reset is not None:
             reset()
         try:
-            result = _results_of(way())
+            result = _waited(way())
         except Exception as error:
             error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
             raise
-        if not is_known:
-            expected, than = pytree.tree_map(_copy_of, result), label
-            is_known = True
-        elif label in close:
-            name = f"{label}: within {close[label]:g} of {than}"
-            checks[name] = _is_same(result, expected, close[label])
+        leaves, memory = dict(_leaves(result)), _memory(result)
+        if wanted is None:
+            wanted, than = _kept(leaves.items()), label
+            if all(leaf is None or isinstance(leaf, _Container) for leaf in leaves.values()):
+                msg = (
+                    f"the way {label!r} returned {what(result)}, with which no result can be "
+                    f"compared; expected what it computes. Return that, or pass `expected`."
+                )
+                raise ValueError(msg)
         else:
-            checks[f"{label}: equal to {than}"] = _is_same(result, expected)
+            share = close.get(label, 0.0)
+            is_same = leaves.keys() == wanted.keys() and all(
+                _is_equal(leaf, wanted[place], share) for place, leaf in leaves.items()
+            )
+            kind = f"within {share:g} of" if share else "equal to"
+            checks[f"{label}: {kind} {than}"] = is_same
+            others = [other for other, filled in returned if filled.keys() & memory.keys()]
+            if others and is_same and reset is None:
+                msg = (
+                    f"the ways {others[0]!r} and {label!r} return the same memory, so what one "
+                    f"has left there counts as the result of both; expected each to fill it. Pass "
+                    f"reset=lambda: result.fill_(torch.nan), or return memory of their own."
+                )
+                raise ValueError(msg)
+        returned.append((label, memory))
     return checks
 
 
-def _is_same(result: object, expected: object, tolerance: float = 0.0) -> bool:
-    """Whether both hold the same values in the same places, on whatever device each lies."""
-    leaves, wanted = _by_place(result), _by_place(expected)
-    return leaves.keys() == wanted.keys() and all(
-        _is_equal(leaf, wanted[place], tolerance) for place, leaf in leaves.items()
-    )
+def _kept(leaves: Iterable[tuple[object, Any]]) -> dict[object, object]:
+    """Leaves as they are now, whoever writes to them later."""
+    return {
+        place: leaf.clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
+        for place, leaf in leaves
+    }
 
 
-def _by_place(values: object) -> dict[str, object]:
-    """What nested containers hold, by where it is: by key in a dict, by number in a list."""
-    return {pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(values)[0]}
+def _memory(result: object) -> dict[object, object]:
+    """What stands for the memory of a result's tensors and arrays, as long as it is kept."""
+    memory: dict[object, object] = {}
+    for leaf in pytree.tree_leaves(result):
+        if isinstance(leaf, torch.Tensor) and leaf.numel():
+            memory[StorageWeakRef(leaf.untyped_storage())] = None
+        elif isinstance(leaf, np.ndarray):
+            while isinstance(leaf.base, np.ndarray):
+                leaf = leaf.base
+            memory[id(leaf)] = leaf
+    return memory
 
 
-def _results_of(values: object) -> object:
-    """What a way returned, once its tasks are done, as what can be compared."""
-    values = pytree.tree_map_only(Handle, Handle.result, values)
+class _Container(NamedTuple):
+    """A container at some place of a result: how many items, and of what class if that counts."""
+
+    size: int
+    kind: str
+
+
+def _waited(result: Any) -> object:
+    """What a way returned, once its tasks and all GPUs are done."""
+    result = pytree.tree_map_only(Handle, Handle.result, result)
     synchronize()
-    return pytree.tree_map(_comparable, values)
+    return result
+
+
+def _leaves(value: Any, place: tuple[object, ...] = ()) -> Iterator[tuple[object, object]]:
+    """What a result is made of, by place; containers are told from each other, too.
+
+    All sequences count as alike, and so do all mappings.
+    """
+    parts: Mapping[Any, Any] | None = None
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        parts, kind = value, "mapping"
+    elif isinstance(value, (list, tuple, deque)):
+        parts, kind = dict(enumerate(value)), "sequence"
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if parts is None:
+        yield place, _comparable(value)
+        return
+    yield place, _Container(len(parts), kind)
+    for key, part in parts.items():
+        yield from _leaves(part, (*place, key))
 
 
 def _comparable(value: Any) -> object:
-    """A tensor for an array; refuses what its identity or memory tells nothing of."""
+    """A tensor for an array of numbers; refuses what its identity or memory tells nothing of."""
     kind: Any = type(value)
     what_came = f"an object of type {kind.__name__}"
-    if is_array(value):
-        with contextlib.suppress(TypeError, ValueError):  # as of texts, which torch doesn't hold
-            return torch.from_numpy(value.copy())
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.array(value)
+        with contextlib.suppress(TypeError, ValueError):  # torch holds no texts, nor other bytes
+            return torch.from_numpy(array)
+        if not array.dtype.hasobject:
+            return str(array.dtype), array.shape, array.tobytes()
+        what_came = "an array of Python's objects"
     elif isinstance(value, torch.Tensor):
         if value.layout == torch.strided and not (
             value.is_quantized or value.is_meta or value.is_nested
         ):
-            return value
+            return value.detach()
         what_came = f"a tensor of {value.layout} and {value.dtype} on {value.device}"
     elif value is None or kind.__eq__ is not object.__eq__:
         return value
     msg = (
         f"a way returned {what_came}, of which no values can be compared; expected dense tensors, "
-        f"arrays of numbers, numbers or texts, in lists, tuples and dicts. Return x.to_dense(), "
-        f"x.dequantize(), list(generator) or module.state_dict()."
+        f"arrays of numbers, numbers or texts, in lists, tuples, dicts and dataclasses. Return "
+        f"x.to_dense(), x.dequantize(), list(generator) or module.state_dict()."
     )
     raise TypeError(msg)
-
-
-def _copy_of(value: object) -> object:
-    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
@@ -210,7 +270,7 @@ def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
         return type(value) is type(wanted) and _is_alike(value, wanted)
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return False
-    value, wanted = value.detach().to(wanted.device), wanted.detach()
+    value = value.to(wanted.device)
     if not tolerance or not (value.is_floating_point() or value.is_complex()):
         return _bits(value).equal(_bits(wanted))
     if value.element_size() == 1:  # of eight bits, with which torch doesn't calculate
