@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import torch
+
 from autopar.effects.access import ByteRange
 from autopar.effects.binder import ANY_NAME, Binder
 from autopar.effects.memory import keys_of, memory_in, ranges_of
@@ -32,6 +34,7 @@ class Learning:
         self._hazards = guard.hazards
         # What stands for memory, by key; nothing for what was there before the run.
         self._owners: dict[object, ByteRange] = {}
+        self._states: dict[tuple[int, ...], State] = {}  # by what calls are of, until one changes
         self._changed_gradients: set[str] = set()  # devices on which some have come or gone
         values = [(node.fn, node.leaves) for node in guard.nodes if not node.complete]
         reached = [tensor for _, tensor in State([("", values)]).tensors]
@@ -54,7 +57,7 @@ class Learning:
     def observed(self, node: Node, results: Sequence[Any]) -> Any:
         """Run a task, and note what it reads and writes without having said so."""
         ground, number, owners = self._ground, node.number, self._owners
-        state = State([(node.name, (node.fn, node.filled(results))), *_chances()])
+        state = self._state_of(node, results)
         reached = [tensor for _, tensor in state.tensors]
         tensors = counted_in([*self._guard.tensors[number], *node.given(results), *reached])
         versions = [*map(version_of, tensors)]
@@ -76,7 +79,10 @@ class Learning:
         writes.update(map(random_numbers, state.generators.values()))
         binds = ANY_NAME in binder.names or state.holds(binder.names)
         stateful = binds or bool(state.iterators or state.closed)
-        for change in state.changes():
+        changes = [*state.changes()]
+        if changes:  # others may come to it, too
+            self._states.clear()
+        for change in changes:
             if change.name.endswith(".grad"):
                 tensor = change.new if change.old is None else change.old
                 self._changed_gradients.add(str(tensor.device))
@@ -99,6 +105,15 @@ class Learning:
         self._hazards.additions += number in self._hazards.unknown
         return value
 
+    def _state_of(self, node: Node, results: Sequence[Any]) -> State:
+        """All that a task can reach, but for results that nothing but memory hangs on."""
+        given = [value for value in node.given(results) if not _is_plain(value)]
+        values = [node.fn, *node.leaves, *given]
+        key = tuple(map(id, values))  # of what the graph and the state keep
+        if key not in self._states:
+            self._states[key] = State([(node.name, tuple(values)), *_chances()])
+        return self._states[key]
+
     def _add(self, number: int, reads: Iterable[ByteRange], writes: Iterable[ByteRange]) -> None:
         """Note what a task reads and writes, if that is new."""
         hazards = self._hazards
@@ -118,6 +133,10 @@ class Learning:
 
 def _ranges_in(values: list[Any]) -> set[ByteRange]:
     return {value for value in values if isinstance(value, ByteRange)}
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.requires_grad
 
 
 def _chances() -> Iterator[tuple[str, Any]]:
