@@ -108,6 +108,11 @@ UNASKED = {
     "what refuses": Refuses,
     "what lies of its class": Lies,
     "a dict that refuses": lambda: RefusesAsDict(a=1),
+    "a list that refuses": lambda: type("L", (list,), {"__iter__": refuse, "__eq__": refuse})([1]),
+    "a set that refuses": lambda: type("S", (set,), {"__iter__": refuse})([1]),
+    "a tuple that refuses": lambda: type("T", (tuple,), {"__iter__": refuse})([1]),
+    "a marker of tests": lambda: pytest.mark,
+    "a class of another kind": lambda: type("M", (type,), {"__getattr__": refuse})("K", (), {}),
     "a mock": lambda: unittest.mock.MagicMock(spec=torch.Tensor),
 }
 
@@ -123,6 +128,10 @@ def test_nothing_that_is_looked_at_is_run(kind):
     graph.add(Held(held).__eq__, 1)
     if callable(held):
         graph.add(held)
+    graph = TaskGraph()
+    for _ in range(2):  # a run that is watched
+        graph.add(lambda: (held, torch.ones(1))[1])
+    graph.check()
 
 
 def test_a_config_with_getattr_of_its_own_is_used():

@@ -89,7 +89,9 @@ def _keys_in(values: Any) -> Iterator[object]:
         if not {*map(type, values)} <= _OPEN:
             yield {*values}
         values = values.values()
-    elif not issubclass(type(values), (list, tuple, deque)):
+    elif issubclass(type(values), (list, tuple, deque)):
+        values = gc.get_referents(values)  # as a class may iterate in a way of its own
+    else:
         return
     for value in values:
         yield from _keys_in(value)

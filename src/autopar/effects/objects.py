@@ -26,6 +26,11 @@ def is_own(kind: Any) -> bool:
     return not is_library(str(home(kind)))
 
 
+def is_a(value: Any, kinds: Any) -> bool:
+    """Whether an object's class is of some kinds: `isinstance` would ask the object, too."""
+    return issubclass(_kind_of(value), kinds)
+
+
 def dict_of(value: Any) -> dict[str, Any] | None:
     """The attributes that an object holds by name, if it has such."""
     descriptor = _dict_descriptor(_kind_of(value))
@@ -69,9 +74,8 @@ def content(holder: Any, names: Iterable[str]) -> dict[str, Any]:
 
 def bind(holder: Any, name: str, value: Any) -> None:
     """Let a holder hold something by a name, or nothing."""
-    if value is ABSENT:
-        holder.pop(name) if isinstance(holder, dict) else delattr(holder, name)
-    elif isinstance(holder, dict):
-        holder[name] = value
-    else:
-        setattr(holder, name, value)
+    if isinstance(holder, dict):
+        dict.pop(holder, name) if value is ABSENT else dict.__setitem__(holder, name, value)
+        return
+    base = type if isinstance(holder, type) else object  # of a class itself, or of any object
+    base.__delattr__(holder, name) if value is ABSENT else base.__setattr__(holder, name, value)

@@ -1,5 +1,7 @@
 """State: what a function can change beside its results; to compare, and to put back as it was.
 
+Looking runs no code of the objects that are looked at, such as `__getattr__` and `__iter__`.
+
 Looked into are attributes of objects and classes, lists, dictionaries and sets, variables of
 closures, global names that are used, gradients, and generators of random numbers; the insides of
 other libraries' objects are not, modules and optimizers excepted.
@@ -23,7 +25,7 @@ import torch
 
 from autopar.effects.loads import ABSENT, LIBRARIES, is_library, names_in
 from autopar.effects.memory import is_array
-from autopar.effects.objects import IN_CELL, bind, content, dict_of, slots_of
+from autopar.effects.objects import IN_CELL, bind, content, dict_of, home, is_a, slots_of
 from autopar.torch_private import FakeTensor
 
 _Items = dict[Any, Any]
@@ -83,9 +85,9 @@ class State:
             self._hold_value(what, get, put)
         while self._left:
             name, value = self._left.pop()
-            if isinstance(value, torch.Tensor):
+            if is_a(value, torch.Tensor):
                 self.tensors.append((name, value))
-            if not isinstance(value, _PLAIN) and id(value) not in self._seen:
+            if not is_a(value, _PLAIN) and id(value) not in self._seen:
                 self._seen[id(value)] = value  # kept, as its number would be used again
                 self._look(name, value)
 
@@ -113,56 +115,57 @@ class State:
 
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
-        if is_array(value) or isinstance(value, _CLOSED):
+        if is_array(value) or is_a(value, _CLOSED):
             self.closed.append(name)
-        elif isinstance(value, tuple):
-            self._left += [(f"{name}[{i}]", item) for i, item in enumerate(value)]
-        elif isinstance(value, dict):
+        elif is_a(value, tuple):
+            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(tuple.__iter__(value))]
+        elif is_a(value, dict):
             self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
-        elif isinstance(value, (list, deque)):
+        elif is_a(value, (list, deque)):
+            kind: Any = list if is_a(value, list) else deque
             self._hold(
                 lambda key: f"{name}[{key}]",
-                lambda: dict(enumerate(value)),
-                _refill(value, lambda old: value.extend(old.values())),
+                lambda: dict(enumerate(kind.__iter__(value))),
+                lambda old: (kind.clear(value), kind.extend(value, old.values())),
             )
-        elif isinstance(value, set):
+        elif is_a(value, set):
             self._hold(
                 lambda key: f"{name}[{_label(key)}]",
-                lambda: dict.fromkeys(value),
-                _refill(value, value.update),
+                lambda: dict.fromkeys(set.__iter__(value)),
+                lambda old: (set.clear(value), set.update(value, old)),
             )
-        elif isinstance(value, types.CellType):
+        elif is_a(value, types.CellType):
             self._hold_names(value, [IN_CELL], lambda key: name)
-        elif isinstance(value, torch.Tensor):
+        elif is_a(value, torch.Tensor):
             for part in ("requires_grad", "grad") if value.is_leaf else ():
                 read, write = (functools.partial(act, value, part) for act in (getattr, setattr))
                 self._hold_value(f"{name}.{part}", read, write)
-            if not isinstance(value, FakeTensor):
+            if not is_a(value, FakeTensor):
                 self._hold_object(name, value)
-        elif isinstance(value, types.FunctionType):
+        elif is_a(value, types.FunctionType):
             self._look_at_function(value)
-        elif isinstance(value, type):
+        elif is_a(value, type):
             self._look_at_class(value)
         elif (chance := _chance(value)) is not None:
             get, put = chance
             what = f"the state of {name}"
-            if isinstance(value, torch.Generator):
+            if is_a(value, torch.Generator):
                 self.generators[what] = value
             self._hold_value(what, lambda: pickle.dumps(get()), lambda old: put(pickle.loads(old)))
-        elif _is_iterator(value) or isinstance(value, (types.MethodType, functools.partial)):
+        elif _is_iterator(value) or is_a(value, (types.MethodType, functools.partial)):
             self.iterators += [name] if _is_iterator(value) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
-        elif isinstance(value, _OPEN) or _is_own(type(value)):
+        elif is_a(value, _OPEN) or _is_own(type(value)):
             self._left.append((name, type(value)))
             self._hold_object(name, value)
-            if isinstance(value, torch.nn.Module):
+            if is_a(value, torch.nn.Module):
                 parts = [vars(value)[part] for part in _PARTS & vars(value).keys()]
                 for part in parts:
-                    if isinstance(part, dict):  # not so in TorchScript
+                    if is_a(part, dict):  # not so in TorchScript
                         self._hold_dict(part, lambda key: _attribute(name, key))
-        elif isinstance(value, weakref.ref):
+        elif is_a(value, weakref.ref):
             self._left.append((name, value()))
-        elif type(value).__module__.partition(".")[0] not in _QUIET:
+        elif home(type(value)).partition(".")[0] not in _QUIET:
             self.closed.append(name)
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
@@ -175,18 +178,19 @@ class State:
         self._hold_names(fn.__globals__, names, str)
         for name in names:
             module = fn.__globals__.get(name)
-            if isinstance(module, types.ModuleType) and not is_library(module.__name__):
+            if is_a(module, types.ModuleType) and not is_library(module.__name__):
                 self._hold_names(vars(module), names, f"{name}.{{}}".format)
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            if not is_library(base.__module__):
-                names = [key for key, value in vars(base).items() if not hasattr(value, "__get__")]
+            if not is_library(home(base)):
+                names = [
+                    key for key, value in vars(base).items() if not hasattr(type(value), "__get__")
+                ]
                 names = [key for key in names if not key.startswith("__")]
                 self._hold_names(base, names, f"{base.__qualname__}.{{}}".format)
                 for value in vars(base).values():
-                    parts = [getattr(value, part, None) for part in ("__func__", "fget", "fset")]
-                    self._left += [("", part) for part in (value, *parts) if callable(part)]
+                    self._left += [("", part) for part in _functions_of(value)]
 
     def _hold_object(self, name: str, value: Any) -> None:
         kind: Any = type(value)
@@ -197,14 +201,14 @@ class State:
 
     def _hold_dict(self, value: _Items, label: Callable[[Any], str]) -> None:
         self._seen[id(value)] = value
-        base = OrderedDict if isinstance(value, OrderedDict) else dict  # whose methods don't refuse
+        base = OrderedDict if is_a(value, OrderedDict) else dict
 
         def write(old: _Items) -> None:
             base.clear(value)
             for key, item in old.items():
                 base.__setitem__(value, key, item)
 
-        self._hold(label, lambda: dict(value), write)
+        self._hold(label, lambda: dict(base.items(value)), write)
 
     def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
@@ -226,9 +230,7 @@ class State:
     ) -> None:
         before = read()
         self._holders.append(_Holder(label, read, write, before))
-        self._left += [
-            (label(key), item) for key, item in before.items() if not isinstance(item, _PLAIN)
-        ]
+        self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
 
 
 def same(old: Any, new: Any) -> bool:
@@ -237,11 +239,11 @@ def same(old: Any, new: Any) -> bool:
         return True
     if type(old) is not type(new):
         return False
-    if isinstance(old, _PLAIN):
+    if is_a(old, _PLAIN):
         return bool(old == new)
-    if isinstance(old, (list, tuple)):
+    if is_a(old, (list, tuple)):
         return _all(same, old, new)
-    if isinstance(old, dict):
+    if is_a(old, dict):
         return _all(same, old, new) and _all(same, old.values(), new.values())
     return False
 
@@ -256,40 +258,44 @@ def tensors_in(value: Any) -> bool:
     return bool(State([("", value)]).tensors)
 
 
-def _refill(value: Any, fill: Callable[[_Items], object]) -> Callable[[_Items], object]:
-    def write(old: _Items) -> None:
-        value.clear()
-        fill(old)
-
-    return write
-
-
 def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
     """How to read and to write the state of a generator of random numbers, if it is one."""
-    if isinstance(value, random.Random):
+    if is_a(value, random.Random):
         return value.getstate, value.setstate
-    if isinstance(value, torch.Generator):
+    if is_a(value, torch.Generator):
         return (
             lambda: value.get_state().numpy().tobytes(),
             lambda state: value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
         )
+    if home(type(value)).partition(".")[0] != "numpy":
+        return None
     if type(value).__name__ == "RandomState":
         return value.get_state, value.set_state
-    bits = getattr(value, "bit_generator", None)
-    if type(value).__module__.startswith("numpy") and bits is not None:
+    if hasattr(type(value), "bit_generator"):
+        bits = value.bit_generator
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     return None
 
 
+def _functions_of(member: Any) -> Iterator[Any]:
+    """What is called where a class holds it by some name."""
+    if is_a(member, property):
+        parts = (member.fget, member.fset)
+    else:
+        parts = (member.__func__ if is_a(member, (classmethod, staticmethod)) else member,)
+    yield from filter(callable, parts)
+
+
 def _is_iterator(value: Any) -> bool:
     """Whether something is one of Python's own iterators, generators and coroutines."""
-    steps = any(hasattr(type(value), name) for name in ("__next__", "__anext__", "__await__"))
-    return steps and type(value).__module__ in ("builtins", "itertools")
+    steps = ("__next__", "__anext__", "__await__")
+    kind = type(value)
+    return home(kind) in ("builtins", "itertools") and any(hasattr(kind, step) for step in steps)
 
 
 def _is_own(kind: type) -> bool:
     """Whether objects of a class are to be looked into."""
-    return kind.__module__.partition(".")[0] not in LIBRARIES
+    return home(kind).partition(".")[0] not in LIBRARIES
 
 
 def _attribute(name: str, key: Any) -> str:
@@ -297,4 +303,4 @@ def _attribute(name: str, key: Any) -> str:
 
 
 def _label(key: Any) -> str:
-    return repr(key) if isinstance(key, _PLAIN) else f"a {type(key).__name__}"
+    return repr(key) if is_a(key, _PLAIN) else f"a {type(key).__name__}"
