@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from jupyter_cache import get_cache
+from sphinx.util import logging
 
 from autopar.machine import describe
 from autopar.records.experiment import RECORD_TO
@@ -20,6 +21,7 @@ from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
+logger = logging.getLogger(__name__)
 _WATCHED = (("src", "*.py"), ("src", "*.json"), ("docs/_ext", "*.py"))
 
 
@@ -36,19 +38,21 @@ def stamp() -> str:
     return digest.hexdigest()[:16]
 
 
-def refuse_stale_records(app, config) -> None:
-    """Look at all records before any page runs: to find the first one takes minutes otherwise.
+def look_at_records(app, config) -> None:
+    """Look at all records before any page runs: to find the first bad one takes minutes otherwise.
 
     A build that writes them looks at those it could not measure when it comes to their pages.
     """
     if os.environ.get(RECORD_TO):
         return
     scripts = scripts_of(DOCS.parent / "gallery")
-    stale = [*stale_records(scripts, FOLDER), *unshown_records(scripts, FOLDER)]
-    if stale:
-        lines = "\n".join(stale)
-        msg = f"{len(stale)} records can't be shown:\n{lines}"
+    bad = [*stale_records(scripts, FOLDER, may_be_earlier=True), *unshown_records(scripts, FOLDER)]
+    if bad:
+        lines = "\n".join(bad)
+        msg = f"{len(bad)} records can't be shown:\n{lines}"
         raise SystemExit(msg)  # no traceback helps
+    for line in stale_records(scripts, FOLDER):
+        logger.info("shown, and said to be of earlier code: %s", line)
 
 
 def forget_stale_pages(app, config) -> None:
@@ -81,7 +85,7 @@ def make_cache(app, config) -> None:
 
 def setup(app):
     app.add_config_value("autopar_stamp", stamp(), "env")
-    app.connect("config-inited", refuse_stale_records, priority=50)
+    app.connect("config-inited", look_at_records, priority=50)
     app.connect("config-inited", forget_stale_pages, priority=100)
     app.connect("config-inited", make_cache, priority=900)  # once all have set their options
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from autopar.records import gallery
-from autopar.records.experiment import RECORD_TO, newest_record
+from autopar.records.experiment import newest_record
 from autopar.records.gallery import scripts_of, shown_by, stale_records, unshown_records
 from autopar.records.record import RecordError
-from autopar.records.store import FOLDER, newest_of, write_record
+from autopar.records.store import FOLDER, write_record
 
 _PAGE = '''
 """A page."""
@@ -48,7 +48,8 @@ def records(page, record, tmp_path):
     """Good records of it."""
     folder = tmp_path / "records"
     for shown in shown_by(scripts_of(tmp_path / "gallery")):
-        write_record(replace(record, experiment=shown.name, digest=shown.digest), folder)
+        kept = {"digest": shown.digest, "parameters": shown.parameters}
+        write_record(replace(record, experiment=shown.name, **kept), folder)
     return folder
 
 
@@ -81,7 +82,12 @@ def test_what_a_script_shows_is_read_off_its_text(page, tmp_path):
 )
 def test_each_record_that_no_longer_holds_gets_a_line(records, page, tmp_path, old, new, stale):
     page(old, new)
+    scripts = scripts_of(tmp_path / "gallery")
     lines = outdated(tmp_path / "gallery", records)
+    shown = stale_records(scripts, records, may_be_earlier=True)
+    assert [*shown] == [
+        line for line in lines if "earlier code" not in line and "Delete" not in line
+    ]
     assert sorted(line.split(".json")[0].split("/")[-1] for line in lines) == stale
     assert all("\n" not in line for line in lines)
     again = "python -m autopar record gallery/experiments/plot_1_page.py"
@@ -122,19 +128,18 @@ def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_pat
     monkeypatch.setattr(gallery, "scripts_of", lambda: scripts_of(tmp_path / "gallery"))
     monkeypatch.setattr("autopar.records.store.FOLDER", records)
     assert newest_record("shown").experiment == "shown"
+    assert not newest_record("shown").code_changed
     page("(1, 1, 1)", "(1, 1, 2)")
-    with pytest.raises(RecordError, match="shown.json: was measured with other code"):
+    assert newest_record("shown").code_changed
+    assert [(one.experiment, one.code_changed) for one in gallery.all_records(records)] == [
+        ("shown", True),
+        ("shown_too", True),
+    ]
+    page("range(3)", "range(4)")
+    with pytest.raises(RecordError, match="shown.json: was measured with parameters"):
         newest_record("shown")
-    assert newest_of("shown").experiment == "shown"
-    monkeypatch.setenv(RECORD_TO, "anywhere")  # the pages that run then are shown to nobody
-    assert newest_record("shown").experiment == "shown"
-    monkeypatch.setenv("AUTOPAR_RICH", "1")  # but those of a build that writes records are
-    with pytest.raises(RecordError, match="shown.json: was measured with other code"):
-        newest_record("shown")
-    monkeypatch.delenv("AUTOPAR_RICH")
-    monkeypatch.delenv(RECORD_TO)
     monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed
-    assert newest_record("shown").experiment == "shown"
+    assert not newest_record("shown").code_changed
 
 
 def test_scripts_come_in_reading_order(tmp_path):

@@ -84,6 +84,6 @@ def test_a_tool_that_does_not_work_is_told_from_results_that_are_wrong(tool, tex
         return ap.Findings([], values={"a": len(nsight.compute(doubled, sizes))})
 
     name = "e3_compute_and_copy"  # any record, of whatever code
-    with pytest.raises(ap.RecordError, match="other code"):
+    with pytest.raises(ap.RecordError, match="parameters"):
         recorded(experiment, name=name, parameters={"sizes": [1]}, gpus=0, programs=["ncu"])
     assert "ncu does not work on this machine" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from record_sample import NAME, PARAMETERS, experiment, load
 import autopar
 from autopar.records.experiment import RECORD_TO, newest_record, observed, recorded
 from autopar.records.record import Findings, RecordError
-from autopar.records.store import load_record, newest_of, write_record
+from autopar.records.store import Wanted, load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
@@ -221,19 +221,36 @@ def page(folder, text):
     return runpy.run_path(str(path))["experiment"], command
 
 
-def test_a_record_of_other_code_is_refused_and_of_other_words_taken(tmp_path, gpus):
+def test_a_record_says_when_the_code_has_changed_and_not_when_words_have(tmp_path, gpus):
     gpus(0)
     measured, _ = page(tmp_path, _PAGE)
     write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
     reworded, _ = page(tmp_path, _PAGE.replace("Measures", "Weighs").replace("# fixed", "# firm"))
-    assert load(tmp_path / "records", experiment=reworded).measurements["both"].median_s == 1
-    other, command = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
-    with pytest.raises(RecordError, match=f"{NAME}.json: .*other code or parameters") as caught:
-        load(tmp_path / "records", experiment=other)
+    kept = load(tmp_path / "records", experiment=reworded)
+    assert kept.measurements["both"].median_s == 1
+    assert not kept.code_changed
+    other, _ = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
+    earlier = load(tmp_path / "records", experiment=other)
+    assert earlier.code_changed
+    assert earlier.origin == f"{kept.origin}, with earlier code"
+    assert {it.origin for it in earlier.measurements.values()} == {earlier.origin}
+    assert earlier.estimate(lambda s: s["both"]).origin == earlier.origin
+    written = write_record(earlier, tmp_path / "again").read_text()
+    assert not [words for words in ("earlier code", "code_changed") if words in written]
+
+
+def test_a_record_of_other_parameters_is_refused(tmp_path, gpus):
+    gpus(0)
+    measured, command = page(tmp_path, _PAGE)
+    write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
+    assert not load(tmp_path / "records", experiment=measured).code_changed
+    others = {**PARAMETERS, "size": 65}
+    with pytest.raises(RecordError, match=f"{NAME}.json: was measured with parameters") as caught:
+        load(tmp_path / "records", experiment=measured, parameters=others)
+    assert "'size': 64" in str(caught.value)
+    assert "'size': 65" in str(caught.value)
     assert str(caught.value).endswith(f"run: {command}")
     assert str(tmp_path) not in str(caught.value)
-    with pytest.raises(RecordError, match="other code or parameters"):
-        load(tmp_path / "records", experiment=measured, parameters={**PARAMETERS, "size": 65})
 
 
 def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gpus):
@@ -264,10 +281,12 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
         written = write_record(changed, tmp_path)
         assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
     assert load(tmp_path).origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
-    for newest in (newest_of(NAME, tmp_path), newest_record(NAME, tmp_path)):
+    for newest in (newest_of(Wanted(NAME), tmp_path), newest_record(NAME, tmp_path)):
         assert newest.processors == "2 × NVIDIA T"  # as it is written now
-    with pytest.raises(RecordError, match="other code or parameters"):
-        newest_of(NAME, tmp_path, digest=f"sha256:{'1' * 64}")
+        assert not newest.code_changed
+    newest = newest_of(Wanted(NAME, f"sha256:{'1' * 64}", PARAMETERS), tmp_path)
+    assert newest.processors == "2 × NVIDIA T"
+    assert newest.code_changed
 
 
 # -- measuring or loading -------------------------------------------------------------------------
@@ -317,7 +336,6 @@ def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatc
 def test_without_what_it_needs_it_is_shown_from_its_record(
     path, gpus, tmp_path, monkeypatch, capsys, kind
 ):
-    """While recording from any: that page is shown to nobody, and all is checked at the end."""
     lacking = _LACKING[kind]
     gpus(1 if kind == "gpus" else 2)
     missing = {} if kind == "gpus" else {kind: [lacking]}
@@ -326,7 +344,7 @@ def test_without_what_it_needs_it_is_shown_from_its_record(
     with pytest.raises(RecordError, match=f"no such record. On a machine with {needs} run: "):
         load(tmp_path, name="another", **missing)
     monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
-    assert not load(tmp_path, parameters={**PARAMETERS, "size": 65}, **missing).live
+    assert not load(tmp_path, **missing).live
     assert capsys.readouterr().out == f"{NAME}: not measured, for want of {lacking}\n"
     assert not (tmp_path / "new").exists()
     with pytest.raises(RecordError, match="there is no such record"):

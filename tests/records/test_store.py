@@ -11,7 +11,7 @@ from record_sample import NAME, load
 
 from autopar.records.experiment import newest_record
 from autopar.records.record import RecordError
-from autopar.records.store import load_record, newest_of, write_record
+from autopar.records.store import Wanted, load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 
 
@@ -168,7 +168,7 @@ def test_a_missing_record_is_refused(path, tmp_path):
         load(tmp_path)
     with pytest.raises(RecordError, match="there is no such file.*python -m autopar record"):
         load_record(path)
-    for load_newest in (newest_of, newest_record):
+    for load_newest in (lambda *at: newest_of(Wanted(at[0]), *at[1:]), newest_record):
         with pytest.raises(RecordError, match="there is no such record.*python -m autopar record"):
             load_newest(NAME, tmp_path)
 
@@ -193,7 +193,7 @@ def test_names_stay_inside_the_folder_and_files_are_no_records(record, tmp_path,
     for odd in (replace(record, experiment=name), replace(record, files={name: b"x"}), nameless):
         with pytest.raises(RecordError, match="no file's name"):
             write_record(odd, folder)
-    for load_it in (newest_of, newest_record, lambda *_: load(folder, name=name)):
+    for load_it in (newest_record, lambda *_: load(folder, name=name)):
         with pytest.raises(RecordError, match="no file's name"):
             load_it(name, folder)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -25,17 +25,23 @@ def test_another_cpu_makes_pages_run_again(freshness, monkeypatch, field, value)
     assert freshness.stamp() != before
 
 
-def test_a_build_with_outdated_records_ends_before_it_begins(freshness, monkeypatch):
-    monkeypatch.setattr(freshness, "stale_records", lambda *_: ["e1.json: is old. Run: record"])
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_only_a_build_whose_records_cannot_be_shown_ends_before_it_begins(
+    freshness, monkeypatch, is_whole
+):
+    def stale(*_, may_be_earlier=False):
+        return [] if may_be_earlier and is_whole else ["e1.json: is old. Run: record"]
+
+    monkeypatch.setattr(freshness, "stale_records", stale)
     monkeypatch.setattr(freshness, "unshown_records", lambda *_: [])
+    if is_whole:  # but of earlier code
+        freshness.look_at_records(None, None)
+        return
     with pytest.raises(SystemExit) as caught:
-        freshness.refuse_stale_records(None, None)
+        freshness.look_at_records(None, None)
     assert caught.value.code == "1 records can't be shown:\ne1.json: is old. Run: record"
-    with monkeypatch.context() as patch:  # what the build measures may be outdated before
-        patch.setenv("AUTOPAR_RECORD_TO", "anywhere")
-        freshness.refuse_stale_records(None, None)
-    monkeypatch.setattr(freshness, "stale_records", lambda *_: [])
-    freshness.refuse_stale_records(None, None)
+    monkeypatch.setenv("AUTOPAR_RECORD_TO", "anywhere")  # what the build measures may be outdated
+    freshness.look_at_records(None, None)
 
 
 def test_a_section_whose_folder_is_gone_is_dropped_and_others_stay(

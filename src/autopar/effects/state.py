@@ -177,17 +177,15 @@ class State:
         names = names_in(fn.__code__)
         self._hold_names(fn.__globals__, names, str)
         for name in names:
-            module = fn.__globals__.get(name)
+            module: Any = fn.__globals__.get(name)
             if is_a(module, types.ModuleType) and not is_library(module.__name__):
                 self._hold_names(vars(module), names, f"{name}.{{}}".format)
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
             if not is_library(home(base)):
-                names = [
-                    key for key, value in vars(base).items() if not hasattr(type(value), "__get__")
-                ]
-                names = [key for key in names if not key.startswith("__")]
+                kinds = {key: type(value) for key, value in vars(base).items() if key[:2] != "__"}
+                names = [key for key, member in kinds.items() if not hasattr(member, "__get__")]
                 self._hold_names(base, names, f"{base.__qualname__}.{{}}".format)
                 for value in vars(base).values():
                     self._left += [("", part) for part in _functions_of(value)]
@@ -280,10 +278,11 @@ def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | N
 def _functions_of(member: Any) -> Iterator[Any]:
     """What is called where a class holds it by some name."""
     if is_a(member, property):
-        parts = (member.fget, member.fset)
-    else:
-        parts = (member.__func__ if is_a(member, (classmethod, staticmethod)) else member,)
-    yield from filter(callable, parts)
+        yield from filter(None, (member.fget, member.fset))
+    elif is_a(member, (classmethod, staticmethod)):
+        yield member.__func__
+    elif callable(member):
+        yield member
 
 
 def _is_iterator(value: Any) -> bool:

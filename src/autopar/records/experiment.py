@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from autopar.device import cpu, num_gpus
-from autopar.display.show import RICH
 from autopar.machine import describe, processor_names
 from autopar.records import gallery
 from autopar.records.digest import code_digest
 from autopar.records.nsight import ToolError
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
-from autopar.records.store import check_name, newest_of, write_record
+from autopar.records.store import Wanted, check_name, newest_of, write_record
 
 RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
 
@@ -95,9 +94,9 @@ def recorded(
 ) -> Record:
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
-    A record must have been measured with this very code and these parameters. While records are
-    made, which nobody is shown, one of other code does where a new one can't be had. It is also
-    loaded where a profiler that the experiment starts is there, and does not work.
+    A record must have been measured with these parameters. One of this very code is taken, if there
+    is one; else the record's origin says that it is of earlier code. It is also loaded where a
+    profiler that the experiment starts is there, and does not work.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -111,7 +110,7 @@ def recorded(
             those that come with autopar if not given.
 
     Raises:
-        RecordError: There is none, or it is damaged, edited or of other code or parameters.
+        RecordError: There is none, or it is damaged, edited or of other parameters.
         RuntimeError: A check of the experiment failed.
 
     >>> import autopar as ap
@@ -155,21 +154,21 @@ def recorded(
         raise RecordError(msg) from error
     if record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}")
-    return newest_of(name, folder, digest=_wanted(digest), again=again)
+    return newest_of(Wanted(name, digest, parameters, again), folder)
 
 
 def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """Load the record that an experiment of the gallery has left, without the experiment.
 
-    In a checkout it is refused if the gallery's code or parameters are others by now, but for while
-    records are made. An installed autopar has no gallery: its records were checked before.
+    In a checkout it says so if the gallery's code is another by now, and is refused if the
+    parameters are. An installed autopar has no gallery: its records were checked before.
 
     Args:
         name: The record's name.
         folder: Where records lie, as for `recorded`.
 
     Raises:
-        RecordError: There is none, or it is damaged, edited or of other code or parameters.
+        RecordError: There is none, or it is damaged, edited or of other parameters.
 
     >>> from autopar.records.store import FOLDER
     >>> newest_record("e3_compute_and_copy", FOLDER).live  # as it was measured elsewhere
@@ -178,8 +177,8 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     scripts = [] if folder else gallery.scripts_of()
     for shown in gallery.shown_by(script for script in scripts if name in script.read_text()):
         if shown.name == name:
-            return newest_of(name, digest=_wanted(shown.digest), again=shown.again)
-    return newest_of(name, folder)
+            return newest_of(shown)
+    return newest_of(Wanted(name), folder)
 
 
 def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpus: int) -> None:
@@ -202,11 +201,6 @@ def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpu
             f"numbers, strings and lists. Make tensors and the like in the experiment."
         )
         raise TypeError(msg) from error
-
-
-def _wanted(digest: str) -> str:
-    """The digest that a record must have: none while records are made and nobody is shown any."""
-    return digest if os.environ.get(RICH) or not os.environ.get(RECORD_TO) else ""
 
 
 def _command(experiment: Experiment) -> str:

@@ -6,25 +6,18 @@ import ast
 import contextlib
 import functools
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from autopar.records.digest import read_script, script_digest
-from autopar.records.record import RecordError
-from autopar.records.store import newest_of
+from autopar.records.record import Record, RecordError
+from autopar.records.store import FOLDER, Wanted, load_record, newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs"
 _PURE = (dict, list, tuple, range, len, sum, min, max, sorted, round, int, float)
 _BUILTINS = {function.__name__: function for function in _PURE}  # that values are made with
-
-
-class Shown(NamedTuple):
-    """A record that a script shows, the digest that it must have, and how to record it anew."""
-
-    name: str
-    digest: str
-    again: str
 
 
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
@@ -33,17 +26,24 @@ def scripts_of(gallery: Path = GALLERY) -> list[Path]:
     return sorted(scripts, key=lambda path: (_SECTIONS.find(path.parent.name), path.name))
 
 
-def stale_records(scripts: Iterable[Path], *folders: Path) -> list[str]:
-    """A line for each record that a script shows and that is good in none of the folders."""
+def stale_records(
+    scripts: Iterable[Path], *folders: Path, may_be_earlier: bool = False
+) -> list[str]:
+    """A line for each record that a script shows and that no folder has as it should be.
 
-    def error_of(shown: Shown, folder: Path) -> str:
+    With `may_be_earlier` one of earlier code will do, which pages show and say so.
+    """
+
+    def error_of(wanted: Wanted, folder: Path) -> str:
         try:
-            newest_of(shown.name, folder, digest=shown.digest, again=shown.again)
+            is_earlier = newest_of(wanted, folder).code_changed
         except RecordError as error:
             return str(error)
-        return ""
+        if may_be_earlier or not is_earlier:
+            return ""
+        return f"{wanted.name}.json: was measured with earlier code. {wanted.again}"
 
-    errors = [[error_of(shown, folder) for folder in folders] for shown in shown_by(scripts)]
+    errors = [[error_of(wanted, folder) for folder in folders] for wanted in shown_by(scripts)]
     return [of_folders[0] for of_folders in errors if all(of_folders)]
 
 
@@ -57,14 +57,24 @@ def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
     ]
 
 
-def shown_by(scripts: Iterable[Path]) -> list[Shown]:
+def all_records(folder: Path = FOLDER) -> list[Record]:
+    """Every record of every machine; each knows whether the code that it measured has changed."""
+    digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
+    records = map(load_record, sorted(folder.glob("*/*.json")))
+    return [
+        replace(one, code_changed=digests.get(one.experiment, one.digest) != one.digest)
+        for one in records
+    ]
+
+
+def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
     texts = [(script, script.read_text(encoding="utf-8")) for script in scripts]
     return [shown for script, text in texts for shown in _records_of(script, text)]
 
 
 @functools.lru_cache(maxsize=64)
-def _records_of(script: Path, text: str) -> list[Shown]:
+def _records_of(script: Path, text: str) -> list[Wanted]:
     records = []
     values: dict[str, Any] = {"__builtins__": _BUILTINS}
     for statement, names in read_script(text).statements:
@@ -81,13 +91,14 @@ def _records_of(script: Path, text: str) -> list[Shown]:
     return records
 
 
-def _shown(call: ast.Call, script: Path, text: str, values: dict[str, Any]) -> Shown:
+def _shown(call: ast.Call, script: Path, text: str, values: dict[str, Any]) -> Wanted:
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     command = f"python -m autopar record {'/'.join(script.parts[-3:])}"
     try:
         name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
         digest = script_digest(text, ast.unparse(call.args[0]), parameters)
-        return Shown(name, digest, f"On a machine that has what it needs run: {command}")
+        again = f"On a machine that has what it needs run: {command}"
+        return Wanted(name, digest, parameters, again)
     except Exception as error:
         msg = (
             f"{script.name}:{call.lineno}: recorded(...) can't be read without running the "

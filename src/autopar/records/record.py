@@ -81,6 +81,7 @@ class Record:
         command: What measured it.
         files: Name to content.
         live: Whether this process measured it.
+        code_changed: Whether the code that was measured has changed since; `origin` says so, too.
 
     >>> import autopar as ap
     >>> def add_up(count):
@@ -103,6 +104,7 @@ class Record:
     command: str
     files: Mapping[str, bytes]
     live: bool
+    code_changed: bool = False
 
     def __post_init__(self) -> None:
         """Let every measurement and timeline say where it comes from, and let none be replaced."""
@@ -119,7 +121,9 @@ class Record:
     def origin(self) -> str:
         """Where and when it was measured, in words."""
         how = "measured live on" if self.live else "recorded on"
-        return f"{how} {self.processors}, {self.recorded_at[:10]}, torch {self.software['torch']}"
+        code = ", with earlier code" if self.code_changed else ""
+        torch = f"torch {self.software['torch']}"
+        return f"{how} {self.processors}, {self.recorded_at[:10]}, {torch}{code}"
 
     def estimate(self, figure: Figure) -> Estimate:
         """A figure derived from the timings, with its interval, for `claim`.

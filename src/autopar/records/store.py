@@ -7,9 +7,11 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from autopar.files import write_atomically
 from autopar.records.record import Record, RecordError
@@ -20,34 +22,45 @@ SCHEMA = 1
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
 _MAX_FILE_BYTES = 300_000  # so does a file beside it
 FOLDER = Path(__file__).parents[1] / "recorded"
-_AGAIN = "On a machine with GPUs run: python -m autopar record"
 _NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder where it belongs
 
 
-def newest_of(
-    name: str, folder: Path | str | None = None, *, digest: str = "", again: str = _AGAIN
-) -> Record:
-    """Load the record of a name that was measured last, on whichever machine.
+class Wanted(NamedTuple):
+    """A record as it is asked for, and how to measure anew, which ends each error.
 
-    It must have a given digest, if any. `again`, how to record it anew, ends each error.
+    Without a digest it is asked for by its name alone, whatever was measured.
     """
+
+    name: str
+    digest: str = ""
+    parameters: Mapping[str, Any] = MappingProxyType({})
+    again: str = "On a machine with GPUs run: python -m autopar record"
+
+
+def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
+    """Load the record that was measured last, on whichever machine; of the code of now, if any is.
+
+    Of a digest, one of earlier code says so, and one of other parameters is refused.
+    """
+    name, digest, parameters, again = wanted
     check_name(name, "experiment")
     folder = Path(folder or FOLDER)
     records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
     near = ""
-    if not records and not digest:  # it is asked for by name alone, which may be misspelled
+    if not records and not digest:  # it may be misspelled
         names = {path.stem for path in folder.glob("*/*.json")}
         nearest = ", ".join(difflib.get_close_matches(name, sorted(names), cutoff=0.0))
         near = f"The nearest names are {nearest}. " if nearest else ""
     _require(records, f"{folder.name}/*/{name}.json: there is no such record. {near}{again}")
-    fitting = [record for record in records if digest in ("", record.digest)]
-    if not fitting:
-        msg = (
-            f"{name}.json: was measured with other code or parameters (its digest is "
-            f"{records[-1].digest[:19]}, now {digest[:19]}). {again}"
-        )
-        raise RecordError(msg)
-    return max(fitting, key=lambda record: datetime.fromisoformat(record.recorded_at))
+    if digest:
+        now = json.loads(json.dumps(dict(parameters)))  # as a record has them
+        found, records = records, [record for record in records if record.parameters == now]
+        was = found[-1].parameters
+        _require(records, f"{name}.json: was measured with parameters {was}, now {now}. {again}")
+    marked = [replace(one, code_changed=digest not in ("", one.digest)) for one in records]
+    return max(
+        marked, key=lambda one: (not one.code_changed, datetime.fromisoformat(one.recorded_at))
+    )
 
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
@@ -69,7 +82,7 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     return path
 
 
-def load_record(path: Path | str, again: str = _AGAIN) -> Record:
+def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
     """Read a record, which must be whole and as it was written."""
     path = Path(path)
     try:
@@ -100,7 +113,7 @@ def _read(path: Path) -> bytes:
 def _content(record: Record) -> bytes:
     """A record as JSON, with a line for every field, measurement and timeline, as diffs want."""
     fields: dict[str, Any] = {"schema": SCHEMA, **vars(record)}
-    del fields["live"], fields["files"]
+    del fields["live"], fields["code_changed"], fields["files"]
     fields["measurements"] = {
         label: {
             "values_s": [round(value_s, 9) for value_s in measurement.values_s],
