@@ -53,7 +53,7 @@ class ClaimsByMachine(Directive):
         ]
 
     def section(self, machine, claims):
-        section = nodes.section(ids=[nodes.make_id(machine)], names=[machine.lower()])
+        section = nodes.section(ids=[nodes.make_id(f"on {machine}")], names=[machine.lower()])
         section += nodes.title(text=machine)
         section += nodes.paragraph(text=f"{counted(claim for _, claim in claims)}.")
         self.state.document.note_explicit_target(section)

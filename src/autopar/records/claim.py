@@ -147,6 +147,8 @@ class Claim:
     def measured(self) -> str:
         """The figure in words, with its interval if it has one."""
         estimate = self.estimate
+        if math.isnan(estimate.low) and not math.isnan(estimate.value):
+            return f"{self._shown(estimate.value)} (no interval: some samples give no such figure)"
         if not estimate.low < estimate.high:
             return self._shown(estimate.value)
         ends = f"{self._shown(estimate.low)} to {self._shown(estimate.high)}"
