@@ -32,6 +32,15 @@ def waited(monkeypatch):
     return log
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_devices_by_the_books_names(monkeypatch, count):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    gpus = [torch.device("cuda", i) for i in range(count)]
+    assert (num_gpus(), all_gpus()) == (count, gpus or [cpu()])
+    assert try_gpu() == all_gpus()[0]
+    assert try_gpu(5) == cpu() == torch.device("cpu")
+
+
 def test_without_names_every_gpu_in_use_is_waited_for(waited, monkeypatch):
     synchronize()
     assert waited == [gpu(0), gpu(2)]

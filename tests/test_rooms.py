@@ -6,8 +6,6 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
-
 import autopar
 
 _SOURCES = Path(autopar.__file__).parent
@@ -32,6 +30,8 @@ _MAY = {
     "records": "autopar effects timing timeline lanes display traces",
 }
 _WITHOUT_TORCH = {"timeline", "display", "traces", "records", "effects.loads", "timing.measurement"}
+_DRAW = {f"display.{name}" for name in ("graph_layout", "graph_plot", "lanes_plot", "plot")}
+_DRAWS = {"matplotlib", "networkx"}
 _WITH_TORCH = {"traces.profiler", "records.experiment", "records.race"}
 
 
@@ -71,12 +71,12 @@ def test_every_folder_is_a_room():
     assert {room_of(module) for module in _MODULES} == set(_MAY)
 
 
-@pytest.mark.parametrize("module", sorted(set(_MODULES) - _DOOR))
-def test_rooms_import_what_they_may(module):
-    allowed = {room_of(module), *_MAY[room_of(module)].split()}
-    named = modules_imported(tree_of(module))
-    other = {other for other in named if room_of(other) not in allowed}
-    assert not other, f"{module} imports {other}, and its room may import {allowed}"
+def test_rooms_import_what_they_may():
+    for module in set(_MODULES) - _DOOR:
+        allowed = {room_of(module), *_MAY[room_of(module)].split()}
+        named = modules_imported(tree_of(module))
+        other = {other for other in named if room_of(other) not in allowed}
+        assert not other, f"{module} imports {other}, and its room may import {allowed}"
 
 
 def test_no_imports_go_in_a_circle():
@@ -94,26 +94,21 @@ def test_that_test_sees_every_form_of_import():
     assert modules_imported(ast.parse(code)) == {"lanes.lane", "display.svg", "timeline.span"}
 
 
-def _is_pure(module):
-    return module not in _WITH_TORCH and bool({module, room_of(module)} & _WITHOUT_TORCH)
+def test_pure_modules_do_without_torch():
+    pure = {module for module in _MODULES if {module, room_of(module)} & _WITHOUT_TORCH}
+    with_it = {
+        module
+        for module in pure - _WITH_TORCH
+        if "torch" in {name.split(".")[0] for name in imports(tree_of(module))}
+    }
+    assert not with_it
 
 
-@pytest.mark.parametrize("module", [*filter(_is_pure, _MODULES)])
-def test_pure_modules_do_without_torch(module):
-    assert "torch" not in {name.split(".")[0] for name in imports(tree_of(module))}
-
-
-@pytest.mark.parametrize("module", _MODULES)
-def test_only_plots_import_what_draws_and_only_when_called(module):
-    draws = {"matplotlib", "networkx"}
-    if module not in {
-        "display.graph_layout",
-        "display.graph_plot",
-        "display.lanes_plot",
-        "display.plot",
-    }:
-        assert not draws & {name.split(".")[0] for name in imports(tree_of(module))}
-    assert not draws & {name.split(".")[0] for name in imported_when_loaded(tree_of(module))}
+def test_only_plots_import_what_draws_and_only_when_called():
+    for module in _MODULES:
+        seen = imported_when_loaded if module in _DRAW else imports
+        drawing = _DRAWS & {name.split(".")[0] for name in seen(tree_of(module))}
+        assert not drawing, f"{module} imports {drawing}"
 
 
 def test_no_name_shadows_the_standard_library_or_a_public_function():
@@ -122,22 +117,18 @@ def test_no_name_shadows_the_standard_library_or_a_public_function():
     assert not {name for name in names & set(autopar.__all__) if callable(getattr(autopar, name))}
 
 
-@pytest.mark.parametrize("module", _MODULES)
-def test_the_first_line_says_what_it_is(module):
-    text = ast.get_docstring(tree_of(module))
-    assert text, f"{module} has no docstring"
-    assert text.splitlines()[0].endswith((".", "?"))
+def test_the_first_line_says_what_it_is_and_begins_with_the_files_name():
+    for module, path in _MODULES.items():
+        first = (ast.get_docstring(tree_of(module)) or "").partition("\n")[0]
+        assert first.endswith((".", "?")), f"{module} begins with {first!r}"
+        name = path.parent.name if module.endswith("__init__") else module.split(".")[-1]
+        word = re.match(r"\w+", first).group().lower().rstrip("s")
+        names = {name.rstrip("s"), name.split("_")[0].rstrip("s")}
+        assert module == "__main__" or word in names, f"{module} begins with {first!r}"
 
 
-@pytest.mark.parametrize("module", sorted(set(_MODULES) - {"__main__"}))
-def test_the_first_word_is_the_files_name(module):
-    name = _MODULES[module].parent.name if module.endswith("__init__") else module.split(".")[-1]
-    word = re.match(r"\w+", ast.get_docstring(tree_of(module))).group().lower()
-    assert word.rstrip("s") in {name.rstrip("s"), name.split("_")[0].rstrip("s")}
-
-
-@pytest.mark.parametrize("room", sorted(set(_MAY) - {_CORE}))
-def test_a_room_names_every_file_that_it_has(room):
-    text = ast.get_docstring(tree_of(f"{room}.__init__"))
-    files = {name.split(".")[1] for name in _MODULES if room_of(name) == room} - _DOOR
-    assert files <= set(re.findall(r"`(\w+)`", text))
+def test_a_room_names_every_file_that_it_has():
+    for room in set(_MAY) - {_CORE}:
+        text = ast.get_docstring(tree_of(f"{room}.__init__"))
+        files = {name.split(".")[1] for name in _MODULES if room_of(name) == room} - _DOOR
+        assert files <= set(re.findall(r"`(\w+)`", text)), room

@@ -187,6 +187,20 @@ def test_benchmark_waits_before_both_readings(log, devices, waits, capsys):
     assert capsys.readouterr().out == "both: 1.0000 sec\n"
 
 
+def test_a_stopwatch_keeps_each_time_and_gives_their_mean_and_sums(monkeypatch):
+    readings = iter([0.0, 1.0, 10.0, 13.0, 20.0, 22.0])
+    monkeypatch.setattr("autopar.timing.timer.time.perf_counter", lambda: next(readings))
+    timer = Timer()
+    with pytest.raises(ValueError, match=r"call stop\(\)"):
+        timer.avg()
+    assert (timer.sum(), timer.cumsum(), timer.stop()) == (0, [], 1.0)
+    for expected in (3.0, 2.0):
+        timer.start()
+        assert timer.stop() == expected
+    assert timer.times == [1.0, 3.0, 2.0]
+    assert (timer.avg(), timer.sum(), timer.cumsum()) == (2.0, 6.0, [1.0, 4.0, 6.0])
+
+
 def test_timers_say_in_one_line_what_they_timed():
     stopwatch, benchmark = Timer(), Benchmark("half", ())
     assert repr(benchmark) == "<Benchmark: half, not timed>"
