@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from autopar import Timeline, read_trace, write_trace
 from autopar.files import write_atomically
 
 resource = pytest.importorskip("resource", reason="limits on file sizes are a Unix thing")
@@ -30,10 +31,8 @@ def little_space():
 
 def test_writes_what_others_may_read(note):
     before = os.umask(0o022)
-    try:
-        write_atomically(note, "naïve\n")
-    finally:
-        os.umask(before)
+    write_atomically(note, "naïve\n")
+    os.umask(before)
     assert note.read_bytes() == "naïve\n".encode()
     assert note.stat().st_mode & 0o777 == 0o644
     write_atomically(str(note), "new")
@@ -66,6 +65,16 @@ def test_text_that_cannot_be_encoded_leaves_the_old_file(note):
     assert note.read_text() == "old"
 
 
-def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(OSError, match="missing"):
-        write_atomically(tmp_path / "missing" / "note.txt", "text")
+@pytest.mark.parametrize(
+    "write", [write_atomically, lambda path, _: write_trace(Timeline(()), path)]
+)
+def test_a_path_is_that_of_a_file_in_a_folder_that_is_there(tmp_path, write):
+    for path in (tmp_path, ""):
+        with pytest.raises(IsADirectoryError, match="which is a folder; expected the path of a fi"):
+            write(path, "text")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*missing"):
+        write(tmp_path / "missing" / "note.txt", "text")
+    for path in (None, 3, [tmp_path]):
+        for use in (lambda path: write(path, "text"), read_trace):
+            with pytest.raises(TypeError, match=r"path is of type .*; expected the path of a file"):
+                use(path)

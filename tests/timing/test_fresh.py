@@ -102,14 +102,11 @@ def test_what_it_prints_is_not_its_result_but_tells_an_error(under):
         in_fresh_process(broken, under=under)
 
 
-def test_what_libraries_do_as_python_ends_is_not_waited_for_but_under_a_command():
+def test_how_a_process_ends_matters_only_under_a_command_which_has_to_run_it():
     assert in_fresh_process(aborts_as_it_ends) == "there"
     with pytest.raises(RuntimeError, match="aborts_as_it_ends failed"):
         in_fresh_process(aborts_as_it_ends, under=[sys.executable, "-c", _ROUND])
-
-
-def test_a_command_that_does_not_run_it_is_told():
-    under = [sys.executable, "-c", "print('no device')"]
+    under = [sys.executable, "-c", "print('no device')"]  # which does not run it
     with pytest.raises(RuntimeError, match=r"(?s)noisy failed .*exit 0.*no device"):
         in_fresh_process(noisy, under=under)
 
@@ -118,14 +115,12 @@ def test_a_command_that_does_not_run_it_is_told():
     ("fn", "what"),
     [(lambda: 1, "is a lambda"), (len, "is of type builtin_function"), (3, "is of type int")],
 )
-def test_a_function_without_a_source_of_its_own_is_refused(fn, what):
+def test_what_has_no_source_of_its_own_or_is_one_for_several_is_refused(fn, what):
     with pytest.raises(TypeError, match=f"fn {what}.*; expected a function that is written with"):
         in_fresh_process(fn)
     with pytest.raises(TypeError, match=f"uses {what}"):
         in_fresh_process(noisy, uses=(fn,))
-
-
-@pytest.mark.parametrize("wrong", [{"uses": plus_one}, {"under": "nice"}])
-def test_one_function_or_a_string_is_no_list(wrong):
-    with pytest.raises(TypeError, match=r"(uses|under) is .*; expected (functions|words)"):
-        in_fresh_process(noisy, **wrong)
+    with pytest.raises(TypeError, match=r"uses is .*; expected functions"):
+        in_fresh_process(noisy, uses=plus_one)
+    with pytest.raises(TypeError, match=r"under is .*; expected words"):
+        in_fresh_process(noisy, under="nice")

@@ -154,16 +154,9 @@ def test_what_cannot_be_called_is_named(wrong):
 
 
 def test_several_calls_are_one_sample_of_the_time_of_one(log):
-    measured = measure(
-        lambda: log.append("fn"),
-        label="work",
-        devices=(),
-        warmup=1,
-        repeats=3,
-        calls=4,
-        setup=lambda: log.append("setup"),
-        flops=2e12,
-    )
+    counts = {"warmup": 1, "repeats": 3, "calls": 4, "flops": 2e12}
+    counts["setup"] = lambda: log.append("setup")
+    measured = measure(lambda: log.append("fn"), label="work", devices=(), **counts)
     assert log == ["setup", "all", "clock", *["fn"] * 4, "clock", "all"] * 4
     assert measured.values_s == (0.25,) * 3
     assert measured.tflops_per_s == 8.0
@@ -218,11 +211,12 @@ def test_benchmark_prints_no_time_of_work_that_failed_or_of_a_device_not_there(c
     assert benchmark.elapsed_s is None
 
 
-def test_in_turn_each_round_has_one_sample_of_every_way(log):
+def test_in_turn_each_round_has_one_sample_of_every_way_each_set_up(log):
     ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
-    one, other = measure_in_turn(ways, devices=[GPU], warmup=1, repeats=3, flops={"other": 8.0})
-    samples = [entry for way in ways for entry in ("all", "clock", way, (GPU,), "clock", "all")]
-    assert log == samples * 4
+    given = {"devices": [GPU], "warmup": 1, "repeats": 3, "flops": {"other": 8.0}}
+    one, other = measure_in_turn(ways, setup=lambda: log.append("setup"), **given)
+    sample = ("setup", "all", "clock", "way", (GPU,), "clock", "all")
+    assert log == [way if entry == "way" else entry for way in ways for entry in sample] * 4
     assert [len(way.values_s) for way in measure_in_turn(ways)] == [20, 20]
     assert (one.label, one.values_s, one.flops) == ("one", (1.0,) * 3, None)
     assert (other.label, other.values_s, other.flops) == ("other", (1.0,) * 3, 8.0)
@@ -241,17 +235,9 @@ def test_in_turn_each_round_has_one_sample_of_every_way(log):
         (TypeError, {"ways": [ran]}, "ways is of type list; expected label -> work, as in"),
         (TypeError, {"ways": {"a": ran, "b": 3}}, r"ways\['b'\] is of type int"),
         (TypeError, {"flops": 2e12}, "flops is of type float; expected label -> operations"),
+        (TypeError, {"setup": "empty"}, "setup is of type str"),
     ],
 )
 def test_in_turn_refuses_before_running_anything(error, changes, match):
     with pytest.raises(error, match=match):
         measure_in_turn(**{"ways": {"work": ran}, **changes})
-
-
-def test_ways_in_turn_are_set_up_before_each_sample():
-    log = []
-    ways = {"one": lambda: log.append("one"), "other": lambda: log.append("other")}
-    measure_in_turn(ways, warmup=0, repeats=3, setup=lambda: log.append("setup"))
-    assert log == ["setup", "one", "setup", "other"] * 3
-    with pytest.raises(TypeError, match="setup is"):
-        measure_in_turn(ways, setup="empty")
