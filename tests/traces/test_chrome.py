@@ -90,12 +90,10 @@ def test_communication_and_ranks_have_kinds_and_lanes_of_their_own():
     ],
 )
 def test_the_names_of_copies_tell_direction_and_memory(name, lane, memory):
-    (work,) = read(copy(name, 1.0, 2.0, 8)).activities
+    moved = copy(name, 1.0, 2.0, 8)
+    (work,) = read(moved).activities
     assert (work.span.lane, work.memory) == (f"GPU 0 copies {lane}", memory)
-
-
-def test_a_copy_between_gpus_is_of_the_one_that_does_it():
-    moved = event("gpu_memcpy", "Memcpy PtoP (Device -> Device)", 1.0, 2.0, stream=15)
+    del moved["args"]["device"]  # as between two GPUs, of which one does it
     moved["args"] |= {"fromDevice": 0, "inDevice": 1, "toDevice": 1}
     assert read(moved).activities[0].gpu == "GPU 1"
 
@@ -135,9 +133,9 @@ def test_what_cannot_be_is_said_and_its_gpu_is_in_doubt(wrong, why, left_out):
 
 def test_a_record_without_a_gpu_puts_all_in_doubt():
     wrong = kernel("bad", 500.0, 5.0, device="0")
-    trace = read(wrong, *kineto_events(), kernel("k", 1, 2, device=1))
-    assert list(trace.doubts) == ["GPU 0", "GPU 1"]
-    assert "the record of 'bad' on a GPU" in trace.doubts["GPU 1"]
+    doubts = read(wrong, *kineto_events(), kernel("k", 1, 2, device=1)).doubts
+    assert list(doubts) == ["GPU 0", "GPU 1"]
+    assert "the record of 'bad' on a GPU" in doubts["GPU 1"]
 
 
 @pytest.mark.parametrize(
@@ -158,19 +156,12 @@ def test_what_can_be_right_is_taken_without_a_word(fine):
     assert (trace.warnings, trace.doubts) == ((), {})
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        call("cudaBad", 20.0, -1.0, 9),
-        call("cudaBad", -BASE_US, 1.0, 9),
-        call("cudaBad", 20.0, "soon", 9),
-    ],
-)
-def test_a_call_that_cannot_be_puts_the_host_in_doubt_alone(wrong):
-    trace = read(*kineto_events(), wrong)
-    assert list(trace.doubts) == ["host"]
-    assert "'cudaBad' on host" in trace.warnings[0]
-    assert len(trace.activities) == 3
+def test_a_call_that_cannot_be_puts_the_host_in_doubt_alone():
+    for times in ((20.0, -1.0), (-BASE_US, 1.0), (20.0, "soon")):
+        trace = read(*kineto_events(), call("cudaBad", *times, 9))
+        assert list(trace.doubts) == ["host"]
+        assert "'cudaBad' on host" in trace.warnings[0]
+        assert len(trace.activities) == 3
 
 
 def test_work_without_a_correlation_id_has_no_launch():
@@ -238,16 +229,12 @@ def test_a_number_changed_in_one_event_changes_no_other(work, key, value):
     assert others <= set(spans_of(read(*events)))
 
 
-def test_a_trace_that_torch_writes_here_is_read(tmp_path):
-    names = ["outer", "inner"]
-    with profile(activities=[ProfilerActivity.CPU]) as session:
-        for name in names:
-            with record_function(name):
-                torch.ones(8, 8) @ torch.ones(8, 8)
+def test_a_trace_that_torch_writes_here_is_read_without_a_warning(tmp_path):
+    with profile(activities=[ProfilerActivity.CPU]) as session, record_function("range"):
+        torch.ones(8, 8) @ torch.ones(8, 8)
     session.export_chrome_trace(str(tmp_path / "t.json.gz"))
     trace = read_evidence(tmp_path / "t.json.gz")
-    assert [span.name for span in trace.ranges] == names
-    assert trace.warnings == ()
+    assert ([span.name for span in trace.ranges], trace.warnings) == (["range"], ())
 
 
 @pytest.mark.parametrize("rank", [0, 1])

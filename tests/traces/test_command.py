@@ -100,12 +100,6 @@ def test_figures_and_findings_in_words() -> None:
     assert "How to mend it: https://autopar.readthedocs.io/en/latest/auto_gallery/" in said
 
 
-def test_where_nothing_is_found_it_is_said_in_so_many_words() -> None:
-    said = text_of(trace(kernel(0, 4, launch(-1))))
-    assert "No findings: nothing was seen that more overlap could save." in said
-    assert "0 more" not in said
-
-
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(busy, range_name="step")
     assert "Limited to 'step', which is there 2 times, 6.000 ms in all" in said
@@ -150,7 +144,10 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
     assert Report(nothing, name="t").data()["nothing_ran_s"] is None
 
 
-def test_a_trace_without_gpu_work_shows_its_ranges() -> None:
+def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
+    said = text_of(trace(kernel(0, 4, launch(-1))))
+    assert "No findings: nothing was seen that more overlap could save." in said
+    assert "0 more" not in said
     said = text_of(trace(ranges=(named("step", 0, 5),)))
     assert "No work of a GPU is in it." in said
     assert "busy 5.000 ms" in said
@@ -190,15 +187,14 @@ def test_one_line_says_why_not(
 ) -> None:
     other = tmp_path / "other.json"
     other.write_text('{"hello": 1}')
-    trace_file = str(files["kineto.json"])
     refused = {
-        "other.json": ["timeline", str(other)],
-        "missing.json: No such file": ["timeline", str(tmp_path / "missing.json")],
-        "no range 'nope'; its ranges are: 'forward'": ["timeline", trace_file, "--range", "nope"],
-        "there is no folder": ["timeline", trace_file, "--html", str(tmp_path / "no" / "a.html")],
+        "other.json": [other],
+        "missing.json: No such file": [tmp_path / "missing.json"],
+        "no range 'nope'; its ranges are: 'forward'": [files["kineto.json"], "--range", "nope"],
+        "there is no folder": [files["kineto.json"], "--html", tmp_path / "no" / "a.html"],
     }
     for words, arguments in refused.items():
-        assert main(arguments) == 2
+        assert main(["timeline", *map(str, arguments)]) == 2
         said = capsys.readouterr()
         assert said.out == ""
         assert words in said.err

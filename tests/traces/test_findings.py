@@ -113,29 +113,29 @@ def test_a_pageable_copy_holds_back_the_host() -> None:
     assert causes(trace(*work, copy(4, 6, by, memory="pinned"))) == [("late", 2.0)]
 
 
-def test_late_and_queued_launches() -> None:
+def test_a_late_launch_costs_its_gap_and_shows_it() -> None:
     late = findings(idle_from_4_to_6())["late"]
     assert late.cost_s == pytest.approx(2 * MS)
-    names = [span.name for span in late.evidence]
-    assert names == ["cudaLaunchKernel", "GPU 0 idle", "gemm"]
-    queued = findings(idle_from_4_to_6(launched=0.1))
-    assert list(queued) == ["queued"]
-    assert queued["queued"].cost_s == pytest.approx(2 * MS)
+    assert [span.name for span in late.evidence] == ["cudaLaunchKernel", "GPU 0 idle", "gemm"]
+    assert list(findings(idle_from_4_to_6(launched=0.1))) == ["queued"]
 
 
-def test_small_kernels() -> None:
-    small = [kernel(i * 0.01, i * 0.01 + 0.003, launch(i * 0.01 - 0.006)) for i in range(100)]
-    every = findings(trace(*small))
-    assert list(every) == ["small"]
-    assert every["small"].cost_s == pytest.approx(99 * 0.007 * MS)
-    large = [kernel(i * 0.03, i * 0.03 + 0.02, launch(i * 0.03 - 0.006)) for i in range(100)]
-    assert list(findings(trace(*large))) == ["late"]
-    copies = [copy(i * 0.01, i * 0.01 + 0.003, launch(i * 0.01 - 0.006)) for i in range(100)]
-    assert "small" not in findings(trace(*copies))
-    rare = [kernel(i * 0.2, i * 0.2 + 0.003, launch(i * 0.2 - 0.006)) for i in range(100)]
-    assert list(findings(trace(*rare))) == ["late"]
-    ahead = [kernel(i * 0.01, i * 0.01 + 0.003, launch(i * 0.005 - 1)) for i in range(100)]
-    assert list(findings(trace(*ahead))) == ["queued"]
+@pytest.mark.parametrize(
+    ("kind", "every_ms", "lasts_ms", "ahead_ms", "cause"),
+    [
+        (kernel, 0.01, 0.003, 0.006, "small"),
+        (kernel, 0.03, 0.02, 0.006, "late"),  # a larger one
+        (copy, 0.01, 0.003, 0.006, "late"),
+        (kernel, 0.2, 0.003, 0.006, "late"),  # after a longer gap its size does not matter
+        (kernel, 0.01, 0.003, 1, "queued"),
+    ],
+)
+def test_small_kernels_are_those_that_take_no_longer_than_their_launches(
+    kind, every_ms, lasts_ms, ahead_ms, cause
+) -> None:
+    times = [i * every_ms for i in range(100)]
+    every = causes(trace(*(kind(t, t + lasts_ms, launch(t - ahead_ms)) for t in times)))
+    assert every == [(cause, pytest.approx(every_ms - lasts_ms))] * 99
 
 
 def test_gaps_within_the_error_of_a_profiler_have_no_cause() -> None:
@@ -168,10 +168,12 @@ def test_copies_on_the_stream_that_computes() -> None:
     assert list(findings(trace(*unknown))) == ["bare copies"]
 
 
-def test_small_copies() -> None:
-    assert list(findings(trace(kernel(0, 2), copy(2, 3, size=65_535)))) == ["small copies"]
-    assert list(findings(trace(kernel(0, 2), copy(2, 3, size=65_536)))) == ["bare copies"]
-    assert list(findings(trace(kernel(0, 2), copy(2, 3, size=None)))) == ["bare copies"]
+@pytest.mark.parametrize(
+    ("size", "cause"),
+    [(65_535, "small copies"), (65_536, "bare copies"), (None, "bare copies")],
+)
+def test_small_copies(size: int | None, cause: str) -> None:
+    assert list(findings(trace(kernel(0, 2), copy(2, 3, size=size)))) == [cause]
 
 
 def test_the_evidence_is_what_nothing_hid() -> None:
@@ -203,11 +205,8 @@ def test_the_most_expensive_comes_first_and_the_cheap_are_apart() -> None:
     work = (kernel(0, 100, launch(-1)), kernel(110, 200, launch(109)), copy(200, 230, launch(0)))
     late = kernel(230.5, 231, launch(230.4), stream="8")
     expensive, cheap = Report(trace(*work, late), name="t").findings
-    assert [(f.cause, round(f.cost_s / MS, 6)) for f in expensive] == [
-        ("bare copies", 30),
-        ("late", 10.5),
-    ]
-    assert cheap == []
+    costs = [(finding.cause, round(finding.cost_s / MS, 6)) for finding in expensive]
+    assert (costs, cheap) == ([("bare copies", 30), ("late", 10.5)], [])
     brief = (kernel(0, 100, launch(-1)), kernel(100.5, 200, launch(100.4)))
-    both = Report(trace(*brief), name="t").findings
-    assert [[finding.cause for finding in group] for group in both] == [[], ["late"]]
+    expensive, cheap = Report(trace(*brief), name="t").findings
+    assert (expensive, [finding.cause for finding in cheap]) == ([], ["late"])

@@ -88,10 +88,12 @@ def test_the_timeline_is_on_the_hosts_clock_and_takes_lanes_in():
         assert {span.name for span in timeline.spans} == {"busy", "sum"}
 
 
-def test_what_else_the_work_returns_is_ignored():
-    with pytest.warns(UserWarning, match="the timeline is empty: no GPU.*annotate") as caught:
+def test_where_nothing_is_seen_the_timeline_is_empty_and_a_warning_says_so():
+    with pytest.warns(UserWarning, match="the timeline is empty: no GPU.*annotate") as one:
         assert timeline_of(lambda: 3).spans == ()
-    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="to be seen of 'nothing': no GPU.*cpu_lane") as several:
+        assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()
+    assert one[0].filename == several[0].filename == __file__
 
 
 def test_an_error_of_the_work_comes_through_and_the_next_session_is_unharmed():
@@ -128,9 +130,3 @@ def test_work_is_what_can_be_called() -> None:
         timelines_of([print])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"ways\['a'\] is of type int; expected a function"):
         timelines_of({"a": 3})  # type: ignore[dict-item]
-
-
-def test_ways_without_spans_have_empty_timelines() -> None:
-    with pytest.warns(UserWarning, match="to be seen of 'nothing': no GPU.*cpu_lane") as caught:
-        assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()
-    assert caught[0].filename == __file__

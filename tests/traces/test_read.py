@@ -6,14 +6,13 @@ import os
 import pickle
 import random
 import tempfile
-import zipfile
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import every
-from trace_files import kernel, kineto, kineto_events, own_timeline, write_all, write_nsys
+from trace_files import kernel, kineto, kineto_events, own_timeline, write_all
 
 from autopar import read_trace
 from autopar.timeline.chrome_trace import write_trace
@@ -47,8 +46,9 @@ def test_every_format_is_told_by_its_content(tmp_path):
 
 
 def test_packed_bare_and_marked_texts_are_the_same(file):
-    plain = spans_of(file(kineto()))
-    assert len(plain) == 4
+    plain = read_trace(os.fspath(file(kineto())))
+    assert (len(plain.spans), plain.origin) == (4, "a trace of torch.profiler")
+    assert plain.exposed_s() == pytest.approx(30e-6, abs=1e-9)
     for content in (
         gzip.compress(kineto().encode()),
         kineto(indent=None),
@@ -56,7 +56,7 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         b"\xef\xbb\xbf" + kineto().encode(),
         f"\n\n {kineto()} \n",
     ):
-        assert spans_of(file(content)) == plain
+        assert read_trace(file(content)) == plain
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,7 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         (b'[{"ph": "X", "ts": ' + b"9" * 10_000, "t.json", "it is damaged: .*no work of a GPU"),
         (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
         (b"SQLite format 3\0", "t.sqlite", "SQLite database that can't be read"),
+        (b"PK\3\4", "t.zip", "zip archive; unpack it first"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
@@ -86,16 +87,9 @@ def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
     assert isinstance(caught.value, ValueError)
 
 
-def test_archives_folders_databases_and_missing_files_are_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
-        archive.writestr("t.json", kineto())
-    with pytest.raises(TraceError, match="zip archive; unpack it first"):
-        read_trace(tmp_path / "t.zip")
+def test_folders_and_missing_files_are_refused(tmp_path):
     with pytest.raises(IsADirectoryError):
         read_trace(tmp_path)
-    write_nsys(tmp_path / "x", {"t (a)": [(1,)]})
-    with pytest.raises(TraceError, match="SQLite database without work"):
-        read_trace(tmp_path / "x")
     with pytest.raises(FileNotFoundError):
         read_trace(tmp_path / "missing.json")
 
@@ -152,31 +146,6 @@ def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
         read_trace(alone)
 
 
-def test_a_file_that_is_right_gives_no_warning(file):
-    timeline = read_trace(os.fspath(file(kineto())))
-    assert timeline.exposed_s() == pytest.approx(30e-6, abs=1e-9)
-    assert timeline.origin == "a trace of torch.profiler"
-
-
-def assert_same(back, timeline):
-    def key(span):
-        return (span.name, span.lane, span.kind)
-
-    pairs = zip(sorted(back.spans, key=key), sorted(timeline.spans, key=key), strict=True)
-    for ours, theirs in pairs:
-        assert key(ours) == key(theirs)
-        times = (theirs.start_s, theirs.end_s)
-        assert (ours.start_s, ours.end_s) == pytest.approx(times, abs=1e-12)
-
-
-def test_what_is_written_comes_back(tmp_path):
-    write_trace(own_timeline(), tmp_path / "t.json")
-    back = read_trace(tmp_path / "t.json")
-    assert_same(back, own_timeline())
-    assert (back.alignment_error_s, back.origin) == (2.5e-6, "recorded by hand")
-    assert read_evidence(tmp_path / "t.json").activities[0].gpu == "GPU 0"
-
-
 _LANES = ["GPU 0 stream 7", "rank 3 GPU 1 copies to host", "host", "left \"'\\", "\u00e9 \u2192"]
 _SPANS = st.lists(
     st.tuples(
@@ -189,18 +158,25 @@ _SPANS = st.lists(
 
 @settings(deadline=None, derandomize=True)
 @given(_SPANS)
-def test_random_timelines_come_back(drawn):
+def test_what_is_written_comes_back_to_the_nanosecond(drawn):
     spans = [Span("first", "left", 0.0, 1e-9)]
     for i, (lane, kind, start_ns, length_ns) in enumerate(drawn):
         spans.append(Span(f"s{i}", lane, start_ns / 1e9, (start_ns + length_ns) / 1e9, kind))
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "t.json"
-        write_trace(Timeline(tuple(spans)), path)
-        assert_same(read_trace(path), Timeline(tuple(spans)))
+        write_trace(Timeline(spans, 2.5e-6, "recorded by hand"), path := Path(folder) / "t.json")
+        back = read_trace(path)
+    assert (back.alignment_error_s, back.origin) == (2.5e-6, "recorded by hand")
+    assert sorted(map(_in_ns, back.spans)) == sorted(map(_in_ns, spans))
 
 
-def test_what_is_wrong_with_our_own_traces_is_left_out_with_a_warning(file):
+def _in_ns(span):
+    times_ns = (round(time_s * 1e9, 3) for time_s in (span.start_s, span.end_s))
+    return (span.name, span.lane, span.kind, *times_ns)
+
+
+def test_a_lane_names_its_gpu_and_what_is_wrong_with_our_own_traces_is_left_out(file):
     write_trace(own_timeline(), path := file(""))
+    assert read_evidence(path).activities[0].gpu == "GPU 0"
     path.write_text(path.read_text().replace('"dur":100.0', '"dur":-100.0'))
     trace = read_evidence(path)
     assert "compute without a time (1)" in trace.warnings[0]
