@@ -25,6 +25,7 @@ _WORKING = [
     for room in ("effects", "graph", "lanes", "timing", "transfer")
     for path in sorted((_PACKAGE / room).glob("[!_]*.py"))
 ]
+_HARMLESS = ("'", '"', "import ", "from ", "if __name__ == '__main__':", "if TYPE_CHECKING:")
 # What measured work is made with. What reads and shows records isn't part of it.
 _ALL = """
 import autopar as ap
@@ -159,15 +160,7 @@ def test_no_module_does_more_than_define():
     """A digest has what is named; what a module did by being imported would be missed."""
     for path in _PACKAGE.rglob("*.py"):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            harmless = (
-                "'",
-                '"',
-                "import ",
-                "from ",
-                "if __name__ == '__main__':",
-                "if TYPE_CHECKING:",
-            )
-            defines = digest.Module().add(node) or ast.unparse(node).startswith(harmless)
+            defines = digest.Module().add(node) or ast.unparse(node).startswith(_HARMLESS)
             assert defines, f"{path.name}:{node.lineno} binds no name"
 
 
@@ -223,19 +216,12 @@ def work():
 
 def other_pythons():
     """Pythons from 3.11 on that are installed here, but for this one."""
-    names = (f"3.{minor}" for minor in range(11, 20) if minor != sys.version_info.minor)
     pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
-    for name in names:
-        paths = [
-            *pyenv.glob(f"{name}.*/bin/python"),
-            *filter(None, [shutil.which(f"python{name}")]),
-        ]
-        for path in paths[:1]:
-            if (
-                subprocess.run([path, "--version"], capture_output=True, check=False).returncode
-                == 0
-            ):
-                yield path
+    for minor in {*range(11, 20)} - {sys.version_info.minor}:
+        installed = [*pyenv.glob(f"3.{minor}.*/bin/python"), shutil.which(f"python3.{minor}")]
+        path = next(filter(None, installed), None)
+        if path and not subprocess.run([path, "--version"], capture_output=True).returncode:
+            yield path
 
 
 @pytest.mark.stress

@@ -28,17 +28,17 @@ def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
     for field in vars(record).keys() - {"live", "measurements", "timelines"}:
         assert getattr(loaded, field) == getattr(record, field), field
     for field in ("measurements", "timelines"):
-        before, after = ({**getattr(one, field)} for one in (record, loaded))
-        assert list(before) == list(after)
-        assert [replace(part, origin="") for part in before.values()] == [
-            replace(part, origin="") for part in after.values()
-        ]
+        before, after = (
+            [(label, replace(part, origin="")) for label, part in getattr(one, field).items()]
+            for one in (record, loaded)
+        )
+        assert before == after
     again = write_record(loaded, tmp_path / "again")
     assert again.read_bytes() == path.read_bytes()
     assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
 
 
-def test_all_that_is_shown_says_where_it_comes_from(record, path):
+def test_all_that_was_found_is_final_and_says_where_it_comes_from(record, path):
     rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
     for shown, how in ((record, "measured live on"), (load_record(path), "recorded on")):
         assert shown.origin == f"{how} {rest}"
@@ -46,12 +46,9 @@ def test_all_that_is_shown_says_where_it_comes_from(record, path):
         assert repr(shown) == f"<Record of {shown}>"
         things = [*shown.measurements.values(), *shown.timelines.values()]
         assert {thing.origin for thing in things} == {shown.origin}
-
-
-@pytest.mark.parametrize("field", ["measurements", "timelines"])
-def test_what_was_found_is_final(record, field):
-    with pytest.raises(TypeError):
-        getattr(record, field)["both"] = None
+        for final in (shown.measurements, shown.timelines):
+            with pytest.raises(TypeError):
+                final["both"] = None
 
 
 def test_findings_become_plain_and_timelines_start_at_zero(tmp_path):
@@ -66,12 +63,13 @@ def test_findings_become_plain_and_timelines_start_at_zero(tmp_path):
     assert (record.timelines["t"].start_s, record.timelines["t"].end_s) == (0, 2)
 
 
-def test_two_measurements_of_one_label_and_a_record_without_a_name_are_refused():
+def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
+    one = Measurement("a", (1, 1, 1))
     with pytest.raises(ValueError, match="expected each label once"):
-        Findings([Measurement("a", (1, 1, 1)), Measurement("a", (2, 2, 2))])
-    for name in ("", "a/b", "a\\b", None):
-        with pytest.raises(RecordError, match="no file's name; expected letters"):
-            observed(experiment, name=name, parameters=PARAMETERS)
+        Findings([one, Measurement("a", (2, 2, 2))])
+    assert repr(Findings([])) == "<Findings: none>"
+    some = Findings([one], checks={"same": True, "near": False})
+    assert repr(some) == "<Findings: measurements 1, checks 2, failed 1>"
 
 
 @pytest.mark.parametrize(
@@ -98,12 +96,6 @@ def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
     if not wrong.keys() & {"programs", "modules", "variables"}:
         with pytest.raises(TypeError, match=said):
             observed(**(given | wrong))
-
-
-def test_findings_are_shown_in_one_short_line():
-    assert repr(Findings([])) == "<Findings: none>"
-    some = Findings([Measurement("a", (1, 1, 1))], checks={"same": True, "near": False})
-    assert repr(some) == "<Findings: measurements 1, checks 2, failed 1>"
 
 
 def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
@@ -243,13 +235,10 @@ def test_a_record_of_other_parameters_is_refused(tmp_path, gpus):
     gpus(0)
     measured, command = page(tmp_path, _PAGE)
     write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
-    assert not load(tmp_path / "records", experiment=measured).code_changed
     others = {**PARAMETERS, "size": 65}
-    with pytest.raises(RecordError, match=f"{NAME}.json: was measured with parameters") as caught:
+    why = rf"^{NAME}.json: was measured with parameters .*'size': 64.*'size': 65.*run: {command}$"
+    with pytest.raises(RecordError, match=why) as caught:
         load(tmp_path / "records", experiment=measured, parameters=others)
-    assert "'size': 64" in str(caught.value)
-    assert "'size': 65" in str(caught.value)
-    assert str(caught.value).endswith(f"run: {command}")
     assert str(tmp_path) not in str(caught.value)
 
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import replace
 
 import pytest
-from record_sample import NAME, load
+from record_sample import NAME, PARAMETERS, experiment, load
 
-from autopar.records.experiment import newest_record
+from autopar.records.experiment import newest_record, observed
 from autopar.records.record import RecordError
 from autopar.records.store import Wanted, load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
@@ -29,15 +29,16 @@ def refused(path, tmp_path):
     return refused
 
 
+_BY_LINES = ("measurements", "timelines", "hardware", "software")
+
+
 def as_written(fields):
     """What someone could write who knows how records are laid out and sealed."""
     sha256 = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
     lines = []
     for name, value in {**fields, "seal": f"sha256:{sha256}"}.items():
         text = json.dumps(value)
-        if name in ("measurements", "timelines", "hardware", "software") and isinstance(
-            value, dict
-        ):
+        if name in _BY_LINES and isinstance(value, dict):
             inner = [f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in value.items()]
             text = "{\n" + ",\n".join(inner) + "\n}" if value else "{}"
         lines.append(f"{json.dumps(name)}: {text}")
@@ -193,9 +194,13 @@ def test_names_stay_inside_the_folder_and_files_are_no_records(record, tmp_path,
     for odd in (replace(record, experiment=name), replace(record, files={name: b"x"}), nameless):
         with pytest.raises(RecordError, match="no file's name"):
             write_record(odd, folder)
-    for load_it in (newest_record, lambda *_: load(folder, name=name)):
-        with pytest.raises(RecordError, match="no file's name"):
-            load_it(name, folder)
+    for given_a_name in (
+        lambda: newest_record(name, folder),
+        lambda: load(folder, name=name),
+        lambda: observed(experiment, name=name, parameters=PARAMETERS),
+    ):
+        with pytest.raises(RecordError, match="no file's name; expected letters"):
+            given_a_name()
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
