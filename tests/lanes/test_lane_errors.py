@@ -13,9 +13,6 @@ from autopar import TaskGraph, cpu_lane, timeline_of_handles
 pytestmark = pytest.mark.usefixtures(forms_run_in_time.__name__, "threads_gone")
 
 
-# -- errors: each arrives, once, as it was --------------------------------------------------------
-
-
 class TakesNoNote(Exception):
     add_note = None
 

@@ -318,19 +318,28 @@ def test_what_no_number_or_place_can_be_is_refused_by_the_arguments_name(argumen
 @pytest.mark.parametrize("value", [1.5, True, 0, [], object], ids=repr)
 def test_what_no_name_or_list_can_be_is_refused_by_the_arguments_name(value):
     with cpu_lane() as lane:
-        for refused in (
-            lambda: cpu_lane(name=value),
-            lambda: lane.submit(int, name=value),
-            lambda: TaskGraph().add(int, name=value),
+        for argument, refused in (
+            ("name", lambda: cpu_lane(name=value)),
+            ("name", lambda: lane.submit(int, name=value)),
+            ("name", lambda: TaskGraph().add(int, name=value)),
+            ("after", lambda: lane.submit(int, after=value or None)),
+            ("writes of task 'int'", lambda: TaskGraph().add(int, writes=value or torch.ones(2))),
         ):
-            with pytest.raises(TypeError, match="^name is .*; expected text"):
+            with pytest.raises(TypeError, match=f"^{argument} is .*; expected "):
                 refused()
-        for refused in (
-            lambda: lane.submit(int, after=value or None),
-            lambda: TaskGraph().add(int, writes=value or torch.ones(2)),
-        ):
-            with pytest.raises(TypeError, match="^(after|writes of task 'int') is .*; expected "):
-                refused()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "after", "match"),
+    [
+        ((torch.ones(1),), (), r"expected a function.*submit\(fn, x\)"),
+        ((None,), (), "expected a function"),
+        ((int,), (3,), "after holds 3; expected handles"),
+    ],
+)
+def test_submitting_what_cannot_be_run(arguments, after, match):
+    with cpu_lane() as lane, pytest.raises(TypeError, match=match):
+        lane.submit(*arguments, after=after)
 
 
 def test_context_variables_hold_in_tasks_and_end_with_them():
@@ -355,12 +364,11 @@ def test_context_variables_hold_in_tasks_and_end_with_them():
 
 def test_a_task_without_a_name_is_called_as_what_it_runs():
     with cpu_lane() as lane:
-        module = lane.submit(torch.nn.ReLU(), torch.ones(1))
-        partial = lane.submit(functools.partial(torch.add, 1), 1)
-        other = lane.submit(lambda: 1)
-    assert "'ReLU'" in str(module)
-    assert "'add'" in str(partial)
-    assert re.search(r"'<lambda> in test_lane_forms.py:\d+'", str(other))
+        tasks = (torch.nn.ReLU(), functools.partial(torch.add, 1), lambda x: x)
+        module, partial, other = (str(lane.submit(task, torch.ones(1))) for task in tasks)
+    assert "'ReLU'" in module
+    assert "'add'" in partial
+    assert re.search(r"'<lambda> in test_lane_forms.py:\d+'", other)
 
 
 def test_errors_of_a_map_say_map():
