@@ -61,15 +61,6 @@ def tool(monkeypatch):
     return fake
 
 
-def test_a_range_says_its_name():
-    assert repr(annotate("forward")) == "annotate('forward')"
-
-
-def test_what_is_annotated_can_be_called():
-    with pytest.raises(TypeError, match="fn is of type int; expected a function"):
-        annotate("forward")(3)
-
-
 def test_ranges_nest_and_one_object_may_be_entered_again(nvtx):
     step = annotate("step")
     for _ in range(2):
@@ -176,12 +167,15 @@ def test_without_nvtx_in_the_build(monkeypatch):
     monkeypatch.setattr(_ROOM, "nvtx", None)
     with annotate("plain"):
         pass
+    assert repr(annotate("plain")) == "annotate('plain')"
 
 
 @pytest.mark.parametrize("name", [None, 3, len])
-def test_refuses_a_name_that_is_none(name):
+def test_refuses_a_name_that_is_none_and_what_cannot_be_called(name):
     with pytest.raises(TypeError, match="expected a string.*annotate"):
         annotate(name)
+    with pytest.raises(TypeError, match="fn is of type int; expected a function"):
+        annotate("forward")(3)
 
 
 @pytest.mark.gpu

@@ -33,9 +33,13 @@ def test_errors_name_a_tensors_type_and_not_its_numbers(lane, refused):
     assert "1." not in str(e.value)
 
 
-def test_a_list_given_for_a_tensor_is_named_by_its_type():
+def test_one_for_several_and_several_for_one_are_named(lane):
+    with pytest.raises(TypeError, match=r"handles is <Handle.*expected an iterable of handles"):
+        ap.timeline_of_handles(lane.submit(abs, -1))
     with ap.CopyPipeline("cpu") as pipeline, pytest.raises(TypeError, match="of type list"):
         pipeline.to_host_async([X])
+    with pytest.raises(ValueError, match=r"kind is 'communication'; expected one of compute, copy"):
+        ap.cpu_lane(kind="communication")
 
 
 def test_reprs_say_what_it_is_in_one_line(lane):
@@ -46,13 +50,3 @@ def test_reprs_say_what_it_is_in_one_line(lane):
     assert repr(graph).startswith("<TaskGraph: 1 task and 0 copies, ")
     assert repr(pipeline) == "<CopyPipeline: cpu, 3 slots, not open yet>"
     assert repr(graph.run()).startswith("<Run: 1 task and 0 copies, done")
-
-
-def test_one_handle_is_no_list_of_handles(lane):
-    with pytest.raises(TypeError, match=r"handles is <Handle.*expected an iterable of handles"):
-        ap.timeline_of_handles(lane.submit(abs, -1))
-
-
-def test_lanes_do_not_communicate():
-    with pytest.raises(ValueError, match=r"kind is 'communication'; expected one of compute, copy"):
-        ap.cpu_lane(kind="communication")

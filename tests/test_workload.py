@@ -24,32 +24,32 @@ def test_products_keep_their_magnitude():
     assert 0.3 < x.std().item() * 256**0.5 < 3
 
 
-@pytest.mark.parametrize("cost", [workload.product_flops, workload.product_bytes])
-def test_costs_are_of_whole_numbers(cost):
-    with pytest.raises(ValueError, match="size is -1; expected a whole number"):
-        cost(-1)
-    with pytest.raises(ValueError, match="count is 'a'; expected a whole number"):
-        cost(2, "a")
+@pytest.mark.parametrize(
+    ("refused", "match"),
+    [
+        (lambda: workload.product_flops(-1), "size is -1; expected a whole number"),
+        (lambda: workload.product_bytes(-1), "size is -1; expected a whole number"),
+        (lambda: workload.product_flops(2, "a"), "count is 'a'; expected a whole number"),
+        (lambda: workload.product_bytes(2, "a"), "count is 'a'; expected a whole number"),
+        (lambda: workload.matrix(0), "size is 0; expected"),
+        (lambda: workload.matrix("10"), "size is '10'; expected"),
+        (lambda: workload.matrix(2, "gpu"), "device is 'gpu'; expected the CPU or a CUDA GPU"),
+        (lambda: workload.matrix(2, seed=1.5), "seed is 1.5; expected a whole number"),
+        (lambda: workload.delay("cpu", -1), "cycles is -1; expected"),
+    ],
+)
+def test_sizes_counts_and_devices_that_cannot_be_are_refused(refused, match):
+    with pytest.raises(ValueError, match=match):
+        refused()
 
 
-def test_a_matrix_needs_a_device_that_is_here_and_a_seed():
-    with pytest.raises(ValueError, match="device is 'gpu'; expected the CPU or a CUDA GPU"):
-        workload.matrix(2, "gpu")
-    with pytest.raises(ValueError, match="seed is 1.5; expected a whole number"):
-        workload.matrix(2, seed=1.5)
-
-
-@pytest.mark.parametrize("size", [0, -1, "10"])
-def test_a_matrix_needs_a_side(size):
-    with pytest.raises(ValueError, match=f"size is {size!r}; expected"):
-        workload.matrix(size)
-
-
-def test_products_are_independent_and_right():
+def test_products_are_independent_and_right_and_their_cost_is_exact():
     x = workload.matrix(16)
     results = workload.products(x, 3)
     assert len({result.data_ptr() for result in results}) == 3
     assert workload.equal(results, [x @ x] * 3)
+    assert workload.product_flops(16, 3) == 2 * 16 * 16 * 16 * 3
+    assert workload.product_bytes(16, 3) == 3 * x.nbytes
 
 
 def test_equal_sees_one_bit_and_a_missing_result():
@@ -59,18 +59,6 @@ def test_equal_sees_one_bit_and_a_missing_result():
     assert not workload.equal([x, other], [x, x])
     with pytest.raises(ValueError, match="shorter|longer"):
         workload.equal([x, x], [x])
-
-
-def test_cost():
-    assert workload.product_flops(10, 3) == 2 * 10 * 10 * 10 * 3
-    x = workload.matrix(10)
-    assert workload.product_bytes(10, 3) == 3 * x.nbytes
-
-
-def test_a_delay_is_whole_and_keeps_no_cpu():
-    workload.delay("cpu", 1_000)
-    with pytest.raises(ValueError, match="cycles is -1; expected"):
-        workload.delay("cpu", -1)
 
 
 @pytest.mark.gpu
