@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -12,19 +13,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from sampling import every
 
 import autopar as ap
 from autopar.records import digest
 
 _PACKAGE = Path(ap.__file__).parent
-_IMPORTS = (ast.Import, ast.ImportFrom)
 _GALLERY = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
-_WORKING = [
-    path.relative_to(_PACKAGE)
-    for room in ("effects", "graph", "lanes", "timing", "transfer")
-    for path in sorted((_PACKAGE / room).glob("[!_]*.py"))
-]
 _HARMLESS = ("'", '"', "import ", "from ", "if __name__ == '__main__':", "if TYPE_CHECKING:")
 # What measured work is made with. What reads and shows records isn't part of it.
 _ALL = """
@@ -64,13 +58,6 @@ def rewrite(path, transformer):
     path.write_text(ast.unparse(ast.fix_missing_locations(tree)), encoding="utf-8")
 
 
-class Reworded(ast.NodeTransformer):
-    """Other docstrings; comments and layout are gone by themselves."""
-
-    def visit_Expr(self, node):
-        return ast.Expr(ast.Constant("Words.")) if isinstance(node.value, ast.Constant) else node
-
-
 class Changed(ast.NodeTransformer):
     """A statement more in each function, those inside of it included."""
 
@@ -80,61 +67,78 @@ class Changed(ast.NodeTransformer):
         return node
 
 
-def test_words_and_layout_of_the_package_do_not_matter(package):
-    before = digests_by(package, (_ALL, "experiment"))
-    for path in package.rglob("*.py"):
-        rewrite(path, Reworded())
-    assert digests_by(package, (_ALL, "experiment")) == before
+_SMALL = {
+    "one.inner": """from __future__ import annotations
+import math
+from autopar.two import helper as other
+
+def fast(x: int) -> int:
+    'Says.'
+    return other(x) + math.pi  # why
+""",
+    "two": """SCALE = 2
+def helper(x):
+    from autopar import three
+    return three.add(x) * SCALE
+""",
+    "three": """def add(x):
+    return x + 1
+def unrelated():
+    return 1
+""",
+}
+_SCRIPT = "from autopar.one.inner import fast\ndef experiment():\n    return fast(1)\n"
 
 
-@pytest.mark.parametrize("path", every(10, _WORKING, name_of=str))
-def test_a_change_in_any_working_room_is_seen(package, path):
-    before = digests_by(package, (_ALL, "experiment"))
-    rewrite(package / path, Changed())
-    assert digests_by(package, (_ALL, "experiment")) != before
+@pytest.fixture
+def digest_with(tmp_path):
+    """The digest of an experiment with a small package, of which some text is replaced."""
+    numbers = itertools.count()
+
+    def digest_with(replaced=(), moved=()):
+        folder = tmp_path / str(next(numbers)) / "autopar"
+        for name, text in _SMALL.items():
+            for old, new in replaced:
+                text = text.replace(old, new)
+            path = folder.joinpath(*dict(moved).get(name, name).split(".")).with_suffix(".py")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        script = _SCRIPT
+        for old, new in replaced:
+            script = script.replace(old, new)
+        return digests_by(folder, (script, "experiment"))
+
+    return digest_with
 
 
-def test_where_modules_lie_and_what_they_are_called_does_not_matter(package):
-    """All but the package itself move into other folders, under other names."""
-    before = digests_by(package, (_ALL, "experiment"))
-    paths = [path for path in package.rglob("*.py") if not path.stem.startswith("__")]
-    named = {".".join(path.relative_to(package).with_suffix("").parts): path for path in paths}
-    moved = {name: f"room{len(name) % 3}.new_{name.replace('.', '_')}" for name in named}
-    for folder in ("room0", "room1", "room2"):
-        (package / folder).mkdir()
-        (package / folder / "__init__.py").write_text('"""A room."""\n')
-    for path in (package / "__init__.py", *named.values()):
-        rewrite(path, Moved(moved))
-    for name, path in named.items():
-        path.rename(package.joinpath(*moved[name].split(".")).with_suffix(".py"))
-    assert digests_by(package, (_ALL, "experiment")) == before
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("'Says.'", "'Says more.'"),
+        ("# why", "# because"),
+        ("x: int) -> int", "x)"),
+        ("import math\n", "import math, os\n"),
+        ("def unrelated():\n    return 1", "def unrelated():\n    return 2"),
+    ],
+)
+def test_words_layout_and_what_is_not_used_do_not_matter(digest_with, old, new):
+    assert digest_with([(old, new)]) == digest_with()
 
 
-class Moved(ast.NodeTransformer):
-    """Imports, in any order, of modules that have moved."""
+@pytest.mark.parametrize(
+    ("old", "new"), [("math.pi", "math.e"), ("SCALE = 2", "SCALE = 3"), ("x + 1", "x + 2")]
+)
+def test_a_change_is_seen_however_far_it_is(digest_with, old, new):
+    assert digest_with([(old, new)]) != digest_with()
 
-    def __init__(self, moved):
-        self.moved = moved
 
-    def visit_Module(self, node):
-        self.generic_visit(node)
-        _, *others = (i for i, part in enumerate(node.body) if isinstance(part, _IMPORTS))
-        imports = [node.body[i] for i in others]  # the first one may be of the future
-        for i, part in zip(others, reversed(imports), strict=True):
-            node.body[i] = part
-        return node
-
-    def visit_ImportFrom(self, node):
-        parts = []
-        for alias in node.names:
-            module, name = node.module, alias.name
-            if moved := self.moved.get(f"{module}.{name}".removeprefix("autopar.")):
-                module, _, name = f"autopar.{moved}".rpartition(".")
-            elif moved := self.moved.get(module.removeprefix("autopar.")):
-                module = f"autopar.{moved}"
-            alias = ast.alias(name, alias.asname or alias.name)
-            parts.append(ast.ImportFrom(module, [alias], level=0))
-        return parts
+def test_where_modules_lie_and_what_they_are_called_does_not_matter(digest_with):
+    imports = "import math\nfrom autopar.two import helper as other"
+    turned = "from autopar.new.sub.second import helper as other\nimport math"
+    replaced = [(imports, turned), ("autopar.one.inner", "autopar.first")]
+    replaced += [("from autopar import three", "from autopar.new import third as three")]
+    moved = {"one.inner": "first", "two": "new.sub.second", "three": "new.third"}
+    assert digest_with(replaced, moved) == digest_with()
 
 
 def test_how_results_are_shown_and_kept_is_in_no_digest_of_the_gallery(package):
