@@ -244,12 +244,3 @@ def test_many_spans_make_small_outputs() -> None:
     sections = list(Report(many, name="t").sections())
     assert len(as_text(sections)) < 10_000
     assert len(as_page(sections, title="t")) < 100_000
-
-
-@pytest.mark.stress
-def test_a_large_trace_takes_little_memory_and_makes_small_outputs(run_program) -> None:
-    done = run_program("timeline_speed.py", 100_000)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)["report"]["text and files"]
-    assert report["peak_bytes"] < 400e6
-    assert max(report["output_bytes"].values()) < 200_000

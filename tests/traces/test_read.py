@@ -201,13 +201,3 @@ def test_damaged_files_lead_to_a_clear_error_or_a_trace(run_program, count):
     assert report["bad"] == []
     assert sum(report["outcomes"].values()) == count
     assert {name.rsplit(" ", 1)[1] for name in report["outcomes"]} == {"read", "refused", "warned"}
-
-
-@pytest.mark.stress
-def test_large_files_are_read_in_bounded_memory(run_program):
-    done = run_program("trace_speed.py", 100_000)
-    assert done.returncode == 0, done.stderr
-    for report in json.loads(done.stdout).values():
-        assert report["activities"] > 20_000
-        assert report["warnings"] == []
-        assert report["peak_bytes"] < 500e6, "a tenth of the size in less than a quarter of 2 GB"
