@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lane_forms import fail
 
 from autopar import cpu_lane, cuda_lane, torch_private
 from autopar.lanes.clock import DeviceClock
@@ -180,20 +179,6 @@ def test_random_graphs_over_lanes_of_both_kinds_give_what_the_serial_twin_gives(
             handles.append(submit(node, turns, *given, after=handles[-1:] * (turns % 2)))
         for expected, handle in zip(serial, handles, strict=True):
             assert torch.equal(handle.result(), expected)
-
-
-def test_errors_are_named_and_passed_on():
-    ran = []
-    with cuda_lane(0, name="left") as lane:
-        first = lane.submit(fail, name="breaks")
-        second = lane.submit(ran.append, first)
-        with pytest.raises(RuntimeError, match="'breaks'.*failed") as caught:
-            second.result()
-        assert lane.submit(int).result() == 0
-    assert ran == []
-    assert caught.value.__cause__.__notes__ == ["in task 'breaks' on lane 'left' (cuda:0)"]
-    with pytest.raises(ValueError, match="on purpose"), cuda_lane(0) as lane:
-        lane.submit(fail)
 
 
 def test_left_by_an_exception_it_drops_what_is_not_launched(gate):

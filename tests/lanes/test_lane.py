@@ -152,10 +152,9 @@ def test_dependents_do_not_run_and_say_why():
         first = left.submit(fail, name="breaks")
         second = right.submit(ran.append, first, name="second")
         third = left.submit(ran.append, 3, after=[second], name="third")
-        fine = right.submit(ran.append, "fine")
+        right.submit(ran.append, "fine").wait()
         with pytest.raises(RuntimeError, match="'second' on lane 'right'.*waits for") as caught:
             third.result()
-        fine.result()
     assert ran == ["fine"]
     assert "in task 'third' on lane 'left' (cpu)" in caught.value.__notes__
     because = caught.value.__cause__
@@ -302,15 +301,18 @@ def test_a_lane_takes_work_inside_one_with_block():
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads_of_operators_are_the_lanes_alone(threads):
+def test_threads_of_operators_are_the_lanes_alone_also_of_one_opened_in_a_task(threads):
+    def inner():
+        with cpu_lane(threads + 2) as lane:
+            return lane.submit(torch.get_num_threads).result()
+
     before = torch.get_num_threads()
     with cpu_lane(threads) as lane, cpu_lane(threads + 1) as other:
-        assert lane.submit(torch.get_num_threads).result() == threads
-        assert other.submit(torch.get_num_threads).result() == threads + 1
-        assert torch.get_num_threads() == before
-        assert threads_of_a_new_thread() == before
-    assert torch.get_num_threads() == before
-    assert threads_of_a_new_thread() == before
+        assert lane.submit(inner).result() == threads + 2
+        numbers = [each.submit(torch.get_num_threads).result() for each in (lane, other)]
+        assert numbers == [threads, threads + 1]
+        assert torch.get_num_threads() == threads_of_a_new_thread() == before
+    assert torch.get_num_threads() == threads_of_a_new_thread() == before
 
 
 def test_tasks_are_annotated_with_their_names(monkeypatch):

@@ -135,17 +135,6 @@ def test_lanes_whose_tasks_wait_for_each_other_are_refused(count, how):
     )
 
 
-def test_a_task_that_waits_for_a_lane_that_waits_for_it_is_refused(gate):
-    with cpu_lane(name="one") as one, cpu_lane(name="other") as other:
-        asks = one.submit(lambda: (gate(), other.wait()), name="asks")
-        waits = other.submit(int, after=[asks], name="waits")
-        gate.open()
-        with pytest.raises(RuntimeError, match="waits for"):
-            asks.result()
-        with contextlib.suppress(RuntimeError):
-            waits.result()
-
-
 def test_a_wait_in_one_direction_is_no_circle(gate):
     with cpu_lane() as one, cpu_lane() as other, cpu_lane() as third:
         first = one.submit(gate, 1)
@@ -278,16 +267,6 @@ def test_a_lane_that_goes_on_holds_no_failed_task_whose_error_was_seen():
             assert watched() is None
     finally:
         gc.enable()
-
-
-def test_a_lane_is_opened_inside_a_task_of_another():
-    def inner():
-        with cpu_lane(2) as lane:
-            return lane.submit(torch.get_num_threads).result()
-
-    with cpu_lane(1) as lane:
-        assert lane.submit(inner).result() == 2
-        assert lane.submit(torch.get_num_threads).result() == 1
 
 
 FINE = (None, 0, 1.5, 10**12)  # seconds
