@@ -39,8 +39,8 @@ def test_nothing_is_timed_where_one_differs():
         calls.append(1)
         return _X + 1
 
-    findings = ap.race({"right": lambda: 2 * _X, "wrong": wrong})
-    assert findings.checks == {"wrong: equal to right": False}
+    findings = ap.race({"right": lambda: 2 * _X, "same": lambda: _X + _X, "wrong": wrong})
+    assert findings.checks == {"same: equal to right": True, "wrong: equal to right": False}
     assert not findings.measurements
     assert len(calls) == 1
     with pytest.raises(RuntimeError, match="wrong: equal to right"):

@@ -99,12 +99,14 @@ def test_refuses_spans_that_cannot_be(span, error, match):
         Span(*span)
 
 
-def test_a_timeline_is_of_several_spans_and_merged_with_one():
+def test_a_timeline_is_of_several_spans_merged_with_one_and_cut_in_order():
     for spans in (Span("a", "x", 0, 1), [1], "ab"):
         with pytest.raises(TypeError, match=r"spans.* is .*; expected .*Timeline\(\[Span\("):
             Timeline(spans)
     with pytest.raises(TypeError, match="other is of type list; expected a Timeline"):
         Timeline(()).merged([Timeline(())])
+    with pytest.raises(ValueError, match="expected a start before the end"):
+        Timeline(()).between(3.0, 3.0)
 
 
 def test_a_timeline_of_very_many_spans_says_itself_in_one_line():
