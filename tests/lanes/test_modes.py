@@ -102,7 +102,7 @@ def in_thread(fn):
 
 @in_each
 def test_a_call_in_another_thread_sees_what_the_caller_sees_and_then_what_it_saw(context):
-    for other in _CONTEXTS.values():
+    for name, other in _CONTEXTS.items():
         with _CONTEXTS[context]():
             modes, expected = caller_modes(), probe()
         with other():
@@ -113,22 +113,22 @@ def test_a_call_in_another_thread_sees_what_the_caller_sees_and_then_what_it_saw
                 return probe(), modes.call(probe), probe()
 
         before, inside, after = in_thread(run)
-        assert inside == expected
-        assert before == after == plain
+        assert inside == expected, name
+        assert before == after == plain, name
 
 
 @in_each
 def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(context):
     plain = probe()
     with cpu_lane() as lane:
-        for other in _CONTEXTS.values():
+        for name, other in _CONTEXTS.items():
             with _CONTEXTS[context]():
                 expected, first = probe(), lane.submit(probe)
                 with other():
                     both, second = probe(), lane.submit(probe)
-            assert first.result() == expected
-            assert second.result() == both
-            assert lane.submit(probe).result() == plain
+            assert first.result() == expected, name
+            assert second.result() == both, name
+            assert lane.submit(probe).result() == plain, name
     assert probe() == plain
 
 
