@@ -21,6 +21,7 @@ _THREADS = torch.get_num_threads()
 _STYLE = {
     "figure.constrained_layout.use": True,
     "figure.dpi": 100,
+    "figure.figsize": (4.6, 3.4),  # inches: made smaller for a phone, letters can still be read
     "svg.hashsalt": "autopar",  # SVG files come out the same, byte for byte, in every build
 }
 

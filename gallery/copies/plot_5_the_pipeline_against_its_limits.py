@@ -86,12 +86,12 @@ large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
 total_gb = LARGE["size_mb"] * LARGE["count"] / 1e3
 rates = {label: total_gb / one.median_s for label, one in large.measurements.items()}
 
-figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
+figure, ax = plt.subplots(layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
 ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt=" %.1f")
 ax.axvline(rates[BUS], linestyle="--", color="0.4", label="the bus alone")
 ax.set(xlabel="GB/s", title="From a GPU to the host", xlim=(0, 1.2 * rates[BUS]))
-ax.legend(loc="center right")
+ax.legend(loc="lower right")
 figure.supxlabel(large.origin, fontsize=7)
 ap.plot.show("b5_against_the_limits")
 

@@ -24,6 +24,7 @@ memory two slots of *pinned* memory, which the GPU can write to by itself, are e
 import collections
 import contextlib
 
+import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
@@ -143,12 +144,25 @@ def sweeps(count, size, slots, slot_mib):
 
 
 # %%
-# Compare the first two rows below the parts: the second slot brings the bar near to its end. More
-# of them only cost memory, and slots of one MiB are far too small.
+# In the left half of the picture at the top, look at the second point: with two slots the time
+# comes down to the limit, and more of them only cost memory. In the right half, slots of one MiB
+# are far too small, and from sixteen on their size makes no difference.
 
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
-ap.show(ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS))
+figure, (by_slots, by_size) = plt.subplots(1, 2, sharey=True, layout="constrained")
+for ax, choices, label in (
+    (by_slots, SLOTS["slots"], "{} x 32 MiB"),
+    (by_size, SLOTS["slot_mib"], "3 x {} MiB"),
+):
+    ms = [1e3 * swept.measurements[label.format(choice)].median_s for choice in choices]
+    ax.plot([f"{choice}" for choice in choices], ms, "o-")
+    ax.axhline(1e3 * limit_s, linestyle="--", color="0.4", label="limit")
+by_slots.set(title="Slots of 32 MiB", xlabel="slots", ylabel="ms", ylim=(0, None))
+by_size.set(title="Three slots", xlabel="MiB in each")
+by_size.legend()
+figure.supxlabel(swept.origin, fontsize=7)
+ap.plot.show("b2_slots")
 
 # %%
 # How much slower the first and the second number of slots are than the best one:
@@ -170,27 +184,8 @@ ap.show(
 # -----------------------
 # With nothing to compute, two slots are too few, and so are three:
 # :doc:`plot_5_the_pipeline_against_its_limits` shows what more threads and slots are worth there.
-#
-# On this machine
-# ---------------
-# A copy within the host needs no pinned memory in between. The number of slots only says how many
-# results may be under way, and it should make no difference.
-
-
-def on_the_cpu(count, size, slots):
-    """Copies within the host, by the number of slots."""
-    x = ap.workload.matrix(size)
-
-    def through(n):
-        with ap.CopyPipeline("cpu", slots=n) as pipeline:
-            return list(pipeline.to_host(x.mm(x) for _ in range(count)))
-
-    return ap.race({f"{n} slots": lambda n=n: through(n) for n in slots})
-
-
-CPU = {"count": 12, "size": 384, "slots": [2, 3, 4]}
-here = ap.observed(on_the_cpu, name="slots on the CPU", parameters=CPU)
-ap.show(ap.compare(here.measurements, caption="12 products and their copies, on the CPU"))
+# On a CPU nothing passes through slots, as a copy within the host needs no pinned memory in
+# between: :doc:`plot_3_copy_both_ways_while_you_compute` measures `map` where this page was built.
 
 # %%
 # Now you

@@ -263,7 +263,7 @@ renamed = [replace(span, name=called(span.name)) for span in timeline.spans]
 ap.show_timelines(
     replace(timeline, spans=tuple(renamed)),
     "e4_a_step",
-    title="A step on a CPU and two GPUs",
+    title="A step of training",
     caption="Both GPUs compute at once. The way of the first layer over the CPU has to follow.",
 )
 

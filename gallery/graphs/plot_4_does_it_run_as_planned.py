@@ -122,11 +122,12 @@ def draw_over_each_other(ax):
 # %%
 # The rest are names.
 
-ax = plt.subplots(figsize=(7, 3.4), layout="constrained")[1]
+figure, ax = plt.subplots(layout="constrained")
 draw_over_each_other(ax)
 ax.set_yticks([y + 0.5 for y in range(len(ROWS))], [*ROWS])
-ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4))
-ax.set(xlabel=f"ms\n{gpus.origin}", title="100 tasks as planned (grey) and as they ran (blue)")
+ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4), xlabel="ms")
+ax.set_title("100 tasks, planned (grey) and run (blue)")
+figure.supxlabel(gpus.origin, fontsize=7)
 ap.plot.show("b8_does_it_run_as_planned")
 
 # %%

@@ -294,17 +294,18 @@ LINES = {
 # %%
 # All are drawn over the area in which a task costs more than it brings.
 
-ax = plt.subplots(figsize=(7, 3.8), layout="constrained")[1]
+figure, ax = plt.subplots(layout="constrained")
 for label, (record, name, style, *way) in LINES.items():
     ax.plot(WORK["sizes_us"], shares(record, name, *way), style, label=label)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
 ax.text(200, 0.02, "costs more than it brings", ha="right")
-ax.set(xscale="log", ylim=(0, None), title="How much of the CPU do tasks keep?")
-ax.set_xticks(WORK["sizes_us"], [f"{us} µs" for us in WORK["sizes_us"]])
+ax.set(xscale="log", ylim=(0, 1.8), title="How much of the CPU do tasks keep?")
+ax.set_xticks(WORK["sizes_us"], [f"{us}" for us in WORK["sizes_us"]])
 ax.set_yticks([0, 0.25, 0.5, 0.75, 1], [f"{percent} %" for percent in range(0, 101, 25)])
-ax.set_xlabel("\n".join(["work in a task", *sorted({fine.origin, dask.origin, mxnet.origin})]))
+ax.set_xlabel("work in a task, µs")
 ax.minorticks_off()
-ax.legend(fontsize="small", ncols=2)
+ax.legend(loc="upper left", fontsize="small", ncols=2)
+figure.supxlabel("\n".join(sorted({fine.origin, dask.origin, mxnet.origin})), fontsize=7)
 ap.plot.show("b7_how_fine_may_tasks_be")
 
 # %%

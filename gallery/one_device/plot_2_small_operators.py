@@ -78,7 +78,7 @@ def us(size, way):
 # over, and all ways come together.
 
 # Folded: the figure
-figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
+figure, ax = plt.subplots(layout="constrained")
 for way, marker in zip(WAYS, "os^D", strict=True):
     ax.plot([*counts], [us(size, way) for size in counts], marker=marker, label=way)
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="µs for a product")
@@ -184,7 +184,7 @@ def gains(record, way):
 
 CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]
 cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})  # side, and how many
-figure, ax = plt.subplots(figsize=(7, 2.8), layout="constrained")
+figure, ax = plt.subplots(layout="constrained")
 for way, marker in zip([LANES, INSIDE], "os", strict=True):
     ax.plot(*zip(*gains(cpu, way).items(), strict=True), marker=marker, label=way)
 ax.set(xscale="log", xlabel="side of the matrices", ylabel="gain over one thread, ×")

@@ -25,7 +25,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
@@ -172,22 +171,19 @@ ap.show(
 # %%
 # Short work: each clock has something else in it
 # -----------------------------------------------
-# Every clock against the trace of Nsight, which has the kernels alone.
+# The same by the number of kernels. The trace of Nsight has the kernels alone.
 
 works = [f"{count} of {WORK['size']}" for count in WORK["counts"]]
-alone_s = [gpu.measurements[f"{NSIGHT}, {work}, {TRACE}"].median_s for work in works]
-ax = plt.subplots(figsize=(7, 3.2), layout="constrained")[1]
-for tool, clock in ((NONE, WALL), (NONE, EVENTS), (PROFILER, TRACE)):
-    by_s = [gpu.measurements[f"{tool}, {work}, {clock}"].median_s for work in works]
-    off = [100 * abs(one / alone - 1) for one, alone in zip(by_s, alone_s, strict=True)]
-    ax.loglog([1e6 * s for s in alone_s], off, "o-", label=f"{clock}, {tool}")
-ax.set(xlabel=f"kernels take, µs\n{gpu.origin}", ylabel="off by, %", title="How far clocks are off")
-ax.legend()
-ap.plot.show("b9_three_clocks")
+columns = {"wall clock": (NONE, WALL), "events": (NONE, EVENTS), "Nsight's trace": (NSIGHT, TRACE)}
+rows = []
+for count, work in zip(WORK["counts"], works, strict=True):
+    by = (gpu.measurements[f"{tool}, {work}, {clock}"].median_s for tool, clock in columns.values())
+    rows.append([f"{count}", *(f"{1e6 * seconds:,.0f} µs" for seconds in by)])
+ap.show(ap.tabulate(["kernels", *columns], rows, caption="Medians", origin=gpu.origin))
 
 # %%
-# Follow the line of the wall clock from left to right: for one kernel its time is far too long, and
-# for hundreds next to nothing is left of the difference.
+# Compare the first row with the last: for one kernel the wall clock and the events have far more
+# than the kernel in their time, and for hundreds next to nothing is left of the difference.
 
 
 def too_long(seconds, clock, work):

@@ -176,11 +176,25 @@ def test_styles_stay_as_they_are() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
-def test_nothing_is_cut_off_a_saved_figure() -> None:
-    for ax in (plot.timeline(run, limit_s=0.008), plot.bars([slow, fast], limit_s=0.1)):
+@pytest.mark.parametrize("inches", [4.6, 7.0])
+def test_figures_have_the_width_of_matplotlibs_setting_and_nothing_is_cut_off(
+    inches: float,
+) -> None:
+    long = Timeline(
+        (Span("mm", "GPU 0, copying from the host", 0.0, 1.0),),
+        origin="recorded on 2 GPUs, 2026-11-23, torch 2.11.0+cu130",
+    )
+    with plt.rc_context({"figure.figsize": (inches, 1.0)}):
+        axes = [
+            plot.timeline(run, limit_s=0.008),
+            plot.timeline(long),
+            plot.bars([slow, fast], limit_s=0.1),
+        ]
+    for ax in axes:
         figure = ax.figure
         figure.canvas.draw()
         width, height = figure.canvas.get_width_height()
+        assert width == round(inches * figure.dpi)
         for text in ax.texts:
             (left, lower), (right, upper) = np.asarray(text.get_window_extent())
             assert 0 <= left <= right <= width

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "_build" / "html"
 PAGES = sorted(SITE.rglob("*.html"))
 SCRIPTS = sorted((ROOT / "gallery").rglob("plot_*.py"))
+_WIDEST = 480  # pixels of a figure, of which a phone shows 358
 NOT_FOUND_PREFIX = "/en/latest/"  # page 404 is served for any address: its links start at the root
 
 # What a browser fetches by itself; plain links to elsewhere are welcome.
@@ -160,6 +161,13 @@ def test_an_image_of_what_is_drawn_too_is_in_its_details(script: Path) -> None:
         if details.tag == "details" and "autopar-image" in box.get("class", "")
     }
     assert len(inside) == script.read_text(encoding="utf-8").count("ap.show_timelines(")
+
+
+def test_letters_of_figures_can_be_read_on_a_phone() -> None:
+    figures = [path for path in SITE.glob("_images/sphx_glr_*.png") if "_2_00x" not in path.name]
+    widths = {path.name: int.from_bytes(path.read_bytes()[16:20]) for path in figures}
+    assert widths
+    assert {name: width for name, width in widths.items() if width > _WIDEST} == {}
 
 
 def test_no_gallery_page_failed_or_was_skipped() -> None:

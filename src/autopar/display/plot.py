@@ -1,6 +1,7 @@
 """Plot: timelines, measurements and plans on matplotlib axes, for figures, thumbnails and papers.
 
-Only the functions here import matplotlib, when they are called; styles are left as they are.
+Only the functions here import matplotlib, when they are called; styles are left as they are. A
+figure that they make is as wide as matplotlib's setting `figure.figsize` says.
 """
 
 from __future__ import annotations
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from autopar.display.graph_plot import Planned
 
 __all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
-_FIGURE_INCHES = 7.0  # the width of a text column; saved at twice the dots for sharp screens
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
 # Backends that only write files; all others have a window or a page to show figures in.
 _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
@@ -112,7 +112,7 @@ def timelines(
         sharex=True,
         squeeze=False,
         layout="constrained",
-        figsize=(_FIGURE_INCHES, 0.9 + sum(heights)),
+        figsize=(plt.rcParams["figure.figsize"][0], 0.9 + sum(heights)),
         height_ratios=heights,
     )
     axes: list[Axes] = list(grid[:, 0])
@@ -304,16 +304,17 @@ def _axes(height_inches: float, ax: Axes | None = None) -> Axes:
     if ax is not None:
         check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
         return ax
-    return plt.subplots(layout="constrained", figsize=(_FIGURE_INCHES, height_inches))[1]
+    figsize = plt.rcParams["figure.figsize"][0], height_inches
+    return plt.subplots(layout="constrained", figsize=figsize)[1]
 
 
 def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_xlabel(f"time ({unit})")
     if beneath:  # a figure may be taken out of its page: it says itself where it is from
-        how: dict[str, Any] = {"xycoords": ax.xaxis.label, "ha": "center", "va": "top"}
-        how |= {"textcoords": "offset points", "fontsize": SMALL}
-        ax.annotate("\n".join(beneath), (0.5, 0), (0, -2), **how)
+        how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
+        how |= {"textcoords": "offset points", "fontsize": SMALL, "ha": "right", "va": "top"}
+        ax.annotate("\n".join(beneath), (1, 0), (0, -2), **how)
 
 
 def __dir__() -> list[str]:
