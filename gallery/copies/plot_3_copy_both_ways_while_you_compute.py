@@ -16,7 +16,7 @@ three needs alone. One stream takes the sum of all three, even if the host waits
 # %%
 # One stream takes the sum
 # ------------------------
-# The tempting ways. In the loop that everybody writes first, each line waits for the one before.
+# Two ways are tempting. In the loop that most people write first, a line waits for the one before.
 # With `non_blocking=True` the host waits for nothing, but the GPU still has one *stream* for all,
 # the queue that :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about.
 

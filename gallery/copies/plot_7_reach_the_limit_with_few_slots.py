@@ -165,7 +165,7 @@ figure.supxlabel(swept.origin, fontsize=7)
 ap.plot.show("b2_slots")
 
 # %%
-# How much slower the first and the second number of slots are than the best one:
+# This function tells how much slower a number of slots is than the best one.
 
 
 def slower(seconds, slots):

@@ -16,7 +16,7 @@ wait at the wrong place doubles the time, and the program's results don't tell.
 # %%
 # One wait in between stops the second GPU
 # ----------------------------------------
-# The careful way: compute on GPU 0, make sure that it is done, then go on with GPU 1. The wait need
+# The careful way is to compute on GPU 0, wait until it is done, and go on with GPU 1. The wait need
 # not be called `synchronize`: `print`, `.item()` and `.cpu()` of a result wait as well.
 
 import autopar as ap

@@ -17,8 +17,8 @@ GPU waits for it. On lanes both orders run in parallel, as they do in MXNet.
 # %%
 # CPU work first: the GPU waits
 # -----------------------------
-# The book's order. A CPU operator returns when its result is there, so the host comes to the second
-# line only then, and the GPU has nothing to do before.
+# This is the book's order. A CPU operator returns when its result is there. Only then does the host
+# come to the second line, and the GPU has nothing to do before.
 
 import torch
 
@@ -39,8 +39,8 @@ def cpu_first(x, u, count):
 # %%
 # GPU work first: both run
 # ------------------------
-# The same two lines in the other order. Launches return at once, so the GPU computes while the CPU
-# does its part. Whoever writes the program has to know this, for every pair of lines.
+# These are the same lines in the other order. Launches return at once, so the GPU computes while
+# the CPU does its part. Whoever writes the program has to know this, for every pair of lines.
 
 
 def gpu_first(x, u, count):

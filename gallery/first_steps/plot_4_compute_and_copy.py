@@ -18,7 +18,7 @@ one event for each result, every copy but the last runs while the next product i
 # %%
 # One stream hides nothing
 # ------------------------
-# The tempting way: queue all products, then queue all copies, and let the GPU sort it out.
+# The tempting way is to queue all products, then all copies, and to let the GPU sort it out.
 
 from functools import partial
 
@@ -145,11 +145,13 @@ ap.show(
 
 
 def on_cpu_lane(count, size):
-    x, buffers = ap.workload.matrix(size), torch.empty(count, size, size)
+    x, memory = ap.workload.matrix(size), torch.empty(count, size, size)
     with ap.cpu_lane(name="copies", kind="copy") as lane:
-        copies = {"no lane": lambda: [buffer.copy_(x.mm(x)) for buffer in buffers]}
-        copies[LANE] = lambda: (with_lane(x, buffers, lane), lane.wait())[0]
-        return ap.race(copies, reset=buffers.zero_)
+        ways = {
+            "no lane": lambda: [buffer.copy_(x.mm(x)) for buffer in memory],
+            LANE: lambda: (with_lane(x, list(memory), lane), lane.wait())[0],
+        }
+        return ap.race(ways, reset=memory.zero_)
 
 
 here = ap.observed(on_cpu_lane, name="on a CPU lane", parameters={"count": 12, "size": 512})

@@ -58,7 +58,7 @@ def block(channels):
 
 # %%
 # Called as it is, the model launches kernel after kernel, and a launch takes longer than a kernel.
-# Tempting is a `CUDA graph <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_:
+# A `CUDA graph <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ is tempting:
 # the launches are recorded once, and replayed as a whole.
 
 

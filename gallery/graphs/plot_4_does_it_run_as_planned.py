@@ -36,7 +36,7 @@ def product(x, *before):
 
 
 # %%
-# The tempting way to know how long they will take: add up their times, and divide by the number of
+# It is tempting to guess how long they will take: add up their times, and divide by the number of
 # *lanes*, which are a stream of each GPU and two threads of the CPU.
 
 
@@ -120,7 +120,7 @@ def draw_over_each_other(ax):
 
 
 # %%
-# The rest are names.
+# At last the rows and the axes get their names.
 
 figure, ax = plt.subplots(layout="constrained")
 draw_over_each_other(ax)

@@ -17,7 +17,7 @@ and even from bare threads, which schedule nothing.
 # %%
 # A task for each row pays most often
 # -----------------------------------
-# The tempting way: an operator on each row of a matrix depends on no other, so give each a task.
+# An operator on each row of a matrix depends on no other, so it is tempting to give each a task.
 
 import os
 

@@ -16,8 +16,8 @@ has the kernel alone. A clock is not wrong then. It answers another question.
 # %%
 # Two clocks around one kernel are too many
 # -----------------------------------------
-# The tempting way to time a kernel: stop the wall clock before and after it. Better, one thinks, is
-# a pair of *events*, marks in the GPU's queue that the GPU itself stamps with its time (see
+# The tempting way to time a kernel is to stop the wall clock before and after it. A pair of
+# *events* seems better, marks in the GPU's queue that the GPU itself stamps with its time (see
 # :class:`torch.cuda.Event`). Here both clocks stop for the same work.
 
 import tempfile
@@ -171,7 +171,7 @@ ap.show(
 # %%
 # Short work: each clock has something else in it
 # -----------------------------------------------
-# The same by the number of kernels. The trace of Nsight has the kernels alone.
+# This table has the times by the number of kernels. The trace of Nsight has the kernels alone.
 
 works = [f"{count} of {WORK['size']}" for count in WORK["counts"]]
 columns = {"wall clock": (NONE, WALL), "events": (NONE, EVENTS), "Nsight's trace": (NSIGHT, TRACE)}
