@@ -126,7 +126,7 @@ figure, ax = plt.subplots(layout="constrained")
 draw_over_each_other(ax)
 ax.set_yticks([y + 0.5 for y in range(len(ROWS))], [*ROWS])
 ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4), xlabel="ms")
-ax.set_title("100 tasks, planned (grey) and run (blue)")
+ax.set_title("Planned (grey) and run (blue)")
 figure.supxlabel(gpus.origin, fontsize=7)
 ap.plot.show("b8_does_it_run_as_planned")
 
