@@ -148,6 +148,7 @@ def sweeps(count, size, slots, slot_mib):
 # comes down to the limit, and more of them only cost memory. In the right half, slots of one MiB
 # are far too small, and from sixteen on their size makes no difference.
 
+# Folded: the drawing
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
 figure, (by_slots, by_size) = plt.subplots(1, 2, sharey=True, layout="constrained")
