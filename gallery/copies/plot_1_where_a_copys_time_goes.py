@@ -117,7 +117,7 @@ ax = ap.plot.bars(chosen_ways, limit_s=limit_s, title="20 products and 20 copies
 ax.tick_params(left=False, labelleft=False)
 beside = {"transform": ax.get_yaxis_transform(), "clip_on": False}  # left of the bars
 for x, (_, choice) in zip((-0.36, -0.22, -0.08), CHOICES, strict=True):
-    ax.text(x, -0.6, choice.replace(" ", "\n"), ha="center", fontsize="small", **beside)
+    ax.text(x, -0.6, choice.replace(" ", "\n"), ha="center", fontsize=7.5, **beside)
     for y, way in enumerate(ways):
         ax.scatter(
             x, y, s=80, edgecolor="C0", facecolor="C0" if choice in way else "none", **beside
