@@ -168,6 +168,11 @@ figure.supxlabel(swept.origin, fontsize=7)
 ap.plot.show("b2_slots")
 
 # %%
+# The table has the same times, with the two parts above them.
+
+ap.show(ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS))
+
+# %%
 # This function tells how much slower a number of slots is than the best one.
 
 
