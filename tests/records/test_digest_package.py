@@ -130,6 +130,17 @@ def test_a_change_is_seen_however_far_it_is(digest_with, old, new):
     assert digest_with([(old, new)]) != digest_with()
 
 
+@pytest.mark.stress
+@pytest.mark.parametrize("room", ["effects", "graph", "lanes", "timing", "transfer"])
+def test_a_change_in_any_file_of_a_working_room_is_seen(package, room):
+    before = digests_by(package, (_ALL, "experiment"))
+    for path in sorted((package / room).glob("[!_]*.py")):
+        text = path.read_text(encoding="utf-8")
+        rewrite(path, Changed())
+        assert digests_by(package, (_ALL, "experiment")) != before, path.name
+        path.write_text(text, encoding="utf-8")
+
+
 def test_where_modules_lie_and_what_they_are_called_does_not_matter(digest_with):
     imports = "import math\nfrom autopar.two import helper as other"
     turned = "from autopar.new.sub.second import helper as other\nimport math"
