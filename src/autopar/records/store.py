@@ -38,7 +38,7 @@ class Wanted(NamedTuple):
 
 
 def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
-    """Load the record that was measured last, on whichever machine; of the code of now, if any is.
+    """Load the record that was measured last, on whichever machine; of the current code, if any is.
 
     Of a digest, one of earlier code says so, and one of other parameters is refused.
     """
