@@ -85,8 +85,8 @@ def behind_computing(count, size):
 
 # %%
 # In the picture at the top of this page, look at the dashed line: where a bar ends there, the whole
-# copy is added to its product, and nothing hides. The bar of `.cpu()` is cut, since each of its
-# copies waits for fresh memory besides.
+# copy is added to its product, and nothing hides. The longest bars are cut, with their times in
+# white: these ways wait for fresh memory besides.
 
 # Folded: the drawing
 behind = ap.recorded(behind_computing, name="b5_behind_computing", parameters=BEHIND)
@@ -95,8 +95,9 @@ edge = 1.5 * ms["copy"]
 figure, ax = plt.subplots(layout="constrained")
 for way in sorted(ms.keys() - set(PARTS), key=ms.get, reverse=True):
     more = ms[way] - ms["compute"]
-    (bar,) = ax.barh(way, min(more, edge), color="C0")
-    ax.text(max(0, bar.get_width()), way, f" {more:.2f} ms{', cut' * (more > edge)}", va="center")
+    ax.barh(way, more, color="C0")
+    place, colour = (edge, "w") if more > edge else (max(0, more), ax.xaxis.label.get_color())
+    ax.text(place, way, f" {more:.2f} ms", va="center", color=colour)
 ax.axvline(ms["copy"], linestyle="--", color="0.4")
 ax.set(xlim=(0, 1.8 * edge), xlabel="ms (dashed: a copy alone)", title="What a copy adds")
 figure.supxlabel(behind.origin, fontsize=7)
