@@ -392,3 +392,12 @@ def test_who_reads_what_another_writes_waits_for_it_checked_or_not(name):
     assert ordered(graph.plan(), writer, reader)
     for times in (2, 3):
         assert same(at_worst(graph, writer, reader), in_order(FORMS[name], times))
+
+
+def test_a_function_that_equals_another_by_another_name_is_not_taken_for_it():
+    graph, x = TaskGraph(), torch.ones(2, 2)
+    assert torch.dsmm == torch.mm
+    graph.add(torch.dsmm, x, x)  # under this name torch declares nothing
+    before, after = graph.add(torch.mm, x, x), graph.add(torch.mm, x, x)
+    nodes = graph.plan().nodes
+    assert before.number not in nodes[after.number].before

@@ -48,9 +48,8 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     return ("", ()) if type(fn) is types.FunctionType else _of_routine(fn)
 
 
-@functools.cache
 def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
-    name = str(getattr(fn, "__name__", ""))
+    name = str(getattr(fn, "__name__", ""))  # not kept by function: torch.mm equals torch.dsmm
     if not name or all(getattr(home, name, None) is not fn for home in _HOMES):
         return "", ()
     return _of_packet(f"aten::{name}")
@@ -159,12 +158,13 @@ def returns_fresh(fn: Callable[..., Any]) -> bool:
     >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
     (True, False, False)
     """
-    return bool(schemas_of(fn)[1]) and _operator_returns_fresh(fn)
+    operator, schemas = schemas_of(fn)
+    return bool(schemas) and _operator_returns_fresh(fn, operator)
 
 
 @functools.cache
-def _operator_returns_fresh(fn: Callable[..., Any]) -> bool:
-    operator, schemas = schemas_of(fn)
+def _operator_returns_fresh(fn: Callable[..., Any], operator: str) -> bool:
+    schemas = schemas_of(fn)[1]
     name = operator.rpartition("::")[2]
     if name in _FRESH:
         return True
