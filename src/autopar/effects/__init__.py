@@ -3,6 +3,7 @@
 Read `calls` first: what torch's `operators` say of a call before it is made; of others nothing is
 known. `observer` sees what a call really reads and writes, as `memory`, and `access` who then has
 to wait for whom. `state` is all that a call can reach, by the names that its code `loads` and the
-`objects` it holds: to see what it changed, and to put that back; `binder` notes what it may have
-changed and put back itself. `hidden` is what lies where nobody looks. `task` stands for a result.
+`objects` it holds: to see what it changed, and to put that back; `binder` notes what it has done
+that is not known to be harmless. `hidden` is what lies where nobody looks. `task` stands for a
+result.
 """

@@ -38,8 +38,8 @@ _OPEN = (  # of libraries' classes, those whose objects are looked into
 # What can be changed and not seen here; so can objects of all libraries but these.
 _CLOSED = (bytearray, memoryview, threading.local, torch.jit.ScriptModule)
 _QUIET = {
-    *("torch", "numpy", "autopar", "builtins", "types", "enum", "re", "functools", "logging"),
-    *("threading", "_thread", "operator", "typing", "abc", "collections", "pathlib"),
+    *("torch", "numpy", "autopar", "builtins", "types", "enum", "re", "operator", "typing", "abc"),
+    *("pathlib", "_thread", "threading"),
 }
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from autopar.effects.access import ByteRange
-from autopar.effects.binder import ANY_NAME, Binder
+from autopar.effects.binder import Binder
 from autopar.effects.memory import keys_of, memory_in, ranges_of
 from autopar.effects.observer import Ground, Seen, gradients, random_numbers
 from autopar.effects.state import State
@@ -21,9 +21,10 @@ from autopar.graph.node import Node, ancestors
 class Learning:
     """Adds to what the tasks of a plan have said, one after another.
 
-    Memory that tasks use is found by watching torch's operators. A task that changes something else
-    that it can reach, such as an attribute or a list, keeps the order of the program, and so does
-    one that reaches what can't be looked into, such as an iterator or an array.
+    Memory that tasks use is found by watching torch's operators. A task that has said nothing keeps
+    the order of the program unless each instruction that it ran is known to leave nothing else
+    behind. So does any that changes something else that it can reach, such as an attribute or a
+    list, or reaches what can't be looked into, such as an iterator or an array.
 
     Results lie elsewhere in each run, so what tasks do with them is noted by the task that made
     them: its result, or what else it has left behind, as in an attribute.
@@ -61,7 +62,7 @@ class Learning:
         reached = [tensor for _, tensor in state.tensors]
         tensors = counted_in([*self._guard.tensors[number], *node.given(results), *reached])
         versions = [*map(version_of, tensors)]
-        with Binder() as binder:
+        with Binder(node.fn) as binder:
             value, seen = self._guard.seen(node, results, ground)
         returned = [(part, ground.find(part)) for part in memory_in(value)]
         new = {key for part, there in returned if there is None for key in keys_of(part)}
@@ -77,7 +78,8 @@ class Learning:
             if tensor._version != version and key not in seen.written:
                 writes.update([owners[key]] if key in owners else ranges_of(tensor))
         writes.update(map(random_numbers, state.generators.values()))
-        binds = ANY_NAME in binder.names or state.holds(binder.names)
+        doubtful = number in self._hazards.unknown and binder.unknown  # not where all was said
+        binds = bool(doubtful) or state.holds(binder.names)
         stateful = binds or bool(state.iterators or state.closed)
         changes = [*state.changes()]
         if changes:  # others may come to it, too
