@@ -226,7 +226,8 @@ def two_towers(layers, size, devices):
     def joined(layer, join):
         return join(*(functools.reduce(layer, *one) for one in zip(weights, inputs, strict=True)))
 
-    task = joined(functools.partial(graph.add, layer), functools.partial(graph.add, join))
+    add = functools.partial(graph.add, writes=())
+    task = joined(functools.partial(add, layer), functools.partial(add, join))
     return against_twin(graph, [task], {PLAIN: lambda: [joined(layer, join)]})
 
 

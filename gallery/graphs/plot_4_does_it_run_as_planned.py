@@ -62,7 +62,8 @@ def random_graph(seed, tasks, sizes, lanes):
         device = chance.choice(gpus) if gpus and chance.random() > SHARE_ON_CPU else "cpu"
         count = min(i, chance.choice([0, 1, 1, 2, 2, 3]))
         before = chance.sample(added[-20:], min(count, len(added[-20:])))
-        added.append(graph.add(product, matrices[device], *before, device=device, name=f"task {i}"))
+        how = {"device": device, "writes": (), "name": f"task {i}"}
+        added.append(graph.add(product, matrices[device], *before, **how))
     return graph, added
 
 

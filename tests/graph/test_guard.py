@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import operator
-import sys
 import threading
 
 import pytest
@@ -12,7 +11,6 @@ from torch import nn
 
 from autopar import TaskGraph
 from autopar.effects.memory import memory_in
-from autopar.effects.observer import Observer
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -34,19 +32,6 @@ def at_once(count):
         return value
 
     return call
-
-
-@pytest.fixture
-def observed(monkeypatch):
-    """The names of operators that an observer has seen."""
-    seen, dispatch = [], Observer.__torch_dispatch__
-
-    def noted(own, func, *args, **kwargs):
-        seen.append(func._schema.name)
-        return dispatch(own, func, *args, **kwargs)
-
-    monkeypatch.setattr(Observer, "__torch_dispatch__", noted)
-    return seen
 
 
 # -- no false alarm -------------------------------------------------------------------------------
@@ -174,127 +159,6 @@ def test_an_alarm_names_the_argument(give, name):
         graph.run()
 
 
-def test_a_task_may_begin_to_write_in_a_later_run():
-    x, writes = torch.zeros(4), []
-    graph = TaskGraph()
-    graph.add(lambda x: x.add_(1) if writes else None, x)
-    assert graph.check() == []
-    graph.run()
-    writes.append(True)
-    for run in (graph.run, graph.run_serial):
-        with pytest.raises(RuntimeError, match=r"changed args\[0\]"):
-            run()
-
-
-_hidden = torch.zeros(4)
-
-
-def reads_what_nobody_sees(x):
-    return x.data + operator.attrgetter("_hid" + "den")(sys.modules[__name__])
-
-
-def test_what_is_read_unseen_is_read_in_order_and_found_by_a_check():
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(_hidden.add_, 1)
-    graph.add(reads_what_nobody_sees, torch.ones(4))
-    assert graph.plan().nodes[1].before == {0}
-    (found,) = graph.check()
-    assert found.startswith("'reads_what_nobody_sees' comes after 'add_'")
-    assert graph.plan().nodes[1].before == {0}
-
-
-# -- what a check finds ---------------------------------------------------------------------------
-
-
-def test_what_a_check_has_found_holds_for_tasks_that_are_added_later():
-    graph, x = TaskGraph(cpu_lanes=2), torch.zeros(4)
-    writer = graph.add(adds_one, x)
-    assert graph.check() == []  # nobody else is there yet
-    reader = graph.add(torch.clone, x)
-    assert graph.plan().nodes[reader.number].before == {writer.number}
-
-
-def test_a_check_finds_what_results_share():
-    x = torch.zeros(4)
-    graph = TaskGraph(cpu_lanes=2)
-    shown = graph.add(lambda: operator.attrgetter("_hid" + "den")(sys.modules[__name__]))
-    graph.add(torch.Tensor.add_, shown, 1)
-    graph.add(_hidden.mul_, 2)
-    graph.add(torch.clone, x)
-    assert graph.check() == ["'mul_' comes after 'add_', as one may change what the other uses"]
-
-
-def test_a_check_orders_who_draws_random_numbers():
-    graph = TaskGraph(cpu_lanes=2)
-    draw = lambda name: vars(torch)[name](3)  # noqa: E731
-    tasks = [graph.add(draw, "rand") for _ in range(3)]
-    assert len(graph.check()) == 2
-    torch.manual_seed(0)
-    found = graph.run()[tasks]
-    torch.manual_seed(0)
-    assert all(torch.equal(each, torch.rand(3)) for each in found)
-
-
-def test_samples_of_distributions_stay_in_order():
-    graph = TaskGraph(cpu_lanes=2)
-    normal = torch.distributions.Normal(torch.zeros(3), torch.ones(3))
-    fns = [
-        normal.sample,
-        lambda: normal.rsample(),
-        lambda: torch.distributions.Exponential(1.0).sample(),
-    ]
-    tasks = [graph.add(fn) for fn in fns]
-    assert graph.plan().nodes[1].before == {0}
-    assert graph.plan().nodes[2].before == {1}
-    torch.manual_seed(0)
-    found = graph.run()[tasks]
-    torch.manual_seed(0)
-    assert all(map(torch.equal, found, [fn() for fn in fns]))
-
-
-def test_a_check_that_fails_says_why_and_can_be_made_again():
-    graph, broken, x = TaskGraph(), [True], torch.zeros(4)
-
-    def fails(x):
-        x.add_(1)
-        if broken:
-            raise ValueError("on purpose")
-
-    graph.add(fails, x)
-    graph.add(torch.clone, x)
-    with pytest.raises(ValueError, match="on purpose"):
-        graph.check()
-    broken.clear()
-    assert len(graph.check()) == 1
-
-
-# -- what it costs --------------------------------------------------------------------------------
-
-
-def test_each_task_is_observed_once(observed):
-    graph, x = TaskGraph(), torch.ones(4)
-    graph.add(lambda x: x + 1, x)
-    graph.add(torch.mul, x, 2)  # says all that it writes
-    graph.run()
-    assert observed == []
-    graph.run_serial()
-    assert observed == ["aten::add"]
-    graph.run_serial()
-    graph.run()
-    graph.measure(2)
-    graph.measure(2, alone=False)
-    assert observed == ["aten::add"]
-    graph.check()
-    assert observed == ["aten::add"] * 2
-
-
-def test_measured_times_have_no_observation_in_them(observed):
-    graph, x, counts = TaskGraph(), torch.ones(4), []
-    graph.add(lambda x: (x + 1, counts.append(len(observed))), x)
-    graph.measure(3)
-    assert counts == [1, 1, 1, 1]
-
-
 # -- where tensors lie ----------------------------------------------------------------------------
 
 
@@ -329,33 +193,6 @@ def test_autocast_is_as_the_caller_has_it(run):
 
 
 # -- other ways to the same memory ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda x, array: torch.from_numpy(array),
-        lambda x, array: torch.from_numpy(array[1:]),
-        lambda x, array: torch.empty(0).set_(x.untyped_storage()),
-    ],
-    ids=["from_numpy", "part", "storage"],
-)
-def test_a_check_finds_memory_by_where_it_lies(other):
-    x = torch.zeros(4)
-    array = x.numpy()
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(lambda: other(x, array).add_(1), name="writes")
-    total = graph.add(torch.sum, x)
-    assert graph.check() == ["'sum' comes after 'writes', as one may change what the other uses"]
-    assert graph.run()[total] == x.sum()
-
-
-def test_memory_that_a_task_makes_of_its_own_array_is_its_own():
-    graph = TaskGraph(cpu_lanes=2)
-    for _ in range(2):
-        own = lambda x: torch.from_numpy(x.numpy().copy()).add_(1)  # noqa: E731
-        graph.add(own, torch.zeros(4), writes=())
-    assert graph.check() == []
 
 
 def test_who_makes_a_tensor_smaller_changes_it():
@@ -398,42 +235,3 @@ def test_what_a_result_holds_is_refused_by_a_copy_that_would_leave_it_behind():
     copy = dataclasses.replace(node, fn=None, keywords=None, device=torch.device("meta"))
     with pytest.raises(TypeError, match="a Box with tensors on cpu"):
         copy.call([])
-
-
-@pytest.mark.parametrize("is_result", [False, True])
-def test_a_change_that_only_a_version_counter_tells_is_found_by_a_check(is_result):
-    def writes(x):
-        x.numpy()[:] = 1
-        torch.autograd.graph.increment_version(x)
-
-    graph, buffer = TaskGraph(cpu_lanes=2), torch.zeros(3)
-    x = graph.add(torch.zeros, 3) if is_result else buffer
-    graph.add(writes, x)
-    last = graph.add(torch.sum, x, name="last")
-    assert graph.check() == ["'last' comes after 'writes', as one may change what the other uses"]
-    assert graph.run()[last] == 3
-
-
-def test_what_hooks_write_is_found_by_a_check():
-    weight, seen = torch.ones(3, requires_grad=True), torch.zeros(3)
-    weight.grad = torch.zeros(3)
-    weight.register_hook(lambda gradient: (seen.add_(gradient), None)[1])
-
-    class Noted(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, gradient):
-            seen.mul_(2)
-            return gradient
-
-    graph = TaskGraph(cpu_lanes=2)
-    loss = graph.add(lambda: Noted.apply(weight * weight).sum(), name="loss")
-    graph.add(torch.Tensor.backward, loss, name="backward")
-    total = graph.add(torch.sum, seen, name="total")
-    (found,) = graph.check()
-    assert found.startswith("'total' comes after 'backward'")
-    seen.zero_()
-    assert graph.run()[total] == 6

@@ -32,13 +32,9 @@ def writer_and_reader(adds_one_late, device=None):
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])
-def test_an_untold_write_is_in_order_and_a_check_finds_it(adds_one_late, device):
+def test_an_untold_write_is_in_order(adds_one_late, device):
     graph, read = writer_and_reader(adds_one_late, device)
-    assert graph.run()[read].unique().tolist() == [1]
-    found = graph.check()  # of a copy to the other device, too
-    assert found
-    assert all(sentence.endswith(AFTER) for sentence in found), found
-    for times in range(3, 7):
+    for times in range(1, 5):
         assert graph.run()[read].unique().tolist() == [times]
 
 
@@ -81,11 +77,10 @@ def test_measured_times_have_no_observation_in_them():
     graph.add(task, x)
     graph.measure(3)
     graph.run()
-    assert seen == [1, 0, 0, 0, 0]
+    assert seen == [0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("checked", [False, True])
-def test_who_follows_a_function_of_the_cpu_waits_for_what_it_has_queued(adds_one_late, checked):
+def test_who_follows_a_function_of_the_cpu_waits_for_what_it_has_queued(adds_one_late):
     """It holds tensors on both sides, so it runs on the CPU, and returns nothing."""
     x, scale = torch.zeros(_N, device=_GPU), torch.ones(1)
 
@@ -96,7 +91,5 @@ def test_who_follows_a_function_of_the_cpu_waits_for_what_it_has_queued(adds_one
     graph = TaskGraph(cpu_lanes=2)
     task, read = graph.add(late), graph.add(torch.clone, x)
     assert task.device.type == "cpu"
-    if checked:
-        graph.check()
     for times in range(1, 4):
-        assert graph.run()[read].unique().tolist() == [times + checked]
+        assert graph.run()[read].unique().tolist() == [times]

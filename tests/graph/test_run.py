@@ -195,8 +195,8 @@ def test_a_plan_is_kept_until_something_changes():
 
 def test_measured_costs_steer_the_plan():
     graph = TaskGraph(cpu_lanes=2)
-    short = [graph.add(time.sleep, 1e-3) for _ in range(4)]
-    long = graph.add(time.sleep, 20e-3)
+    short = [graph.add(time.sleep, 1e-3, writes=()) for _ in range(4)]
+    long = graph.add(time.sleep, 20e-3, writes=())
     first = [entry.job for entry in graph.plan().schedule.entries[:2]]
     assert first == [task.number for task in short[:2]]
     graph.measure(2)

@@ -116,15 +116,6 @@ def memory_key(part: Any) -> object:
         return ("array", id(part))
 
 
-def extent_of(part: Any) -> ByteRange:
-    """All bytes of the memory that a part of a tensor, an array or a storage lies in."""
-    try:
-        storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
-        return next(ranges_of(storage))
-    except (NotImplementedError, RuntimeError):
-        return ByteRange(memory_key(part))
-
-
 def is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor shows all bytes of its memory, so that nobody else may write others."""
     if tensor.layout != torch.strided:

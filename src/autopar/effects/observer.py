@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from autopar.effects.access import ByteRange, Places
-from autopar.effects.memory import extent_of, memory_key, parts_of, ranges_of
+from autopar.effects.access import ByteRange
+from autopar.effects.memory import memory_key, parts_of, ranges_of
 from autopar.effects.operators import draws, written_arguments
 from autopar.torch_private import TorchDispatchMode
 
@@ -24,70 +24,23 @@ class Seen(NamedTuple):
     shape: tuple[int, ...] | None  # for people; none for random numbers
 
 
-class Ground:
-    """Memory that stays there while tasks run, found by its storages and by where it lies.
-
-    What other libraries make of an address, as `torch.from_numpy` does, has its own storage.
-    """
-
-    def __init__(self, values: Iterable[Any]) -> None:
-        self._keys: dict[object, object] = {}  # by storage
-        self._blocks = Places()  # none of which meet each other
-        self._key_of: dict[ByteRange, object] = {}
-        self._kept: list[StorageWeakRef] = []
-        extents = [(extent_of(part), part) for value in values for part in parts_of(value)]
-        for _, part in sorted(extents, key=lambda pair: (pair[0].start, -pair[0].stop)):
-            self.add(part)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._keys
-
-    def find(self, part: Any) -> object | None:
-        """The key of the memory that something lies in, if it is known."""
-        number = memory_key(part)
-        if number in self._keys:
-            return self._keys[number]
-        blocks = self._blocks.meeting(extent_of(part))
-        return self._key_of[blocks[0]] if blocks else None
-
-    def add(self, part: Any) -> object | None:
-        """Note memory, and return its key if it was not known."""
-        known_key, number = self.find(part), memory_key(part)
-        self._keys[number] = number if known_key is None else known_key
-        if known_key is not None:
-            return None
-        lies = extent_of(part)
-        self._blocks.add(lies)
-        self._key_of[lies] = number
-        return number
-
-    def keep(self, number: object, alive: StorageWeakRef) -> None:
-        """Note memory that may go, by its storage alone."""
-        self._keys.setdefault(number, number)
-        self._kept.append(alive)  # so that no number is used again
-
-
 class Observer(TorchDispatchMode):
     """Notes what operators of this thread read and write, but for memory that is born inside.
 
-    Memory of `ground` was there before. It takes up to 100 µs an operator. What NumPy does is no
-    operator.
+    It takes up to 100 µs an operator. What NumPy does is no operator.
 
     >>> x = torch.ones(3)
-    >>> with Observer(Ground([x])) as seen:
+    >>> with Observer() as seen:
     ...     _ = (x + 1).add_(x)
     >>> [each.written for each in seen.outside()]
     [False]
     """
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._ground = ground
         self._seen: dict[tuple[ByteRange, bool], Seen] = {}
-        self._keys: dict[object, object] = {}
         self._alive: dict[object, StorageWeakRef] = {}  # also so that no number is used again
         self._born: set[object] = set()
-        self.written: set[object] = set()
 
     def __torch_dispatch__(
         self,
@@ -130,32 +83,22 @@ class Observer(TorchDispatchMode):
             if alive is None or not alive.expired():
                 yield access
 
-    def left(self) -> Iterator[tuple[object, StorageWeakRef]]:
-        """Memory that was born and is still there, by its number."""
-        there = ((key, self._alive[key]) for key in self._born & self._alive.keys())
-        return ((key, alive) for key, alive in there if not alive.expired())
-
     def _note(self, part: torch.Tensor, is_written: bool, born: bool) -> None:
         key = self._key(part, born)
         if key in self._born:
             return
-        if is_written:
-            self.written.add(key)
         for lies in ranges_of(part):
             if (lies, is_written) not in self._seen:
                 self._seen[lies, is_written] = Seen(lies, key, is_written, tuple(part.shape))
 
     def _key(self, part: torch.Tensor, born: bool) -> object:
         """What stands for the memory of a part; it may be new."""
-        number = memory_key(part)
-        if number not in self._keys:
-            known_key = self._ground.find(part)
-            self._keys[number] = number if known_key is None else known_key
-            if isinstance(number, int):
-                self._alive[number] = StorageWeakRef(part.untyped_storage())
-            if born and known_key is None:
-                self._born.add(number)
-        return self._keys[number]
+        key = memory_key(part)
+        if isinstance(key, int) and key not in self._alive:
+            self._alive[key] = StorageWeakRef(part.untyped_storage())
+            if born:
+                self._born.add(key)
+        return key
 
 
 def random_numbers(source: str | torch.Generator) -> ByteRange:
@@ -163,11 +106,6 @@ def random_numbers(source: str | torch.Generator) -> ByteRange:
     if isinstance(source, str):
         return ByteRange(("random numbers", source))
     return ByteRange(("state", id(source)))
-
-
-def gradients(device: str) -> ByteRange:
-    """What stands for the gradients of a device's tensors, which come and go."""
-    return ByteRange(("gradients", device))
 
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:

@@ -55,13 +55,6 @@ def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     return _of_packet(f"aten::{name}")
 
 
-def operator_of_method(method: Any) -> str:
-    """The name of the operator that a method of tensors calls, if there is one of its name."""
-    name = str(getattr(method, "__name__", ""))
-    is_method = getattr(torch.Tensor, name, None) is not None
-    return _of_packet(f"aten::{name}")[0] if is_method else ""
-
-
 @functools.cache
 def _of_packet(name: str) -> tuple[str, Schemas]:
     """All declarations of one name, but for those with `out`, and those of TorchScript alone."""

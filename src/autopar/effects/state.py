@@ -35,12 +35,7 @@ _OPEN = (  # of libraries' classes, those whose objects are looked into
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     types.SimpleNamespace,
 )
-# What can be changed and not seen here; so can objects of all libraries but these.
-_CLOSED = (bytearray, memoryview, threading.local, torch.jit.ScriptModule)
-_QUIET = {
-    *("torch", "numpy", "autopar", "builtins", "types", "enum", "re", "operator", "typing", "abc"),
-    *("pathlib", "_thread", "threading"),
-}
+_CLOSED = (bytearray, memoryview, threading.local, torch.jit.ScriptModule)  # never looked into
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 _SETTINGS = (
@@ -69,15 +64,14 @@ class _Holder(NamedTuple):
 class State:
     """All that can be reached from some objects, each with its name, as it was when this was made.
 
-    `tensors`, torch's `generators` of random numbers, `iterators` and what is `closed` are listed
-    by themselves: how far an iterator is, and what an array holds, can't be seen here.
+    `tensors`, torch's `generators` of random numbers and `iterators` are listed by themselves: how
+    far an iterator is, and what an array holds, can't be seen here.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
         self.generators: dict[str, torch.Generator] = {}  # by what a change of one is called
         self.iterators: list[str] = []
-        self.closed: list[str] = []
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
@@ -90,10 +84,6 @@ class State:
             if not is_a(value, _PLAIN) and id(value) not in self._seen:
                 self._seen[id(value)] = value  # kept, as its number would be used again
                 self._look(name, value)
-
-    def holds(self, names: Collection[str]) -> bool:
-        """Whether something was there by one of some names."""
-        return any(name in holder.before for holder in self._holders for name in names)
 
     def changes(self) -> Iterator[Change]:
         """What is not as it was."""
@@ -116,8 +106,8 @@ class State:
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
         if is_array(value) or is_a(value, _CLOSED):
-            self.closed.append(name)
-        elif is_a(value, tuple):
+            return
+        if is_a(value, tuple):
             self._left += [(f"{name}[{i}]", part) for i, part in enumerate(tuple.__iter__(value))]
         elif is_a(value, dict):
             self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
@@ -165,8 +155,6 @@ class State:
                         self._hold_dict(part, lambda key: _attribute(name, key))
         elif is_a(value, weakref.ref):
             self._left.append((name, value()))
-        elif home(type(value)).partition(".")[0] not in _QUIET:
-            self.closed.append(name)
 
     def _look_at_function(self, fn: types.FunctionType) -> None:
         self._left += zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)

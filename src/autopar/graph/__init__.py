@@ -1,10 +1,10 @@
 """Graph: let dependencies decide what runs at once.
 
 Read `task_graph` first: a `program` of tasks becomes a list, each one a `node`; `hazards` and
-`guard` say who waits for whom, with what `learning` found in a run; `schedule` chooses lanes, and
-`execution` carries out the `plan` they make, as a `run` on the lanes of a `runner`. `tracing` makes
-a program of unmodified code, by way of `watch` and `assignments`; `capture` makes a CUDA graph,
-after trials that leave all `unchanged`.
+`guard` say who waits for whom, and an `audit` tells what nobody has said; `schedule` chooses lanes,
+and `execution` carries out the `plan` they make, as a `run` on the lanes of a `runner`. `tracing`
+makes a program of unmodified code, by way of `watch` and `assignments`; `capture` makes a CUDA
+graph, after trials that leave all `unchanged`.
 """
 
 from autopar.graph.schedule import Entry, Job, Resource, Schedule

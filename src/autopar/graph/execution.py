@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from autopar.device import synchronize
+from autopar.graph.audit import Audit
 from autopar.graph.guard import Watched, counted_in, version_of
-from autopar.graph.learning import Learning
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan
 from autopar.graph.schedule import Entry
@@ -41,8 +41,8 @@ class Execution:
         streams: By lane on a GPU, its stream.
         shares: What each thread does, in order.
         tracks: Whether autograd tracks what tasks do, where it is on.
-        in_order: Whether one thread does all in the order of the program; tasks that were not
-            observed yet are, then.
+        in_order: Whether one thread does all in the order of the program.
+        audit: What observes the tasks, in a run in order.
         alone: Whether a run in order takes a GPU's times on the device, behind something that
             keeps it busy while the host launches.
     """
@@ -55,6 +55,7 @@ class Execution:
         *,
         tracks: bool = True,
         in_order: bool = False,
+        audit: Audit | None = None,
         alone: bool = False,
     ) -> None:
         count, self._start_s = len(plan.nodes), time.perf_counter()
@@ -71,7 +72,7 @@ class Execution:
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._failing = threading.Lock()
-        self._learning = Learning(plan.guard) if in_order else None
+        self._in_order, self._audit = in_order, audit
         self.ready = {  # events after what the GPUs' current streams have by now
             gpu: torch.cuda.current_stream(gpu).record_event()
             for gpu in set(plan.gpu_of_lane.values())
@@ -135,8 +136,8 @@ class Execution:
         """
         share = self._shares[host]
         with contextlib.nullcontext() if self._tracks else torch.no_grad():
-            if self._learning is not None:
-                self._do_in_order(share, self._learning)
+            if self._in_order:
+                self._do_in_order(share)
             elif share[0].lane in self._streams:
                 self._launch_all(share)
             else:
@@ -153,7 +154,7 @@ class Execution:
         all_watched, at_once = self.plan.guard.watched, self.plan.at_once
         issued, awaited = self._issued, self._awaited
         now = time.perf_counter
-        closely = self._learning is not None or tools_listen()
+        closely = self._audit is not None or tools_listen()
         begun = now()
         for entry in share:
             job, waits = entry.job, entry.waits
@@ -211,7 +212,7 @@ class Execution:
         self.results[entry.job] = self._call(node)
         self.ends[entry.job] = _mark(stream)
 
-    def _do_in_order(self, share: Sequence[Entry], learning: Learning) -> None:
+    def _do_in_order(self, share: Sequence[Entry]) -> None:
         """Do all in this thread, waiting for each before the next."""
         nodes = self.plan.nodes
         for on_gpu, entries in itertools.groupby(share, lambda entry: bool(nodes[entry.job].gpus)):
@@ -219,8 +220,6 @@ class Execution:
                 self._do_each(entries, self._do_on_gpu)
             else:
                 self._compute_all(entries)
-        if self.error is None:
-            learning.end()
 
     def _do_on_gpu(self, entry: Entry) -> None:
         """Do a task or copy on the current stream, and wait for it."""
@@ -250,16 +249,15 @@ class Execution:
 
     def _call(self, node: Node) -> Any:
         """Run a task in the calling thread, and hold it to what it has said that it writes."""
-        number, watched = node.number, self.plan.guard.watched[node.number]
-        if self._learning is None:
-            with annotate(node.name):
-                return self._held(node, watched) if watched else node.call(self.results)
-        if node.complete or number in self.plan.guard.hazards.observed:
-            value = self._held(node, watched) if watched else node.call(self.results)
-        else:
-            value = self._learning.observed(node, self.results)
-        self._learning.own(number, value)
-        return value
+        watched = self.plan.guard.watched[node.number]
+
+        def call() -> Any:
+            return self._held(node, watched) if watched else node.call(self.results)
+
+        if self._audit is not None:
+            return self._audit.call(node, call, self.results)
+        with contextlib.nullcontext() if self._in_order else annotate(node.name):
+            return call()
 
     def _held(self, node: Node, watched: Watched) -> Any:
         """Run a task, and compare version counters of what it must not change."""
@@ -277,7 +275,7 @@ class Execution:
 
     def _beside(self, node: Node) -> list[int]:
         """Other tasks that may be under way: the first on each lane that has not ended."""
-        if self._learning is not None:
+        if self._in_order:
             return []
         lanes = self.plan.schedule.lanes.values()
         lefts = (

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from autopar.effects.access import ANYWHERE, Accesses, ByteRange
 from autopar.effects.memory import ranges_of
 from autopar.graph.node import Result
@@ -19,22 +17,17 @@ class Hazards:
 
     Values are tensors, arrays and storages, results of nodes, and ranges of bytes. A result
     that may lie in the memory of what its node reads counts as lying there. Nodes of which nobody
-    knows that keep the order of the program, and so do those that change what is no memory. As long
-    as nothing is written nothing has to be compared, and nothing is.
+    knows that keep the order of the program. As long as nothing is written nothing has to be
+    compared, and nothing is.
     """
 
     def __init__(self) -> None:
         self.reads: list[list[Any]] = []  # by node
         self.writes: list[list[Any]] = []
-        self.additions = 0  # to what nodes have said
         self.unknown: set[int] = set()  # nodes that have said nothing
-        self.observed: set[int] = set()  # nodes of which a run in order has found all
-        self.stateful: set[int] = set()  # of those, the ones that change or use what is no memory
-        self.reached: dict[int, list[torch.Tensor]] = {}  # what they use without being given it
         self._fresh: list[bool] = []  # whether results never lie in the memory of what is read
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
-        self._said = False  # whether that is by what nodes have said alone
 
     def note(
         self,
@@ -61,36 +54,16 @@ class Hazards:
             for lies in self.memory_of(value):
                 self._written[lies] = self._written.get(lies, 0) + 1
 
-    def add(self, number: int, reads: Iterable[Any], writes: Iterable[Any]) -> None:
-        """Note more that a node does."""
-        self.reads[number].extend(reads)
-        self.writes[number].extend(writes)
-        self.additions += 1
-
-    def forget(self) -> None:
-        """Let nodes be observed anew."""
-        self.observed.clear()
-        self.stateful.clear()
-        self.reached.clear()
-
-    def is_in_order(self, number: int) -> bool:
-        """Whether a node keeps the order of the program with all others."""
-        return number in self.stateful or number in self.unknown - self.observed
-
-    def before(self, *, said: bool = False) -> list[set[int]]:
-        """For each node those that must end before it, by where everything lies now.
-
-        `said` if nodes are to be taken to do nothing but what is known of them.
-        """
-        in_order = set() if said else {*filter(self.is_in_order, {*self.unknown, *self.stateful})}
-        if not in_order and not self.writers():
+    def before(self) -> list[set[int]]:
+        """For each node those that must end before it, by where everything lies now."""
+        if not self.unknown and not self.writers():
             return [set() for _ in self.reads]
         accesses, before = Accesses(), []
-        self._memory, self._said = [], said
+        self._memory = []
         for number, (reads, writes) in enumerate(zip(self.reads, self.writes, strict=True)):
-            written = {ANYWHERE} if number in in_order else self._all(writes)
+            written = {ANYWHERE} if number in self.unknown else self._all(writes)
             before.append(accesses.note(number, self._all(reads), written))
-        self._memory, self._said = [], False
+        self._memory = []
         return before
 
     def writers(self) -> list[int]:
@@ -110,7 +83,7 @@ class Hazards:
         for number in range(len(self._memory), value.node + 1):
             result = frozenset([ByteRange(("result", number))])
             behind = frozenset() if self._fresh[number] else self._all(self.reads[number])
-            if number in self.unknown - self.observed and not self._said:
+            if number in self.unknown:
                 behind |= {ANYWHERE}
             self._memory.append(result | behind)
         return self._memory[value.node]

@@ -75,6 +75,8 @@ class Program:
         except ValueError as error:
             msg = f"task {task_name!r} {error}."
             raise ValueError(msg) from None
+        if any(map(_has_own_functions, leaves)):
+            told = None
         said = [*(writes or ()), *(told.writes if told else ())]
         place = self._place(device, [*leaves, *said], fn, task_name)
         written = [self._written(value, leaves, place, task_name) for value in said]
@@ -84,6 +86,8 @@ class Program:
         flat_given = [*args, *kwargs.values()]
         flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
         reads = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
+        if told is None and writes is not None:
+            reads += memory_in(fn, *others)
         self.hazards.note(reads, written, fresh=fresh, unknown=told is None and writes is None)
         number = self._append(
             *(task_name, fn, given, spec, place),
@@ -122,11 +126,11 @@ class Program:
         old = self.nodes[then.number]
         self.nodes[then.number] = replace(old, after=old.after | {first.number})
 
-    def in_order(self, *, said: bool = False) -> list[Node]:
+    def in_order(self) -> list[Node]:
         """The nodes, each with those that it comes after by what both read and write."""
         return [
             replace(node, after=node.after | before) if before else node
-            for node, before in zip(self.nodes, self.hazards.before(said=said), strict=True)
+            for node, before in zip(self.nodes, self.hazards.before(), strict=True)
         ]
 
     def _append(
@@ -213,6 +217,16 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
+
+
+def _has_own_functions(value: Any) -> bool:
+    """Whether a tensor's class does something else, too, where an operator is called with it."""
+    kind = type(value)
+    if not issubclass(kind, torch.Tensor):
+        return False
+    plain_ones = (torch.Tensor.__torch_function__.__func__, None)  # type: ignore[attr-defined]
+    own = getattr(kind.__torch_function__, "__func__", None)
+    return own not in plain_ones or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _itself(value: Any) -> Any:

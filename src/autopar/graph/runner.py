@@ -41,16 +41,13 @@ class Runner:
             kept.close()
 
     @contextlib.contextmanager
-    def started(
-        self, plan: Plan, *, tracks: bool, in_order: bool = False, alone: bool = False
-    ) -> Iterator[Run]:
+    def started(self, plan: Plan, *, in_order: bool = False, **how: Any) -> Iterator[Run]:
         """Start a plan's run, and wait for all of it at the end of the block; see `Execution`."""
         shares = {"one by one": plan.in_order} if in_order else plan.shares
         launched = {} if in_order else plan.gpu_of_lane
         with self._open(shares, launched) as lanes:
             streams = self._streams_of(launched)
-            how = {"tracks": tracks, "in_order": in_order, "alone": alone}
-            execution = Execution(plan, streams, shares, **how)
+            execution = Execution(plan, streams, shares, in_order=in_order, **how)
             run = Run(execution)
             if in_order:
                 synchronize(*execution.ready)

@@ -18,15 +18,15 @@ from typing import Any, Self
 import torch
 
 from autopar.effects.task import Task
-from autopar.graph.capture import Captured, captured, gpu_of
+from autopar.graph.audit import Audit
+from autopar.graph.capture import Captured, captured
 from autopar.graph.guard import Guard
-from autopar.graph.node import Node, ancestors
+from autopar.graph.node import Node
 from autopar.graph.plan import Plan, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
 from autopar.graph.schedule import Job, Resource, schedule
-from autopar.graph.unchanged import unchanged
 from autopar.refusal import whole_number
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
@@ -82,9 +82,8 @@ class TaskGraph:
 
         Tensors and results that lie on other devices are copied to the task's first.
 
-        Torch's operators say what they read and write. Other functions, modules too, run in the
-        order of the program with all other tasks, until `check`, `measure` or `run_serial` has seen
-        what they do, or if `writes` says it.
+        Torch's operators declare what they read and write. Other functions, modules too, run in
+        the order of the program with all other tasks, unless `writes` says what they change.
 
         Args:
             fn: What to call.
@@ -93,8 +92,8 @@ class TaskGraph:
                 tensors lie that the function holds, else on the CPU.
             name: Its name; if not given, the function's, or that of the module's class.
             writes: The tasks' results, tensors and arrays that it changes in place; none, if it is
-                `()`. It says that the function uses nothing else but its arguments, and draws no
-                random numbers.
+                `()`. It says that the function changes nothing else, reads no tensors but its
+                arguments and those that it holds, as a module does, and draws no random numbers.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments.
 
@@ -208,9 +207,6 @@ class TaskGraph:
     def run_serial(self) -> Run:
         """Run the same tasks one after another, in the order of the program.
 
-        What a task reads and writes without having said so is found when it runs so for the first
-        time, and later plans keep its order, as after `check`.
-
         Raises:
             Exception: As `run` does.
         """
@@ -218,31 +214,22 @@ class TaskGraph:
             return self._ran(in_order=True)
 
     def check(self) -> list[str]:
-        """Run the tasks one after another, and find what each of them really reads and writes.
+        """Run the tasks one after another, and hold them to what their `writes` says.
 
-        Later runs keep the order of those alone that use what others change, and let the rest run
-        at once: so each task is to do in later runs what it does in this one. What it reads and
-        writes is found by watching torch's operators, and what it changes in Python's objects by
-        comparing all that it can reach; what NumPy does to a tensor's memory is not seen.
+        Torch's operators are observed in each task that was added with `writes`. What NumPy does to
+        a tensor's memory, and what a task does to Python's objects, is not seen.
 
         Returns:
-            A sentence for each pair of tasks whose order neither arguments nor `writes` say.
+            A sentence for each tensor that a task changes and did not say, or reads without being
+            given it although another task changes it; and for random numbers that it draws.
 
         Raises:
-            Exception: As `run` does, or what `run` refuses and no order can mend.
+            Exception: As `run` does.
         """
         with self._alone():
-            old = self._program.in_order(said=True)
-            self._program.hazards.forget()
-            self._planned = None
-            self._ran(in_order=True)
-            new = self.plan().nodes
-        return [
-            f"{node.name!r} comes after {new[before].name!r}, as one may change what the other uses"
-            for node in new
-            for before in sorted(node.before - old[node.number].before)
-            if before not in ancestors(old, node.number)
-        ]
+            audit = Audit(self.plan().guard)
+            self._ran(in_order=True, audit=audit)
+        return audit.sentences()
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
         """Run the tasks and keep each one's time; later plans are made by it.
@@ -250,8 +237,7 @@ class TaskGraph:
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
 
         Args:
-            repeats: How often; the median counts. One more run comes first, in order, to warm up
-                and to find what tasks read and write, as `check` does.
+            repeats: How often; the median counts. One more run comes first, in order, to warm up.
             alone: One after another, so that times and limit are those of each task by itself.
                 Otherwise as `run` runs them, after a run to warm up so: times have in them what
                 tasks take from each other, such as bandwidth, and plans come closer to a run.
@@ -286,15 +272,10 @@ class TaskGraph:
             RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
                 stream is being captured. All is as it was before.
         """
-        nodes = self.plan().nodes
-        gpu_of(nodes)
-        observed = self._program.hazards.observed
-        if not all(node.complete or node.number in observed for node in nodes):
-            with unchanged(nodes):
-                self.run_serial()  # finds what tasks have not said
-        costs_s = [job.cost_s for job in self.plan().schedule.jobs]
+        plan = self.plan()
+        costs_s = [job.cost_s for job in plan.schedule.jobs]
         with torch.set_grad_enabled(self._tracks and torch.is_grad_enabled()):
-            return captured(self.plan().nodes, costs_s, inputs)
+            return captured(plan.nodes, costs_s, inputs)
 
     def __repr__(self) -> str:
         return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {self.cpu_lanes} CPU lanes>"
@@ -306,10 +287,10 @@ class TaskGraph:
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
-    def _started(self, **how: bool) -> contextlib.AbstractContextManager[Run]:
+    def _started(self, **how: Any) -> contextlib.AbstractContextManager[Run]:
         return self._runner.started(self.plan(), tracks=self._tracks, **how)
 
-    def _ran(self, **how: bool) -> Run:
+    def _ran(self, **how: Any) -> Run:
         with self._started(**how) as run:
             run.wait()
         return run

@@ -1,0 +1,75 @@
+"""Audit: what tasks use without being given it, though they have said what they write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from autopar.effects.access import Places
+from autopar.effects.memory import keys_of, memory_in, ranges_of
+from autopar.effects.observer import Observer, Seen
+from autopar.graph.guard import Guard
+from autopar.graph.node import Node
+
+
+class Audit:
+    """Observes the tasks of a run in order that have said what they write.
+
+    Torch's own operators declare what they use, and tasks that say nothing keep the order of the
+    program, so neither has anything to hide.
+    """
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._written = Places()  # by node, where it lies in this run
+        self._unsaid: list[tuple[Node, Seen]] = []
+
+    def call(self, node: Node, call: Callable[[], Any], results: Sequence[Any]) -> Any:
+        """Run a task, observed if it is one of those."""
+        hazards = self._guard.hazards
+        written = self._places(hazards.writes[node.number], results)
+        for lies in written:
+            self._written.add(lies, node.number)
+        if node.complete or node.number in hazards.unknown:
+            return call()
+        given = self._places(hazards.reads[node.number], results)
+        with Observer() as observer:
+            value = call()
+        returned = {key for part in memory_in(value) for key in keys_of(part)}
+        for seen in observer.outside():
+            said = written if seen.written else written + given
+            if seen.key not in returned and not _covering(said).covers(seen.lies):
+                self._unsaid.append((node, seen))
+                if seen.written:
+                    self._written.add(seen.lies, node.number)
+        return value
+
+    def sentences(self) -> list[str]:
+        """What is to be said in `writes`, or given as an argument."""
+        nodes, sentences = self._guard.nodes, []
+        for node, seen in self._unsaid:
+            others = sorted(self._written.at(seen.lies) - {node.number})
+            if seen.shape is None:
+                sentences.append(f"{node.name!r} draws random numbers: leave its `writes` out")
+            elif seen.written:
+                what = f"changes a tensor of shape {seen.shape}"
+                sentences.append(
+                    f"{node.name!r} {what}, and its `writes` does not hold that: add it"
+                )
+            elif others:
+                what = (
+                    f"reads a tensor of shape {seen.shape} that {nodes[others[0]].name!r} changes"
+                )
+                sentences.append(f"{node.name!r} {what}: make it an argument")
+        return list(dict.fromkeys(sentences))
+
+    def _places(self, values: Iterable[Any], results: Sequence[Any]) -> list[Any]:
+        memory = self._guard.values(values, results)
+        return [lies for value in memory for lies in ranges_of(value)]
+
+
+def _covering(ranges: Iterable[Any]) -> Places:
+    places = Places()
+    for lies in ranges:
+        places.add(lies)
+    return places
