@@ -17,8 +17,9 @@ _PAGES = ("auto_gallery/", "howto/", "benchmarks", "book_against_hardware")
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
 _IN_OUTPUTS = re.compile(
     r"(?<=>)(spread)(?= \(IQR\)</th>)|(?<=>share of )(makespan)(?=</th>)"
-    r"|(?<=: )(95 % interval)(?=, \d+ samples\))"
+    r"|(?<=: )(95 % interval|range)(?=, \d+ samples\))"
 )
+_TOLD_WITH = {"range": "95 % interval"}  # of a few samples; in prose a range is something else
 
 
 def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -39,7 +40,7 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
         return f"{app.builder.get_relative_uri(page, place)}#{anchor}"
 
     def link_in_output(match: re.Match[str]) -> str:
-        uri = address(match[0])
+        uri = address(_TOLD_WITH.get(match[0], match[0]))
         return (
             f'<a class="reference internal term" href="{uri}">{match[0]}</a>' if uri else match[0]
         )

@@ -62,5 +62,14 @@ def test_tables_and_claims_link_what_is_not_linked_before(linked):
     )
 
 
+def test_a_range_of_samples_is_told_with_the_interval(linked):
+    claim = "<p>Measured: 2 × (1 × to 3 ×: range, 5 samples)</p>"
+    assert linked(nodes.raw("", claim, format="html"), nodes.Text("A range.")) == (
+        "<p>Measured: 2 × (1 × to 3 ×: "
+        '<a class="reference internal term" href="glossary.html#term-interval">range</a>, '
+        "5 samples)</p>A range."
+    )
+
+
 def test_other_pages_stay(linked):
     assert linked(nodes.Text("a stream"), page="glossary") == "a stream"

@@ -26,6 +26,7 @@ _LETTER = 0.01  # share of the width that half a letter takes on a telephone
 # The page's colour: of this site, of a notebook, and of any other page or file.
 _BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
 _RIM = f'style="paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"'  # words read on any bar
+_WIDE_RIM = _RIM.replace("4px", "8px;stroke-linejoin:round")  # covers a line between words, too
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
 
@@ -175,7 +176,7 @@ def _text(words: str, share: float, y: int, ends: tuple[float, float] | None = N
     elif share > 1 - half:
         anchor, at = "end", right
     x = _across(at, 1.0)
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" {_RIM}>{html.escape(words)}</text>'
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" {_WIDE_RIM}>{html.escape(words)}</text>'
 
 
 def _across(seconds: float, scale_s: float) -> str:
