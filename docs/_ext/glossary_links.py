@@ -1,4 +1,7 @@
-"""Glossary links: the first use of each of the glossary's terms on a page leads to its entry."""
+"""Glossary links: the first use of each of the glossary's terms on a page leads to its entry.
+
+Pages use a term in their paragraphs; some stand in the tables and claims that cells put out, too.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,14 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-_PAGES = ("auto_gallery/", "howto/")
+_PAGES = ("auto_gallery/", "howto/", "benchmarks", "book_against_hardware")
 # Where a term is a name or a label, or leads somewhere already.
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
+_IN_OUTPUTS = re.compile(
+    r"(?<=>)(spread)(?= \(IQR\)</th>)|(?<=>share of )(makespan)(?=</th>)"
+    r"|(?<=: )(95 % interval|range)(?=, \d+ samples\))"
+)
+_TOLD_WITH = {"range": "95 % interval"}  # of a few samples; in prose a range is something else
 
 
 def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
@@ -21,7 +29,26 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
     if not page.startswith(_PAGES) or not entries:
         return
     linked: set[str] = set()
+
+    def address(words: str) -> str:
+        """Where a term's entry is, at its first use; of none, or one linked before, nothing."""
+        term = next((name for name in entries if name.lower() == words.lower()), None)
+        if term is None or term in linked:
+            return ""
+        linked.add(term)
+        place, anchor = entries[term]
+        return f"{app.builder.get_relative_uri(page, place)}#{anchor}"
+
+    def link_in_output(match: re.Match[str]) -> str:
+        uri = address(_TOLD_WITH.get(match[0], match[0]))
+        return (
+            f'<a class="reference internal term" href="{uri}">{match[0]}</a>' if uri else match[0]
+        )
+
     for text in list(doctree.findall(nodes.Text)):
+        if isinstance(text.parent, nodes.raw) and text.parent.get("format") == "html":
+            text.parent.replace(text, nodes.Text(_IN_OUTPUTS.sub(link_in_output, text)))
+            continue
         parents = list(_parents(text))
         if not any(isinstance(parent, nodes.paragraph) for parent in parents) or any(
             isinstance(parent, _LEFT_ALONE) for parent in parents
@@ -30,11 +57,7 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
         parts: list[nodes.Node] = []
         done = 0
         for match in _terms(tuple(entries)).finditer(text):
-            term = next(name for name in entries if name.lower() == match[1].lower())
-            if term not in linked:
-                linked.add(term)
-                place, anchor = entries[term]
-                uri = f"{app.builder.get_relative_uri(page, place)}#{anchor}"
+            if uri := address(match[1]):
                 link = nodes.reference("", match[0], refuri=uri, internal=True, classes=["term"])
                 parts += [nodes.Text(text[done : match.start()]), link]
                 done = match.end()

@@ -7,7 +7,7 @@ Find where a copy's time goes
 | **You'll learn:** what pinned memory, memory that is used again, and a stream for the copies are
   each good for, and why the book prints a gain though it hides nothing.
 | **You need:** 10 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` before; :doc:`plot_2_five_wrong_answers`
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first; :doc:`plot_2_five_wrong_answers`
   comes next.
 
 A copy can run while the GPU computes the next result, but only if three things come together: the

@@ -6,7 +6,7 @@ Spot the missing line: five wrong answers
 | **You'll do:** run five short programs that copy a result to the host, and lack one line each.
 | **You'll learn:** how each mistake looks, which real project has made it, and what finds it.
 | **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
-  :doc:`plot_1_where_a_copys_time_goes` before; :doc:`plot_3_copy_both_ways_while_you_compute` next.
+  :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
 No line of these programs looks wrong, and none of them raises an error. Each copies without
 blocking, and does not wait for something that it needs. The picture shows the first one: what looks
@@ -146,9 +146,9 @@ def wrong_device(x, mended):
 #
 # Five wrong answers, and no error
 # --------------------------------
-# Each program runs mended and as it is, and its result is compared with the plain product, bit by
-# bit. It runs under `CSAN <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_, too. This
-# tool of torch's follows what each stream reads and writes, and ends a program that has a race.
+# The folded code compares each program's result, mended and as it is, with the plain product, and
+# runs it under `CSAN <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_, too. This tool
+# of torch's follows what streams read and write, and ends a program that has a race.
 
 
 # Folded: the measurement

@@ -6,7 +6,7 @@ Feed a training loop
 | **You'll do:** train a small network, and change two lines so that the GPU need not wait for data.
 | **You'll learn:** why pinned batches alone hide nothing, and when no way of feeding can keep up.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from records. Read
-  :doc:`plot_3_copy_both_ways_while_you_compute` before;
+  :doc:`plot_3_copy_both_ways_while_you_compute` first;
   :doc:`plot_5_the_pipeline_against_its_limits` comes next.
 
 Where a training step takes longer than the copy of its batch, a loop fed by `prefetch` keeps most
@@ -55,7 +55,8 @@ def train(model, batches):
 
 # %%
 # The images are noise and lie ready in the host's memory, so that what is timed is their way to the
-# GPU. `race` compares the losses bit for bit with those of data that are there already.
+# GPU. `race` compares the losses bit for bit with those of data that are there already. The folded
+# code makes the images and the network, and trains it by each way to feed it.
 
 # Folded: the measurement
 WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}

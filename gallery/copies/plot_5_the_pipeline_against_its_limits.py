@@ -6,7 +6,8 @@ Hold the pipeline against its limits
 | **You'll do:** copy tensors from a GPU to the host in six ways, beside the rate of the bus.
 | **You'll learn:** how near a copy comes to the bus, and what stands in between.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from records. Read
-  :doc:`plot_4_feed_a_training_loop` before; :doc:`plot_6_the_pipeline_against_its_rivals` is next.
+  :doc:`plot_4_feed_a_training_loop` first; :doc:`plot_6_the_pipeline_against_its_rivals` comes
+  next.
 
 A GPU writes to *pinned* memory by itself, since such pages stay where they are. There a pipeline
 runs at the rate of the bus. Into ordinary memory the CPU has to copy each byte once more, and that
@@ -89,7 +90,7 @@ rates = {label: total_gb / one.median_s for label, one in large.measurements.ite
 figure, ax = plt.subplots(layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
 ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt=" %.1f")
-ax.axvline(rates[BUS], linestyle="--", color="0.4")
+ax.axvline(rates[BUS], color="black", linestyle="--", linewidth=1.2)
 ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.2 * rates[BUS]))
 figure.supxlabel(large.origin, fontsize=7)
 ap.plot.show("b5_against_the_limits")

@@ -6,8 +6,8 @@ Hold the pipeline against its rivals
 | **You'll do:** bring the results of products to the host in six ways, beside the products alone.
 | **You'll learn:** which usual ways hide nothing, and what the choice of memory costs.
 | **You need:** 6 minutes, and no GPU: what needs some is shown from records. Read
-  :doc:`plot_5_the_pipeline_against_its_limits` before;
-  :doc:`plot_7_reach_the_limit_with_few_slots` comes next.
+  :doc:`plot_5_the_pipeline_against_its_limits` first; :doc:`plot_7_reach_the_limit_with_few_slots`
+  comes next.
 
 A product takes longer than the copy of its result, so nearly all copies can hide behind the next
 product. The ways that people write hide none of them. A pipeline does, into *pinned* memory, which
@@ -98,7 +98,7 @@ for way in sorted(ms.keys() - set(PARTS), key=ms.get, reverse=True):
     ax.barh(way, more, color="C0")
     place, colour = (edge, "w") if more > edge else (max(0, more), ax.xaxis.label.get_color())
     ax.text(place, way, f" {more:.2f} ms", va="center", color=colour)
-ax.axvline(ms["copy"], linestyle="--", color="0.4")
+ax.axvline(ms["copy"], color="black", linestyle="--", linewidth=1.2)
 ax.set(xlim=(0, 1.8 * edge), xlabel="ms (dashed: a copy alone)", title="What a copy adds")
 figure.supxlabel(behind.origin, fontsize=7)
 ap.plot.show("b5_against_the_rivals")

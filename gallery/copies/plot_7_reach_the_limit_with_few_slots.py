@@ -6,8 +6,8 @@ Reach the limit with few slots
 | **You'll do:** run a copy pipeline in three regimes; then give it one slot, two, and more.
 | **You'll learn:** what the limit is in each case, and how many slots are enough.
 | **You need:** 7 minutes, and no GPU: what needs one is shown from records. Read
-  :doc:`plot_6_the_pipeline_against_its_rivals` before;
-  :doc:`plot_8_send_small_tensors_together` comes next.
+  :doc:`plot_6_the_pipeline_against_its_rivals` first; :doc:`plot_8_send_small_tensors_together`
+  comes next.
 
 Items pass through stations: to the GPU, computing, to the host. At best one leaves whenever the
 slowest station is done. A pipeline comes near to that whichever station it is, and for ordinary
@@ -18,7 +18,9 @@ memory two slots of *pinned* memory, which the GPU can write to by itself, are e
 # The slowest station sets the limit
 # ----------------------------------
 # It is tempting to look at the computing alone. But with smaller products the copies become the
-# slowest station, and copies both ways are a little slower yet: so all of them are timed.
+# slowest station, and copies both ways are a little slower yet: so all of them are timed. The
+# folded code times the parts and both ways in each regime; `duplex` is a copy in each direction, at
+# the same time.
 
 # Folded: the measurement of three regimes
 import collections
@@ -145,8 +147,8 @@ def sweeps(count, size, slots, slot_mib):
 
 # %%
 # In the left half of the picture at the top, look at the second point: with two slots the time
-# comes down to the limit, and more of them only cost memory. In the right half, slots of one MiB
-# are far too small, and from sixteen on their size makes no difference.
+# comes down near the limit, and more of them only cost memory. In the right half, slots of one MiB
+# are far too small, and from four on their size matters much less.
 
 # Folded: the drawing
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
@@ -159,7 +161,7 @@ for ax, choices, label in (
     ms = [1e3 * swept.measurements[label.format(choice)].median_s for choice in choices]
     ax.plot(ms, "o-")
     ax.set_xticks(range(len(ms)), choices)
-    ax.axhline(1e3 * limit_s, linestyle="--", color="0.4")
+    ax.axhline(1e3 * limit_s, color="black", linestyle="--", linewidth=1.2)
 by_slots.set(
     title="Slots of 32 MiB", xlabel="slots", ylabel="ms (dashed: the limit)", ylim=(0, None)
 )
@@ -173,12 +175,13 @@ ap.plot.show("b2_slots")
 ap.show(ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS))
 
 # %%
-# This function tells how much slower a number of slots is than the best one.
+# This function tells how much slower a number of slots is than the best of the larger numbers.
 
 
 def slower(seconds, slots):
-    """The time with some slots, over the least with any number of them."""
-    return seconds[f"{slots} x 32 MiB"] / min(seconds[f"{n} x 32 MiB"] for n in SLOTS["slots"])
+    """The time with some slots, over the least with more of them."""
+    more = [seconds[f"{n} x 32 MiB"] for n in SLOTS["slots"] if n > slots]
+    return seconds[f"{slots} x 32 MiB"] / min(more)
 
 
 one, two = (swept.estimate(lambda s, n=n: slower(s, n)) for n in (1, 2))
@@ -190,8 +193,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# With nothing to compute, two slots are too few, and so are three:
-# :doc:`plot_5_the_pipeline_against_its_limits` shows what more threads and slots are worth there.
+# With nothing to compute, the copies from the slots by the CPU take the time, and more slots alone
+# don't speed them up: :doc:`plot_5_the_pipeline_against_its_limits` shows what threads do for them.
 # On a CPU nothing passes through slots, as a copy within the host needs no pinned memory in
 # between: :doc:`plot_3_copy_both_ways_while_you_compute` measures `map` where this page was built.
 

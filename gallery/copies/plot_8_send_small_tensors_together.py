@@ -6,7 +6,7 @@ Send small tensors together
 | **You'll do:** bring thousands of small tensors from a GPU to the host, one by one and together.
 | **You'll learn:** why their bytes hardly matter, and what a pipeline itself costs.
 | **You need:** 6 minutes, and no GPU: what needs one is shown from records. Read
-  :doc:`plot_7_reach_the_limit_with_few_slots` before;
+  :doc:`plot_7_reach_the_limit_with_few_slots` first;
   :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` comes next.
 
 Each copy costs the host some time, however few its bytes are. So thousands of small tensors are

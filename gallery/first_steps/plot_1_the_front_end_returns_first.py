@@ -41,8 +41,9 @@ def issue(x, u, count):
 #
 # A bare wait may wait for nothing
 # --------------------------------
-# D2L's own cure is this call. It waits for the *current* GPU, which is GPU 0 unless a program says
-# otherwise (see :func:`torch.cuda.synchronize`).
+# `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, cures it by this call.
+# It waits for the *current* GPU, which is GPU 0 unless a program says otherwise (see
+# :func:`torch.cuda.synchronize`).
 
 
 def issue_and_wait_bare(x, u, count):
@@ -107,8 +108,8 @@ ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The firs
 # %%
 # What the three clocks say
 # -------------------------
-# The limit of the last row is how long the GPU was busy with these kernels in the timeline. The
-# other two rows did not wait for the work, so no limit of the work holds for them.
+# The *estimate* of the last row is how long the GPU was busy with these kernels in the timeline, of
+# another run. The other two rows did not wait for the work, so no estimate of it holds for them.
 
 limit_s = {DONE: timeline.busy_s("compute")}
 ap.show(ap.compare(gpus.measurements, limit_s=limit_s, limit_name="estimate", highlight=DONE))

@@ -7,7 +7,7 @@ Keep two devices busy at once
   in between, and with a single wait at the end.
 | **You'll learn:** why two GPUs run at the same time, and what stops them.
 | **You need:** 6 minutes, and no GPU: what needs two is shown from a record. Read
-  :doc:`plot_1_the_front_end_returns_first` before; :doc:`plot_3_cpu_and_gpu` comes next.
+  :doc:`plot_1_the_front_end_returns_first` first; :doc:`plot_3_cpu_and_gpu` comes next.
 
 Work for two GPUs takes as long as the longer of the two alone, if nothing waits in between. One
 wait at the wrong place doubles the time, and the program's results don't tell.
@@ -94,7 +94,9 @@ ap.show(ap.compare(gpus.measurements, limit_s=limit_s, parts=ALONE, baseline=WAI
 
 speedup, hidden = gpus.estimate(lambda s: s[WAIT] / s[NONE]), gpus.hidden(NONE, ALONE)
 ap.show(
-    ap.claim("Two GPUs need little more than half the time.", speedup, at_least=1.8, unit="×"),
+    ap.claim(
+        "Two GPUs at once are nearly twice as fast as in turn.", speedup, at_least=1.8, unit="×"
+    ),
     ap.claim("The shorter run hides behind the longer.", hidden, at_least=0.8, unit="%"),
 )
 

@@ -7,7 +7,7 @@ Run the CPU and a GPU at the same time
   ones on a GPU, in both orders.
 | **You'll learn:** why the order of two independent lines matters, and how lanes mend it.
 | **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_2_two_devices_at_once` before; :doc:`plot_4_compute_and_copy` comes next.
+  :doc:`plot_2_two_devices_at_once` first; :doc:`plot_4_compute_and_copy` comes next.
 
 A CPU and a GPU can work at the same time, and two lines that need nothing of each other may run in
 any order. In plain PyTorch the order decides all the same: if the line for the CPU comes first, the

@@ -7,7 +7,7 @@ Hide the copies behind the computing
   does, then in a way that hides the copies.
 | **You'll learn:** why `non_blocking=True` alone hides nothing, and which five lines do.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_1_the_front_end_returns_first` before;
+  :doc:`plot_1_the_front_end_returns_first` first;
   :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` comes next.
 
 A GPU computes with one part of its hardware and copies with another, so it can do both at once.

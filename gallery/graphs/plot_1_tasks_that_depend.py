@@ -6,7 +6,7 @@ Run tasks that depend on each other
 | **You'll do:** factor a matrix on two GPUs, in tiles, where almost every task waits for others.
 | **You'll learn:** how a graph finds what may run at once, and which chain of tasks is the limit.
 | **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` before;
+  :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` first;
   :doc:`plot_2_the_figure_made_real` comes next.
 
 Say of each task what it changes, and a graph finds by itself what may run at once. A Cholesky
@@ -26,7 +26,7 @@ from dataclasses import replace
 import torch
 
 import autopar as ap
-from autopar.graph.schedule import upward_ranks
+from autopar.graph.schedule import upward_ranks  # seconds from each task to the end
 
 TILED = {"count": 6, "size": 3584, "devices": ["cuda:0", "cuda:1"]}
 TOWERS = {"layers": 8, "size": 4096, "devices": ["cuda:0", "cuda:1"]}
@@ -194,7 +194,7 @@ gain, near = gpus.estimate(lambda s: s[TWIN] / s[RUN]), gpus.estimate(lambda s: 
 ap.show(
     ap.compare(gpus.measurements, limit_s={RUN: limit_s}, caption=caption, **columns),
     ap.claim("The graph is clearly faster than its tasks in order.", gain, at_least=1.3, unit="×"),
-    ap.claim("The graph takes less than 1.5 times its estimate.", near, at_least=0.7, unit="%"),
+    ap.claim("The estimate is most of the graph's time.", near, at_least=0.7, unit="%"),
 )
 
 # %%

@@ -7,7 +7,7 @@ Train on a CPU and two GPUs
   and its parameters are updated on the CPU.
 | **You'll learn:** how plain code becomes a graph of tasks, and what that is good for.
 | **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
-  :doc:`plot_1_tasks_that_depend` before; :doc:`plot_3_let_the_graph_find_the_parallelism` comes
+  :doc:`plot_1_tasks_that_depend` first; :doc:`plot_3_let_the_graph_find_the_parallelism` comes
   next.
 
 Plain PyTorch, written with care, is about as fast here as a graph. The graph is for the care: from
@@ -101,7 +101,8 @@ def as_graph(shares, weights, totals, rate, lanes):
 #
 # `race` compares what all ways leave with the graph's *serial twin*, the same tasks one after
 # another, and times them in turn. `reset` restores the weights before each check, `close` allows
-# rounding, and one GPU, in `parts`, is only timed.
+# rounding, and one GPU, in `parts`, is only timed. The folded code makes the weights and the shares
+# of the batch, and collects results, losses and times of all ways.
 
 # Folded: the setting, and the race of all ways
 
@@ -194,10 +195,10 @@ def arrows(plan):
 
 gpus = ap.recorded(figure, name="e4_the_figure_made_real", parameters=BOOK, gpus=2)
 STEPS = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
-TINY = r"(t|detach|ones_like|relu|threshold_backward|mse_loss\w*)(_\d+)?"
+LEFT_OUT = r"(t|detach|ones_like|relu|threshold_backward|mse_loss\w*)(_\d+)?"
 
 
-def called(name):
+def shown_name(name):
     """What a task is called in the figure: products by what they are for, copies by what of."""
     name = re.sub(r" to (cpu|cuda:\d)$| on \d$", "", name)
     return re.sub(r"^mm(?:_(\d+))?$", lambda mm: STEPS[int(mm[1] or 0) % len(STEPS)], name)
@@ -218,7 +219,8 @@ def plan_of(record):
         return tuple(number[a] for a, b, wait in pairs if b == span.name and wait >= least)
 
     jobs = [
-        Job(called(span.name), span.lane.partition(" #")[0], 0.0, before(span)) for span in spans
+        Job(shown_name(span.name), span.lane.partition(" #")[0], 0.0, before(span))
+        for span in spans
     ]
     entries = [
         Entry(n, span.lane, before(span, 1.0), span.start_s, span.end_s)
@@ -230,7 +232,7 @@ def plan_of(record):
 # %%
 
 plan = plan_of(gpus)
-tiny = [job.name for job in plan.schedule.jobs if re.fullmatch(TINY, job.name)]
+tiny = [job.name for job in plan.schedule.jobs if re.fullmatch(LEFT_OUT, job.name)]
 ap.plot.graph(plan, title="A step of training on a CPU and two GPUs", columns=True, hide=tiny)
 ap.plot.show("e4_the_figure_made_real")
 
@@ -259,7 +261,7 @@ ap.show(
 # clearly less than the tasks one after another.
 
 timeline = gpus.timelines["a step"]
-renamed = [replace(span, name=called(span.name)) for span in timeline.spans]
+renamed = [replace(span, name=shown_name(span.name)) for span in timeline.spans]
 ap.show_timelines(
     replace(timeline, spans=tuple(renamed)),
     "e4_a_step",

@@ -7,7 +7,7 @@ Let the graph find the parallelism
   the same time on one GPU.
 | **You'll learn:** what branches of a CUDA graph gain over one chain, and which path is the limit.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_2_the_figure_made_real` before; :doc:`plot_4_does_it_run_as_planned` comes next.
+  :doc:`plot_2_the_figure_made_real` first; :doc:`plot_4_does_it_run_as_planned` comes next.
 
 The kernels of a small model leave most of a GPU idle, and yet they run one after another. Two lines
 find which of them don't need each other, in unchanged code, and run these at the same time. How
@@ -136,7 +136,7 @@ def block_ways(channels, size):
 
 
 # %%
-# `race` compares all ways with what is `expected`, and times the paths as `parts` beside them.
+# In the folded code `race` compares all ways with what is `expected`, and times paths as `parts`.
 
 # Folded: all ways to call a model, its paths alone, and two more models for the benchmarks
 WHY_NOT = "b6_towers_compile.txt"  # beside the record: what torch.compile said where it failed

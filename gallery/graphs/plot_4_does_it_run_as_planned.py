@@ -6,7 +6,7 @@ Does it run as planned?
 | **You'll do:** plan random graphs of a hundred tasks over two GPUs and a CPU, then run them.
 | **You'll learn:** what a plan knows, how close a run comes to it, and what planning costs.
 | **You need:** 7 minutes, and no GPU: what needs two is shown from a record. Read
-  :doc:`plot_1_tasks_that_depend` before; :doc:`plot_5_how_fine_may_tasks_be` comes next.
+  :doc:`plot_1_tasks_that_depend` first; :doc:`plot_5_how_fine_may_tasks_be` comes next.
 
 A *plan* says before a run which task goes where, and when. It is a simulation: all that it knows is
 how long each task takes. Where tasks take a millisecond and more, that is enough. Most runs end
@@ -174,9 +174,7 @@ near = in_the_median(lambda least_s, _, run_s: least_s / run_s)
 ap.show(
     table(gpus),
     ap.claim("In the median a run is within 10 % of its plan.", away, at_most=0.1, unit="%"),
-    ap.claim(
-        "In the median a run takes at most 1.25 times the least time.", near, at_least=0.8, unit="%"
-    ),
+    ap.claim("In the median the least time is most of a run's.", near, at_least=0.8, unit="%"),
 )
 
 # %%

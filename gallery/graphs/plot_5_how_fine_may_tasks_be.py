@@ -5,7 +5,7 @@ How fine may tasks be?
 
 | **You'll do:** cut the same work into finer and finer tasks, and give them to five schedulers.
 | **You'll learn:** below which length a task costs more than it brings.
-| **You need:** 6 minutes, and no GPU. Read :doc:`plot_1_tasks_that_depend` before;
+| **You need:** 6 minutes, and no GPU. Read :doc:`plot_1_tasks_that_depend` first;
   :doc:`/benchmarks` has all numbers, and the goals that the graph has for them.
 
 More tasks give a scheduler more to run at the same time, but each of them has its price: it is
@@ -61,7 +61,7 @@ def task_for_many_rows(graph, x, out, rows):
 # <https://docs.python.org/3/library/concurrent.futures.html>`__, TorchScript's `fork
 # <https://docs.pytorch.org/docs/stable/generated/torch.jit.fork.html>`__, Dask and MXNet. The probe
 # is the time of a few large operators on as many elements. For a second probe, bare threads each
-# call half of the small ones.
+# call half of the small ones. The folded code has a function for each of them but MXNet.
 
 
 # Folded: bare threads and four schedulers
@@ -141,7 +141,8 @@ def by_dask(x, outs, workers, stack):
 # %%
 # They run in a process of their own, in which an operator takes one thread. In every round large
 # operators come first, then bare threads, then the scheduler. All threads are started anew a few
-# times, as those that meet on one core are slow whoever schedules them.
+# times, as those that meet on one core are slow whoever schedules them. The folded code takes these
+# times, for MXNet in a program of its own, and makes measurements of them.
 
 
 # Folded: the measurement
@@ -312,9 +313,10 @@ ap.plot.show("b7_how_fine_may_tasks_be")
 # Look at where a line leaves the grey area: finer tasks than these are too fine for its scheduler.
 # This point has a name, METG, the *minimum effective task granularity* of `Task Bench
 # <https://arxiv.org/abs/1908.05790>`__. Then look at the dotted line of the bare threads. They
-# schedule nothing, and lose the finest tasks all the same: a thread calls an operator only while it
-# holds Python's lock, the GIL, and one that finds it taken goes to sleep. TorchScript's and MXNet's
-# workers don't need it. The probe is no limit, so a line may pass 100 %.
+# schedule nothing, and lose the finest tasks all the same: a thread calls an operator only while
+# it holds Python's lock, the GIL, and one that finds it taken goes to sleep. TorchScript's and
+# MXNet's workers don't need it. The probe is no limit, so a line may pass 100 %: of the large
+# operators each thread has its part from the start, and the slower thread sets their time.
 
 
 def best_at_1_us(seconds):
@@ -325,7 +327,7 @@ def best_at_1_us(seconds):
 
 finest, coarse = fine.estimate(best_at_1_us), fine.estimate(lambda s: share(s, "by_graph", 200))
 ap.show(
-    ap.claim("Tasks of 1 µs lose half of the CPU or more.", finest, at_most=0.5, unit="%"),
+    ap.claim("Tasks of 1 µs keep at most half of the CPU.", finest, at_most=0.5, unit="%"),
     ap.claim("A graph keeps most of the CPU at 200 µs.", coarse, at_least=0.6, unit="%"),
 )
 

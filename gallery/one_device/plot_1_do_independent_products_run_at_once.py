@@ -7,7 +7,7 @@ Do independent products run at once?
   parallel on one GPU, by itself and on several streams.
 | **You'll learn:** why streams gain nothing for large products, and make small ones slower.
 | **You need:** 7 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` before; :doc:`plot_2_small_operators`
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first; :doc:`plot_2_small_operators`
   comes next.
 
 By itself PyTorch runs independent products one after another. Several streams allow them to run at

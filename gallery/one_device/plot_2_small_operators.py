@@ -7,7 +7,7 @@ Run small operators at once
   way that may run several at once.
 | **You'll learn:** up to which size parallelism pays on one device, and how to get it.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_1_do_independent_products_run_at_once` before; :doc:`plot_3_cpu_gpu_and_the_bus` comes
+  :doc:`plot_1_do_independent_products_run_at_once` first; :doc:`plot_3_cpu_gpu_and_the_bus` comes
   next.
 
 A small operator leaves room on a GPU for others beside it. Launches from Python come too slowly to
@@ -110,13 +110,16 @@ for size in counts:
     times = [f"{us(size, way):.1f} µs" for way in ("one stream", "a CUDA graph", "a batch")]
     rows.append([f"{size} x {size}", *times, f"{gain(median_s, size):.2f} ×"])
 headers = ["matrices", "one stream", "a CUDA graph", "a batch", "branches over a chain"]
-ap.show(ap.tabulate(headers, rows, caption="Time for a product, on one GPU", origin=gpu.origin))
+most = max(counts, key=lambda size: gain(median_s, size))
+caption = f"Time for a product, on one GPU; branches gain most at {most} x {most}"
+ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin))
 
 # %%
-# Compare the last column from the top downwards: the larger the products, the less room each of
-# them leaves, and the less branches gain. For the largest, one product fills the GPU, and nothing
-# is left to gain. Between a batch and branches the order may differ from machine to machine. The
-# first two claims are of these three sides only; the table shows how it goes on.
+# Look at the last column, from the row that the caption names downwards: the larger the products,
+# the less room each of them leaves, and the less branches gain. For the largest, one product fills
+# the GPU, and nothing is left to gain. Between a batch and branches the order may differ from
+# machine to machine. The first two claims are of these three sides only; the table shows how it
+# goes on.
 
 SMALL, LARGE = (64, 128, 256), 4000
 branches = gpu.estimate(lambda s: min(gain(s, size) for size in SMALL))
@@ -126,7 +129,7 @@ ap.show(
     ap.claim(
         "Up to 256 x 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
     ),
-    ap.claim("A batch of those takes a third of a loop or less.", batch, at_least=3, unit="×"),
+    ap.claim("A batch of those is three times as fast as a loop.", batch, at_least=3, unit="×"),
     ap.claim("Branches gain large products little.", nothing, at_most=1.2, unit="×"),
 )
 
@@ -208,7 +211,8 @@ ap.show(ap.claim("At some size lanes of one thread win.", best, at_least=1.2, un
 
 # %%
 # MXNet, in which the chapter was first written, has such lanes built in, as workers of its engine.
-# :doc:`/book_against_hardware` sets it beside PyTorch, with what this cell measures.
+# :doc:`/book_against_hardware` sets it beside PyTorch, with what the next cell measures: the same
+# products by each library, in a process of its own with one thread for each product.
 
 # Folded: the same products in MXNet
 TORCH, MXNET = (

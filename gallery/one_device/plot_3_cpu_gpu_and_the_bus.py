@@ -7,7 +7,7 @@ Use the CPU, a GPU and the bus at the same time
   and products on the CPU, first in turn and then all at once.
 | **You'll learn:** which of the three has to wait for which, and how little that costs.
 | **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_2_small_operators` before; :doc:`/auto_gallery/tools/plot_1_verify_with_nsight` comes
+  :doc:`plot_2_small_operators` first; :doc:`/auto_gallery/tools/plot_1_verify_with_nsight` comes
   next.
 
 The CPU, the GPU and the bus, which is the link between their memories, can all work at once. A

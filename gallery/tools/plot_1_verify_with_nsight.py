@@ -7,7 +7,7 @@ Verify it with Nsight
   single products with Nsight Compute.
 | **You'll learn:** which of the two tools answers which question, and how to ask it.
 | **You need:** 8 minutes, and neither a GPU nor the tools: records show what they say. Read
-  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` before;
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first;
   :doc:`plot_2_three_clocks_one_answer` comes next.
 
 Is a program efficient? Two questions hide in this one. Does anything wait that could run? Nsight
@@ -121,7 +121,7 @@ near = report.estimate(lambda _: limit_s / two.makespan_s)
 ap.show(
     ap.claim("By Nsight, one stream hides hardly any copy.", hides, at_most=0.1, unit="%"),
     ap.claim("Two streams hide most of the shorter part.", both, at_least=0.8, unit="%"),
-    ap.claim("Two streams take at most 1.25 times the limit.", near, at_least=0.8, unit="%"),
+    ap.claim("The limit is most of the time that two streams take.", near, at_least=0.8, unit="%"),
 )
 
 # %%
@@ -181,7 +181,7 @@ ap.show(
     ap.claim(
         "A large product keeps most of the arithmetic units busy.", large, at_least=0.6, unit="%"
     ),
-    ap.claim("A small product leaves at least half of them idle.", small, at_most=0.5, unit="%"),
+    ap.claim("A small product keeps at most half of them busy.", small, at_most=0.5, unit="%"),
 )
 
 # %%

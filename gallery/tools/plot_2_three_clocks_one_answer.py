@@ -6,7 +6,7 @@ Read three clocks, get one answer
 | **You'll do:** time the same work by the wall clock, by CUDA events and by two profilers.
 | **You'll learn:** from which length on they agree, and what each of them has in its time.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_1_verify_with_nsight` before; :doc:`/how_we_measure` says how all pages measure.
+  :doc:`plot_1_verify_with_nsight` first; :doc:`/how_we_measure` says how all pages measure.
 
 Where the GPU works for long enough, all clocks agree. For short work they can't: the wall clock has
 the launch and the wait in its time, a pair of events has part of the launch, and only a profiler
@@ -183,7 +183,9 @@ ap.show(ap.tabulate(["kernels", *columns], rows, caption="Medians", origin=gpu.o
 
 # %%
 # Compare the first row with the last: for one kernel the wall clock and the events have far more
-# than the kernel in their time, and for hundreds next to nothing is left of the difference.
+# than the kernel in their time, and for hundreds next to nothing is left of the difference. One
+# kernel can even take longer than four by these two clocks. It comes first in each round, right
+# after the long work, and may pay for what that leaves behind; what this is was not measured.
 
 
 def too_long(seconds, clock, work):

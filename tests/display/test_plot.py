@@ -111,6 +111,7 @@ def test_bars_show_medians_samples_and_limits() -> None:
     marks = [one for one in ax.collections if isinstance(one, LineCollection)]
     assert len(marks) == 1
     np.testing.assert_allclose(np.asarray(marks[0].get_segments())[0][:, 0], 50)
+    assert marks[0].get_linestyle()[0][1]  # dashed, as on timelines
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["limit"]

@@ -130,9 +130,24 @@ def test_the_limit_is_a_dashed_line_at_its_time() -> None:
     assert svg_of(without).find(f".//{SVG}line[@class='autopar-limit']") is None
 
 
+def test_words_break_the_line_of_the_limit() -> None:
+    drawn = list(svg_of(both))
+    line = next(at for at, one in enumerate(drawn) if one.get("class") == "autopar-limit")
+    over = {one.text: one.get("style") or "" for one in drawn[line:] if one.tag == f"{SVG}text"}
+    exposed = next(words for words in over if words and words.endswith("of copying not hidden"))
+    for words in (exposed, COMPUTING, "50 copies"):
+        assert "paint-order:stroke" in over[words]
+
+
 def test_a_limit_beyond_the_end_widens_the_scale() -> None:
     rect = bars(draw(Timeline((Span("a", "lane", 5, 6),)), title="t", limit_s=4.0))[0]
     assert (rect.get("x"), rect.get("width")) == ("0%", "25%")
+
+
+def test_a_run_that_ends_before_its_limit_is_explained() -> None:
+    said = "one may end before it"
+    assert said in words_of(draw(serial, title="t", limit_s=1.01 * serial.makespan_s))
+    assert said not in words_of(draw(serial, title="t", limit_s=0.99 * serial.makespan_s))
 
 
 def test_axis_has_round_times_from_zero() -> None:

@@ -1,11 +1,17 @@
-"""Links to the glossary: each term once on a page, at its first use in a sentence."""
+"""Links to the glossary: each term once on a page, at its first use in a sentence or a result."""
 
 import types
 
 import pytest
 from docutils import nodes
 
-_ENTRIES = {"stream": "stream", "side stream": "side-stream", "CUDA graph": "cuda-graph"}
+_ENTRIES = {
+    "stream": "stream",
+    "side stream": "side-stream",
+    "CUDA graph": "cuda-graph",
+    "spread": "spread",
+    "95 % interval": "interval",
+}
 
 
 @pytest.fixture
@@ -42,6 +48,27 @@ def test_the_first_use_of_a_term_leads_to_its_entry(linked):
 def test_names_in_code_links_and_other_words_stay(linked):
     parts = nodes.literal("", "stream"), nodes.reference("", "a stream"), nodes.Text(" streaming")
     assert linked(*parts) == "streama stream streaming"
+
+
+def test_tables_and_claims_link_what_is_not_linked_before(linked):
+    claim = "<p>Measured: 2 × (1 × to 3 ×: 95 % interval, 7 samples)</p>"
+    table = "<th>spread (IQR)</th><td>spread</td>"
+    parts = (nodes.raw("", words, format="html") for words in (table, claim, table))
+    assert linked(*parts, nodes.Text("The spread.")) == (
+        '<th><a class="reference internal term" href="glossary.html#term-spread">spread</a> '
+        "(IQR)</th><td>spread</td><p>Measured: 2 × (1 × to 3 ×: "
+        '<a class="reference internal term" href="glossary.html#term-interval">95 % interval</a>, '
+        f"7 samples)</p>{table}The spread."
+    )
+
+
+def test_a_range_of_samples_is_told_with_the_interval(linked):
+    claim = "<p>Measured: 2 × (1 × to 3 ×: range, 5 samples)</p>"
+    assert linked(nodes.raw("", claim, format="html"), nodes.Text("A range.")) == (
+        "<p>Measured: 2 × (1 × to 3 ×: "
+        '<a class="reference internal term" href="glossary.html#term-interval">range</a>, '
+        "5 samples)</p>A range."
+    )
 
 
 def test_other_pages_stay(linked):

@@ -12,6 +12,7 @@ from autopar.timing.measurement import Measurement
 from autopar.units import figures as figures
 from autopar.units import format_seconds as format_seconds
 
+_RECORDED = "recorded on "
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _SCALES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # What neither HTML nor XML may have in its text, and a terminal obeys.
@@ -64,10 +65,22 @@ def short_origins(origins: Sequence[str]) -> list[str]:
 
     >>> short_origins(["CPU, 8 threads", "recorded on H200, 2026", "CPU, 8 threads"])
     ['CPU', 'recorded on H200', 'CPU']
+    >>> short_origins(["recorded on H200, 2026, torch 2.11", "recorded on H200, 2025, torch 2.11"])
+    ['H200, 2026', 'H200, 2025']
     """
-    machines = {origin: origin.split(",")[0] for origin in origins}
-    alike = len(set(machines.values())) < len(machines)
-    return [(origin if alike else machines[origin]) or NOTHING for origin in origins]
+    parts = {origin: origin.split(", ") for origin in origins}
+    if len({machine for machine, *_ in parts.values()}) < len(parts):
+        same = set.intersection(*map(set, parts.values()))
+        short = {
+            one: [at, *(word for word in rest if word not in same)]
+            for one, (at, *rest) in parts.items()
+        }
+    else:
+        short = {one: [at] for one, (at, *_) in parts.items()}
+    words = [", ".join(short[origin]) or NOTHING for origin in origins]
+    if all(word.startswith(_RECORDED) for word in words):
+        return [word.removeprefix(_RECORDED) for word in words]
+    return words
 
 
 def badge(origin: str) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 SMALL = 7  # points, for what must be on the figure but is not what it shows
 Lanes = Sequence[tuple[str, list[Row]]]
 _HATCHES = {"copy": "////", "communication": "xxxx"}
+# The line of a limit, on all figures.
+LIMIT: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.2}
 _RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _GAP = 7  # between lanes, which are measured in points
 
@@ -66,13 +68,13 @@ def draw_lanes(
         text = ax.text(
             (left + right) / 2, top + _GAP / 2, printable(exposed.words), ha="center", va="top"
         )
-        text.set(parse_math=False, fontsize="small")
+        text.set(parse_math=False, fontsize="small", bbox={**_RIM, "alpha": 1.0})
         top += LANE
     ax.set_ylim(top - _GAP / 2, 0)  # the first lane on top
     ax.set_xlim(0, 1.03 * whole_s / scale_s)
     ax.spines[["top", "right"]].set_visible(False)
     if limit_s is not None:
-        ax.axvline(limit_s / scale_s, color="black", linestyle="--", linewidth=1.2)
+        ax.axvline(limit_s / scale_s, **LIMIT)
         words, at = f"limit {format_seconds(limit_s)}", (limit_s / scale_s, 1)
         how: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "ha": "center"}
         ax.annotate(words, at, (0, 2), textcoords="offset points", fontsize=SMALL, **how)

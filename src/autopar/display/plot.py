@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autopar.display.comparison import Measurements, distinct
 from autopar.display.format import heading, origins_of, short_origins, unit_of
-from autopar.display.lanes_plot import SMALL, draw_lanes, height_inches
+from autopar.display.lanes_plot import LIMIT, SMALL, draw_lanes, height_inches
 from autopar.display.rows import COLOURS, lanes_of
 from autopar.display.show import RICH
 from autopar.display.text import panels_of
@@ -159,7 +159,7 @@ def bars(
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
             label = "limit" if limits.index(limit) == y else "_limit"
-            ax.vlines(limit / scale_s, y - 0.42, y + 0.42, color="black", lw=2, label=label)
+            ax.vlines(limit / scale_s, y - 0.42, y + 0.42, **LIMIT, label=label)
         words, right = format_seconds(one.median_s) + "*" * bool(one.warning), max(times)
         at = (max(right, limit / scale_s if limit else 0.0), y)
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")

@@ -25,31 +25,38 @@ _STEPS = (1, 2, 2.5, 5, 10)
 _LETTER = 0.01  # share of the width that half a letter takes on a telephone
 # The page's colour: of this site, of a notebook, and of any other page or file.
 _BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
+_RIM = f'style="paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"'  # words read on any bar
+_WIDE_RIM = _RIM.replace("4px", "8px;stroke-linejoin:round")  # covers a line between words, too
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
 
-def panel(name: str, timeline: Timeline, scale_s: float, top: int) -> tuple[list[str], int]:
-    """A heading if there is a name, lanes' names and bars from `top` on, and where they end."""
-    parts, y = [], top
+def panel(
+    name: str, timeline: Timeline, scale_s: float, top: int
+) -> tuple[list[str], list[str], int]:
+    """Bars from `top` on, the words to be drawn over them and over lines, and where they end."""
+    parts, over, y = [], [], top
     if name:
         y += LINE
         words = f"{shortened(name, _LONGEST_NAME)}: {format_seconds(timeline.makespan_s)}"
-        parts.append(f'<text y="{y - 4}" font-weight="bold">{html.escape(words)}</text>')
+        over.append(f'<text y="{y - 4}" font-weight="bold" {_RIM}>{html.escape(words)}</text>')
     for lane, rows in lanes_of(timeline, scale_s):
         y += LINE
-        parts.append(f'<text y="{y - 5}">{html.escape(shortened(lane, _LONGEST_NAME))}</text>')
+        title = html.escape(shortened(lane, _LONGEST_NAME))
+        over.append(f'<text y="{y - 5}" {_RIM}>{title}</text>')
         for row in rows:
             bars = "\n".join(_bar(bar, scale_s, y + row.top) for bar in row.bars)
             parts.append(f"<g {_look(row.kind)}>\n{bars}\n</g>")
             below = y + row.top + HEIGHTS[row.kind]
             parts += [_name(bar, scale_s, below) for bar in row.bars if bar.named]
             middle = y + row.top + HEIGHTS[row.kind] // 2 + 4
-            parts += [_label(label, scale_s, middle) for label in row.labels]
+            over += [_label(label, scale_s, middle) for label in row.labels]
         y += lane_height(rows) + 6
     if exposed := not_hidden(timeline, scale_s):
         parts += _bracket(exposed, scale_s, y)
+        ends = exposed.start_s / scale_s, exposed.end_s / scale_s
+        over.append(_text(exposed.words, sum(ends) / 2, y + LINE, ends))
         y += LINE + 6
-    return parts, y + 8
+    return parts, over, y + 8
 
 
 def axis(scale_s: float, top: int, bottom: int) -> list[str]:
@@ -135,23 +142,18 @@ def _name(bar: Bar, scale_s: float, top: int) -> str:
 def _label(label: Label, scale_s: float, middle: int) -> str:
     """Words over bars, with a rim in the page's colour so that they read on any."""
     x = _across((label.start_s + label.end_s) / 2, scale_s)
-    rim = f"paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"
-    return (
-        f'<text x="{x}" y="{middle}" text-anchor="middle" style="{rim}">'
-        f"{html.escape(label.words)}</text>"
-    )
+    words = html.escape(label.words)
+    return f'<text x="{x}" y="{middle}" text-anchor="middle" {_RIM}>{words}</text>'
 
 
 def _bracket(label: Label, scale_s: float, top: int) -> list[str]:
-    """A line beneath a stretch of time, turned up at both ends, and its words below."""
+    """A line beneath a stretch of time, turned up at both ends."""
     start, end = _across(label.start_s, scale_s), _across(label.end_s, scale_s)
-    lines = [
+    return [
         f'<line class="autopar-bracket" x1="{left}" x2="{right}" y1="{top + above}" '
         f'y2="{top + 2}" style="stroke:var(--autopar-limit, currentColor)" stroke-width="1.5"/>'
         for left, right, above in ((start, start, -4), (start, end, 2), (end, end, -4))
     ]
-    ends = label.start_s / scale_s, label.end_s / scale_s
-    return [*lines, _text(label.words, sum(ends) / 2, top + LINE, ends)]
 
 
 def _look(kind: str) -> str:
@@ -174,7 +176,7 @@ def _text(words: str, share: float, y: int, ends: tuple[float, float] | None = N
     elif share > 1 - half:
         anchor, at = "end", right
     x = _across(at, 1.0)
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{html.escape(words)}</text>'
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" {_WIDE_RIM}>{html.escape(words)}</text>'
 
 
 def _across(seconds: float, scale_s: float) -> str:

@@ -203,6 +203,8 @@ def _words(drawing: Drawing) -> list[str]:
             said.append(" ".join([f"{name}:"] * bool(name) + [said_of(left_out)]))
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
+        if any(timeline.makespan_s < drawing.limit_s for _, timeline in drawing.panels):
+            said.append("It is computed from times measured in other runs: one may end before it.")
     counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]
     if max(max(count.values()) for count in counts) > MANY_SPANS:
         said.append(
@@ -217,10 +219,11 @@ def as_svg(drawing: Drawing) -> str:
     """The picture alone, which can stand in a page or in a file of its own."""
     scale_s, limit_s, key = drawing.scale_s, drawing.limit_s, shapes.KEY
     top = shapes.LINE if limit_s else 0
-    bars, y = [], top
+    bars, words, y = [], [], top
     for name, timeline in drawing.panels:
-        panel, y = shapes.panel(name, timeline, scale_s, y)
-        bars += panel
+        of_panel, over, y = shapes.panel(name, timeline, scale_s, y)
+        bars += of_panel
+        words += over
     opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" '
         f'height="{y + 2 * shapes.LINE + 8}" aria-labelledby="{key}-title {key}-desc" '
@@ -232,6 +235,7 @@ def as_svg(drawing: Drawing) -> str:
     parts += shapes.axis(scale_s, top, y)  # before the bars, so that they lie over its lines
     parts += bars
     parts += [shapes.limit_line(limit_s, scale_s, y)] if limit_s else []
+    parts += words  # after the limit's line, which their rims break
     parts += shapes.legend(drawing.kinds, y + shapes.LINE + 4)
     svg = "\n".join([*parts, "</svg>"])
     # Ids from the content: a page holds many drawings, and comes out the same when built again.
