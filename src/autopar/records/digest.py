@@ -24,9 +24,9 @@ from typing import Any
 
 _ROOT = Path(__file__).parents[1]  # autopar
 _SHOWS = (  # folders and files that measure nothing
-    *("__main__.py", "display", "recorded", "traces/command.py", "traces/report.py"),
-    *(f"records/{name}.py" for name in ("claim", "digest", "experiment", "gallery")),
-    *(f"records/{name}.py" for name in ("provenance", "store")),
+    *("__main__.py", "display/", "recorded/", "traces/command.py", "traces/report.py"),
+    *("records/claim.py", "records/digest.py", "records/experiment.py", "records/gallery.py"),
+    *("records/provenance.py", "records/store.py"),
 )
 _CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
 _MAGIC = re.compile(r"get_ipython\(\)\.(system\('pip |run_line_magic\('(pip|matplotlib)',)")
