@@ -8,7 +8,7 @@ from pathlib import Path
 import autopar
 from autopar.records.digest import script_digest
 
-_CELLS = ["%pwd", "SCALE = 2.0", "def experiment(size):\n    return SCALE * size"]
+_CELLS = ["%matplotlib --list", "SCALE = 2.0", "def experiment(size):\n    return SCALE * size"]
 _PROGRAM = f"""
 from IPython.core.interactiveshell import InteractiveShell
 from autopar.records.digest import code_digest

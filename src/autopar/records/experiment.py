@@ -20,6 +20,7 @@ from autopar.records.nsight import ToolError
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
 from autopar.records.store import Wanted, check_name, newest_of, write_record
+from autopar.refusal import check_type, several
 
 RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
 
@@ -121,14 +122,9 @@ def recorded(
     True
     """
     _check(experiment, name, parameters, gpus)
-    for argument, several in (
-        ("programs", programs),
-        ("modules", modules),
-        ("variables", variables),
-    ):
-        if isinstance(several, str):
-            msg = f"{argument} is {several!r}; expected a list of names. Pass [{several!r}]."
-            raise TypeError(msg)
+    names = "a list of names, even of a single one."
+    programs, modules = several("programs", programs, names), several("modules", modules, names)
+    variables = several("variables", variables, names)
     record_to = os.environ.get(RECORD_TO)
     needs = {
         **({f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}),
@@ -183,12 +179,8 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
 
 def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpus: int) -> None:
     """Refuse what could be neither run nor recorded, before anything runs."""
-    if not callable(experiment):
-        msg = (
-            f"experiment is of type {type(experiment).__name__}; expected a function that returns "
-            f"Findings. Pass the function itself, and what to call it with as parameters."
-        )
-        raise TypeError(msg)
+    expected = "a function that returns Findings. Pass it without calling it."
+    check_type("experiment", experiment, Callable, expected)
     check_name(name, "record")
     if type(gpus) is not int or gpus < 0:
         msg = f"gpus is {gpus!r}; expected how many the experiment needs, a whole number from 0 up."

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autopar.records.digest import read_script, script_digest
+from autopar.records.digest import script_digest
 from autopar.records.record import Record, RecordError
 from autopar.records.store import FOLDER, Wanted, load_record, newest_of
 
@@ -18,6 +18,7 @@ GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs"
 _PURE = (dict, list, tuple, range, len, sum, min, max, sorted, round, int, float)
 _BUILTINS = {function.__name__: function for function in _PURE}  # that values are made with
+_LOAD = ast.Load()
 
 
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
@@ -77,13 +78,16 @@ def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
 def _records_of(script: Path, text: str) -> list[Wanted]:
     records = []
     values: dict[str, Any] = {"__builtins__": _BUILTINS}
-    for statement, names in read_script(text).statements:
+    for statement in ast.parse(text).body:
+        calls = [
+            node
+            for node in ast.walk(statement)
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "recorded"
+        ]
+        records += [_shown(call, statement, script, text, values) for call in calls]
         before = dict(values)
-        for name in names:
+        for name in _changed(statement):
             values.pop(name, None)
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "recorded":
-                records.append(_shown(node, script, text, values))
         if isinstance(statement, ast.Assign):
             with contextlib.suppress(Exception):  # only running tells what it assigns
                 exec(ast.unparse(statement), before)
@@ -91,12 +95,28 @@ def _records_of(script: Path, text: str) -> list[Wanted]:
     return records
 
 
-def _shown(call: ast.Call, script: Path, text: str, values: dict[str, Any]) -> Wanted:
+def _changed(statement: ast.stmt) -> set[str]:
+    """The names that a statement binds, or whose values it may change by a part or a method."""
+    return {
+        name.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Attribute) or not isinstance(getattr(node, "ctx", _LOAD), ast.Load)
+        for name in ast.walk(node)
+        if isinstance(name, ast.Name)
+    }
+
+
+def _shown(
+    call: ast.Call, statement: ast.stmt, script: Path, text: str, values: dict[str, Any]
+) -> Wanted:
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
     command = f"python -m autopar record {'/'.join(script.parts[-3:])}"
     try:
         name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
-        digest = script_digest(text, ast.unparse(call.args[0]), parameters)
+        (experiment,) = call.args
+        if not isinstance(experiment, ast.Name) or isinstance(statement, ast.FunctionDef):
+            raise TypeError(ast.unparse(experiment))
+        digest = script_digest(text, experiment.id, parameters, statement.lineno)
         again = f"On a machine that has what it needs run: {command}"
         return Wanted(name, digest, parameters, again)
     except Exception as error:
