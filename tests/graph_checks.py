@@ -11,6 +11,16 @@ from graph_programs import alike
 from autopar.graph.node import Node
 
 
+def ancestors(nodes, number):
+    """Numbers of all nodes that one comes after, by way of others too."""
+    left, earlier = [number], set()
+    while left:
+        for before in nodes[left.pop()].before - earlier:
+            earlier.add(before)
+            left.append(before)
+    return earlier
+
+
 @contextlib.contextmanager
 def labels():
     """Take the names of GPUs for labels: all tensors stay on the CPU, and copies are clones."""

@@ -9,9 +9,9 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from graph_checks import ancestors
 
 from autopar import TaskGraph
-from autopar.graph.node import ancestors
 
 HOMES = [torch, torch.Tensor, F, torch.linalg, torch.fft, torch.special, torch.ops.aten, operator]
 FORMS = {

@@ -8,10 +8,10 @@ import threading
 import numpy as np
 import pytest
 import torch
+from graph_checks import ancestors
 from torch import nn
 
 from autopar import TaskGraph
-from autopar.graph.node import ancestors
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 

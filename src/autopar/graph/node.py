@@ -141,16 +141,6 @@ class Node:
         return tensor.to(self.device, non_blocking=True)
 
 
-def ancestors(nodes: Sequence[Node], number: int) -> set[int]:
-    """Numbers of all nodes that one comes after, by way of others too."""
-    left, earlier = [number], set[int]()
-    while left:
-        for before in nodes[left.pop()].before - earlier:
-            earlier.add(before)
-            left.append(before)
-    return earlier
-
-
 def resource_of(device: torch.device, source: torch.device | None = None) -> str:
     """What work on a device, or a copy to it from another, takes its turn on."""
     if source is None:
