@@ -88,7 +88,9 @@ def add_to(graph):
 # %%
 # `writes` names the tile that the task changes; the tiles that it reads are among its arguments.
 # From both the graph finds what each task waits for, and which tiles it has to copy to the other
-# GPU. We deal the tiles out so that neither GPU has much more to do than the other.
+# GPU. A function without `writes` keeps the order of the program, as nobody knows what it changes:
+# to forget it costs time, and never a result. We deal the tiles out so that neither GPU has much
+# more to do than the other.
 
 
 def owner(i, j, devices):
