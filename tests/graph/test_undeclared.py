@@ -38,6 +38,10 @@ class Counter:
         self.n += 1
 
 
+class OwnList(list):
+    pass
+
+
 class Doubled(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -64,6 +68,10 @@ UNDECLARED = {
     "a layer": (nn.Linear(3, 3), X),
     "a function of layers": (nn.functional.dropout, X),
     "an operator on a tensor with functions of its own": (torch.add, X.as_subclass(Told), 1),
+    "an operator on a list of another kind": (torch.stack, OwnList([X])),
+    "Python's operator on an object": (operator.setitem, collections.UserDict(), 1, 2),
+    "Python's operator that calls": (operator.call, [].copy),
+    "a partial function of another kind": (type("P", (functools.partial,), {})(torch.neg), X),
     "autograd's": (Doubled.apply, X),
     "an event": (threading.Event().set,),
 }

@@ -35,6 +35,12 @@ _IN_PLACE = {operator.setitem, operator.delitem} | {
 }
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
 _MOVES = {"aten::set_", "aten::set_data"}
+_TENSOR_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
+_PLAIN = {
+    *(Task, torch.UntypedStorage, torch.TypedStorage, torch.Generator, torch.Size),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)),
+    *(bool, int, float, complex, str, bytes, slice, range),
+}
 
 
 class Declared(NamedTuple):
@@ -57,15 +63,30 @@ def plain(
     given = dict(kwargs)
     while True:
         owner = bound_to(fn)
-        if issubclass(type(fn), functools.partial):
-            partial: Any = fn
-            fn, args = partial.func, (*partial.args, *args)
-            given = {**partial.keywords, **given}
+        if type(fn) is functools.partial:
+            args, given = (*fn.args, *args), {**fn.keywords, **given}
+            fn = fn.func
         elif issubclass(type(owner), torch.Tensor) and hasattr(type(owner), fn.__name__):
             fn = getattr(fn, "__func__", None) or getattr(type(owner), fn.__name__)
             args = (owner, *args)
         else:
             return fn, args, given
+
+
+def is_plain(leaf: Any) -> bool:
+    """Whether an operator that is given this does no more than it declares.
+
+    Not so with objects that have code of their own, which it may run, and with containers of other
+    kinds, whose tensors it may use.
+
+    >>> is_plain(torch.ones(1)), is_plain(1.5), is_plain({1, 2})
+    (True, True, False)
+    """
+    kind = type(leaf)
+    if not issubclass(kind, torch.Tensor):
+        return kind in _PLAIN or is_array(leaf)
+    own = getattr(kind.__torch_function__, "__func__", _TENSOR_FUNCTION)
+    return own is _TENSOR_FUNCTION and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) -> Declared | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present
-from autopar.effects.calls import declared, name_of, plain
+from autopar.effects.calls import declared, is_plain, name_of, plain
 from autopar.effects.hidden import require_tasks_seen
 from autopar.effects.memory import memory_in, ranges_of
 from autopar.effects.observer import random_numbers
@@ -75,7 +75,7 @@ class Program:
         except ValueError as error:
             msg = f"task {task_name!r} {error}."
             raise ValueError(msg) from None
-        if any(map(_has_own_functions, leaves)):
+        if not all(map(is_plain, leaves)):
             told = None
         said = [*(writes or ()), *(told.writes if told else ())]
         place = self._place(device, [*leaves, *said], fn, task_name)
@@ -217,16 +217,6 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
-
-
-def _has_own_functions(value: Any) -> bool:
-    """Whether a tensor's class does something else, too, where an operator is called with it."""
-    kind = type(value)
-    if not issubclass(kind, torch.Tensor):
-        return False
-    plain_ones = (torch.Tensor.__torch_function__.__func__, None)  # type: ignore[attr-defined]
-    own = getattr(kind.__torch_function__, "__func__", None)
-    return own not in plain_ones or kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def _itself(value: Any) -> Any:
