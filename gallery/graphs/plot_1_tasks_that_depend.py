@@ -88,9 +88,8 @@ def add_to(graph):
 # %%
 # `writes` names the tile that the task changes; the tiles that it reads are among its arguments.
 # From both the graph finds what each task waits for, and which tiles it has to copy to the other
-# GPU. A function without `writes` keeps the order of the program, as nobody knows what it changes:
-# to forget it costs time, and never a result. We deal the tiles out so that neither GPU has much
-# more to do than the other.
+# GPU. A function without `writes` keeps the order of the program: to forget it costs time, never a
+# result. We deal the tiles out so that both GPUs have about as much to do.
 
 
 def owner(i, j, devices):
@@ -254,8 +253,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# The same factorisation, with smaller tiles, runs on two *CPU lanes*, threads with a queue each. It
-# has nothing to copy, because both lanes use one memory.
+# The same factorisation, with smaller tiles, runs on two *CPU lanes*, threads with a queue each.
 
 HERE = {"count": 5, "size": 320, "devices": ["cpu"]}
 here = ap.observed(tiled, name="Cholesky on CPU lanes", parameters=HERE)
