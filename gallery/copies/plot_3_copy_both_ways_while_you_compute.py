@@ -40,8 +40,8 @@ def one_stream(fn, inputs, device):
 
 
 # %%
-# Three streams take the longest
-# ------------------------------
+# Three streams use both directions
+# ---------------------------------
 # The right way is one line. :meth:`~autopar.CopyPipeline.map` copies the next inputs and the last
 # results on two more streams, with an event for each. With `pin=True` results land in *pinned*
 # memory, which the GPU can write to by itself.

@@ -50,7 +50,8 @@ def one_stream(x, count):
 # The right way changes five lines. The results go to pinned memory, which the copy engine can write
 # to while the host goes on, and which is made only once (1). A copy waits for an *event*, a mark
 # behind one product, and not for all products (2). It goes to a stream of its own (3) and leaves
-# the host free (4). The last line keeps a product's memory until its copy has read it (5).
+# the host free (4). The last line keeps a product's memory until its copy has read it (5). Before
+# the host reads a buffer it has to wait, as by `side.synchronize()`; here `race` waits.
 
 
 def two_streams(x, buffers, side):

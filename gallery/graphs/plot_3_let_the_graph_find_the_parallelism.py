@@ -5,7 +5,7 @@ Let the graph find the parallelism
 
 | **You'll do:** hand a model of four paths to `TaskGraph.trace` and `capture`, and run its paths at
   the same time on one GPU.
-| **You'll learn:** what branches of a CUDA graph gain over one chain, and which path is the limit.
+| **You'll learn:** what branches of a CUDA graph gain over one chain, and what limits the gain.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`plot_2_the_figure_made_real` first; :doc:`plot_4_does_it_run_as_planned` comes next.
 

@@ -192,7 +192,8 @@ ap.show(
 # On this machine
 # ---------------
 # Fewer and smaller tasks, on two CPU lanes that share the machine's cores; and how long it takes to
-# plan a hundred and a thousand tasks. Tasks this short miss their plan by more, in both directions.
+# plan a hundred and a thousand tasks. Tasks this short may miss their plan by far, as whatever else
+# runs on these cores takes its turns between them.
 # The *spread (IQR)* is how far the middle half of the samples lies apart.
 
 

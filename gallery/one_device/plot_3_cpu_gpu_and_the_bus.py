@@ -201,7 +201,8 @@ def three_lanes(count, size):
 
 # %%
 # On three lanes the first and the last one compute at the same time, if two cores are free. The
-# share is of the time in which the less busy one of them computes.
+# share is of the time in which the less busy one of them computes. It says that they run at once,
+# not that they save time: lanes that share two cores may take as long as one.
 
 here = ap.observed(three_lanes, name="three CPU lanes", parameters={"count": 12, "size": 512})
 seen, lanes = here.timelines["three lanes"], ("first lane", "last lane")
