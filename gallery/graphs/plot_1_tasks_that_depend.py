@@ -243,7 +243,7 @@ ap.show(
 )
 
 # %%
-# Compare the last two rows: plain PyTorch is as fast, or a little faster. Its launches return
+# Compare the last two rows: plain PyTorch needs no graph to be as fast. Its launches return
 # before their kernels have run, so the queues of both GPUs are full.
 #
 # When this does not help

@@ -8,9 +8,10 @@ Does it run as planned?
 | **You need:** 7 minutes, and no GPU: what needs two is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first; :doc:`plot_5_how_fine_may_tasks_be` comes next.
 
-A *plan* says before a run which task goes where, and when. It is a simulation: all that it knows is
-how long each task takes. Where tasks take a millisecond and more, that is enough. Most runs end
-close to their plan, and near the least time that any order of the tasks could take.
+A *plan* says before a run which task goes where, and when. It is a simulation: of each task it
+knows what it waits for, and how long it takes. Where tasks take a millisecond and more, that is
+enough. Most runs end close to their plan, and near the least time that any order of the tasks could
+take.
 """
 
 # %%
@@ -134,7 +135,7 @@ ap.plot.show("b8_does_it_run_as_planned")
 # %%
 # Follow a grey bar in the picture at the top down to the blue one. It is the same task on the same
 # lane, and how far it has moved is what the plan does not know of: the host, which launches tasks
-# and wakes threads. Where a row is empty, the next task of that lane waits for one elsewhere. The
+# and wakes threads. Between two bars the next task of that lane waits for one elsewhere. The
 # guess knows nothing of this, and ends long before the plan.
 #
 # Close to the plan, and to the least time

@@ -181,6 +181,42 @@ def test_a_check_tells_of_a_tensor_that_is_changed_and_in_no_writes():
     assert sentence.startswith("'writes_a_global' changes a tensor of shape (3,), and its `writes`")
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda: _GLOBAL.add_(1),
+        lambda: [_GLOBAL.add_(1)],
+        lambda: _GLOBAL[1:].add_(1),
+        lambda: (_GLOBAL.add_(1), _GLOBAL)[1],
+        lambda: torch.add(_GLOBAL, 1, out=_GLOBAL),
+        lambda: _GLOBAL.detach().add_(1),
+        lambda: _GLOBAL.view(3, 1).add_(1),
+    ],
+)
+def test_a_check_tells_of_what_a_task_changes_and_returns(fn):
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(fn, writes=())
+    assert len(graph.check()) == 1
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(fn, writes=[_GLOBAL])
+    assert graph.check() == []
+
+
+def test_a_check_tells_who_reads_a_global_and_returns_it():
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(lambda: _GLOBAL.view(3), writes=())
+    graph.add(_GLOBAL.add_, 1)
+    assert len(graph.check()) == 1
+
+
+def test_a_check_tells_who_changes_a_result_that_it_was_not_given():
+    graph, kept = TaskGraph(cpu_lanes=2), []
+    graph.add(lambda: (kept.append(torch.zeros(3)), kept[-1])[1], name="makes")
+    graph.add(lambda: kept[-1].add_(1), writes=(), name="changes")
+    (sentence,) = graph.check()
+    assert sentence.startswith("'changes' changes a tensor of shape (3,)")
+
+
 def test_a_check_tells_of_random_numbers():
     graph = TaskGraph(cpu_lanes=2)
     graph.add(nn.Dropout(), X, writes=(), name="drops")
@@ -195,6 +231,8 @@ def test_a_check_tells_of_random_numbers():
         lambda x: torch.from_numpy(x.numpy().copy()).add_(1),
         lambda x: torch.tensor([1.0, 2.0]).mul_(2).sum(),
         lambda x: [torch.zeros(3).add_(x) for _ in range(3)],
+        lambda x: torch.from_numpy(x.numpy().copy()),
+        lambda x: x.clone().view(3, 1).add_(1)[1:],
     ],
 )
 def test_a_check_is_silent_about_what_a_task_makes_itself(fn):

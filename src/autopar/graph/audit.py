@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import torch
+
 from autopar.effects.access import Places
 from autopar.effects.memory import keys_of, memory_in, ranges_of
 from autopar.effects.observer import Observer, Seen
@@ -35,10 +37,11 @@ class Audit:
         given = self._places(hazards.reads[node.number], results)
         with Observer() as observer:
             value = call()
-        returned = {key for part in memory_in(value) for key in keys_of(part)}
+        returned = filter(_is_another_librarys, memory_in(value))  # which no operator has made
+        new = {key for part in returned for key in keys_of(part)}
         for seen in observer.outside():
             said = written if seen.written else written + given
-            if seen.key not in returned and not _covering(said).covers(seen.lies):
+            if seen.key not in new and not _covering(said).covers(seen.lies):
                 self._unsaid.append((node, seen))
                 if seen.written:
                     self._written.add(seen.lies, node.number)
@@ -73,3 +76,10 @@ def _covering(ranges: Iterable[Any]) -> Places:
     for lies in ranges:
         places.add(lies)
     return places
+
+
+def _is_another_librarys(part: Any) -> bool:
+    """Whether another library has allocated a tensor's memory, as NumPy has for `from_numpy`."""
+    if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
+        return False
+    return not part.untyped_storage().resizable()

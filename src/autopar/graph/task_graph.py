@@ -179,6 +179,8 @@ class TaskGraph:
     def run(self) -> Run:
         """Run all tasks, each as soon as its lane comes to it, and wait for them.
 
+        What tasks change in place, they change anew in each run.
+
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
@@ -224,7 +226,8 @@ class TaskGraph:
             given it although another task changes it; and for random numbers that it draws.
 
         Raises:
-            Exception: As `run` does.
+            Exception: As `run` does, with a RuntimeError for a change of a tensor that a task was
+                given, or that its function holds, and that is not in its `writes`.
         """
         with self._alone():
             audit = Audit(self.plan().guard)
