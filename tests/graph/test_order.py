@@ -1,23 +1,14 @@
-"""What is kept in order: tasks that write memory, and those that read it, however they do so.
-
-In each form one task writes and the next one reads. Where the plan leaves the order open, the
-writer is held until the reader has ended, which is the worst that may happen.
-"""
+"""What is kept in order: who writes memory and who reads it, and all that nobody has declared."""
 
 import collections
-import copy
-import dataclasses
 import functools
 import operator
 import threading
-import types
-import weakref
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from graph_checks import around_calls
+from graph_checks import ancestors
 from torch import nn
 
 from autopar import TaskGraph
@@ -27,34 +18,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse"),
 ]
 
-_WAIT_S = 10
-ONE, IDX, EIGHT = torch.ones(4), torch.tensor([0, 1]), torch.rand(8, 4)
-
-
-def buffer():
-    return torch.zeros(4)
-
-
-def plain(value):
-    if isinstance(value, torch.Tensor):
-        return (value.to_dense() if value.layout != torch.strided else value).detach().clone()
-    return copy.deepcopy(value)
-
-
-def read(graph, *values):
-    return graph.add(lambda *values: list(map(plain, values)), *values)
-
 
 def adds_one(x):
     x.add_(1)
 
 
-def held_by(fn):
-    """A function that finds another one in its closure."""
-    return lambda: fn()
-
-
-# -- calls that write a buffer, which is read next ------------------------------------------------
+# -- operators declare what they write: its readers wait for it, and nobody else does --------------
 
 
 @torch.library.custom_op("autopar_forms::bump", mutates_args=("x",))
@@ -62,9 +31,9 @@ def bump(x: torch.Tensor) -> None:
     x.add_(1)
 
 
-partial, AT, OPS = functools.partial, torch.ops.aten, torch.ops.autopar_forms
-LONGS = torch.zeros(4).long()
-CALLS = {  # a function and its arguments; a dict at the end has those by name
+partial, AT = functools.partial, torch.ops.aten
+X, ONE, EIGHT, LONGS = torch.ones(3), torch.ones(4), torch.eye(8, 4), torch.zeros(4).long()
+CALLS = {  # a function and its arguments, for a buffer; a dict at the end has those by name
     "a bound method": lambda b: (b.add_, 1),
     "a method of the class": lambda b: (torch.Tensor.add_, b, 1),
     "random numbers": lambda b: (b.normal_,),
@@ -79,312 +48,107 @@ CALLS = {  # a function and its arguments; a dict at the end has those by name
     "a packet": lambda b: (AT.add_, b, 1),
     "a partial of a bound method": lambda b: (partial(b.add_, 1),),
     "partials": lambda b: (partial(partial(torch.Tensor.add_, b), alpha=2), ONE),
-    "relu in place": lambda b: (F.relu, b.fill_(-1), {"inplace": True}),
-    "relu_": lambda b: (F.relu_, b.fill_(-1)),
-    "dropout in place": lambda b: (F.dropout, b.fill_(1), 1.0, True, True),
-    "nn.init": lambda b: (nn.init.constant_, b, 3.0),
-    "foreach": lambda b: (torch._foreach_add_, [b, buffer()], 1),
+    "relu_": lambda b: (torch.relu_, b.fill_(-1)),
+    "foreach": lambda b: (torch._foreach_add_, [b, ONE.clone()], 1),
     "foreach with two lists": lambda b: (torch._foreach_copy_, [b], [ONE]),
     "a custom operator": lambda b: (bump, b),
-    "a storage's fill_": lambda b: (b.untyped_storage().fill_, 1),
     "a view's method": lambda b: (b.view(2, 2).t()[1:].add_, 1),
     "detached": lambda b: (b.detach().add_, 1),
     "an array of the same memory": lambda b: (torch.from_numpy(b.numpy()).add_, 1),
-    "numpy's out": lambda b: (np.add, b.numpy(), 1, {"out": b.numpy()}),
-    "a module in place": lambda b: (nn.ReLU(inplace=True), b.fill_(-1)),
-    "batch norm": lambda b: (F.batch_norm, EIGHT, b, ONE.clone(), {"training": True}),
+    "statistics": lambda b: (
+        *(torch.batch_norm, EIGHT, None, None, b, ONE.clone(), True, 0.1, 1e-5, False),
+    ),
 }
 
 
-class Marks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.mark_dirty(x)
-        return x.add_(1)
-
-
-@dataclasses.dataclass
-class Holder:
-    x: torch.Tensor
-
-    def step(self):
-        self.x.add_(1)
-
-    def through(self):
-        self.step()
-
-    __call__ = step
-
-    @property
-    def view(self):
-        return self.x[:2]
-
-    def by_property(self):
-        self.view.add_(1)
-
-    by_two = functools.partialmethod(lambda self, n: self.x.add_(n), 2)
-
-
-RELU = nn.ReLU(inplace=True)
-CALLS |= {
-    "a function": lambda b: (adds_one, b),
-    "by keyword": lambda b: (lambda *, x: x.add_(1), {"x": b}),
-    "a closure": lambda b: (lambda: b.add_(1),),
-    "a bound method in a closure": lambda b: ((lambda add: lambda: add(1))(b.add_),),
-    "a partial in a closure": lambda b: (held_by(partial(adds_one, b)),),
-    "a default": lambda b: ((lambda x=b: x.add_(1)),),
-    "the other half": lambda b: (lambda x: x._base.add_(1), b[:2]),
-    "data": lambda b: (lambda x: x.data.add_(1), b),
-    "a storage in a function": lambda b: (lambda x: x.untyped_storage().fill_(1), b),
-    "a storage that is given": lambda b: (lambda s: s.fill_(1), b.untyped_storage()),
-    "a function with out": lambda b: (lambda x: torch.add(ONE, 1, out=x), b),
-    "a dict": lambda b: (lambda d: d["a"].add_(1), {"a": b}, {}),
-    "wrapped": lambda b: (functools.wraps(adds_one)(lambda *args: adds_one(*args)), b),
-    "a weak reference": lambda b: ((lambda r: lambda: r().add_(1))(weakref.ref(b)),),
-    "a namespace": lambda b: (lambda s: s.x.add_(1), types.SimpleNamespace(x=b)),
-    "a deque": lambda b: ((lambda d: lambda: d[0].add_(1))(collections.deque([b])),),
-    "a function of autograd": lambda b: (Marks.apply, b),
-    "a method caller": lambda b: (operator.methodcaller("add_", 1), b),
-    "bound to a tensor": lambda b: (types.MethodType(adds_one, b),),
-    "vmap": lambda b: (torch.vmap(lambda x: x.add_(1)), b),
-    "functional": lambda b: (lambda x: torch.func.functional_call(RELU, {}, x), b.fill_(-1)),
-    "a comprehension": lambda b: ((lambda xs: lambda: [x.add_(1) for x in xs])([b]),),
-    "a code string": lambda b: (eval("lambda x: x.add_(1)"), b),
-    "a dataclass": lambda b: (lambda holder: holder.x.add_(1), Holder(b)),
-    "a method that calls another": lambda b: (Holder(b).through,),
-    "an object that is called": lambda b: (Holder(b),),
-    "a property": lambda b: (Holder(b).by_property,),
-    "a partial method": lambda b: (Holder(b).by_two,),
-    "a class": lambda b: ((lambda kind: lambda: kind.x.add_(1))(type("Own", (), {"x": b})),),
-    "a sequence that hands on": lambda b: (nn.Sequential(nn.Identity(), RELU), b.fill_(-1)),
-}
-
-
-def call_of(make, graph):
-    fn, *args = make(b := buffer())
+def called(name, buffer):
+    fn, *args = CALLS[name](buffer)
     options = args.pop() if args and isinstance(args[-1], dict) else {}
-    return graph.add(fn, *args, **options), read(graph, b)
+    return partial(fn, *args, **options)
 
 
-FORMS = {name: partial(call_of, make) for name, make in CALLS.items()}
+@pytest.mark.parametrize("name", CALLS)
+def test_who_reads_what_an_operator_writes_waits_for_it_and_nobody_else_does(name):
+    buffer, own = torch.zeros(4), torch.zeros(4)
+    graph, call, twin = TaskGraph(cpu_lanes=2), called(name, buffer), called(name, own)
+    before = own.clone()
+    early, writer = graph.add(torch.clone, buffer), graph.add(call)
+    reader, other = graph.add(torch.clone, buffer), graph.add(torch.neg, X)
+    nodes = graph.plan().nodes
+    assert nodes[writer.number].before == {early.number}
+    assert nodes[reader.number].before == {writer.number}
+    assert nodes[other.number].before == set()
+    for number in range(2):
+        torch.manual_seed(number)
+        found = graph.run()[reader]
+        torch.manual_seed(number)
+        twin()
+        assert torch.equal(found, own)
+    assert not torch.equal(own, before)
 
 
-# -- readers that are not given what they read ----------------------------------------------------
-
-# What the code of tasks finds among the globals of this module.
-_buffer, _module = buffer(), nn.Linear(2, 2)
-
-
-def reads_a_global():
-    return _helper()
-
-
-def _helper():
-    return _buffer.clone()
-
-
-def writes_a_global_module():
-    with torch.no_grad():
-        _module.weight.add_(1)
-
-
-def of_buffer(make):
-    """A reader that is made for a buffer, after a writer which the plan knows."""
-    return lambda graph: (graph.add((b := buffer()).add_, 1), graph.add(*make(b)))
-
-
-FORMS |= {
-    "a global read by a helper": lambda graph: (
-        *(graph.add(_buffer.add_, 1), graph.add(reads_a_global)),
-    ),
-    "a global module that is read": lambda graph: (
-        graph.add(_module.weight.detach().add_, 1),
-        graph.add(lambda: _module(torch.ones(2)).detach()),
-    ),
-    "read through a nested function": of_buffer(lambda b: (lambda: (lambda: b.clone())(),)),
-    "read through a partial": of_buffer(lambda b: (held_by(partial(torch.clone, b)),)),
-    "read through a bound method": of_buffer(lambda b: (held_by(b.clone),)),
-    "read as an array": of_buffer(lambda b: (np.array, b.numpy())),
-    "random numbers drawn twice": lambda graph: (
-        graph.add(torch.rand, 4),
-        graph.add(torch.rand, 4),
-    ),
-}
-FORMS |= {
-    "a global": lambda graph: (graph.add(lambda: _buffer.add_(1)), read(graph, _buffer)),
-    "a global module": lambda graph: (
-        graph.add(writes_a_global_module),
-        graph.add(lambda: _module(torch.ones(2)).detach()),
-    ),
+SHOWN = {  # a result, and another one that may lie in the same memory
+    "itself": lambda graph: [graph.add(torch.zeros, 4)] * 2,
+    "a view": lambda graph: [x := graph.add(torch.zeros, 4), graph.add(torch.t, x)],
+    "a part": lambda graph: [
+        parts := graph.add(torch.chunk, torch.zeros(4), 2),
+        graph.add(operator.getitem, parts, 0),
+    ],
+    "a sparse tensor's values": lambda graph: [
+        x := torch.eye(3).to_sparse().coalesce(),
+        x.values(),
+    ],
+    "a compressed tensor's": lambda graph: [x := torch.eye(2).to_sparse_csr(), x.values()],
 }
 
 
-# -- modules, optimizers and gradients ------------------------------------------------------------
-
-
-def form(forms):
-    def note(fn):
-        forms[fn.__name__.replace("_", " ")] = fn
-        return fn
-
-    return note
-
-
-def weight_and_grad(grad=1.0):
-    weight = nn.Parameter(torch.ones(4))
-    weight.grad = torch.full((4,), grad)
-    return weight
-
-
-@form(FORMS)
-def buffers_of_norms_in_training(graph):
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    return graph.add(model, EIGHT), read(graph, model[1].num_batches_tracked)
-
-
-@form(FORMS)
-def parametrized_by_its_spectral_norm(graph):
-    model = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
-    return graph.add(model, torch.ones(4)), read(graph, *model.buffers())
-
-
-@form(FORMS)
-def an_embedding_of_bounded_norm(graph):
-    model = nn.Embedding(4, 4, max_norm=0.1)
-    return graph.add(model, torch.tensor([0, 1])), read(graph, model.weight)
-
-
-@form(FORMS)
-def an_optimizers_step(graph):
-    optimizer = torch.optim.SGD([weight := weight_and_grad()], lr=0.1, momentum=0.9)
-    return graph.add(optimizer.step), read(graph, weight)
-
-
-@form(FORMS)
-def a_bound_backward(graph):
-    loss = ((weight := weight_and_grad(0.0)) * 2).sum()
-    return graph.add(loss.backward, retain_graph=True), graph.add(lambda: weight.grad.clone())
-
-
-@form(FORMS)
-def gradients_clipped(graph):
-    writer = graph.add(nn.utils.clip_grad_norm_, [weight := weight_and_grad(9.0)], 1.0)
-    return writer, graph.add(lambda: weight.grad.clone())
-
-
-# -- memory of other kinds, and what results hold -------------------------------------------------
-
-
-@form(FORMS)
-def a_sparse_tensors_values(graph):
-    sparse = torch.eye(3).to_sparse().coalesce()
-    return graph.add(sparse.values().mul_, 3), read(graph, sparse)
-
-
-@form(FORMS)
-def a_compressed_tensors_values(graph):
-    sparse = torch.sparse_csr_tensor(torch.tensor([0, 1, 2]), IDX, torch.ones(2))
-    return graph.add(sparse.values().mul_, 3), read(graph, sparse)
-
-
-@form(FORMS)
-def a_result(graph):
-    result = graph.add(torch.zeros, 4)
-    return graph.add(torch.Tensor.add_, result, 1), read(graph, result)
-
-
-@form(FORMS)
-def a_result_written_by_a_function(graph):
-    result = graph.add(torch.zeros, 4)
-    return graph.add(adds_one, result), read(graph, result)
-
-
-@form(FORMS)
-def a_part_of_a_result(graph):
-    parts = graph.add(torch.chunk, torch.zeros(4), 2)
-    return graph.add(adds_one, graph.add(operator.getitem, parts, 0)), read(graph, parts)
-
-
-@form(FORMS)
-def a_result_in_an_object(graph):
-    holder = graph.add(lambda: Holder(torch.zeros(4)))
-    writer = graph.add(lambda holder: holder.x.add_(1), holder)
-    return writer, graph.add(lambda holder: holder.x.clone(), holder)
-
-
-# -- what becomes of them -------------------------------------------------------------------------
-
-
-def built(build):
-    for tensor in (_buffer, _module.weight.detach()):
-        tensor.zero_()
-    torch.manual_seed(0)
+@pytest.mark.parametrize("kind", SHOWN)
+@pytest.mark.parametrize("written", [0, 1])
+def test_who_reads_memory_by_another_name_waits_for_who_writes_it(kind, written):
     graph = TaskGraph(cpu_lanes=2)
-    return graph, *build(graph)
+    values = SHOWN[kind](graph)
+    writer = graph.add(lambda value: None, values[written], writes=[values[written]])
+    reader = graph.add(lambda value: None, values[1 - written], writes=())
+    assert writer.number in graph.plan().nodes[reader.number].before
 
 
-def in_order(build, times):
-    """What the reader finds in the end, when all is run in order so many times."""
-    graph, _, reader = built(build)
-    for _ in range(times):
-        torch.manual_seed(1)
-        result = graph.run_serial()[reader]
-    return result
+MAY_ALIAS = {  # though they declare nothing, or fresh memory
+    "einsum": (torch.einsum, "ij->ji", EIGHT),
+    "conj_physical": (torch.conj_physical, EIGHT),
+    "to_dense": (torch.Tensor.to_dense, EIGHT),
+    "dropout": (torch.dropout, EIGHT, 0.5, False),
+    "contiguous": (torch.Tensor.contiguous, EIGHT),
+}
 
 
-def ordered(plan, writer, reader):
-    """Whether the reader has to come after the writer."""
-    left, seen = [reader.number], set()
-    while left:
-        new = plan.nodes[left.pop()].before - seen
-        seen |= new
-        left += new
-    return writer.number in seen
+@pytest.mark.parametrize("name", MAY_ALIAS)
+def test_who_writes_what_an_operator_returns_may_write_its_argument(name):
+    graph, (fn, *args) = TaskGraph(), MAY_ALIAS[name]
+    reader = graph.add(torch.sum, EIGHT)
+    result = graph.add(fn, *args)
+    writer = graph.add(lambda value: None, result, writes=[result])
+    assert reader.number in ancestors(graph.plan().nodes, writer.number)
 
 
-def at_worst(graph, writer, reader):
-    """Hold the writer until the reader has ended, if the plan lets it begin before."""
-    was_read, plan = threading.Event(), graph.plan()
-    lanes = {entry.job: entry.lane for entry in plan.schedule.entries}
-    held = not ordered(plan, writer, reader)
-    assert not held or lanes[writer.number] != lanes[reader.number], "they can't run at once"
-
-    def hold(node):
-        assert node.number != writer.number or not held or was_read.wait(_WAIT_S)
-
-    def let_go(node):
-        if node.number == reader.number:
-            was_read.set()
-
-    torch.manual_seed(1)
-    with around_calls(hold, let_go):
-        return graph.run()[reader]
+DRAW = {
+    "an overload": (AT.rand.default, [3]),
+    "a packet": (AT.rand, [3]),
+    "dropout": (torch.dropout, X, 0.5, True),
+    "in place": (torch.Tensor.bernoulli_, torch.ones(3)),
+    "one that declares no rate": (torch.bernoulli, X),
+}
+DRAW_NOT = {
+    "told not to": (torch.dropout, X, 0.5, False),
+    "a generator of its own": (partial(torch.rand, generator=torch.Generator()), 3),
+    "another operator": (torch.neg, X),
+}
 
 
-def same(one, other):
-    if isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(other, (torch.Tensor, np.ndarray)):
-        return bool((torch.as_tensor(one) == torch.as_tensor(other)).all())
-    return one == other
-
-
-def require_a_difference(build):
-    """The writer writes what is read, or else no order could be wrong."""
-    graph, writer, reader = built(build)
-    if not graph.plan().nodes[reader.number].before - {writer.number}:
-        torch.manual_seed(1)
-        early = graph.plan().nodes[reader.number].call([None] * reader.number)
-        assert not same(early, in_order(build, 1))
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_who_reads_what_another_writes_waits_for_it(name):
-    require_a_difference(FORMS[name])
-    graph, writer, reader = built(FORMS[name])
-    assert ordered(graph.plan(), writer, reader)
-    for times in (1, 2):
-        assert same(at_worst(graph, writer, reader), in_order(FORMS[name], times))
+@pytest.mark.parametrize("kind", [*DRAW, *DRAW_NOT])
+def test_just_who_draws_random_numbers_comes_after_others_who_do(kind):
+    graph, (fn, *args) = TaskGraph(), (DRAW | DRAW_NOT)[kind]
+    first, task = graph.add(torch.rand, 1), graph.add(fn, *args)
+    assert (first.number in graph.plan().nodes[task.number].before) == (kind in DRAW)
 
 
 def test_a_function_that_equals_another_by_another_name_is_not_taken_for_it():
@@ -394,3 +158,103 @@ def test_a_function_that_equals_another_by_another_name_is_not_taken_for_it():
     before, after = graph.add(torch.mm, x, x), graph.add(torch.mm, x, x)
     nodes = graph.plan().nodes
     assert before.number not in nodes[after.number].before
+
+
+# -- what is not declared keeps the order of the program, whatever it is and does ------------------
+
+
+class Told(torch.Tensor):
+    """A tensor whose class does something of its own where an operator is called."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Counter:
+    n = 0
+
+    def __call__(self):
+        self.n += 1
+
+    def count(self):
+        self.n += 1
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+
+UNDECLARED = {
+    "a function": (Counter.count, Counter()),
+    "a lambda": (lambda x: x + 1, X),
+    "a method": (Counter().count,),
+    "an object": (Counter(),),
+    "a class": (Counter,),
+    "a partial function": (partial(Counter.count, Counter()),),
+    "a cached function": (functools.lru_cache(lambda: 1),),
+    "a bound method of a list": ([].append, 1),
+    "a method of a list": (list.index, [1], 1),
+    "a method of a set, named as an operator": (set.add, {2}, 1),
+    "a method of a dict": (dict.update, {}),
+    "a caller of methods": (operator.methodcaller("index", 1), [1]),
+    "a method of a deque": (collections.deque().append, 1),
+    "a function of C": (print,),
+    "NumPy's": (np.add, np.ones(3), 1),
+    "a layer": (nn.Linear(3, 3), X),
+    "a function of layers": (nn.functional.dropout, X),
+    "a storage's method": (torch.zeros(3).untyped_storage().fill_, 1),
+    "an operator on a tensor with functions of its own": (torch.add, X.as_subclass(Told), 1),
+    "an operator on a list of another kind": (torch.stack, type("Own", (list,), {})([X])),
+    "Python's operator on an object": (operator.setitem, collections.UserDict(), 1, 2),
+    "Python's operator that calls": (operator.call, [].copy),
+    "a partial function of another kind": (type("P", (partial,), {})(torch.neg), X),
+    "autograd's": (Doubled.apply, X),
+    "an event": (threading.Event().set,),
+}
+
+
+@pytest.mark.parametrize("kind", UNDECLARED)
+def test_what_is_not_declared_comes_after_all_before_it_and_before_all_after(kind):
+    fn, *args = UNDECLARED[kind]
+    graph = TaskGraph(cpu_lanes=3)
+    for task in ((torch.neg, X), (torch.neg, X), (fn, *args), (torch.neg, X), (torch.neg, X)):
+        graph.add(*task)
+    for look in (lambda: None, graph.check, lambda: graph.measure(1)):
+        look()
+        nodes = graph.plan().nodes
+        assert ancestors(nodes, 2) == {0, 1}
+        assert nodes[3].before == nodes[4].before == {2}
+        assert nodes[0].before == nodes[1].before == set()
+    graph = TaskGraph(cpu_lanes=3)
+    for _ in range(3):
+        graph.add(fn, *args, writes=())
+    assert [node.before for node in graph.plan().nodes] == [set()] * 3
+
+
+def test_a_program_of_pythons_own_objects_is_right_unchecked():
+    graph, seen, found = TaskGraph(cpu_lanes=3), [], {}
+    for n in range(9):
+        graph.add(seen.append, n)
+        graph.add(found.__setitem__, n, n)
+        graph.add(lambda: found.pop(len(found) - 1, None) if len(seen) % 3 == 0 else None)
+    graph.run()
+    assert seen == [*range(9)]
+    assert len(found) == 6
+
+
+def test_a_model_may_be_trained_by_tasks():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
+    optimizer = torch.optim.Adam(model.parameters())
+    graph = TaskGraph(cpu_lanes=2)
+    loss = graph.add(torch.sum, graph.add(model, torch.rand(8, 4)))
+    graph.add(optimizer.zero_grad)
+    graph.add(torch.Tensor.backward, loss)
+    graph.add(optimizer.step)
+    before = [each.clone() for each in model.parameters()]
+    for _ in range(3):
+        graph.run()
+    assert model[1].num_batches_tracked == 3
+    assert not any(map(torch.equal, before[:2], list(model.parameters())[:2]))

@@ -9,7 +9,6 @@ from itertools import pairwise, permutations
 import pytest
 from hypothesis import strategies as st
 from random_cases import hold_for_all, shares
-from sampling import every
 
 from autopar import graph
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
@@ -35,27 +34,15 @@ def a_chain(count, resource, start=0):
     return [Job(f"j{start + i}", resource, 1.0, own) for i, own in enumerate(after)]
 
 
-_CHANCE = random.Random(0)
 _WIDE = [Job(f"j{i}", ("cpu", "gpu 1")[i % 2], 1.0, (0,)) for i in range(1, 20)]
-GRAPHS = {
-    **{f"small {d}": a_graph(_CHANCE, 10, d) for d in (0.05, 0.1, 0.2, 0.3, 0.5)},
-    **{f"medium {d}": a_graph(_CHANCE, 60, d) for d in (0.02, 0.05, 0.1)},
-    **{f"some zero {d}": a_graph(_CHANCE, 25, d, (0, 0, 1, 2.5)) for d in (0.05, 0.2, 0.5)},
-    "large": a_graph(_CHANCE, 300, 0.01),
-    "zero": a_graph(_CHANCE, 30, 0.1, (0.0,)),
-    "wide": a_graph(_CHANCE, 100, 0),
-    "dense": a_graph(_CHANCE, 30, 1),
-    "chain": a_chain(40, "gpu 0"),
-    "fork": [Job("first", "cpu", 2.0), *_WIDE, Job("last", "copy", 1.0, tuple(range(1, 20)))],
-    "twice": [Job("a", "cpu", 1), Job("b", "gpu 0", 1, (0, 0)), Job("c", "cpu", 1, (1, 0, 1))],
-    "empty": [],
-}
-every_graph = pytest.mark.parametrize("name", GRAPHS)
-
-
-@cache
-def plan_of(name):
-    return schedule(GRAPHS[name], _RESOURCES)
+SPECIAL = [
+    [],
+    a_chain(40, "gpu 0"),
+    [Job("first", "cpu", 2.0), *_WIDE, Job("last", "copy", 1.0, tuple(range(1, 20)))],
+    [Job("a", "cpu", 1), Job("b", "gpu 0", 1, (0, 0)), Job("c", "cpu", 1, (1, 0, 1))],
+]
+DENSITIES = (0, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
+chances = st.randoms(use_true_random=False)
 
 
 def tails(jobs):
@@ -72,51 +59,50 @@ def tails(jobs):
 # -- every job once, in time, with no needless wait -----------------------------------------------
 
 
-@every_graph
-def test_every_job_runs_once_and_after_what_it_comes_after(name):
-    plan = plan_of(name)
-    assert plan.jobs == tuple(GRAPHS[name])
-    assert sorted(entry.job for entry in plan.entries) == list(range(len(plan.jobs)))
+@shares
+def test_every_job_runs_once_where_and_when_it_may_and_no_wait_is_needless(share):
+    def right(chance):
+        costs = chance.choice((None, (0, 0, 1, 2.5), (0.0,)))
+        count = chance.choice((1, 10, 25, 60))
+        check(a_graph(chance, count, chance.choice(DENSITIES), costs))
+
+    hold_for_all(right, chances, share=share, examples=40)
+    for jobs in (*SPECIAL, a_graph(random.Random(share), 300, 0.01)):
+        check(jobs)
+
+
+def check(jobs):
+    plan = schedule(jobs, _RESOURCES)
+    assert plan.jobs == tuple(jobs)
+    assert sorted(entry.job for entry in plan.entries) == list(range(len(jobs)))
+    assert list(plan.entries) == sorted(plan.entries, key=lambda entry: entry.start_s)
     assert faults(plan) == []
     assert not is_mistaken(plan)
-    assert list(plan.entries) == sorted(plan.entries, key=lambda entry: entry.start_s)
-    end_s = {entry.job: entry.end_s for entry in plan.entries}
-    work_s = Counter()
+    lanes, end_s, work_s = {}, {}, Counter()
     for entry in plan.entries:
-        job = plan.jobs[entry.job]
+        job = jobs[entry.job]
         assert entry.end_s == entry.start_s + job.cost_s
         assert entry.start_s >= max((end_s[before] for before in job.after), default=0)
+        assert all(lanes[wait] != entry.lane for wait in entry.waits)
+        assert set(entry.waits) <= set(job.after)
+        lanes[entry.job], end_s[entry.job] = entry.lane, entry.end_s
         work_s[job.resource] += job.cost_s / min(_RESOURCES[job.resource])
     assert plan.makespan_s == max(end_s.values(), default=0)
-    bound_s = limit_s(plan.jobs, _RESOURCES)
-    assert bound_s == pytest.approx(max([*tails(plan.jobs), *work_s.values()], default=0))
+    bound_s = limit_s(jobs, _RESOURCES)
+    assert bound_s == pytest.approx(max([*tails(jobs), *work_s.values()], default=0))
     assert plan.makespan_s >= bound_s * _NO_LESS
-
-
-@every_graph
-def test_lanes_and_resources_run_no_more_at_once_than_they_may(name):
-    plan = plan_of(name)
+    for at, _, left in without_one_wait(plan):
+        assert faults(with_entry(plan, at, waits=left))
     for lane, entries in plan.lanes.items():
         assert [entry for entry in plan.entries if entry.lane == lane] == list(entries)
         assert all(one.end_s <= other.start_s for one, other in pairwise(entries))
-    for resource, (lanes, at_once) in _RESOURCES.items():
-        here = [entry for entry in plan.entries if plan.jobs[entry.job].resource == resource]
+    for resource, (most_lanes, at_once) in _RESOURCES.items():
+        here = [entry for entry in plan.entries if jobs[entry.job].resource == resource]
         assert {entry.lane.partition(" #")[0] for entry in here} <= {resource}
-        assert len({entry.lane for entry in here}) <= lanes
+        assert len({entry.lane for entry in here}) <= most_lanes
         for entry in here:
             running = [other for other in here if other.start_s <= entry.start_s < other.end_s]
             assert len(running) <= at_once
-
-
-@every_graph
-def test_waits_are_for_jobs_of_other_lanes_and_none_is_needless(name):
-    plan, lanes = plan_of(name), {}
-    for entry in plan.entries:
-        assert all(lanes[wait] != entry.lane for wait in entry.waits)
-        assert set(entry.waits) <= set(plan.jobs[entry.job].after)
-        lanes[entry.job] = entry.lane
-    for at, _, left in without_one_wait(plan):
-        assert faults(with_entry(plan, at, waits=left))
 
 
 @pytest.mark.parametrize("resource", ["gpu 0", "cpu"])
@@ -156,9 +142,9 @@ def optimum_s(jobs, resources):
     return min(map(makespan_s, permutations(range(len(jobs)))))
 
 
-@pytest.mark.parametrize("seed", every(10, range(10)))
-def test_schedules_are_close_to_the_optimum(seed):
-    chance, ratios = random.Random(seed), []
+@shares
+def test_schedules_are_close_to_the_optimum(share):
+    chance, ratios = random.Random(share), []
     for i in range(100):
         costs = (0, 1, 1, 4) if i % 10 == 9 else None
         jobs = a_graph(chance, chance.randint(1, 6), chance.uniform(0.05, 0.5), costs)
@@ -179,10 +165,10 @@ def test_it_pays_to_leave_the_cpu_idle_until_the_copy_is_done():
     assert [entry.start_s for entry in plan.entries] == [0, 0, 1, 2, 2]
 
 
-@pytest.mark.parametrize("name", ["small 0.1", "medium 0.05", "large", "wide"])
-def test_the_job_of_highest_rank_goes_first(name):
+@pytest.mark.parametrize(("count", "density"), [(10, 0.1), (60, 0.05), (300, 0.01), (100, 0)])
+def test_the_job_of_highest_rank_goes_first(count, density):
     """Without tries, whatever could begin in place of another has no more to come after it."""
-    plan = schedule(GRAPHS[name], _RESOURCES, tries=0)
+    plan = schedule(a_graph(random.Random(0), count, density), _RESOURCES, tries=0)
     ranks, end_s = tails(plan.jobs), {entry.job: entry.end_s for entry in plan.entries}
     for i, entry in enumerate(plan.entries):
         for other in plan.entries[i + 1 :]:
@@ -262,7 +248,7 @@ def test_just_what_may_go_wrong_in_a_run_is_a_fault(share):
         mutant = changed(plan, chance)
         assert is_mistaken(mutant) == bool(faults(mutant))
 
-    hold_for_all(told, st.randoms(use_true_random=False), share=share, examples=150)
+    hold_for_all(told, chances, share=share, examples=150)
 
 
 def test_faults_name_the_jobs():

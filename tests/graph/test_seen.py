@@ -9,7 +9,6 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from graph_checks import ancestors
 
 from autopar import TaskGraph
 
@@ -126,45 +125,3 @@ def test_a_config_with_getattr_of_its_own_is_used():
     graph, config = TaskGraph(), Config(lr=0.5)
     scaled = graph.add(lambda: torch.ones(1) * config.lr)
     assert graph.run()[scaled].item() == 0.5
-
-
-_X = torch.ones(3, 3)
-MAY_ALIAS = {  # though they declare nothing, or fresh memory
-    "einsum": (torch.einsum, "ij->ji", _X),
-    "conj_physical": (torch.conj_physical, _X),
-    "to_dense": (torch.Tensor.to_dense, _X),
-    "dropout": (torch.dropout, _X, 0.5, False),
-    "contiguous": (torch.Tensor.contiguous, _X),
-}
-
-
-@pytest.mark.parametrize("name", MAY_ALIAS)
-def test_who_writes_what_an_operator_returns_may_write_its_argument(name):
-    graph, (fn, *args) = TaskGraph(), MAY_ALIAS[name]
-    reader = graph.add(torch.sum, _X)
-    result = graph.add(fn, *args)
-    writer = graph.add(lambda value: None, result, writes=[result])
-    assert reader.number in ancestors(graph.plan().nodes, writer.number)
-
-
-# -- who draws random numbers ---------------------------------------------------------------------
-
-RANDOM = {
-    "an overload": (torch.ops.aten.rand.default, [3]),
-    "a packet": (torch.ops.aten.rand, [3]),
-    "dropout": (torch.dropout, _X, 0.5, True),
-    "in place": (torch.Tensor.bernoulli_, torch.ones(3)),
-    "one that declares no rate": (torch.bernoulli, _X),
-}
-NOT_RANDOM = {
-    "told not to": (torch.dropout, _X, 0.5, False),
-    "a generator of its own": (functools.partial(torch.rand, generator=torch.Generator()), 3),
-    "another operator": (torch.neg, _X),
-}
-
-
-@pytest.mark.parametrize("kind", [*RANDOM, *NOT_RANDOM])
-def test_just_who_draws_random_numbers_comes_after_others_who_do(kind):
-    graph, (fn, *args) = TaskGraph(), (RANDOM | NOT_RANDOM)[kind]
-    first, task = graph.add(torch.rand, 1), graph.add(fn, *args)
-    assert (first.number in graph.plan().nodes[task.number].before) == (kind in RANDOM)
