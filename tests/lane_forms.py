@@ -1,13 +1,18 @@
-"""What tests of lanes share: each form runs in time, and what it raises can be looked at."""
+"""What tests of lanes import: lanes by their place, and errors raised and caught."""
 
-import pytest
+import json
+
+from autopar import cpu_lane, cuda_lane
+
+WAIT_S = 10  # for what should come at once, so that a broken lane fails instead of hanging
 
 
-@pytest.fixture
-def forms_run_in_time(request, in_time):
-    """No form hangs: each is run in a thread that is given up after some seconds."""
-    form = request.function
-    request.node.obj = lambda **given: in_time(lambda: form(**given), timeout_s=30)
+def lane_on(place, **options):
+    return cpu_lane(**options) if place == "cpu" else cuda_lane(place, **options)
+
+
+def equals(tensor, value):
+    return bool((tensor == value).all().item())
 
 
 def fail(text="on purpose"):
@@ -22,3 +27,15 @@ def caught(fn):
     finally:
         del fn  # this frame is in the traceback, and must not hold the handle
     return None
+
+
+def require_waits_end(done):
+    """What programs/interrupted.py has found: waits end at once, and all is well afterwards."""
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    for how, wait in found["waits"].items():
+        assert wait["s"] is not None, f"{how}: the wait ended before it was interrupted"
+        assert wait["s"] < 0.5, how
+        assert wait["later"] == 0, f"{how}: tasks were begun afterwards"
+    assert (found["threads"], found["equal"]) == (0, True)
+    return [*found["waits"]]

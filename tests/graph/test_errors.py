@@ -1,7 +1,6 @@
 """Errors and ends: nothing hangs, nothing more is begun, and the error says which task and why."""
 
 import contextlib
-import json
 import random
 import threading
 import time
@@ -9,6 +8,7 @@ import time
 import pytest
 import torch
 from hypothesis import strategies as st
+from lane_forms import require_waits_end
 from random_cases import hold_for_all, shares
 
 from autopar import TaskGraph
@@ -135,12 +135,5 @@ def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
 
 
 def test_ctrl_c_ends_every_wait_and_nothing_more_is_begun(run_program):
-    done = run_program("graph_interrupted.py")
-    assert done.returncode == 0, done.stderr
-    ends = json.loads(done.stdout)
-    for how in ("run", "start", "waitall", "result", "run_serial"):
-        assert ends[how]["s"] is not None, f"{how}: the wait ended before it was interrupted"
-        assert ends[how]["s"] < 0.5, how
-        assert ends[how]["later"] == 0, f"{how}: tasks were begun afterwards"
-    assert ends["threads"] == 0
-    assert ends["equal"]
+    waits = require_waits_end(run_program("interrupted.py", "graph"))
+    assert waits == ["run", "start", "waitall", "result", "run_serial"]

@@ -4,84 +4,25 @@ Streams and events are stand-ins that are done at once and note what they were t
 what a real GPU makes of that is tested in test_lane_gpu.py.
 """
 
-import contextlib
 import threading
-import time
 from concurrent.futures import CancelledError
 
+import cuda_stand_ins
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lane_forms import WAIT_S
 
-from autopar import cpu_lane, cuda_lane, torch_private
-from autopar.lanes.clock import DeviceClock
+from autopar import cpu_lane, cuda_lane
 
-pytestmark = pytest.mark.usefixtures("threads_gone", "_streams")
-_WAIT_S = 10
-
-
-class FakeEvent:
-    def __init__(self, enable_timing=False):
-        self.recorded_s = time.perf_counter()
-
-    def elapsed_time(self, other):
-        return (other.recorded_s - self.recorded_s) * 1e3
-
-    def query(self):
-        return True
-
-    def synchronize(self):
-        pass
-
-
-class FakeStream:
-    def __init__(self, device=None, priority=0):
-        self.device = device
-        self.waited = []
-        self.idle = True
-
-    def record_event(self, event=None):
-        event = event or FakeEvent()
-        event.recorded_s = time.perf_counter()
-        return event
-
-    def wait_event(self, event):
-        self.waited.append(event)
-
-    def query(self):
-        return self.idle
+pytestmark = pytest.mark.usefixtures("current")
 
 
 @pytest.fixture
-def current():
+def current(monkeypatch):
     """The callers' current stream."""
-    return FakeStream()
-
-
-@pytest.fixture
-def _streams(monkeypatch, current):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)  # keeps real GPUs out of it
-    # A build for CPUs lacks it.
-    monkeypatch.setattr(torch_private, "exchange_gpu", lambda device: device)
-    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
-    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
-    here = threading.local()
-
-    @contextlib.contextmanager
-    def stream(chosen):
-        here.stream = chosen
-        yield
-        del here.stream
-
-    monkeypatch.setattr(torch.cuda, "stream", stream)
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device=None: getattr(here, "stream", current)
-    )
-    base = FakeEvent()
-    clock = DeviceClock(base, base.recorded_s, 1e-6)
-    monkeypatch.setattr("autopar.lanes.cuda.device_clock", lambda device, **_: clock)
+    return cuda_stand_ins.stand_in(monkeypatch)
 
 
 def test_tasks_are_launched_by_their_submitter_in_order():
@@ -107,7 +48,7 @@ def test_a_stream_waits_for_the_ends_of_other_tasks_and_for_the_submitters_work(
         current.idle = False
         other.submit(int)
         assert len(other.stream.waited) == 3
-        assert isinstance(other.stream.waited[-1], FakeEvent)
+        assert isinstance(other.stream.waited[-1], cuda_stand_ins.Event)
 
 
 def test_what_a_launched_task_leaves_switched_does_not_reach_its_submitter():
@@ -132,7 +73,7 @@ def test_what_waits_for_a_cpu_task_is_launched_later_and_in_order(gate):
         one = lane.submit(launch, "one", worker.submit(gate))
         two = lane.submit(launch, "two")
         three = other.submit(launch, "three", two)
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         assert ran == []
         assert not any(handle.done() for handle in (one, two, three))
         gate.open()
@@ -151,7 +92,7 @@ def test_a_task_that_comes_as_the_launching_thread_is_leaving_is_not_left_behind
             if not late:  # the queue was found empty, and this thread still counts as launching
                 other = threading.Thread(target=lambda: late.append(lane.submit(int)))
                 other.start()
-                other.join(_WAIT_S)
+                other.join(WAIT_S)
             super().clear()
 
     with cuda_lane(0) as lane:
@@ -181,17 +122,12 @@ def test_random_graphs_over_lanes_of_both_kinds_give_what_the_serial_twin_gives(
             assert torch.equal(handle.result(), expected)
 
 
-def test_left_by_an_exception_it_drops_what_is_not_launched(gate):
+def test_left_by_an_exception_it_drops_what_is_not_launched(gate, leave):
     ran = []
     with pytest.raises(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
         held = worker.submit(gate)
         queued = [lane.submit(ran.append, held), lane.submit(ran.append, 1)]
-        opening = threading.Thread(target=lambda: (queued[1].wait_until_issued(), gate.open()))
-        opening.start()
-        assert gate.begun.wait(_WAIT_S)
-        _ = 1 / 0
-    opening.join(_WAIT_S)
-    assert gate.finished
+        leave(queued[1])
     assert ran == []
     for handle in queued:
         with pytest.raises(CancelledError, match="dropped"):

@@ -1,24 +1,20 @@
 """Lanes on the CPU: order, waits, errors and leaving, proven with gates and barriers."""
 
+import contextlib
 import json
 import threading
 import time
-import traceback
 import weakref
 from concurrent.futures import CancelledError
 
 import pytest
 import torch
-from lane_forms import fail
+from lane_forms import WAIT_S, fail, require_waits_end
 from leftovers import threads_of_a_new_thread
 from torch.utils import _pytree as pytree
 
 from autopar import cpu_lane, timeline_of_handles
 from autopar.lanes.lane import Lane
-
-pytestmark = pytest.mark.usefixtures("threads_gone")
-_WAIT_S = 10  # for what should come at once, so that a broken lane fails instead of hanging
-
 
 # -- order and waits ------------------------------------------------------------------------------
 
@@ -34,7 +30,7 @@ def test_one_lane_keeps_order():
 def test_two_lanes_really_run_at_once():
     barrier = threading.Barrier(2)  # one thread alone never gets past it
     with cpu_lane() as first, cpu_lane() as second:
-        met = [lane.submit(barrier.wait, _WAIT_S) for lane in (first, second)]
+        met = [lane.submit(barrier.wait, WAIT_S) for lane in (first, second)]
         assert sorted(handle.result() for handle in met) == [0, 1]
 
 
@@ -44,13 +40,13 @@ def test_submitting_does_not_wait_and_no_result_comes_before_it_is_there(gate):
         handle = lane.submit(gate, 7)
         waiting = threading.Thread(target=lambda: arrived.append(handle.result()))
         waiting.start()
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         assert not handle.done()
         waiting.join(0.05)
         assert waiting.is_alive()
         assert arrived == []
         gate.open()
-        waiting.join(_WAIT_S)
+        waiting.join(WAIT_S)
         assert arrived == [7]
         assert handle.done()
         assert handle.result() == 7
@@ -79,7 +75,7 @@ def test_a_task_waits_for_handles_however_they_are_given(gate, given, lanes):
         one = first.submit(gate, 1)
         args, options = given(one)
         two = (first, second)[lanes - 1].submit(dependent, *args, **options)
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         assert not began.wait(0.05)
         assert not two.done()
         gate.open()
@@ -100,14 +96,12 @@ def test_containers_without_handles_are_the_callers_own_and_others_as_they_were_
     assert out == [1, 2]
 
 
-def test_waiting_for_a_lane_covers_what_was_submitted(gate):
+def test_waiting_for_a_lane_covers_what_was_submitted(gate, open_soon):
     with cpu_lane() as lane:
         handles = [lane.submit(gate), lane.submit(int)]
-        opening = threading.Timer(0.02, gate.open)
-        opening.start()
+        open_soon()
         lane.wait()
         assert all(handle.done() for handle in handles)
-        opening.join()
         lane.submit(int).result()  # and it takes work again
 
 
@@ -132,18 +126,6 @@ def test_lanes_have_names_of_their_own():
 
 
 # -- errors ---------------------------------------------------------------------------------------
-
-
-def test_an_error_comes_back_with_its_task_and_its_traceback():
-    with cpu_lane(name="left") as lane:
-        handle = lane.submit(fail, name="breaks")
-        with pytest.raises(ValueError, match="on purpose") as caught:
-            handle.result()
-        assert handle.done()
-    (note,) = caught.value.__notes__
-    assert note == "in task 'breaks' on lane 'left' (cpu)"
-    frames = [frame.name for frame in traceback.extract_tb(caught.tb)]
-    assert frames[-1] == "fail"
 
 
 def test_dependents_do_not_run_and_say_why():
@@ -178,81 +160,50 @@ def test_the_first_unseen_error_is_raised_at_the_latest_on_leaving(later, wait):
     assert "'first'" in caught.value.__notes__[0]
 
 
-def test_the_first_error_is_the_first_also_if_a_later_one_is_still_to_come(gate):
+def test_the_first_error_is_the_first_also_if_a_later_one_is_still_to_come(gate, open_soon):
     with pytest.raises(ValueError, match="first"), cpu_lane() as lane:
         lane.submit(fail, "first")
         lane.submit(int).result()
         lane.submit(lambda: (gate(), fail("second")))
-        assert gate.begun.wait(_WAIT_S)
-        opening = threading.Timer(0.02, gate.open)
-        opening.start()
-    opening.join()
+        assert gate.begun.wait(WAIT_S)
+        open_soon()
 
 
 # -- leaving --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("task_fails", [False, True])
-def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(gate, task_fails):
+def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(gate, leave, task_fails):
     ran = []
-
-    def running():
-        gate()
-        if task_fails:
-            fail()
-
     with pytest.raises(ZeroDivisionError), cpu_lane() as lane:
-        begun = lane.submit(running)
+        begun = lane.submit(lambda: (gate(), task_fails and fail()))
         queued = lane.submit(ran.append, 1, name="queued")
-        # Opens the gate once the queued task is dropped: only then may leaving come to an end.
-        opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
-        opening.start()
-        assert gate.begun.wait(_WAIT_S)
-        _ = 1 / 0
-    opening.join(_WAIT_S)
-    assert gate.finished, "work outlived its lane"
+        leave(queued)
     assert begun.done()
     assert ran == []
     with pytest.raises(CancelledError, match="'queued'.*dropped"):
         queued.result()
 
 
-def test_what_waits_for_a_dropped_task_says_so(gate):
+def test_what_waits_for_a_dropped_task_says_so(gate, leave):
     with cpu_lane() as outer:
         with pytest.raises(ZeroDivisionError), cpu_lane() as inner:
             inner.submit(gate)
             queued = inner.submit(int, name="queued")
             dependent = outer.submit(int, after=[queued])
-            assert gate.begun.wait(_WAIT_S)
-            opening = threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open()))
-            opening.start()
-            _ = 1 / 0
-        opening.join(_WAIT_S)
+            leave(queued)
         with pytest.raises(RuntimeError, match="'queued'.*was dropped"):
             dependent.result()
 
 
-def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate):
+def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate, leave):
     with pytest.raises(ZeroDivisionError), cpu_lane() as outer, cpu_lane() as inner:
-        held = outer.submit(gate)
-        waits = inner.submit(int, after=[held])
-        opening = threading.Thread(target=lambda: (waits.wait_until_issued(), gate.open()))
-        opening.start()
-        assert gate.begun.wait(_WAIT_S)
-        _ = 1 / 0
-    opening.join(_WAIT_S)
-    assert gate.finished
+        leave(inner.submit(int, after=[outer.submit(gate)]))
 
 
 def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):
-    done = run_program("interrupted.py", "cpu")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    for how in ("result", "wait", "leaving"):
-        assert report[how] is not None, f"{how}: the wait ended before it was interrupted"
-        assert report[how] < 0.5
-    assert report["threads"] == 0
-    assert report["equal"]
+    waits = require_waits_end(run_program("interrupted.py", "cpu"))
+    assert waits == ["result", "wait", "leaving"]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -318,17 +269,13 @@ def test_threads_of_operators_are_the_lanes_alone_also_of_one_opened_in_a_task(t
 def test_tasks_are_annotated_with_their_names(monkeypatch):
     names = []
 
-    class Noting:
-        def __init__(self, name):
-            self.name = name
+    @contextlib.contextmanager
+    def noting(name):
+        names.append(name)
+        yield
+        names.append("end")
 
-        def __enter__(self):
-            names.append(self.name)
-
-        def __exit__(self, *_):
-            names.append("end")
-
-    monkeypatch.setattr("autopar.lanes.submission.annotate", Noting)
+    monkeypatch.setattr("autopar.lanes.submission.annotate", noting)
     with cpu_lane() as lane:
         lane.submit(names.append, "runs", name="forward")
     assert names == ["forward", "runs", "end"]
@@ -340,7 +287,7 @@ def test_results_go_with_their_handles():
         dependent = lane.submit(torch.neg, handle)
         results = [weakref.ref(task.result()) for task in (handle, dependent)]
         del handle, dependent
-        give_up_s = time.perf_counter() + _WAIT_S
+        give_up_s = time.perf_counter() + WAIT_S
         while any(result() is not None for result in results):
             # The worker may be on its way out of the task still.
             assert time.perf_counter() < give_up_s, "the lane holds on to a result"

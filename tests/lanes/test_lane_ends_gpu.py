@@ -2,29 +2,19 @@
 
 import contextlib
 import gc
-import json
-import threading
 import weakref
 from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from lane_forms import equals, lane_on, require_waits_end
 
 from autopar import cpu_lane, cuda_lane
 from autopar.device import gpu, synchronize
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 _N = 2**20
-_WAIT_S = 10
 _two = pytest.mark.gpu(2)
-
-
-def lane_on(place, **options):
-    return cpu_lane(**options) if place == "cpu" else cuda_lane(place, **options)
-
-
-def equals(tensor, value):
-    return bool((tensor == value).all().item())
 
 
 # -- errors and leaving ---------------------------------------------------------------------------
@@ -60,32 +50,25 @@ def test_kernels_of_a_task_that_failed_do_not_outlive_the_lane(spin, moves_on):
     assert lane.stream.query(), "kernels outlived their lane"
 
 
-def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(spin, gate):
+def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(spin, gate, leave):
     ran = []
     with pytest.raises(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
         held = worker.submit(gate)
         running = lane.submit(spin, 100)
         queued = [lane.submit(ran.append, held), lane.submit(ran.append, 1)]
-        opening = threading.Thread(target=lambda: (queued[1].wait_until_issued(), gate.open()))
-        opening.start()
-        assert gate.begun.wait(_WAIT_S)
-        _ = 1 / 0
-    opening.join(_WAIT_S)
+        leave(queued[1])
     assert running.done()
     assert lane.stream.query(), "kernels outlived their lane"
-    assert gate.finished
     assert ran == []
     for handle in queued:
         with pytest.raises(CancelledError, match="dropped"):
             handle.result()
 
 
-def test_left_in_peace_it_waits_for_kernels_and_for_what_is_not_launched_yet(spin, gate):
-    opening = threading.Timer(0.05, gate.open)
+def test_left_in_peace_it_waits_for_kernels_and_for_what_is_not_launched_yet(spin, gate, open_soon):
     with cpu_lane() as worker, cuda_lane(0) as lane:
         handle = lane.submit(spin, 100, after=[worker.submit(gate)])
-        opening.start()
-    opening.join()
+        open_soon()
     assert handle.done()
     assert lane.stream.query()
 
@@ -147,14 +130,13 @@ def test_lanes_whose_tasks_wait_for_each_other_are_refused(in_time, gate):
     in_time(run)
 
 
-def test_leaving_runs_what_tasks_submit(gate):
-    ran, opening = [], threading.Timer(0.05, gate.open)
+def test_leaving_runs_what_tasks_submit(gate, open_soon):
+    ran = []
     with cpu_lane() as worker, cuda_lane(0) as lane:
         held = worker.submit(gate)
         lane.submit(lambda: lane.submit(ran.append, 1), after=[held])
         lane.submit(lambda: worker.submit(ran.append, 2))
-        opening.start()
-    opening.join()
+        open_soon()
     assert sorted(ran) == [1, 2]
 
 
@@ -213,14 +195,7 @@ def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
 
 
 def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program):
-    done = run_program("interrupted.py", "cuda")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    for how in ("result", "wait"):
-        assert found[how] is not None, f"{how}: the wait ended before it was interrupted"
-        assert found[how] < 0.5
-    assert found["threads"] == 0
-    assert found["equal"]
+    assert require_waits_end(run_program("interrupted.py", "cuda")) == ["result", "wait"]
 
 
 def test_a_lane_needs_a_gpu_that_is_there():

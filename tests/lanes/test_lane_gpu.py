@@ -7,27 +7,19 @@ import time
 
 import pytest
 import torch
+from lane_forms import WAIT_S, equals, lane_on
 
 from autopar import cpu_lane, cuda_lane, timeline_of_handles
 from autopar.device import gpu, synchronize
 from autopar.lanes import clock
 
-pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
+pytestmark = pytest.mark.gpu
 _N = 2**20
-_WAIT_S = 10
 _two = pytest.mark.gpu(2)
 _ON_GPUS = [("cuda:0", "cuda:0"), pytest.param("cuda:0", "cuda:1", marks=_two)]
 _ON_GPUS.append(pytest.param("cuda:1", "cuda:0", marks=_two))
 _PAIRS = [*_ON_GPUS, ("cuda:0", "cpu"), ("cpu", "cuda:0")]
 _PAIRS += [pytest.param("cuda:1", "cpu", marks=_two), pytest.param("cpu", "cuda:1", marks=_two)]
-
-
-def lane_on(place, **options):
-    return cpu_lane(**options) if place == "cpu" else cuda_lane(place, **options)
-
-
-def equals(tensor, value):
-    return bool((tensor == value).all().item())
 
 
 @pytest.fixture
@@ -131,7 +123,7 @@ def test_a_task_for_the_gpu_waits_without_blocking_its_submitter(gate):
         two = lane.submit(launch, "two", one)
         lane.submit(launch, "three", 0.0)  # waits for nothing but its place in the queue
         back = worker.submit(lambda x: x.sum().item(), two)
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         assert launched == []
         assert not one.done()
         gate.open()
@@ -165,7 +157,7 @@ def test_a_result_is_done_when_it_is_there_and_not_before(late):
         waiting.start()
         assert equals(handle.result(), 1)
         assert handle.done()
-        waiting.join(_WAIT_S)
+        waiting.join(WAIT_S)
         assert arrived == [True]
 
 

@@ -1,8 +1,9 @@
-"""Interrupt waits on a lane as Ctrl-C does, and print as JSON how that went.
+"""Interrupt waits for a lane or a task graph as Ctrl-C does, and print as JSON how that went.
 
-Usage: python interrupted.py cpu|cuda
+Usage: python interrupted.py cpu|cuda|graph
 """
 
+import functools
 import json
 import os
 import signal
@@ -14,71 +15,99 @@ import torch
 
 import autopar
 
-_QUEUED = 2_000  # tasks of 5 ms each: waiting them out would take 10 s
-_TASK_S = 0.005
+_KIND = sys.argv[1]
+# Of 5 ms each: waiting them out would take seconds. What a GPU was given can't be dropped.
+_TASKS, _TASK_S = {"cpu": 2_000, "cuda": 400, "graph": 1_000}[_KIND], 0.005
+_DEVICE = torch.device("cuda" if _KIND == "cuda" else "cpu", 0 if _KIND == "cuda" else None)
+begun = []
 
 
-def busy(device):
+def busy(number=0):
     """A task of about 5 ms that leaves its thread or stream occupied."""
-    if device.type == "cuda":
+    begun.append(number)
+    if _KIND == "cuda":
         torch.cuda._sleep(int(_TASK_S * 1.5e9))  # cycles of a clock between 1 and 2 GHz
     else:
         time.sleep(_TASK_S)
 
 
-def new_lane(device):
-    return autopar.cuda_lane(device) if device.type == "cuda" else autopar.cpu_lane()
+def new_lane():
+    return autopar.cuda_lane(_DEVICE) if _KIND == "cuda" else autopar.cpu_lane()
 
 
-def work(device):
-    """What is computed before and after the interruption."""
-    x = autopar.workload.matrix(64, device)
-    with new_lane(device) as lane:
-        y = lane.submit(torch.mm, x, x)
-        return lane.submit(torch.mm, y, x).result().cpu()
+def wait_for_lane(how, start, ended):
+    with new_lane() as lane:
+        handles = [lane.submit(busy) for _ in range(_TASKS)]
+        start()
+        if how != "leaving":
+            try:
+                handles[-1].result() if how == "result" else lane.wait()
+            finally:
+                ended()
 
 
-def interrupted(device, how):
-    """How long after the signal the wait had ended, in seconds."""
-    sent_s = []
-    ended_s = None
+def wait_for_graph(how, start, ended):
+    graph = autopar.TaskGraph(cpu_lanes=2)
+    tasks = [graph.add(busy, number, writes=(), cost_s=_TASK_S) for number in range(_TASKS)]
+    graph.plan()  # which takes its time
+    start()
+    if how in ("run", "run_serial"):
+        getattr(graph, how)()
+    else:
+        with graph.start() as run:
+            if how == "waitall":
+                graph.waitall()
+            elif how == "result":
+                run[tasks[-1]]
+
+
+def interrupted(wait, how):
+    """Seconds from the signal to the end of the wait, and how many tasks were begun later."""
+    sent_s, ended_s = [], []
 
     def press():
         sent_s.append(time.perf_counter())
         os.kill(os.getpid(), signal.SIGINT)
 
-    count = 400 if device.type == "cuda" else _QUEUED  # what is launched can't be dropped
+    def ended():
+        ended_s.append(time.perf_counter())
+
     pressing = threading.Timer(0.3, press)
     try:
-        with new_lane(device) as lane:
-            handles = [lane.submit(busy, device) for _ in range(count)]
-            pressing.start()
-            if how == "leaving":
-                pass
-            else:
-                try:
-                    handles[-1].result() if how == "result" else lane.wait()
-                finally:
-                    ended_s = time.perf_counter()
+        wait(how, pressing.start, ended)
     except KeyboardInterrupt:
-        if ended_s is None:
-            ended_s = time.perf_counter()
+        ended()
+        took_s = ended_s[0] - sent_s[0]
     else:
-        return None
-    finally:
-        pressing.join()
-    return ended_s - sent_s[0]
+        took_s = None
+    pressing.join()
+    count = len(begun)
+    time.sleep(0.05)
+    return {"s": took_s, "later": len(begun) - count}
+
+
+def work():
+    """What is computed before and after the interruption."""
+    x = autopar.workload.matrix(64, _DEVICE)
+    if _KIND == "graph":
+        graph = autopar.TaskGraph(cpu_lanes=2)
+        product = graph.add(torch.mm, graph.add(torch.mm, x, x), graph.add(torch.mm, x, x.t()))
+        return graph.run()[product]
+    with new_lane() as lane:
+        y = lane.submit(torch.mm, x, x)
+        return lane.submit(torch.mm, y, x).result().cpu()
 
 
 def main():
-    device = torch.device("cuda", 0) if sys.argv[1] == "cuda" else torch.device("cpu")
-    before = work(device)
-    threads = threading.active_count()
+    before, threads = work(), threading.active_count()
     # Work that a GPU was given can't be taken back, so leaving a CUDA lane has to wait for it.
-    waits = ("result", "wait") if device.type == "cuda" else ("result", "wait", "leaving")
-    found = {how: interrupted(device, how) for how in waits}
+    waits = ["result", "wait"] if _KIND == "cuda" else ["result", "wait", "leaving"]
+    if _KIND == "graph":
+        waits = ["run", "start", "waitall", "result", "run_serial"]
+    wait = functools.partial(interrupted, wait_for_graph if _KIND == "graph" else wait_for_lane)
+    found = {"waits": {how: wait(how) for how in waits}}
     found["threads"] = threading.active_count() - threads
-    found["equal"] = torch.equal(work(device), before)
+    found["equal"] = torch.equal(work(), before)
     print(json.dumps(found))
 
 

@@ -6,58 +6,23 @@ that it can be shown without a GPU.
 Usage: python lane_interrupted.py cpu|cuda
 """
 
-import contextlib
 import json
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
-import torch
+import pytest
 
 import autopar
-from autopar import torch_private
-from autopar.lanes import cuda as stream
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from cuda_stand_ins import stand_in
 
 _PACKAGE = str(Path(autopar.__file__).parent)
 
 
-class Event:
-    def __init__(self, enable_timing=False):
-        pass
-
-    def query(self):
-        return True
-
-
-class Stream:
-    def __init__(self, device=None, priority=0):
-        pass
-
-    def record_event(self, event=None):
-        return event or Event()
-
-    def wait_event(self, event):
-        pass
-
-    def query(self):
-        return True
-
-
-def make_up_a_gpu():
-    """What a CUDA lane calls, without a GPU."""
-    torch.cuda.Event = Event
-    stream.new_stream = lambda device, priority=0: Stream()
-    torch.cuda.current_stream = lambda device=None: Stream()
-    torch.cuda.stream = contextlib.nullcontext
-    stream.device_clock = lambda device, max_age_s=0: SimpleNamespace()
-    torch_private.exchange_gpu = lambda index: index
-
-
 def new_lane(kind):
-    if kind == "cpu":
-        return autopar.cpu_lane()
-    return stream.CudaLane(torch.device("cuda", 0), "lane", "compute", 0)
+    return autopar.cpu_lane() if kind == "cpu" else autopar.cuda_lane(0)
 
 
 class Interrupting:
@@ -115,7 +80,7 @@ def interrupted(kind, which, line):
 def main():
     kind = sys.argv[1]
     if kind == "cuda":
-        make_up_a_gpu()
+        stand_in(pytest.MonkeyPatch())
     seen, found = set(), {}
     for which in ("at once", "behind one that waits"):
         line = 0

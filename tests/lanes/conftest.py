@@ -1,0 +1,43 @@
+"""What tests of lanes share: none leaves a thread, and lanes are left while tasks are held."""
+
+import threading
+
+import pytest
+
+_WAIT_S = 10
+
+
+@pytest.fixture(autouse=True)
+def _threads_gone(threads_gone):
+    """No test leaves a thread behind."""
+
+
+@pytest.fixture
+def forms_run_in_time(request, in_time):
+    """No form hangs: each is run in a thread that is given up after some seconds."""
+    form = request.function
+    request.node.obj = lambda **given: in_time(lambda: form(**given), timeout_s=30)
+
+
+@pytest.fixture
+def open_soon(gate):
+    """Let the gate open in a moment, when it is waited for on purpose."""
+    opening = threading.Timer(0.05, gate.open)
+    yield opening.start
+    opening.join()
+
+
+@pytest.fixture
+def leave(gate):
+    """Leave a block by an exception while the gate holds a task; it opens once others dropped."""
+    opening = []
+
+    def leave(queued):
+        opening.append(threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open())))
+        opening[0].start()
+        assert gate.begun.wait(_WAIT_S)
+        raise ZeroDivisionError
+
+    yield leave
+    opening[0].join(_WAIT_S)
+    assert gate.finished, "work outlived its lane"
