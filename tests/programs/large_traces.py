@@ -1,6 +1,6 @@
-"""Write large traces, read them, and print as JSON how long that took and in how much memory.
+"""Read large traces and report on one; print as JSON how long that took, in how much memory.
 
-Usage: python trace_speed.py [EVENTS [FOLDER]]
+Usage: python large_traces.py [EVENTS]
 A million events make a Chrome trace of more than 200 MB, and an export of Nsight Systems.
 """
 
@@ -12,6 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from autopar.traces.command import inspect
 from autopar.traces.read import read_evidence
 
 _EACH = 4  # events of one operator: itself, its range or its wait, its launch, its kernel
@@ -80,31 +81,29 @@ def peak_bytes():
     return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
 
 
+def measured(work):
+    """Seconds and the most memory so far, and what came of it."""
+    start_s = time.perf_counter()
+    value = work()
+    return {"seconds": time.perf_counter() - start_s, "peak_bytes": peak_bytes()}, value
+
+
 def main(count, folder):
-    """Write and read both, and print what it took."""
-    found = {}
-    for name, write in (("large.json", write_chrome), ("large.sqlite", write_export)):
-        path = folder / name
+    """Write and read both, then report on the first as text and files."""
+    found, chrome = {}, folder / "large.json"
+    for path, write in ((chrome, write_chrome), (folder / "large.sqlite", write_export)):
         write(path, count)
-        start_s = time.perf_counter()
-        trace = read_evidence(path)
-        found[name] = {
-            "size_bytes": path.stat().st_size,
-            "read_s": time.perf_counter() - start_s,
-            "peak_bytes": peak_bytes(),
-            "activities": len(trace.activities),
-            "calls": len(trace.calls),
-            "ranges": len(trace.ranges),
-            "warnings": trace.warnings,
-        }
+        figures, trace = measured(lambda path=path: read_evidence(path))
+        figures["size_bytes"] = path.stat().st_size
+        figures |= {name: len(getattr(trace, name)) for name in ("activities", "calls", "ranges")}
+        found[path.name] = figures | {"warnings": trace.warnings}
         del trace
-    print(json.dumps(found, indent=2))
+    outputs = {ending: folder / f"out.{ending}" for ending in ("html", "json")}
+    figures, text = measured(lambda: inspect([chrome], None, outputs))
+    figures["output_bytes"] = [len(text), *(path.stat().st_size for path in outputs.values())]
+    print(json.dumps(found | {"report": figures}, indent=2))
 
 
 if __name__ == "__main__":
-    events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    if len(sys.argv) > 2:
-        main(events, Path(sys.argv[2]))
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            main(events, Path(scratch))
+    with tempfile.TemporaryDirectory() as scratch:
+        main(int((sys.argv[1:] or [1_000_000])[0]), Path(scratch))
