@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import itertools
 import operator
 import re
 import threading
@@ -86,17 +85,6 @@ def test_lanes_are_kept_open_by_one_block_and_closed_after_it():
 # -- what a run returns and tells -----------------------------------------------------------------
 
 
-def test_tasks_in_every_kind_of_argument_are_found():
-    graph = TaskGraph()
-    one, two = graph.add(torch.ones, 2), graph.add(torch.full, (2,), 2.0)
-
-    def gathered(first, *rest, key):
-        return [first, *itertools.chain(*rest), *key.values()]
-
-    task = graph.add(gathered, one, [two], (one, two), key={"a": two})
-    assert [x[0].item() for x in graph.run()[task]] == [1, 2, 1, 2, 2]
-
-
 @dataclasses.dataclass
 class Scale:  # which can't be hashed
     by: float
@@ -175,6 +163,17 @@ def test_autograd_is_as_the_caller_has_it(run, mode):
         assert result.is_inference() == (now is torch.inference_mode)
     (gradient,) = torch.autograd.grad(result, w)
     assert gradient.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("run", ["run", "run_serial", "check"])
+def test_autocast_is_as_the_caller_has_it(run):
+    graph = TaskGraph(cpu_lanes=2)
+    dtypes = []
+    graph.add(lambda x: dtypes.append(torch.mm(x, x).dtype), torch.ones(2, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        getattr(graph, run)()
+    graph.run()
+    assert dtypes == [torch.bfloat16, torch.float32]
 
 
 # -- the plan -------------------------------------------------------------------------------------

@@ -310,6 +310,7 @@ def test_iterators_that_tasks_make_are_gone_through_in_order():
 
 
 CHANGES = {
+    "an item that is set": (lambda held: operator.setitem(held, "x", X), {}),
     "a value": (lambda held: held.update(x=held["x"] + 1), {"x": torch.zeros(3)}),
     "a list that grows": (lambda held: held.append(torch.ones(1)), [torch.zeros(3)]),
     "of lists": (lambda held: held.append(torch.ones(1)), [[torch.zeros(3)]]),
