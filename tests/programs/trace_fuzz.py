@@ -9,6 +9,7 @@ import collections
 import json
 import math
 import random
+import re
 import sys
 import tempfile
 import time
@@ -26,45 +27,36 @@ _VALUES = [b"0", b"-1", b"NaN", b"Infinity", b"-Infinity", b"1e308", b"1e999", b
 _VALUES += [b"9" * 30, b"9" * 5000, b"0.0", b"[]", b"{}", b"true", b'""', b"1e-320", b"4294967295"]
 
 
-def flip(data, chance):
+def flip(data, at, chance):
     """Some bytes become others."""
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
         data[chance.randrange(len(data))] = chance.randrange(256)
 
 
-def flip_bit(data, chance):
-    """One bit is wrong."""
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+def flip_bit(data, at, chance):
+    data[at] ^= 1 << chance.randrange(8)
 
 
-def cut(data, chance):
-    """The end is missing."""
-    del data[chance.randrange(len(data)) :]
+def cut(data, at, chance):
+    del data[at:]
 
 
-def delete(data, chance):
-    """A piece is missing."""
-    start = chance.randrange(len(data))
-    del data[start : start + chance.choice((1, 2, 10, 100))]
+def delete(data, at, chance):
+    del data[at : at + chance.choice((1, 2, 10, 100))]
 
 
-def repeat(data, chance):
+def repeat(data, at, chance):
     """A piece comes twice, perhaps elsewhere."""
-    start, at = chance.randrange(len(data)), chance.randrange(len(data))
+    start = chance.randrange(len(data))
     data[at:at] = data[start : start + chance.choice((1, 10, 200))]
 
 
-def renumber(data, chance):
+def renumber(data, at, chance):
     """A number becomes another, or no number."""
-    digits = [i for i, byte in enumerate(data) if chr(byte).isdigit()]
-    if digits:
-        start = end = chance.choice(digits)
-        while start and chr(data[start - 1]) in "0123456789.-":
-            start -= 1
-        while end < len(data) and chr(data[end]) in "0123456789.-":
-            end += 1
+    found = [*re.finditer(rb"[-.]*\d[-.\d]*", data)]
+    if found:
         new = chance.choice([*_VALUES, b"%d" % chance.randrange(10**12)])
-        data[start:end] = new
+        data[slice(*chance.choice(found).span())] = new
 
 
 _DAMAGE = (flip, flip_bit, cut, delete, repeat, renumber)
@@ -98,7 +90,7 @@ def main(count, seed, folder):
     for number in range(count):
         name, damage = chance.choice([*whole]), chance.choice(_DAMAGE)
         data = bytearray(whole[name])
-        damage(data, chance)
+        damage(data, chance.randrange(len(data)), chance)
         path = folder / name
         path.write_bytes(data)
         start_s = time.perf_counter()
