@@ -6,6 +6,7 @@ A program draws from any `random.Random`: one with a seed, or one of hypothesis,
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils import _pytree as pytree
 
 from autopar import TaskGraph
 
@@ -17,11 +18,11 @@ _N = 4  # numbers in a row; whole ones, far below 2**53, so that all devices agr
 
 
 def last(values):
-    return leaves_of(values)[-1]
+    return pytree.tree_leaves(values)[-1]
 
 
 def total(x, others):
-    return x + sum(other.sum() % 1000 for other in leaves_of(others))
+    return x + sum(other.sum() % 1000 for other in pytree.tree_leaves(others))
 
 
 def added_to(x, y):
@@ -188,30 +189,19 @@ class Program:
         return Ref(len(self.values) - 1)
 
 
-def leaves_of(values):
-    if isinstance(values, dict):
-        values = values.values()
-    elif not isinstance(values, (list, tuple)):
-        return [values]
-    return [leaf for each in values for leaf in leaves_of(each)]
-
-
 def replaced(values, kind, fn):
     """Nested containers, with `fn` of each leaf of a kind in its place."""
-    if isinstance(values, kind):
-        return fn(values)
-    if isinstance(values, dict):
-        return {key: replaced(each, kind, fn) for key, each in values.items()}
-    if isinstance(values, (list, tuple)):
-        return type(values)([replaced(each, kind, fn) for each in values])
-    return values
+
+    def is_kind(value):
+        return isinstance(value, kind)
+
+    return pytree.tree_map(lambda x: fn(x) if is_kind(x) else x, values, is_leaf=is_kind)
 
 
 def alike(one, other):
     """Whether nested containers hold the same, bit for bit; the second is on the CPU."""
-    if isinstance(other, torch.Tensor):
-        return isinstance(one, torch.Tensor) and torch.equal(one.cpu(), other)
-    if type(one) is not type(other) or len(one) != len(other):
-        return False
-    keys = other if isinstance(other, dict) else range(len(other))
-    return all(alike(one[key], other[key]) for key in keys)
+    (ones, form), (others, wanted) = pytree.tree_flatten(one), pytree.tree_flatten(other)
+    return form == wanted and all(
+        isinstance(x, torch.Tensor) and torch.equal(x.cpu(), y)
+        for x, y in zip(ones, others, strict=True)
+    )
