@@ -135,11 +135,15 @@ class Gate:
     def __init__(self):
         self.begun = threading.Event()
         self._opened = threading.Event()
-        self.finished = False
+        self.running = self.finished = False
 
     def __call__(self, value=None):
+        self.running = True
         self.begun.set()
-        assert self._opened.wait(10), "nobody opened the gate"
+        try:
+            assert self._opened.wait(10), "nobody opened the gate"
+        finally:
+            self.running = False
         self.finished = True
         return value
 

@@ -30,7 +30,7 @@ class Step(NamedTuple):
         name: What is done; with `number` it is unique in a plan.
         number: Of its chunk; for a step of the caller's, of its item.
         lane: `caller` (the thread), `compute` (its current stream), `stream` (the copies') and
-            `mover N` (any thread that moves host memory: none waits for another by itself).
+            `host N` (any thread that moves host memory: none waits for another by itself).
             What is on one lane runs in order.
         waits: Ends of steps on other lanes.
         reads: Memory that it reads.
@@ -158,16 +158,16 @@ def starve(lanes: set[str]) -> Callable[[list[Step]], Step]:
     return lambda able: min(able, key=lambda step: step.lane in lanes)
 
 
-def movers(plan: Plan) -> set[str]:
+def on_host(plan: Plan) -> set[str]:
     """The lanes of all threads that move host memory."""
-    return {step.lane for step in plan if step.lane.startswith("mover")}
+    return {step.lane for step in plan if step.lane.startswith("host")}
 
 
 def orders(plan: Plan, seeds: int) -> Iterator[Plan]:
-    """Runs that starve each lane in turn, then all movers at once; then runs by chance."""
+    """Runs that starve each lane in turn, then all on the host at once; then runs by chance."""
     for lane in dict.fromkeys(step.lane for step in plan):
         yield run(plan, starve({lane}))
-    yield run(plan, starve(movers(plan)))
+    yield run(plan, starve(on_host(plan)))
     for seed in range(seeds):
         yield run(plan, random.Random(seed).choice)
 

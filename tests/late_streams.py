@@ -2,7 +2,6 @@
 
 import copy
 import operator
-import queue
 import random
 import threading
 import time
@@ -11,6 +10,7 @@ from collections import deque
 import torch
 from torch.utils import _pytree as pytree
 
+from autopar.transfer import ring
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import flat
 
@@ -125,17 +125,21 @@ class EarlyStream(LateStream):
         self.mark().synchronize()
 
 
-class LateMoves(queue.SimpleQueue):
-    """What movers take from, who dawdle over it."""
+class LateMoves:
+    """Workers take over whatever they can, and dawdle over it; so does who waits for them."""
 
-    longest_s = 3e-4
-    chance = random.Random(0)
+    def __init__(self, patch, longest_s=3e-4):
+        self._longest_s, self._chance = longest_s, random.Random(0)
+        patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 32)
+        patch.setattr(ring.Ring, "_move", self._late(ring.Ring._move))
+        patch.setattr(ring, "_is_done_aside", self._late(ring._is_done_aside))
 
-    def get(self, *args, **options):
-        item = super().get(*args, **options)
-        if isinstance(item, tuple):
-            time.sleep(self.longest_s * self.chance.random())
-        return item
+    def _late(self, function):
+        def late(*args):
+            time.sleep(self._longest_s * self._chance.random())
+            return function(*args)
+
+        return late
 
 
 def poisoned(tensor):

@@ -10,7 +10,7 @@ from collections import deque
 import torch
 
 from autopar import CopyPipeline
-from autopar.transfer import parcel, ring
+from autopar.transfer import delivery, parcel, ring
 from autopar.transfer import pipeline as transfer
 
 _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
@@ -93,15 +93,20 @@ class Bench:
         """How much of what is watched is in memory."""
         return sum(reference() is not None for reference in self.watched)
 
+    def slots_alive(self):
+        """How many slots, or other pinned memory, there are."""
+        return sum(slot() is not None for slot in self.slots)
+
     def pipeline(self, device, size="alone", slots=2, threads=1):
         """A new one, for items of some size; how many travel together depends on no clock."""
         self.device, self.size, self.count = torch.device(device), size, _count(slots)
         self.patch.setattr(parcel, "_SOON_S", 1e9)
         self.patch.setattr(parcel, "_BLOCK_BYTES", 0)
         self.patch.setattr(parcel, "_SMALL_BYTES", 1 << 18 if size == "packed" else 0)
-        self.patch.setattr(ring, "_TOO_SMALL_TO_SHARE_BYTES", 128)
+        self.patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
         self.patch.setattr(ring, "move_bytes", self._asking_move)
+        self.patch.setattr(delivery, "move_bytes", self._asking_move)
         return CopyPipeline(device, slots=slots, slot_bytes=SLOT_BYTES, threads=threads)
 
     _copy_stream_of = staticmethod(transfer.copy_stream)
@@ -136,9 +141,9 @@ class Bench:
     def _is_said_to_be_pinned(self, tensor):
         return self.said_to_be_pinned.get(tensor.data_ptr(), lambda: None)() is not None
 
-    def _asking_move(self, to, source, size_bytes, *threads):
+    def _asking_move(self, to, source, size_bytes):
         self._ask("move", bytes_at(source, size_bytes))
-        self._move_bytes(to, source, size_bytes, *threads)
+        self._move_bytes(to, source, size_bytes)
 
     _move_bytes = staticmethod(ring.move_bytes)
 

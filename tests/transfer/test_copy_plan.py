@@ -13,7 +13,7 @@ from copyplan_checks import (
     before,
     by_csan,
     by_running,
-    movers,
+    on_host,
     orders,
     run,
     starve,
@@ -68,7 +68,7 @@ def test_csan_passes_a_plan_in_whatever_order_it_runs(work):
 @every_work
 def test_every_slot_fills_before_the_first_is_needed_back(work):
     into, out = ("copy", "empty") if work.to_host else ("fill", "copy")
-    emptying = movers(work.plan) if work.to_host else {"stream"}
+    emptying = on_host(work.plan) if work.to_host else {"stream"}
     names = [step.name for step in run(work.plan, starve(emptying))]
     assert names[: names.index(out)].count(into) == min(work.slots, sum(work.chunks))
 

@@ -304,7 +304,7 @@ def test_the_first_error_is_the_first_also_if_a_later_one_is_there_before(
 @pytest.mark.parametrize("verb", STAGED)
 @ends
 def test_a_stream_that_cannot_be_used_is_an_error(bench, verb, threads, device):
-    bench.on_stream["begin"] = lambda own: breaks(Broken("on purpose"))
+    bench.on_stream["current"] = lambda own: breaks(Broken("on purpose"))
     with contextlib.suppress(Broken), bench.pipeline(device, threads=threads) as pipeline:
         received, error = bench.run(verb, pipeline)
         assert isinstance(error, Broken)
@@ -338,10 +338,10 @@ def test_what_a_fault_held_is_free_at_once(bench, verb, size, fault, device):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("verb", STAGED)
+@pytest.mark.parametrize("verb", [verb for verb in STAGED if verb != "to_host_async"])
 @ends
 def test_of_two_errors_of_one_item_the_first_counts(bench, verb, device):
-    """Two movers fail, the second one later, while the caller is busy."""
+    """Two workers fail, the second one later, while the caller is busy."""
     calls, late = itertools.count(1), threading.Event()
 
     def hook(source):
@@ -376,9 +376,9 @@ def test_once_all_is_taken_only_slots_are_held(bench, verb, size, threads, devic
             results = VERBS[verb](pipeline, bench.source(verb), bench)
             assert bench.take(verb, results, most=bench.count) == (bench.count, None)
             until_s = time.perf_counter() + 1
-            while bench.alive() > len(bench.slots) and time.perf_counter() < until_s:
+            while bench.alive() > bench.slots_alive() and time.perf_counter() < until_s:
                 time.sleep(1e-3)
-            assert bench.alive() == len(bench.slots)
+            assert bench.alive() == bench.slots_alive() <= 2 * pipeline.slots
         finally:
             gc.enable()
         assert list(results) == []

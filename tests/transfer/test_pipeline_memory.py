@@ -1,17 +1,14 @@
 """Copy pipelines on the CPU: whose memory is whose, and until when."""
 
-import queue
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from types import SimpleNamespace
 
 import pytest
 import torch
 from pipeline_ways import WAYS, Noting, every_way, first_elements, numbers
-from torch.utils import _pytree as pytree
 
 from autopar.transfer import ring
 from autopar.transfer.copy_stream import CopyStream
@@ -303,32 +300,18 @@ def test_out_is_no_more_touched_once_its_item_was_yielded(pipeline):
     assert torch.equal(torch.stack(out), torch.full((20, 300), -1))
 
 
-@pytest.mark.parametrize("where", ["leader", "leader, sharing", "mover"])
-def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch, where):
-    """Closing waits for whoever is at it; here that is the second item."""
+def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
+    """Closing waits for the worker who is at it; here that is the second item."""
     out = [torch.zeros(1 << 18) for _ in range(3)]
+    move = ring.move_bytes
 
-    def hold_back(values):
-        addresses = (x for x in pytree.tree_leaves(values) if isinstance(x, int))
-        if any(0 <= address - out[1].data_ptr() < out[1].nbytes for address in addresses):
+    def hold_back(to, *source_size_threads):
+        if to == out[1].data_ptr():
             gate()
+        move(to, *source_size_threads)
 
-    def holding(own):
-        return lambda *args: (hold_back(args), own(*args))[1]
-
-    class Pieces(queue.SimpleQueue):
-        def get(self, *args, **options):
-            item = super().get(*args, **options)
-            hold_back(item)
-            return item
-
-    if where == "leader":
-        monkeypatch.setattr(ring.Ring, "_move", holding(ring.Ring._move))
-    elif where == "mover":
-        names = SimpleNamespace(SimpleQueue=Pieces, Empty=queue.Empty)
-        monkeypatch.setattr(ring, "queue", names)
-    else:
-        monkeypatch.setattr(ring, "_split", holding(ring._split))
+    monkeypatch.setattr(ring, "move_bytes", hold_back)
+    monkeypatch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
     with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20, threads=2) as pipeline:
         results = pipeline.to_host([torch.ones(1 << 18) for _ in range(3)], out)
         next(results)

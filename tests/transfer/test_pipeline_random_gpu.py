@@ -25,7 +25,7 @@ _POISON = 0xAA
 _DTYPES = [torch.uint8, torch.bool, torch.int16, torch.bfloat16, torch.float32, torch.float64]
 _DTYPES.append(torch.complex64)
 _two = pytest.mark.gpu(2)
-LANES = ["compute before", "compute after", "copies", "leader", "movers", "caller"]
+LANES = ["compute before", "compute after", "copies", "workers", "caller"]
 TO_HOST = ["to_host", "to_host kept", "to_host given", "out", "out pinned", "pin", "async"]
 TO_DEVICE = ["prefetch", "prefetch pinned"]
 VERBS = [*TO_HOST, *TO_DEVICE, "map"]
@@ -109,7 +109,7 @@ class Late:
 
 @contextlib.contextmanager
 def lateness(late):
-    """Delays inside all pipelines; the movers get even crumbs, and slots hold poison until filled.
+    """Delays inside all pipelines; the workers get even crumbs, and slots hold poison until filled.
 
     A slot that was emptied holds nothing of use until the next copy is done.
     """
@@ -122,7 +122,7 @@ def lateness(late):
         def delayed(stream, to, source):
             if is_slot(to.data_ptr()):
                 to.fill_(_POISON)
-            late.on_thread("leader")
+            late.on_thread("caller")
             late.on_stream("copies")
             copy(stream, to, source)
 
@@ -140,11 +140,11 @@ def lateness(late):
     def late_move(to, source, size_bytes, *threads):
         if is_slot(to):
             ctypes.memset(to, _POISON, size_bytes)
-        late.on_thread("movers")
+        late.on_thread("workers")
         move(to, source, size_bytes, *threads)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ring, "_TOO_SMALL_TO_SHARE_BYTES", 0)
+        patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
         patch.setattr(ring, "move_bytes", late_move)
         for kind in (CopyStream, CudaCopyStream):
             patch.setattr(kind, "copy", late_copy(kind.copy))
@@ -325,10 +325,9 @@ FAULTS = {
     "batches used early": (computing_does_not_wait, "copies", TO_DEVICE),
     "slots emptied early": (marks_come_early, "copies", ["to_host"]),
     "results handed out early": (marks_come_early, "copies", ["out pinned", "pin"]),
-    "slots filled early by the device": (slots_count_as_free, "movers", ["to_host", "out"]),
     "slots filled early by the host": (slots_count_as_free, "copies", ["prefetch"]),
     "sources overwritten early": (nothing_is_cloned, "copies", ["to_host kept"]),
-    "batches overwritten early": (batches_count_as_read, "movers", ["prefetch"]),
+    "batches overwritten early": (batches_count_as_read, "workers", ["prefetch"]),
     "pinned batches overwritten early": (batches_count_as_read, "copies", ["prefetch pinned"]),
 }
 

@@ -3,11 +3,9 @@
 import copy
 import ctypes
 import functools
-import queue
 import random
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -24,10 +22,11 @@ from late_streams import (
 )
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from autopar.transfer import ring
 from autopar.transfer.copy_stream import CopyStream, Past
 from autopar.transfer.load import Load
 from autopar.transfer.pipeline import CopyPipeline
-from autopar.transfer.ring import Ring, move_bytes, movers_of
+from autopar.transfer.ring import Ring, move_bytes
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -57,10 +56,7 @@ def streams(monkeypatch):
 
 @pytest.fixture
 def late_moves(monkeypatch):
-    """Let movers share all but the smallest chunks, and dawdle."""
-    monkeypatch.setattr("autopar.transfer.ring._TOO_SMALL_TO_SHARE_BYTES", 32)
-    names = SimpleNamespace(SimpleQueue=LateMoves, Empty=queue.Empty)
-    monkeypatch.setattr("autopar.transfer.ring.queue", names)
+    LateMoves(monkeypatch)
 
 
 # -- any work, on any stream ----------------------------------------------------------------------
@@ -201,33 +197,22 @@ def test_leaving_waits_for_what_was_sent(streams, slots, threads, source):
 
 
 @pytest.mark.parametrize("verb", ["to_host", "prefetch"])
-@pytest.mark.parametrize("slots", [4, 6])
-def test_chunks_go_to_movers_as_soon_as_there_is_one_for_each(monkeypatch, slots, verb):
-    """Four movers have to meet over the slots' chunks before any of them goes on."""
-    meeting = threading.Barrier(4)
+def test_workers_move_while_the_caller_is_elsewhere(monkeypatch, verb):
+    moved = threading.Semaphore(0)
 
-    def meet_and_move(*piece):
-        meeting.wait(timeout=10)
-        move_bytes(*piece)
+    def move_and_say_so(*to_from):
+        move_bytes(*to_from)
+        if threading.current_thread() is not threading.main_thread():
+            moved.release()
 
-    monkeypatch.setattr("autopar.transfer.ring.move_bytes", meet_and_move)
-    items = [torch.full((1 << 20,), i, dtype=torch.uint8) for i in range(4)]
-    with CopyPipeline("cpu", slots=slots, slot_bytes=1 << 18, threads=4) as pipeline:
-        check(items, getattr(pipeline, verb)(items))
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("slots", range(1, 9))
-@pytest.mark.parametrize("threads", range(1, 17))
-def test_movers_take_the_threads_there_are(threads, slots):
-    movers, each = movers_of(threads, slots)
-    assert movers * each <= threads
-    if threads == 1:
-        assert movers == 0
-    elif threads <= slots:
-        assert (movers, each) == (threads, 1)
-    else:
-        assert 1 <= movers <= slots
+    monkeypatch.setattr("autopar.transfer.ring.move_bytes", move_and_say_so)
+    items = [torch.full((1 << 21,), i, dtype=torch.uint8) for i in range(24)]
+    with CopyPipeline("cpu", slots=4, slot_bytes=1 << 21, threads=2) as pipeline:
+        for i, result in enumerate(getattr(pipeline, verb)(items)):
+            assert result.unique().tolist() == [i]
+            time.sleep(0.02)  # for longer than moving takes
+            if 1 < i < 7:  # it is elsewhere until they have moved the next one
+                assert moved.acquire(timeout=10)
 
 
 def test_memory_of_what_is_given_up_is_kept_for_the_copies(streams):
@@ -267,10 +252,10 @@ def ended_too_early(name):
     def break_it(patch):
         do = Ring._do
 
-        def broken(ring, move, rule):
-            do(ring, move, rule)
+        def broken(ring, chunk, rule):
+            do(ring, chunk, rule)
             if rule.name == name:
-                move.slot.ends[name] = Past()
+                chunk.slot.ends[name] = Past()
 
         patch.setattr(Ring, "_do", broken)
 
@@ -290,12 +275,16 @@ def without_clones(patch):
     patch.setattr("autopar.transfer.parcel.next_owned", lambda source: (next(source), True))
 
 
+def without_workers_end(patch):
+    patch.setattr(ring, "_is_done_aside", lambda chunk: chunk.moving is not None)
+
+
 FAULTS = {
     "nothing": (lambda patch: None, LateStream, "both"),
     "nothing, early": (lambda patch: None, EarlyStream, "both"),
     "slots are emptied before they are copied to": (ended_too_early("copy"), LateStream, "to"),
-    "slots are copied to before they are empty": (ended_too_early("empty"), LateStream, "to"),
-    "slots are copied from before they are full": (ended_too_early("fill"), EarlyStream, "from"),
+    "slots are copied to before they are empty": (without_workers_end, LateStream, "to"),
+    "slots are copied from before they are full": (without_workers_end, EarlyStream, "from"),
     "slots are filled before they were copied from": (ended_too_early("copy"), LateStream, "from"),
     "results are taken before they are there": (skipped(Load, "wait"), LateStream, "to"),
     "results are used before their copies are queued": (
@@ -313,12 +302,11 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.usefixtures("late_moves")
 def test_faults_are_seen(streams, monkeypatch, fault):
     break_it, kind, way = FAULTS[fault]
     streams(kind)
+    LateMoves(monkeypatch, 5e-3)
     break_it(monkeypatch)
-    monkeypatch.setattr(LateMoves, "longest_s", 5e-3)
     items = [torch.arange(500).add(i).to(torch.uint8) for i in range(6)]
 
     def overwriting():

@@ -1,10 +1,10 @@
 """Copy plan: the steps of copies through a ring of slots, and what each step has to wait for.
 
     to the host    ready -> copy -> empty -> take        the source is free after the last copy
-                            stream  movers               a slot is free after its empty
+                            stream  host                 a slot is free after its empty
 
     to the device  given -> fill -> copy -> use          the source is free after the last fill
-                            movers  stream               a slot is free after its copy
+                            host    stream               a slot is free after its copy
 
 The rules are data: what follows them waits for what they name, and for nothing else. A ring
 follows them for each chunk as it comes.
@@ -24,7 +24,7 @@ class Rule(NamedTuple):
 
     Args:
         name: What is done.
-        lane: `stream` or `mover`.
+        lane: `stream` or `host`.
         slot: What must have been done with its slot before: by the chunk that had it last for
             the first of a chunk's steps, by this chunk for the second.
         item: The caller's step that it waits for. A stream is in order, so there an item's first
@@ -47,10 +47,10 @@ class Rule(NamedTuple):
 
 TO_HOST = (
     Rule("copy", "stream", slot="empty", item="ready", reads="source", writes="slot"),
-    Rule("empty", "mover", slot="copy", item=None, reads="slot", writes="chunk"),
+    Rule("empty", "host", slot="copy", item=None, reads="slot", writes="chunk"),
 )
 TO_DEVICE = (
-    Rule("fill", "mover", slot="copy", item="given", reads="source", writes="slot"),
+    Rule("fill", "host", slot="copy", item="given", reads="source", writes="slot"),
     Rule("copy", "stream", slot="fill", item="room", reads="slot", writes="result"),
 )
 

@@ -48,9 +48,6 @@ class CopyStream:
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
-    def begin(self) -> None:
-        """Make it the stream of the calling thread, which queues on it from now on."""
-
     def pinned(self, size_bytes: int) -> torch.Tensor:
         """Bytes of host memory that the device copies to and from by itself."""
         return torch.empty(size_bytes, dtype=torch.uint8, device="cpu")  # whatever the default
@@ -71,11 +68,8 @@ class CopyStream:
         """Queue on it from the calling thread for a while."""
         return nullcontext()
 
-    def mark(self, *, timed: bool = False, again: Waitable | None = None) -> Waitable:
-        """The end of what was queued so far; a timed one can tell when that was.
-
-        To make one takes time, so one that nobody waits for any more may be used again.
-        """
+    def mark(self, *, timed: bool = False) -> Waitable:
+        """The end of what was queued so far; a timed one can tell when that was."""
         return Past()
 
     def caller(self) -> torch.cuda.Stream | None:
@@ -114,10 +108,6 @@ class CudaCopyStream(CopyStream):
         self._caller: tuple[object, torch.cuda.Stream] | None = None
 
     @override
-    def begin(self) -> None:
-        torch.cuda.set_stream(self._stream)
-
-    @override
     def pinned(self, size_bytes: int) -> torch.Tensor:
         return torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
@@ -151,10 +141,8 @@ class CudaCopyStream(CopyStream):
             torch.cuda.set_stream(before)
 
     @override
-    def mark(self, *, timed: bool = False, again: Waitable | None = None) -> Waitable:
-        event = again
-        if not isinstance(event, torch.cuda.Event):
-            event = torch.cuda.Event(enable_timing=timed)
+    def mark(self, *, timed: bool = False) -> Waitable:
+        event = torch.cuda.Event(enable_timing=timed)
         event.record(self._stream)
         return event
 

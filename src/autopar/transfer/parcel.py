@@ -297,8 +297,8 @@ class ToHostParcels(Parcels):
     def _load_of(
         self, count: int, device: torch.Tensor, host: torch.Tensor, *, staged: bool
     ) -> Load:
-        part = Part(flat(device) if staged else device, ((0, host),), staged)
-        return Load(self._count(count), self._stream, (part,), host, ends_on_host=True)
+        part = Part(device, ((0, host),), staged)
+        return Load(self._count(count), self._stream, (part,), host)
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
@@ -383,19 +383,21 @@ class ToDeviceParcels(Parcels):
         """How a tensor travels by itself, and the device tensor that it arrives in."""
         arriving = torch.empty_like(source, device=self._stream.device)
         staged = not self._stream.is_pinned(source)
-        return Part(flat(arriving) if staged else arriving, ((0, source),), staged), arriving
+        return Part(arriving, ((0, source),), staged), arriving
 
     def _host_tensor(self, leaf: torch.Tensor, i: int) -> torch.Tensor:
         return _dense(check_tensor(leaf, f"tensor {i} of batches[{self._number}]", cpu()))
 
 
-def lone_load(stream: CopyStream, tensor: torch.Tensor, *, pin: bool) -> Load:
-    """The load of one tensor that is cloned on the device first."""
-    parcels = ToHostParcels(stream, max(1, tensor.nbytes), iter([tensor]), given=True, pin=pin)
-    for load in parcels:
-        return load
-    parcels.raise_failure()
-    raise AssertionError
+def lone_load(stream: CopyStream, tensor: torch.Tensor, *, pin: bool) -> tuple[Load, torch.Tensor]:
+    """The load of one tensor, cloned first and copied to pinned memory, and where it belongs."""
+    name = f"item 0 of to_host_async from {stream.device}"
+    source = _dense(tensor)
+    source = source.clone() if source is tensor else source
+    result = torch.empty_like(source, device="cpu", pin_memory=pin)
+    landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
+    part = Part(source, ((0, landing),), staged=False)
+    return Load(name, stream, (part,), landing), result
 
 
 class _Alike:

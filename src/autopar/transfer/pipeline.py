@@ -20,17 +20,20 @@ from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.refusal import what, whole_number
 from autopar.torch_private import transform
-from autopar.transfer.copy_stream import Waitable, copy_stream
+from autopar.transfer.copy_stream import copy_stream, time_of
+from autopar.transfer.delivery import Deliveries
 from autopar.transfer.layout import check_tensor
-from autopar.transfer.load import Load, wait_for_end
+from autopar.transfer.load import Load
 from autopar.transfer.parcel import Parcels, ToDeviceParcels, ToHostParcels, lone_load
 from autopar.transfer.ring import Ring, ToDeviceRing, ToHostRing
+from autopar.transfer.workers import Workers
 
 T = TypeVar("T")
 
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
-_LEAST_BYTES = 1 << 15  # what the smallest item counts as: its handle takes memory, too
+_GIVEN = {list, tuple, type(iter([])), type(iter(()))}  # whose items are there already
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
+_LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
 _MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
 
 
@@ -39,7 +42,7 @@ class CopyPipeline:
 
     A context manager. Each direction has a ring of pinned slots, allocated at its first use. Host
     tensors that are pinned already are copied without one. Any dtype, shape and stride comes out
-    bit for bit as from `.cpu()` or `.to(device)`. On the CPU the same calls copy on CPU lanes.
+    bit for bit as from `.cpu()` or `.to(device)`. On the CPU the same calls copy there.
 
     Whoever handed an item over may overwrite or free it once the next one is asked for: a generator
     when it goes on after its `yield`, the owner of a list when the next result is there or the
@@ -58,8 +61,8 @@ class CopyPipeline:
         slots: Slots in a ring; twice as many items are under way at once, and three with one slot.
         slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
             tensors are copied in chunks, small ones share a slot.
-        threads: CPU threads that fill or empty the slots of one direction; half of the machine's
-            if not given, 16 at most.
+        threads: CPU threads that move large tensors within host memory; three quarters of the
+            machine's if not given, 16 at most. With one the caller moves them, by torch's threads.
 
     Attributes:
         device: The device.
@@ -87,16 +90,18 @@ class CopyPipeline:
         self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
         slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
-        half = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 2))
-        self._threads = half if threads is None else whole_number("threads", threads)
+        most = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) * 3 // 4))
+        self._threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[type[Ring], Ring] = {}
+        self._workers = Workers(self._threads, self.slots)
         self._open, self._left = False, False
         self._process = os.getpid()
         self._turns: dict[None, tuple[int]] = {}  # whose turn it is
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
-        self._room = _Room(self._most_ahead * self.slot_bytes)
+        room_bytes = self._most_ahead * self.slot_bytes
         # Where nobody leaves it, as when a generator that holds it is never closed.
         self._forgotten = weakref.finalize(self, _give_up, self._rings, self._process)
+        self._deliveries = Deliveries(room_bytes, self.slot_bytes, self._workers)
 
     def to_host(
         self,
@@ -218,9 +223,9 @@ class CopyPipeline:
     def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
 
-        The tensor is cloned on the device first. Up to 2 × `slots` copies (three with one slot) are
-        under way, or as many slots full of small ones; the next call waits until the oldest is
-        done, which needs nobody to ask for its result.
+        The tensor is cloned on the device first, and lands in pinned memory of torch's pool. Up to
+        2 × `slots` slots full of them (three with one slot), or a larger one, are under way; the
+        next call waits until the oldest is done, which needs nobody to ask for its result.
 
         Args:
             tensor: On the device.
@@ -237,14 +242,20 @@ class CopyPipeline:
         with self._turn():
             check_tensor(tensor, "tensor", self.device)
             ring = self._ring(ToHostRing)
-            self._room.make(size_bytes := min(self.slot_bytes, max(_LEAST_BYTES, tensor.nbytes)))
-            load = lone_load(ring.stream, tensor, pin=pin and self.device.type == "cuda")
-            handle: Handle[torch.Tensor] = Handle("copy", ring.name, self.device, "copy")
-            handle.clock = ring.stream.clock()
-            load.handle = handle
-            ring.stream.outlives(next(load.device_tensors()))
-            ring.send(load)
-            self._room.take(size_bytes, load.end())
+            self._deliveries.make_room(tensor.nbytes)
+            stream = ring.stream
+            try:
+                load, result = lone_load(stream, tensor, pin=pin and self.device.type == "cuda")
+                start = time_of(stream.mark(timed=True))
+                stream.outlives(load.parts[0].device)
+                ring.send(load)
+                load.copied = stream.mark(timed=True)
+            except Exception as error:
+                note(error, f"in item 0 of to_host_async from {self.device}")
+                raise
+            lane = f"{self.device} {ring.direction}"
+            handle = self._deliveries.start(load, result, lane, start)
+            handle.clock = stream.clock()
             return handle
 
     def __repr__(self) -> str:
@@ -266,20 +277,20 @@ class CopyPipeline:
         self._open, self._left = False, True
         rings = list(self._rings.values()) if self._process == os.getpid() else []
         try:
+            if error is not None:
+                self._deliveries.drop()
             for ring in rings:
-                if error is not None:
-                    ring.drop()
-                ring.finish()
-            while rings:
-                rings[-1].stop()
-                rings.pop()
+                ring.stop()
+            if rings:
+                self._deliveries.wait()
         except BaseException:  # Ctrl-C: what is under way is waited for, all the same
-            for ring in rings:
-                ring.drop()
+            self._deliveries.drop()
             for ring in rings:
                 ring.stop()
             raise
         finally:
+            if rings:
+                self._workers.stop()
             self._rings.clear()
             self._forgotten.detach()
 
@@ -311,27 +322,18 @@ class CopyPipeline:
 
     def _ring(self, kind: type[Ring]) -> Ring:
         ring = self._rings.get(kind)
-        if ring is not None and ring.started:
-            return ring
-        if ring is not None:  # Ctrl-C came as it was opened
-            ring.stop()
-        ring = self._rings[kind] = self._new_ring(kind)  # so that it is stopped, come what may
-        try:
-            ring.start()
-        except RuntimeError:
-            del self._rings[kind]
-            ring.stop()
-            raise
-        if self._left:  # meanwhile, by another thread
-            ring.stop()
-            raise RuntimeError(self._not_open())
+        if ring is None:
+            ring = self._rings[kind] = self._new_ring(kind)
+            if self._left:  # meanwhile, by another thread
+                del self._rings[kind]
+                raise RuntimeError(self._not_open())
         return ring
 
     def _new_ring(self, kind: type[Ring]) -> Ring:
-        name = f"{self.device} {kind.direction}"
         try:
             stream = copy_stream(self.device)
-            return kind(name, stream, self.slots, self.slot_bytes, self._threads)
+            workers = None if self._threads == 1 else self._workers
+            return kind(stream, self.slots, self.slot_bytes, workers)
         except (RuntimeError, MemoryError) as error:
             size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
             note(error, f"while pinning {size}; give fewer slots or a smaller slot_bytes")
@@ -373,30 +375,6 @@ class CopyPipeline:
         )
 
 
-class _Room:
-    """How much may be under way of what is copied one by one, and what is.
-
-    Args:
-        size_bytes: All of it.
-    """
-
-    def __init__(self, size_bytes: int) -> None:
-        self._left_bytes = size_bytes
-        self._taken: deque[tuple[int, Waitable]] = deque()
-
-    def make(self, size_bytes: int) -> None:
-        """Wait until there is room, for what was there first; slots are emptied by themselves."""
-        while self._taken and (self._left_bytes < size_bytes or self._taken[0][1].query()):
-            wait_for_end(self._taken[0][1])
-            self._left_bytes += self._taken[0][0]
-            self._taken.popleft()
-
-    def take(self, size_bytes: int, end: Waitable) -> None:
-        """Note that so much is under way until an end."""
-        self._left_bytes -= size_bytes
-        self._taken.append((size_bytes, end))
-
-
 def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
     """An iterator, refused for what could only be a mistake."""
     if isinstance(values, torch.Tensor):
@@ -414,12 +392,12 @@ def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
 def _give_up(rings: dict[type[Ring], Ring], process: int) -> None:
     if process == os.getpid():
         for ring in list(rings.values()):
-            ring.give_up()
+            ring.stop(_LAST_WAIT_S)
 
 
 def _is_given(values: Iterable[Any]) -> bool:
     """Whether all items are there already; a subclass may make them as it is iterated over."""
-    return type(values) in (list, tuple)
+    return type(values) in _GIVEN
 
 
 def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:

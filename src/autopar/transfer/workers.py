@@ -1,0 +1,84 @@
+"""Workers: threads that move host memory while the caller is elsewhere."""
+
+from __future__ import annotations
+
+import _thread
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+
+from autopar.machine import settle_threads
+
+_MOST_WORKERS = 3  # more of them wait for their turn in Python
+_LAST_WAIT_S = 5.0  # for one that is at work, where nobody leaves the pipeline it belongs to
+
+Work = Callable[[], object]
+
+
+class Workers:
+    """Threads that do what they are given if they come to it; who needs it done looks after that.
+
+    Each is started when it is needed. They end with this object, and with the process.
+
+    Args:
+        threads: How many CPU threads their moves may take, all together.
+        moves: Moves that are under way at once, at most.
+
+    Attributes:
+        stop: Call it to end them; it waits for what they are at.
+    """
+
+    def __init__(self, threads: int, moves: int) -> None:
+        self._missing = min(threads, moves, _MOST_WORKERS)
+        self._threads_each = threads // self._missing
+        self._queued: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self.stop = weakref.finalize(self, _stop, self._queued, self._threads)
+
+    def submit(self, work: Work) -> None:
+        """Give them something to do, if there can be one of them."""
+        if self._missing:
+            self._missing -= 1
+            started = threading.Lock()
+            started.acquire()
+            with suppress(RuntimeError):  # there can be no more threads
+                # Another one starts it: `Thread.start` is not made for Ctrl-C.
+                _thread.start_new_thread(self._start, (started,))
+                started.acquire()
+        if self._threads:
+            self._queued.put(work)
+
+    def _start(self, started: _thread.LockType) -> None:
+        thread = threading.Thread(
+            target=_serve,
+            args=(self._queued, self._threads_each, started),
+            name="autopar copies",
+            daemon=True,
+        )
+        self._threads.append(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._threads.remove(thread)
+            started.release()
+
+
+def _serve(queued: queue.SimpleQueue[Work | None], threads: int, started: _thread.LockType) -> None:
+    try:
+        settle_threads(threads)
+    finally:
+        started.release()
+    for work in iter(queued.get, None):
+        work()
+        del work  # with its memory, while it waits for the next
+    queued.put(None)  # for the others
+
+
+def _stop(queued: queue.SimpleQueue[Work | None], threads: list[threading.Thread]) -> None:
+    queued.put(None)
+    for thread in threads:
+        # This one may be who collects the garbage, and one that Ctrl-C came to has not started.
+        if thread is not threading.current_thread() and thread.ident is not None:
+            thread.join(_LAST_WAIT_S)
