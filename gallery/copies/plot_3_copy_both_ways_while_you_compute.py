@@ -127,7 +127,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# On CPU lanes a copy takes a core that could compute as well, so expect little gain.
+# On a CPU the same cores copy and compute, so expect no gain.
 
 
 def on_the_cpu(count, size):
