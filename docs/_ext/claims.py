@@ -16,6 +16,11 @@ GALLERY = DOCS.parent / "gallery"
 SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
 HOLDS = "holds"
+WORDS = {  # of a verdict behind the number of claims that have it: one, or several
+    HOLDS: ("holds", "hold"),
+    "does not hold here": ("does not hold here", "do not hold here"),
+    "too noisy to tell": ("is too noisy to tell", "are too noisy to tell"),
+}
 logger = logging.getLogger(__name__)
 
 
@@ -101,8 +106,10 @@ def link(page):
 def counted(claims):
     """How many claims there are, and how many of them have each verdict, in words."""
     verdicts = Counter(claim["verdict"] for claim in claims)
-    words = ", ".join(f"{verdict}: {number}" for verdict, number in verdicts.most_common())
-    return f"Of {verdicts.total()} claims, {words}"
+    words = " and ".join(
+        f"{number} {WORDS[verdict][number > 1]}" for verdict, number in verdicts.most_common()
+    )
+    return f"Of {verdicts.total()} claims {words}"
 
 
 def summarize(app, error) -> None:

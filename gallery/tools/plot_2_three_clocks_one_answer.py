@@ -53,7 +53,7 @@ def by_both(work):
 # %%
 # The wall clock starts before the first launch and stops after the wait: some tens of microseconds
 # that are not the GPU's. The first event is reached while the GPU is idle, so the first launch lies
-# between both. None of that grows with the work.
+# between both. Neither of the two grows with the work.
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------

@@ -197,6 +197,13 @@ class TaskGraph:
         Raises:
             Exception: As `run` does, unless a result that was asked for has raised it.
             RuntimeError: The graph is running.
+
+        >>> import torch
+        >>> graph = TaskGraph()
+        >>> total = graph.add(torch.sum, torch.ones(3))
+        >>> with graph.start() as run:
+        ...     run[total].item()  # there may be other work before it
+        3.0
         """
         with self._alone(), self._started() as self._run:
             yield self._run
