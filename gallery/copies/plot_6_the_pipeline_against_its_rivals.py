@@ -164,8 +164,8 @@ ap.show(ap.compare(pair.measurements), ap.claim(both, twice, at_least=1.7, unit=
 #
 # On this machine
 # ---------------
-# On a CPU the same cores copy and compute, so there is nothing to hide a copy behind: expect no gain,
-# or a loss.
+# On a CPU the same cores copy and compute, so there is nothing to hide a copy behind. Expect no
+# gain, or a loss.
 
 
 def on_the_cpu(count, size):
