@@ -306,7 +306,7 @@ ax.set_yticks([0, 0.25, 0.5, 0.75, 1], [f"{percent} %" for percent in range(0, 1
 ax.set_xlabel("work in a task, µs")
 ax.minorticks_off()
 ax.legend(loc="upper left", fontsize="small", ncols=2)
-figure.supxlabel("\n".join(sorted({fine.origin, dask.origin, mxnet.origin})), fontsize=7)
+figure.supxlabel("\n".join(sorted({fine.origin, dask.origin, mxnet.origin})), fontsize=7, wrap=True)
 ap.plot.show("b7_how_fine_may_tasks_be")
 
 # %%
