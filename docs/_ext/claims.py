@@ -10,16 +10,17 @@ from docutils.parsers.rst import Directive
 from sphinx.addnodes import pending_xref
 from sphinx.util import logging
 
+from autopar.records.claim import FAILS, HOLDS, UNSURE
+
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
 GALLERY = DOCS.parent / "gallery"
 SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
-HOLDS = "holds"
 WORDS = {  # of a verdict behind the number of claims that have it: one, or several
     HOLDS: ("holds", "hold"),
-    "does not hold here": ("does not hold here", "do not hold here"),
-    "too noisy to tell": ("is too noisy to tell", "are too noisy to tell"),
+    FAILS: ("does not hold here", "do not hold here"),
+    UNSURE: ("is too noisy to tell", "are too noisy to tell"),
 }
 logger = logging.getLogger(__name__)
 

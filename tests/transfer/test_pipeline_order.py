@@ -3,15 +3,19 @@
 import random
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 from pipeline_ways import Noting, ahead, first_elements, numbers
 
+from autopar.device import cpu
 from autopar.timeline.span import Span
 from autopar.transfer import delivery
 from autopar.transfer.copy_stream import CopyStream
+from autopar.transfer.load import Load, Part
 from autopar.transfer.pipeline import CopyPipeline
+from autopar.transfer.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
@@ -69,6 +73,17 @@ def test_a_span_reaches_from_the_first_chunk_to_the_last(monkeypatch):
         assert len(copied_s) == 1 + 32
         nothing = pipeline.to_host_async(torch.ones(0)).span
         assert nothing.start_s <= nothing.end_s
+
+
+def test_a_handle_that_is_done_keeps_its_result_alone():
+    """Also where the copy lands in the result itself, as with `pin=True` on a GPU."""
+    stream, source, result = CopyStream(cpu()), torch.ones(9), torch.empty(9)
+    load = Load("a test", stream, (Part(source, ((0, result),), staged=False),), result)
+    handle = delivery.Deliveries(1 << 20, 1 << 20, Workers(1, 1)).start(load, result, "lane")
+    watched = weakref.ref(source)
+    del source, load
+    assert handle.result() is result
+    assert watched() is None
 
 
 def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):

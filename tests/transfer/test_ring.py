@@ -3,9 +3,11 @@
 import copy
 import ctypes
 import functools
+import gc
 import random
 import threading
 import time
+import weakref
 
 import pytest
 import torch
@@ -213,6 +215,47 @@ def test_workers_move_while_the_caller_is_elsewhere(monkeypatch, verb):
             time.sleep(0.02)  # for longer than moving takes
             if 1 < i < 7:  # it is elsewhere until they have moved the next one
                 assert moved.acquire(timeout=10)
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+def test_a_worker_that_collects_an_iterator_of_its_ring_waits_for_nobody(
+    monkeypatch, in_time, verb
+):
+    """The caller waits for the worker meanwhile, and is at work on the ring."""
+    waiting, collected, is_done = threading.Event(), [], ring._is_done_aside
+
+    def collect_and_move(*to_from):
+        if threading.current_thread().name == "autopar copies":
+            waiting.wait(1)
+            time.sleep(2e-3)
+            collected.append(gc.collect())
+        move_bytes(*to_from)
+
+    def wait_for_worker(chunk):
+        time.sleep(2e-3)  # a worker has begun by then
+        waiting.set()
+        return is_done(chunk)
+
+    def run():
+        with CopyPipeline("cpu", slots=3, slot_bytes=1 << 21, threads=4) as pipeline:
+            left = getattr(pipeline, verb)(items)
+            next(left)
+            circle = [left]
+            circle.append(circle)
+            gone = weakref.ref(left)
+            del left, circle
+            monkeypatch.setattr(ring, "move_bytes", collect_and_move)
+            monkeypatch.setattr(ring, "_is_done_aside", wait_for_worker)
+            check(items, getattr(pipeline, verb)(items))
+            assert gone() is None
+
+    items = [torch.full((1 << 21,), i, dtype=torch.uint8) for i in range(12)]
+    gc.disable()
+    try:
+        in_time(run)
+    finally:
+        gc.enable()
+    assert collected
 
 
 def test_memory_of_what_is_given_up_is_kept_for_the_copies(streams):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any
 
 import torch
 
@@ -29,31 +29,34 @@ class Delivery:
         load: Sent, to pinned memory.
         result: Where it belongs.
         piece_bytes: How much is moved between two looks whether to go on.
+        workers: Who moves it, if they come to it.
+        lane: What its handle calls the way that it takes.
     """
 
-    def __init__(self, load: Load, result: torch.Tensor, piece_bytes: int) -> None:
+    def __init__(
+        self, load: Load, result: torch.Tensor, piece_bytes: int, workers: Workers, lane: str
+    ) -> None:
         self._load: Load | None = load  # None once it is over
         self._result = result
         self._piece_bytes = piece_bytes
+        self._workers = workers
         self._dropping = False
         self._working = threading.Lock()
-        self.handle: Handle[Any]
+        self.handle = _handle(load, lane, self.synchronize)
 
     def synchronize(self) -> None:
         """Move it, or wait for who does; Ctrl-C ends the wait, and somebody else moves it."""
-        with self._working:
-            load = self._load
-            if load is None:
-                return
+        if not self._workers.is_one_calling():  # as they collect garbage: they wait for nobody
+            with self._working:
+                self._deliver()
+
+    def work(self) -> None:
+        """What a worker does: move it, unless somebody does already."""
+        if self._working.acquire(blocking=False):
             try:
-                load.wait()
-                self._move(load.value)
-                self.handle.end = time.perf_counter()
-                self.handle.issued.set_result(self._result)
-            except Exception as error:
-                note(error, f"in {load.name}")
-                self.handle.issued.set_exception(error)
-            self._forget()
+                self._deliver()
+            finally:
+                self._working.release()
 
     def query(self) -> bool:
         """Whether it is over."""
@@ -69,6 +72,20 @@ class Delivery:
                     self._forget()
             finally:
                 self._working.release()
+
+    def _deliver(self) -> None:
+        load = self._load
+        if load is None:
+            return
+        try:
+            load.wait()
+            self._move(load.value)
+            self.handle.end = time.perf_counter()
+            self.handle.issued.set_result(self._result)
+        except Exception as error:
+            note(error, f"in {load.name}")
+            self.handle.issued.set_exception(error)
+        self._forget()
 
     def _move(self, landed: torch.Tensor) -> None:
         to, source = self._result.data_ptr(), landed.data_ptr()
@@ -111,26 +128,20 @@ class Deliveries:
             self._left_bytes += first_bytes
             self._under_way.popleft()
 
-    def start(
-        self, load: Load, result: torch.Tensor, lane: str, start: torch.cuda.Event | float
-    ) -> Handle[torch.Tensor]:
+    def start(self, load: Load, result: torch.Tensor, lane: str) -> Handle[torch.Tensor]:
         """Deliver what was sent, at once if it lands where it belongs."""
-        device = load.parts[0].device.device
         size_bytes = self._counted(result.nbytes)
         self._left_bytes -= size_bytes
-        delivery = Delivery(load, result, self._piece_bytes)
-        handle: Handle[torch.Tensor] = Handle(
-            "copy", lane, device, "copy", urge=delivery.synchronize
-        )
-        handle.start = start
         if load.value is result and not load.failed:
+            handle = _handle(load, lane)
             handle.end = time_of(load.copied)
             handle.issued.set_result(result)
             self._under_way.append((size_bytes, load.copied))
-        else:
-            delivery.handle = handle
-            self._under_way.append((size_bytes, delivery))
-            self._workers.submit(delivery.synchronize)
+            return handle
+        delivery = Delivery(load, result, self._piece_bytes, self._workers, lane)
+        handle = delivery.handle
+        self._under_way.append((size_bytes, delivery))
+        self._workers.submit(delivery.work)
         return handle
 
     def _counted(self, size_bytes: int) -> int:
@@ -146,3 +157,7 @@ class Deliveries:
         """Wait for all of them."""
         for _, end in tuple(self._under_way):
             wait_for_end(end)
+
+
+def _handle(load: Load, lane: str, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:
+    return Handle("copy", lane, load.parts[0].device.device, "copy", urge=urge)

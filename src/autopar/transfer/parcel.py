@@ -389,9 +389,10 @@ class ToDeviceParcels(Parcels):
         return _dense(check_tensor(leaf, f"tensor {i} of batches[{self._number}]", cpu()))
 
 
-def lone_load(stream: CopyStream, tensor: torch.Tensor, *, pin: bool) -> tuple[Load, torch.Tensor]:
+def lone_load(
+    stream: CopyStream, tensor: torch.Tensor, name: str, *, pin: bool
+) -> tuple[Load, torch.Tensor]:
     """The load of one tensor, cloned first and copied to pinned memory, and where it belongs."""
-    name = f"item 0 of to_host_async from {stream.device}"
     source = _dense(tensor)
     source = source.clone() if source is tensor else source
     result = torch.empty_like(source, device="cpu", pin_memory=pin)

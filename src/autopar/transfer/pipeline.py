@@ -91,9 +91,9 @@ class CopyPipeline:
         slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) * 3 // 4))
-        self._threads = most if threads is None else whole_number("threads", threads)
+        threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[type[Ring], Ring] = {}
-        self._workers = Workers(self._threads, self.slots)
+        self._workers = Workers(threads, self.slots)
         self._open, self._left = False, False
         self._process = os.getpid()
         self._turns: dict[None, tuple[int]] = {}  # whose turn it is
@@ -243,19 +243,19 @@ class CopyPipeline:
             check_tensor(tensor, "tensor", self.device)
             ring = self._ring(ToHostRing)
             self._deliveries.make_room(tensor.nbytes)
-            stream = ring.stream
+            stream, name = ring.stream, f"item 0 of to_host_async from {self.device}"
+            pin = pin and self.device.type == "cuda"
             try:
-                load, result = lone_load(stream, tensor, pin=pin and self.device.type == "cuda")
+                load, result = lone_load(stream, tensor, name, pin=pin)
                 start = time_of(stream.mark(timed=True))
                 stream.outlives(load.parts[0].device)
                 ring.send(load)
                 load.copied = stream.mark(timed=True)
             except Exception as error:
-                note(error, f"in item 0 of to_host_async from {self.device}")
+                note(error, f"in {name}")
                 raise
-            lane = f"{self.device} {ring.direction}"
-            handle = self._deliveries.start(load, result, lane, start)
-            handle.clock = stream.clock()
+            handle = self._deliveries.start(load, result, f"{self.device} {ring.direction}")
+            handle.start, handle.clock = start, stream.clock()
             return handle
 
     def __repr__(self) -> str:
@@ -332,8 +332,7 @@ class CopyPipeline:
     def _new_ring(self, kind: type[Ring]) -> Ring:
         try:
             stream = copy_stream(self.device)
-            workers = None if self._threads == 1 else self._workers
-            return kind(stream, self.slots, self.slot_bytes, workers)
+            return kind(stream, self.slots, self.slot_bytes, self._workers)
         except (RuntimeError, MemoryError) as error:
             size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
             note(error, f"while pinning {size}; give fewer slots or a smaller slot_bytes")

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import nullcontext
+from typing import TypeVar
 
 import torch
 from typing_extensions import override
@@ -28,6 +29,8 @@ from autopar.transfer.copy_stream import CopyStream, Past, Waitable
 from autopar.transfer.layout import Layout
 from autopar.transfer.load import Load, Stretch, wait_for_end
 from autopar.transfer.workers import Workers
+
+T = TypeVar("T")
 
 # Moves up to this size take less time than to hand them to a worker and back.
 _MOVED_BY_CALLER_BYTES = 1 << 20
@@ -78,7 +81,7 @@ class Ring(ABC):
         stream: Where the copies queue.
         slots: How many slots.
         slot_bytes: The size of each.
-        workers: Who moves large chunks; None if the caller does.
+        workers: Who moves large chunks, if they may take more than one CPU thread.
 
     Raises:
         RuntimeError: There is no memory for the slots.
@@ -87,9 +90,7 @@ class Ring(ABC):
     direction: str
     rules: tuple[Rule, Rule]
 
-    def __init__(
-        self, stream: CopyStream, slots: int, slot_bytes: int, workers: Workers | None
-    ) -> None:
+    def __init__(self, stream: CopyStream, slots: int, slot_bytes: int, workers: Workers) -> None:
         self.stream = stream
         self._slot_bytes = slot_bytes
         self._workers = workers
@@ -127,6 +128,8 @@ class Ring(ABC):
 
     def clear(self) -> None:
         """Forget the chunks of loads that have failed, once nobody moves them any more."""
+        if self._workers.is_one_calling():
+            return  # nor has who collects garbage to know when: the next to work here forgets them
         with self._working:
             if not self._at_work:  # else whoever is at work comes to them
                 self._forget_failed()
@@ -138,7 +141,7 @@ class Ring(ABC):
             at_most_s: How long to wait for another thread that is at work; -1 is as long as it is.
         """
         self._left = True
-        if self._working.acquire(timeout=at_most_s):
+        if not self._workers.is_one_calling() and self._working.acquire(timeout=at_most_s):
             try:
                 self._drop()
                 wait_for_end(self.stream.mark())
@@ -240,11 +243,10 @@ class Ring(ABC):
 
     def _moves_aside(self, chunk: Chunk) -> bool:
         """Whether a worker is to do what a chunk needs done on the host."""
-        return self._workers is not None and chunk.device.nbytes > _MOVED_BY_CALLER_BYTES
+        return self._workers.threads > 1 and chunk.device.nbytes > _MOVED_BY_CALLER_BYTES
 
     def _hand_over(self, chunk: Chunk, rule: Rule) -> None:
         """Let a worker do a step."""
-        assert self._workers is not None
         moving: Outcome[None] = Outcome()
 
         def work() -> None:
@@ -257,7 +259,7 @@ class Ring(ABC):
 
     def _copy(self, chunk: Chunk) -> Waitable:
         with self.stream.current():
-            self._copy_between(chunk.device, chunk.slot.like(chunk.device))
+            self._queue(chunk.device, chunk.slot.like(chunk.device))
             chunk.load.copied = end = self.stream.mark()
         return end
 
@@ -268,18 +270,19 @@ class Ring(ABC):
                 self.stream.wait(load.before["ready"])
                 for part in load.parts:
                     if not part.staged:
-                        self._copy_between(part.device, part.host[0][1])
+                        self._queue(part.device, part.host[0][1])
                 load.copied = self.stream.mark()
         except Exception as error:
             load.fail(error)  # raised where its items are waited for
 
-    def _queue(self, to: torch.Tensor, source: torch.Tensor) -> None:
+    def _queue(self, device: torch.Tensor, host: torch.Tensor) -> None:
+        to, source = self._to_and_from(device, host)
         with torch.inference_mode() if to.is_inference() else nullcontext():
             self.stream.copy(to, source)
 
     def _move(self, chunk: Chunk) -> Waitable:
         for offset, address, size_bytes in chunk.host:
-            move_bytes(*self._addresses(chunk.slot.address + offset, address), size_bytes)
+            move_bytes(*self._to_and_from(chunk.slot.address + offset, address), size_bytes)
         return _PAST
 
     @abstractmethod
@@ -291,12 +294,8 @@ class Ring(ABC):
         """Do the rest, also what no worker has begun."""
 
     @abstractmethod
-    def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        """Queue a copy, in this ring's direction."""
-
-    @abstractmethod
-    def _addresses(self, slot: int, host: int) -> tuple[int, int]:
-        """Where to move to, and from where."""
+    def _to_and_from(self, near: T, far: T) -> tuple[T, T]:
+        """Where to copy to and from where, of what is nearer to the device and what is farther."""
 
 
 class ToHostRing(Ring):
@@ -318,12 +317,8 @@ class ToHostRing(Ring):
             self._do(chunk, self.rules[1])
 
     @override
-    def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        self._queue(host, device)
-
-    @override
-    def _addresses(self, slot: int, host: int) -> tuple[int, int]:
-        return host, slot
+    def _to_and_from(self, near: T, far: T) -> tuple[T, T]:
+        return far, near
 
 
 class ToDeviceRing(Ring):
@@ -352,12 +347,8 @@ class ToDeviceRing(Ring):
         chunk.load.unread -= 1
 
     @override
-    def _copy_between(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        self._queue(device, host)
-
-    @override
-    def _addresses(self, slot: int, host: int) -> tuple[int, int]:
-        return slot, host
+    def _to_and_from(self, near: T, far: T) -> tuple[T, T]:
+        return near, far
 
 
 def _is_done_aside(chunk: Chunk) -> bool:

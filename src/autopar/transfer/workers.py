@@ -20,22 +20,30 @@ Work = Callable[[], object]
 class Workers:
     """Threads that do what they are given if they come to it; who needs it done looks after that.
 
-    Each is started when it is needed. They end with this object, and with the process.
+    Each is started when it is needed. They end with this object, and with the process. As others
+    wait for them, they wait for nobody, also where they happen to collect somebody's garbage.
 
     Args:
         threads: How many CPU threads their moves may take, all together.
         moves: Moves that are under way at once, at most.
 
     Attributes:
+        threads: How many CPU threads.
         stop: Call it to end them; it waits for what they are at.
     """
 
     def __init__(self, threads: int, moves: int) -> None:
+        self.threads = threads
         self._missing = min(threads, moves, _MOST_WORKERS)
         self._threads_each = threads // self._missing
         self._queued: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self.stop = weakref.finalize(self, _stop, self._queued, self._threads)
+
+    def is_one_calling(self) -> bool:
+        """Whether the calling thread is one of them."""
+        me = threading.get_ident()
+        return any(thread.ident == me for thread in self._threads)
 
     def submit(self, work: Work) -> None:
         """Give them something to do, if there can be one of them."""
