@@ -40,6 +40,12 @@ CALLS = {  # a function and its arguments, for a buffer; a dict at the end has t
     "out": lambda b: (torch.add, ONE, 1, {"out": b}),
     "out of a partial": lambda b: (partial(torch.mul, out=b), ONE, 3),
     "out in a tuple": lambda b: (torch.max, ONE.expand(4, 4), 0, {"out": (b, LONGS)}),
+    "outputs that a packet names": lambda b: (
+        *(AT.sort, ONE.clone().neg()),
+        {"values": b, "indices": LONGS},
+    ),
+    "an output of an overload": lambda b: (AT.add.out, ONE, ONE, {"out": b}),
+    "an argument by another name": lambda b: (torch.relu_, {"input": b.fill_(-1)}),
     "out of a solver": lambda b: (torch.linalg.solve, torch.eye(4), ONE, {"out": b}),
     "setitem": lambda b: (operator.setitem, b, 0, 5),
     "a bound __setitem__": lambda b: (b.__setitem__, 0, 5),
@@ -130,17 +136,22 @@ def test_who_writes_what_an_operator_returns_may_write_its_argument(name):
     assert reader.number in ancestors(graph.plan().nodes, writer.number)
 
 
+_LSTM = nn.LSTM(4, 4, num_layers=2)
+LSTM = (torch.ones(2, 1, 4), [torch.zeros(2, 1, 4)] * 2, [*_LSTM.parameters()], True, 2)
 DRAW = {
     "an overload": (AT.rand.default, [3]),
     "a packet": (AT.rand, [3]),
     "dropout": (torch.dropout, X, 0.5, True),
     "in place": (torch.Tensor.bernoulli_, torch.ones(3)),
     "one that declares no rate": (torch.bernoulli, X),
+    "torch's own generator": (partial(torch.rand, generator=torch.default_generator), 3),
+    "layers that drop": (torch.lstm, *LSTM, 0.5, True, False, False),
 }
 DRAW_NOT = {
     "told not to": (torch.dropout, X, 0.5, False),
     "a generator of its own": (partial(torch.rand, generator=torch.Generator()), 3),
     "another operator": (torch.neg, X),
+    "layers that drop nothing": (torch.lstm, *LSTM, 0.5, False, False, False),
 }
 
 
@@ -169,6 +180,18 @@ class Told(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         return super().__torch_function__(func, types, args, kwargs or {})
+
+
+class Adds(torch.Tensor):
+    """A tensor whose class has an operator of its own."""
+
+    def __add__(self, other):
+        return self
+
+
+class AddsArrays(np.ndarray):
+    def __add__(self, other):
+        return self
 
 
 class Counter:
@@ -207,6 +230,8 @@ UNDECLARED = {
     "a function of layers": (nn.functional.dropout, X),
     "a storage's method": (torch.zeros(3).untyped_storage().fill_, 1),
     "an operator on a tensor with functions of its own": (torch.add, X.as_subclass(Told), 1),
+    "Python's operator on a tensor of another kind": (operator.add, X.as_subclass(Adds), 1),
+    "Python's operator on an array of another kind": (operator.add, np.ones(3).view(AddsArrays), 1),
     "an operator on a list of another kind": (torch.stack, type("Own", (list,), {})([X])),
     "Python's operator on an object": (operator.setitem, collections.UserDict(), 1, 2),
     "Python's operator that calls": (operator.call, [].copy),

@@ -7,6 +7,7 @@ import operator
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from graph_checks import labels
@@ -37,6 +38,12 @@ REFUSED = {  # b: what was built; add: a new task of it
     f"{OF_ANOTHER} ": (ValueError, lambda b, add: add(b.x, writes=[b.elsewhere])),
     NO_ARGUMENT: (ValueError, lambda b, add: add(b.x, writes=[b.first])),
     "'new' holds 3; expected": (TypeError, lambda b, add: add(3, writes=[3])),
+    "writes of task 'new' is one ndarray.*a list": (
+        *(TypeError, lambda b, add: add(3, writes=np.ones(1))),
+    ),
+    "writes of task 'new' is one Generator": (
+        *(TypeError, lambda b, add: add(3, writes=torch.default_generator)),
+    ),
     "'elsewhere'.*another": (ValueError, lambda b, add: b.graph.order(b.first, b.elsewhere)),
     "cost_s of task 'new' is -1": (ValueError, lambda b, add: add(b.x, cost_s=-1)),
     "'new' is nan": (ValueError, lambda b, add: add(b.x, cost_s=float("nan"))),

@@ -216,3 +216,15 @@ def test_a_plan_of_guessed_costs_says_so():
         assert "some costs are guessed: take them by graph.measure()" in text_of(graph.plan())
     graph.measure(1)
     assert not any("guessed" in text_of(graph.plan()) for text_of in told)
+
+
+def test_a_plan_tells_which_tasks_keep_the_order_of_the_program():
+    graph = TaskGraph()
+    graph.add(torch.neg, torch.ones(1))
+    graph.add(torch.relu, torch.ones(1))
+    assert "order of the program" not in str(graph.plan())
+    graph.add(print, name="prints")
+    assert str(graph.plan()).endswith("as nothing says what they change: 'prints'")
+    for _ in range(5):
+        graph.add(print)
+    assert str(graph.plan()).endswith("'prints', 'print', 'print', 'print', 'print', ...")

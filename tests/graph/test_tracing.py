@@ -326,3 +326,16 @@ def same_state(now, wanted, *, exact=True):
     for path, value in wanted.items():
         same(now[path], value, exact=exact)
     return now.keys() == wanted.keys()
+
+
+def test_weights_may_change_but_not_be_replaced():
+    layer, x = nn.Linear(3, 3), torch.ones(3)
+    graph, result = TaskGraph.trace(layer, x)
+    other = nn.Linear(3, 3)
+    layer.load_state_dict(other.state_dict())
+    assert torch.equal(graph.run()[result], other(x))
+    layer.load_state_dict(nn.Linear(3, 3).state_dict(), assign=True)
+    with pytest.raises(
+        RuntimeError, match="another tensor as its (weight|bias) now.*trace it again"
+    ):
+        graph.run()

@@ -1,6 +1,7 @@
 """What `writes` says: taken at its word for the plan, watched in runs, and held to by a check."""
 
 import collections
+import copy
 import dataclasses
 import functools
 import operator
@@ -14,6 +15,7 @@ from torch import nn
 
 from autopar import TaskGraph
 from autopar.effects.memory import memory_in
+from autopar.torch_private import pytree
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -276,10 +278,26 @@ def test_a_check_tells_who_changes_a_result_that_it_was_not_given():
 
 
 def test_a_check_tells_of_random_numbers():
+    own, unsaid = torch.Generator(), torch.Generator()
     graph = TaskGraph(cpu_lanes=2)
     graph.add(nn.Dropout(), X, writes=(), name="drops")
     graph.add(nn.Dropout().eval(), X, writes=(), name="does not")
-    assert graph.check() == ["'drops' draws random numbers: leave its `writes` out"]
+    graph.add(lambda chance: torch.rand(1, generator=chance), own, writes=[own], name="says")
+    graph.add(lambda chance: torch.rand(1, generator=chance), unsaid, writes=(), name="its own")
+    assert graph.check() == [
+        "'drops' draws random numbers: leave its `writes` out",
+        "'its own' draws from a generator, and its `writes` does not hold that: add it",
+    ]
+
+
+def test_a_check_tells_of_a_tensor_that_is_returned_without_being_given():
+    graph = TaskGraph(cpu_lanes=2)
+    shown = graph.add(lambda: _GLOBAL, writes=(), name="shows")
+    assert graph.check() == []
+    graph.add(torch.Tensor.add_, shown, 1)
+    assert graph.check() == [
+        "'shows' reads a tensor of shape (3,) that 'add_' changes: make it an argument"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +315,7 @@ def test_a_check_is_silent_about_what_a_task_makes_itself(fn):
     assert checked(*[(fn, X, ())] * 2) == []
 
 
-# -- containers are made anew by each run, so that no task may change one --------------------------
+# -- containers are the caller's own; those with tasks are made anew, and not to be changed --------
 
 
 def test_iterators_that_tasks_make_are_gone_through_in_order():
@@ -310,7 +328,7 @@ def test_iterators_that_tasks_make_are_gone_through_in_order():
 
 
 CHANGES = {
-    "an item that is set": (lambda held: operator.setitem(held, "x", X), {}),
+    "an item that is set": (lambda held: operator.setitem(held, "x", X), {"y": 1}),
     "a value": (lambda held: held.update(x=held["x"] + 1), {"x": torch.zeros(3)}),
     "a list that grows": (lambda held: held.append(torch.ones(1)), [torch.zeros(3)]),
     "of lists": (lambda held: held.append(torch.ones(1)), [[torch.zeros(3)]]),
@@ -323,17 +341,27 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_a_container_that_is_made_anew_is_not_to_be_changed(kind):
-    graph, (change, given) = TaskGraph(), CHANGES[kind]
-    graph.add(change, given, name="changes")
+def test_a_container_is_the_callers_own_and_one_with_a_task_in_it_is_not_to_be_changed(kind):
+    change, given = CHANGES[kind]
+    graph, mine, plain = TaskGraph(), copy.deepcopy(given), copy.deepcopy(given)
+    graph.add(change, mine)
+    graph.add(lambda: None)
+    graph.run()
+    change(plain)
+    assert str(mine) == str(plain)
+    graph = TaskGraph()
+    tasks = pytree.tree_map(lambda leaf: graph.add(operator.pos, leaf), given)
+    graph.add(change, tasks, name="changes")
     message = "task 'changes' changes a list or a dict.*return what it makes"
     with pytest.raises(RuntimeError, match=message):
         graph.check()
 
 
 def test_an_option_may_be_taken_out():
-    given = {"rate": 0.1, "x": torch.zeros(1)}
-    assert checked((lambda options: options.pop("rate"), given, None)) == []
+    graph = TaskGraph()
+    options = {"rate": graph.add(float, 1), "x": graph.add(torch.zeros, 1)}
+    graph.add(lambda options: options.pop("rate"), options)
+    assert graph.check() == []
 
 
 def test_what_is_said_of_a_view_holds_for_the_result_that_it_shows():

@@ -5,19 +5,23 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.memory import MEMORY, is_array
+from autopar.effects.memory import MEMORY, is_array, is_whole
+from autopar.effects.objects import home
 from autopar.effects.operators import (
     ROUTINES,
     Arguments,
     bound_to,
     may_draw,
+    outputs,
+    returns_fresh,
     schemas_of,
+    strangers,
     written_arguments,
 )
 from autopar.effects.task import Task
@@ -34,7 +38,7 @@ _IN_PLACE = {operator.setitem, operator.delitem} | {
     )
 }
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
-_MOVES = {"aten::set_", "aten::set_data"}
+_MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize
 _TENSOR_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 _PLAIN = {
     *(Task, torch.UntypedStorage, torch.TypedStorage, torch.Generator, torch.Size),
@@ -48,6 +52,8 @@ class Declared(NamedTuple):
 
     writes: list[Any]  # arguments that it changes in place, generators among them
     random: bool  # whether it draws from the random numbers that all share
+    fresh: bool  # whether its results never lie in the memory of its arguments
+    outputs: dict[str, Any]  # arguments that it puts its results in
     complete: bool  # whether torch itself answers for it, so that nobody has to look
 
 
@@ -76,15 +82,17 @@ def plain(
 def is_plain(leaf: Any) -> bool:
     """Whether an operator that is given this does no more than it declares.
 
-    Not so with objects that have code of their own, which it may run, and with containers of other
-    kinds, whose tensors it may use.
+    Not so with objects that have code of their own, which it may run, also if they are tensors or
+    arrays, and with containers of other kinds, whose tensors it may use.
 
     >>> is_plain(torch.ones(1)), is_plain(1.5), is_plain({1, 2})
     (True, True, False)
     """
     kind = type(leaf)
     if not issubclass(kind, torch.Tensor):
-        return kind in _PLAIN or is_array(leaf)
+        return kind in _PLAIN or (is_array(leaf) and kind.__mro__[1:] == (object,))
+    if home(kind).partition(".")[0] != "torch":
+        return False
     own = getattr(kind.__torch_function__, "__func__", _TENSOR_FUNCTION)
     return own is _TENSOR_FUNCTION and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
@@ -99,7 +107,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     >>> declared(torch.Tensor.add_, (x, 1), {}).writes[0] is x
     True
     >>> declared(torch.add, (x, 1), {})
-    Declared(writes=[], random=False, complete=True)
+    Declared(writes=[], random=False, fresh=True, outputs={}, complete=True)
     >>> declared(print, (x,), {})
     """
     name, (operator_name, schemas) = name_of(fn), schemas_of(fn)
@@ -107,7 +115,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     if (
         fn is torch.utils.swap_tensors
         or fn is torch.nn.utils.vector_to_parameters
-        or (operator_name in _MOVES and len(args) + len(kwargs) > 1)
+        or ((operator_name in _MOVES or "resize" in name) and len(args) + len(kwargs) > 1)
     ):
         msg = (
             "is to give a tensor other memory, where others would not look for it; expected "
@@ -115,17 +123,46 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
         )
         raise ValueError(msg)
     if type(fn) is types.BuiltinFunctionType and getattr(operator, name, None) is fn:
-        return Declared(_distinct(args[:1] if fn in _IN_PLACE else ()), False, complete=False)
+        return _pythons(args[: fn in _IN_PLACE])
     if is_method and (name in _IN_PLACE_METHODS or name == "__getitem__"):
-        return Declared(_distinct(args[: name in _IN_PLACE_METHODS]), False, complete=False)
+        return _pythons(args[: name in _IN_PLACE_METHODS])
     if not schemas:
         return None
-    generator = kwargs.get("generator")
-    written = [kwargs.get("out"), generator]
+    generator, given_outputs = kwargs.get("generator"), outputs(schemas, kwargs)
+    written = [generator, *given_outputs.values(), *strangers(schemas, kwargs)]
     for schema in schemas:
         written += written_arguments(schema, args, kwargs)
     random = generator is None and may_draw(operator_name, schemas, args, kwargs)
-    return Declared(_distinct(written), random, operator_name.startswith("aten::"))
+    fresh = not given_outputs and returns_fresh(fn)
+    complete = operator_name.startswith("aten::")
+    return Declared(_distinct(written), random, fresh, given_outputs, complete)
+
+
+def _pythons(written: Arguments) -> Declared:
+    """What is known of Python's own operators, which may run code of their arguments."""
+    return Declared(_distinct(written), random=False, fresh=False, outputs={}, complete=False)
+
+
+def keeping_shapes(fn: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
+    """The same call, refused to resize what it puts its results in if others lie there, too."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        parts = [
+            (tensor, tensor.shape)
+            for tensor in pytree.tree_leaves([kwargs[name] for name in names])
+            if tensor.numel() and not is_whole(tensor)
+        ]
+        value = fn(*args, **kwargs)
+        for tensor, shape in parts:
+            if tensor.shape != shape:
+                msg = (
+                    f"its output of shape {tuple(shape)}, a part of a larger tensor, was resized "
+                    f"to {tuple(tensor.shape)}; expected one that fits. Give it such a one."
+                )
+                raise RuntimeError(msg)
+        return value
+
+    return call
 
 
 def name_of(fn: Callable[..., Any]) -> str:

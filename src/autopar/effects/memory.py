@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 import types
 import weakref
@@ -57,25 +58,46 @@ def memory_in(*values: object) -> Iterator[Any]:
             yield value
 
 
-def ranges_of(values: object) -> Iterator[ByteRange]:
+def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
     """Where tensors, storages and arrays in nested containers lie; a range of bytes is its own.
 
     What has no address, as an empty tensor, counts as a memory of its own.
+
+    Args:
+        values: What lies somewhere.
+        whole: Whether a tensor stands for all memory that it is a part of.
     """
     if isinstance(values, ByteRange):
         yield values
         return
     if isinstance(values, torch.Generator):
-        yield ByteRange(("state", id(values)))
+        yield random_numbers(values)
         return
     for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
-            yield from map(_range_of, parts_of(leaf))
+            for part in parts_of(leaf):
+                lies = _range_of(part)
+                whole_of = whole and lies.stop < math.inf  # else it has no address
+                yield from ranges_of(part.untyped_storage()) if whole_of else (lies,)
         elif isinstance(leaf, (torch.UntypedStorage, torch.TypedStorage)):
             start = leaf.data_ptr()
             yield ByteRange(str(leaf.device), start, start + leaf.nbytes())
         elif is_array(leaf):
             yield _range_of_array(leaf)
+
+
+def random_numbers(source: str | torch.Generator) -> ByteRange:
+    """What stands for the state of a device's random numbers, or a generator's: draws change it."""
+    if isinstance(source, torch.Generator):
+        if not any(source is default for default in default_generators()):
+            return ByteRange(("state", id(source)))
+        source = str(source.device)
+    return ByteRange(("random numbers", source))
+
+
+def default_generators() -> list[torch.Generator]:
+    """Those that tasks draw from if they are given none, of the devices that are in use."""
+    return [torch.default_generator, *torch.cuda.default_generators]
 
 
 def parts_of(tensor: Any) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.effects.access import ByteRange
 from autopar.effects.memory import memory_key, parts_of, ranges_of
-from autopar.effects.operators import draws, written_arguments
+from autopar.effects.operators import written_arguments
 from autopar.torch_private import TorchDispatchMode
 
 
@@ -52,24 +51,16 @@ class Observer(TorchDispatchMode):
         """Call an operator, and note what it is given and returns."""
         kwargs = kwargs or {}
         given = _tensors((*args, *kwargs.values()))
-        changes = _may_change(func)
-        written: set[int] = set()
-        if changes:
-            schema = func._schema  # type: ignore[attr-defined]
-            written = {id(tensor) for tensor in _tensors(written_arguments(schema, args, kwargs))}
+        schema = func._schema  # type: ignore[attr-defined]
+        written = {id(tensor) for tensor in _tensors(written_arguments(schema, args, kwargs))}
         literal = func is torch.ops.aten.lift_fresh.default  # how a literal becomes a tensor
         for tensor in given:
             for part in parts_of(tensor):
-                self._note(part, id(tensor) in written, literal)
+                self._note(part, is_written=id(tensor) in written, born=literal)
         result = func(*args, **kwargs)
-        returned = _tensors((result,))
-        for tensor in returned:
+        for tensor in _tensors((result,)):
             for part in parts_of(tensor):
                 self._key(part, born=True)
-        if changes and draws(func, args, kwargs):
-            device = str(next((tensor.device for tensor in [*returned, *given]), "cpu"))
-            memory = random_numbers(device)  # as a generator that is given can't be told here
-            self._seen[memory, True] = Seen(memory, memory.memory, True, None)
         return result
 
     @classmethod
@@ -83,7 +74,13 @@ class Observer(TorchDispatchMode):
             if alive is None or not alive.expired():
                 yield access
 
-    def _note(self, part: torch.Tensor, is_written: bool, born: bool) -> None:
+    def note_reads(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note what is read by no operator, as what a task returns."""
+        for tensor in tensors:
+            for part in parts_of(tensor):
+                self._note(part, is_written=False, born=False)
+
+    def _note(self, part: torch.Tensor, *, is_written: bool, born: bool) -> None:
         key = self._key(part, born)
         if key in self._born:
             return
@@ -101,13 +98,6 @@ class Observer(TorchDispatchMode):
         return key
 
 
-def random_numbers(source: str | torch.Generator) -> ByteRange:
-    """What stands for the state of a device's random numbers, or a generator's: draws change it."""
-    if isinstance(source, str):
-        return ByteRange(("random numbers", source))
-    return ByteRange(("state", id(source)))
-
-
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
     """Tensors among an operator's arguments, which may be in lists."""
     tensors = []
@@ -117,11 +107,3 @@ def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
         elif isinstance(value, (list, tuple)):
             tensors += _tensors(value)
     return tensors
-
-
-@functools.cache
-def _may_change(func: Any) -> bool:
-    """Whether an operator may change an argument, or draw random numbers."""
-    random = torch.Tag.nondeterministic_seeded in func.tags
-    stand_ins = range(1, len(func._schema.arguments) + 1)  # all of them true
-    return random or any(written_arguments(func._schema, tuple(stand_ins), {}))

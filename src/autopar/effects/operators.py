@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +21,7 @@ from autopar.torch_private import (
 
 Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
-Positions = tuple[tuple[int, str], ...]  # of arguments: where each is, and its name
+Positions = tuple[tuple[float, str], ...]  # of arguments: where each is, and its name
 
 STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
 TRAINING = ("training", "train", "use_input_stats")
@@ -57,13 +58,8 @@ def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
 
 @functools.cache
 def _of_packet(name: str) -> tuple[str, Schemas]:
-    """All declarations of one name, but for those with `out`, and those of TorchScript alone."""
-    schemas = tuple(
-        schema
-        for schema in schemas_for(name)
-        if has_kernel(_dispatch_name(schema))
-        and not any(argument.is_out for argument in schema.arguments)
-    )
+    """All declarations of one name, but for those of TorchScript alone."""
+    schemas = tuple(schema for schema in schemas_for(name) if has_kernel(_dispatch_name(schema)))
     return (name, schemas) if schemas else ("", ())
 
 
@@ -76,38 +72,65 @@ def bound_to(fn: Any) -> Any:
     return fn.__self__ if type(fn) in BOUND else None
 
 
-def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """Arguments that an operator changes in place, by its declaration.
+class Declares(NamedTuple):
+    """What one declaration of an operator says of its arguments."""
 
-    Batch norms change their statistics when they train; no declaration says so.
-    """
-    written, statistics, training = _places(schema)
-    if statistics and all(_given(place, args, kwargs) for place in training):
-        written += statistics
-    for place in written:
+    written: Positions
+    statistics: Positions  # which a batch norm writes when it trains; no declaration says so
+    training: Positions  # which say whether it does
+    names: frozenset[str]
+    outputs: frozenset[str]  # names of those that results are put in
+
+
+def declares(schema: Any) -> Declares:
+    """What a declaration says; taken from it once."""
+    if id(schema) not in _known:  # some schemas have no hash
+        arguments = schema.arguments
+        at = [(math.inf if one.kwarg_only else i, one.name) for i, one in enumerate(arguments)]
+        marks = [one.alias_info for one in arguments]
+        _known[id(schema)] = (
+            schema,  # kept, as its number would be used again
+            Declares(
+                tuple(at[i] for i, mark in enumerate(marks) if mark is not None and mark.is_write),
+                tuple(place for place in at if place[1] in STATISTICS),
+                tuple(place for place in at if place[1] in TRAINING),
+                frozenset(one.name for one in arguments),
+                frozenset(one.name for one in arguments if one.is_out),
+            ),
+        )
+    return _known[id(schema)][1]
+
+
+_known: dict[int, tuple[Any, Declares]] = {}
+
+
+def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
+    """Arguments that an operator changes in place, by its declaration, or as it trains."""
+    told = declares(schema)
+    places = told.written
+    if told.statistics and all(_given(place, args, kwargs) for place in told.training):
+        places += told.statistics
+    for place in places:
         yield _given(place, args, kwargs)
 
 
-def _given(place: tuple[int, str], args: Arguments, kwargs: Mapping[str, Any]) -> Any:
+def outputs(schemas: Schemas, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments that an operator puts results in: `out`, or what one of its overloads calls it."""
+    names = {"out"}.union(*(declares(schema).outputs for schema in schemas))
+    return {name: value for name, value in kwargs.items() if name in names and value is not None}
+
+
+def strangers(schemas: Schemas, kwargs: Mapping[str, Any]) -> list[Any]:
+    """What may be written under a name that no declaration has, as by `relu_(input=x)`."""
+    told = [declares(schema) for schema in schemas]
+    names = frozenset[str]().union(*(one.names for one in told))
+    writes = kwargs.keys() - names and any(one.written and not one.outputs for one in told)
+    return [value for name, value in kwargs.items() if name not in names] if writes else []
+
+
+def _given(place: tuple[float, str], args: Arguments, kwargs: Mapping[str, Any]) -> Any:
     i, name = place
-    return args[i] if i < len(args) else kwargs.get(name)
-
-
-def _places(schema: Any) -> tuple[Positions, Positions, Positions]:
-    """Which arguments an operator writes, which when it trains, and which say so."""
-    if id(schema) not in _known_places:  # some schemas have no hash
-        names = [(i, argument.name) for i, argument in enumerate(schema.arguments)]
-        marks = [argument.alias_info for argument in schema.arguments]
-        _known_places[id(schema)] = (
-            schema,  # kept, as its number would be used again
-            tuple(names[i] for i, mark in enumerate(marks) if mark is not None and mark.is_write),
-            tuple(place for place in names if place[1] in STATISTICS),
-            tuple(place for place in names if place[1] in TRAINING),
-        )
-    return _known_places[id(schema)][1:]
-
-
-_known_places: dict[int, tuple[Any, Positions, Positions, Positions]] = {}
+    return args[int(i)] if i < len(args) else kwargs.get(name)
 
 
 def may_draw(name: str, schemas: Schemas, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
@@ -119,7 +142,7 @@ def may_draw(name: str, schemas: Schemas, args: Arguments, kwargs: Mapping[str, 
     >>> may_draw(name, schemas, (torch.ones(1), 0.5, False), {})
     False
     """
-    return _is_random(name) and not any(is_still(schema, args, kwargs) for schema in schemas)
+    return _is_random(name) and not all(_is_still(schema, args, kwargs) for schema in schemas)
 
 
 @functools.cache
@@ -130,14 +153,7 @@ def _is_random(name: str) -> bool:
     return any(torch.Tag.nondeterministic_seeded in some for some in tags)
 
 
-def draws(operator: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of an operator's overload draws random numbers."""
-    tags = operator.tags if isinstance(operator, OpOverload) else ()
-    random = torch.Tag.nondeterministic_seeded in tags
-    return random and not is_still(operator._schema, args, kwargs)
-
-
-def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
+def _is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
     values = {
         one.name: args[i] if i < len(args) else kwargs.get(one.name, one.default_value)
@@ -152,8 +168,8 @@ def is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
 def returns_fresh(fn: Callable[..., Any]) -> bool:
     """Whether results never lie in the memory of arguments: torch's operators declare it.
 
-    Not so where they are called with `out`; of other functions, and of operators made of others, it
-    is not known.
+    Not so where they are called with `outputs`; of other functions, and of operators made of
+    others, it is not known.
 
     >>> returns_fresh(torch.mm), returns_fresh(torch.t), returns_fresh(lambda x: x)
     (True, False, False)
@@ -170,7 +186,9 @@ def _operator_returns_fresh(fn: Callable[..., Any], operator: str) -> bool:
         return True
     if name in _NOT_FRESH or any(part in name for part in _NOT_FRESH_PARTS):
         return False
-    is_of_others = has_kernel_for(_dispatch_name(schemas[0]), "CompositeImplicitAutograd")
-    results = [result for schema in schemas for result in schema.returns]
-    declares = operator.startswith("aten::") and not is_of_others and bool(results)
-    return declares and all(result.alias_info is None for result in results)
+    makers = [schema for schema in schemas if not declares(schema).outputs]
+    implicit = "CompositeImplicitAutograd"
+    is_of_others = any(has_kernel_for(_dispatch_name(schema), implicit) for schema in makers)
+    results = [result for schema in makers for result in schema.returns]
+    tells = operator.startswith("aten::") and not is_of_others and bool(results)
+    return tells and all(result.alias_info is None for result in results)

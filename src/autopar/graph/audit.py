@@ -8,7 +8,14 @@ from typing import Any
 import torch
 
 from autopar.effects.access import Places
-from autopar.effects.memory import keys_of, memory_in, ranges_of
+from autopar.effects.memory import (
+    default_generators,
+    held_by,
+    keys_of,
+    memory_in,
+    random_numbers,
+    ranges_of,
+)
 from autopar.effects.observer import Observer, Seen
 from autopar.graph.guard import Guard
 from autopar.graph.node import Node
@@ -34,12 +41,21 @@ class Audit:
             self._written.add(lies, node.number)
         if node.complete or node.number in hazards.unknown:
             return call()
-        given = self._places(hazards.reads[node.number], results)
+        given = self._places(hazards.used[node.number], results)
+        held = [part for part in held_by(node.fn, *node.filled(results)) if _is_generator(part)]
+        generators = dict.fromkeys([*default_generators(), *held])
+        before = [generator.get_state() for generator in generators]
         with Observer() as observer:
             value = call()
-        returned = filter(_is_another_librarys, memory_in(value))  # which no operator has made
-        new = {key for part in returned for key in keys_of(part)}
-        for seen in observer.outside():
+        drawn = [
+            random_numbers(generator)
+            for generator, state in zip(generators, before, strict=True)
+            if not torch.equal(generator.get_state(), state)
+        ]
+        returned = [*memory_in(value)]
+        observer.note_reads(filter(torch.is_tensor, returned))
+        new = {key for part in filter(_is_another_librarys, returned) for key in keys_of(part)}
+        for seen in [*observer.outside(), *(Seen(lies, lies, True, None) for lies in drawn)]:
             said = written if seen.written else written + given
             if seen.key not in new and not _covering(said).covers(seen.lies):
                 self._unsaid.append((node, seen))
@@ -52,8 +68,13 @@ class Audit:
         nodes, sentences = self._guard.nodes, []
         for node, seen in self._unsaid:
             others = sorted(self._written.at(seen.lies) - {node.number})
-            if seen.shape is None:
+            if seen.lies == random_numbers(str(node.device)):
                 sentences.append(f"{node.name!r} draws random numbers: leave its `writes` out")
+            elif seen.shape is None:
+                sentences.append(
+                    f"{node.name!r} draws from a generator, and its `writes` does not hold that: "
+                    f"add it"
+                )
             elif seen.written:
                 what = f"changes a tensor of shape {seen.shape}"
                 sentences.append(
@@ -76,6 +97,10 @@ def _covering(ranges: Iterable[Any]) -> Places:
     for lies in ranges:
         places.add(lies)
     return places
+
+
+def _is_generator(part: Any) -> bool:
+    return issubclass(type(part), torch.Generator)
 
 
 def _is_another_librarys(part: Any) -> bool:

@@ -141,14 +141,18 @@ def _with_static(
     """The nodes with memory of their own in place of the inputs."""
     static = {}
     for number, tensor in enumerate(inputs):
-        if not any(leaf is tensor for node in nodes for leaf in node.leaves):
+        if not any(leaf is tensor for node in nodes for leaf in pytree.tree_leaves(node.leaves)):
             msg = f"inputs[{number}] is no argument of a task; expected a tensor given to add."
             raise ValueError(msg)
         static[id(tensor)] = tensor.detach().clone()
-    held = tuple(
-        replace(node, leaves=tuple(static.get(id(leaf), leaf) for leaf in node.leaves))
-        for node in nodes
-    )
+
+    def held_in(leaf: Any) -> Any:
+        """The same with memory of its own; what holds none of them stays the object that it is."""
+        if static.keys().isdisjoint(map(id, pytree.tree_leaves(leaf))):
+            return leaf
+        return pytree.tree_map(lambda part: static.get(id(part), part), leaf)
+
+    held = tuple(replace(node, leaves=tuple(map(held_in, node.leaves))) for node in nodes)
     return held, [static[id(tensor)] for tensor in inputs]
 
 

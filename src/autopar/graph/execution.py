@@ -261,6 +261,7 @@ class Execution:
 
     def _held(self, node: Node, watched: Watched) -> Any:
         """Run a task, and compare version counters of what it must not change."""
+        self.plan.guard.require_as_planned(node)
         results, (tensors, given) = self.results, watched
         if given:
             tensors = (*tensors, *counted_in(map(results.__getitem__, given)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -9,8 +11,8 @@ from typing import Any
 import torch
 
 from autopar.effects.access import ByteRange, Places
-from autopar.effects.memory import is_whole, keys_of, memory_in, ranges_of
-from autopar.graph.hazards import Hazards, result_of
+from autopar.effects.memory import is_whole, keys_of, memory_in, memory_key, ranges_of
+from autopar.graph.hazards import Hazards, is_tracked
 from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
 
@@ -30,26 +32,88 @@ class Guard:
     def __init__(self, nodes: Sequence[Node], hazards: Hazards) -> None:
         self.nodes = nodes
         self.hazards = hazards
-        # What each is given, or its function holds, but for others' results.
-        self._tensors = [_tensors_of(hazards.reads[node.number]) for node in nodes]
-        distinct = {id(tensor): tensor for tensors in self._tensors for tensor in tensors}
+        # What each is given, or its function holds, or it writes, but for others' results.
+        self._tensors = [
+            _tensors_of([*used, *writes])
+            for used, writes in zip(hazards.used, hazards.writes, strict=True)
+        ]
+        self._distinct = _tensors_of(itertools.chain(*self._tensors))
         # Of these a version counter is theirs alone.
         self._counted = {
-            number
-            for number, tensor in distinct.items()
+            id(tensor)
+            for tensor in self._distinct
             if is_whole(tensor) and not tensor.is_inference()
         }
+        self._places = {id(tensor): _place(tensor) for tensor in self._distinct}
+        self._ranges = {id(tensor): [*ranges_of(tensor)] for tensor in self._distinct}
+        self._is_tracked = hazards.whole
+        written = _tensors_of(itertools.chain(*hazards.writes))
+        memories = collections.Counter(map(memory_key, written))
+        self._parts = [tensor for tensor in written if memories[memory_key(tensor)] > 1]
+        first = min(hazards.unknown, default=len(nodes)) if hazards.writers() else len(nodes)
+        self._after_unknown = {*range(first, len(nodes))} - hazards.unknown
         self.watched = [
-            None if node.complete or node.number in hazards.unknown else self._watched(node)
-            for node in nodes
+            None if node.number in hazards.unknown else self._watched(node) for node in nodes
         ]
-        lasting = distinct.values() if hazards.writers() else ()
-        self._lasting = [tensor for tensor in lasting if _has_address(tensor)]
-        self._addresses = [*map(torch.Tensor.data_ptr, self._lasting)]
 
-    def is_stale(self) -> bool:
-        """Whether tensors lie elsewhere than when this was made."""
-        return self._addresses != [*map(torch.Tensor.data_ptr, self._lasting)]
+    def is_stale(self, *, tracks: bool) -> bool:
+        """Whether tensors lie elsewhere than when this was made, or nodes hold others.
+
+        Args:
+            tracks: Whether autograd is on.
+        """
+        if not self.hazards.writers():
+            return False
+        return (
+            self._is_tracked != (tracks and any(map(is_tracked, self._distinct)))
+            or any(self._places[id(tensor)] != _place(tensor) for tensor in self._distinct)
+            or any(map(self._new_to, {*range(len(self.nodes))} - self.hazards.unknown))
+        )
+
+    def require_as_planned(self, node: Node) -> None:
+        """Refuse to run a task that uses what others write, and did not when the plan was made.
+
+        So it may be after a task of which nobody knows what it does.
+        """
+        if node.number not in self._after_unknown:
+            return
+        hazards, planned = self.hazards, self._tensors[node.number]
+        reached = hazards.used if hazards.writes[node.number] else []
+        others = [
+            values[number]
+            for values in (hazards.writes, reached)
+            for number in range(len(values))
+            if number != node.number and number not in hazards.unknown
+        ]
+        moved = [tensor for tensor in planned if self._places[id(tensor)] != _place(tensor)]
+        for tensor in moved + self._new_to(node.number):
+            now = [*ranges_of(tensor)]
+            was = [lies for other in planned for lies in self._ranges[id(other)]]
+            for other in _tensors_of(itertools.chain(*others)):
+                if _meet(now, [*ranges_of(other)]) and not _meet(was, self._ranges[id(other)]):
+                    raise RuntimeError(self._unplanned(node, tensor))
+
+    def require_untracked(self) -> None:
+        """Refuse the end of a run in which autograd came to parts of a tensor that are written."""
+        for tensor in self._parts:
+            if tensor.requires_grad and not self._is_tracked:
+                msg = (
+                    f"tasks wrote parts of one tensor at once, one of shape {tuple(tensor.shape)}, "
+                    f"and autograd came to track it, which has one history for all of them; "
+                    f"expected to see what requires gradients beforehand. Give it to a task as an "
+                    f"argument, or run the tasks under torch.no_grad()."
+                )
+                raise RuntimeError(msg)
+
+    def _unplanned(self, node: Node, tensor: torch.Tensor) -> str:
+        before = max(number for number in self.hazards.unknown if number < node.number)
+        return (
+            f"task {node.name!r} uses a tensor of shape {tuple(tensor.shape)} that others change, "
+            f"and did not when the run was planned: a task before it, such as "
+            f"{self.nodes[before].name!r}, gave it that tensor, or gave that other memory; "
+            f"expected this between runs. Or let a function without `writes` call "
+            f"{node.name!r}, which keeps the order."
+        )
 
     def compare(
         self,
@@ -70,11 +134,10 @@ class Guard:
     def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
         """Tensors and ranges of bytes, in place of values that stand for results, too."""
         for value in values:
-            number = result_of(value)
-            if number is None:
-                yield value
+            if isinstance(value, Result):
+                yield from memory_in(results[value.node])
             else:
-                yield from memory_in(results[number])
+                yield value
 
     def _watches(self, number: int, tensor: torch.Tensor, results: Sequence[Any]) -> bool:
         tensors, given = self.watched[number] or ((), ())
@@ -91,16 +154,28 @@ class Guard:
         )
 
     def _watched(self, node: Node) -> Watched | None:
-        writes = self.hazards.writes[node.number]
-        is_said = _sharing(writes)
-        counted = [
-            tensor
-            for tensor in self._tensors[node.number]
-            if id(tensor) in self._counted and not is_said(tensor)
-        ]
-        given = {leaf.node for leaf in node.leaves if isinstance(leaf, Result)}
-        given.difference_update(map(result_of, writes))
-        return (tuple(counted), tuple(sorted(given))) if counted or given else None
+        counted, given = list[torch.Tensor](), set[int]()
+        if not node.complete:
+            writes = self.hazards.writes[node.number]
+            is_said = _sharing(writes)
+            counted = [
+                tensor
+                for tensor in self._tensors[node.number]
+                if id(tensor) in self._counted and not is_said(tensor)
+            ]
+            given.update(leaf.node for leaf in node.leaves if isinstance(leaf, Result))
+            given.difference_update(value.node for value in writes if isinstance(value, Result))
+        if not (counted or given or node.number in self._after_unknown):
+            return None
+        return tuple(counted), tuple(sorted(given))
+
+    def _new_to(self, number: int) -> list[torch.Tensor]:
+        """What a node's function holds now, and did not when the plan was made."""
+        if not self.hazards.holders[number]:
+            return []
+        planned = {*map(id, self._tensors[number])}
+        held = _tensors_of(memory_in(*self.hazards.holders[number]))
+        return [tensor for tensor in held if id(tensor) not in planned]
 
 
 def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
@@ -133,20 +208,23 @@ def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
     )
 
 
-def _has_address(tensor: torch.Tensor) -> bool:
+def _meet(ranges: Iterable[ByteRange], others: Sequence[ByteRange]) -> bool:
+    return any(lies.meets(other) for lies in ranges for other in others)
+
+
+def _place(tensor: torch.Tensor) -> object:
     try:
-        tensor.data_ptr()
+        return tensor.data_ptr(), tensor.shape, tensor.stride()
     except (RuntimeError, NotImplementedError):  # without memory of its own, as a sparse one
-        return False
-    return True
+        return id(tensor)
 
 
 def _name(node: Node, what: torch.Tensor, results: Sequence[Any]) -> str:
     """What an argument is called, for people."""
     shape = tuple(what.shape)
-    numbered = pytree.tree_unflatten(range(len(node.leaves)), node.spec)
-    paths, _ = pytree.tree_flatten_with_path(numbered)
-    for (path, _), leaf in zip(paths, node.leaves, strict=True):
+    given = pytree.tree_unflatten(node.leaves, node.spec)
+    paths, _ = pytree.tree_flatten_with_path(given, is_leaf=lambda value: type(value) is Result)
+    for path, leaf in paths:
         value = results[leaf.node] if isinstance(leaf, Result) else leaf
         if any(part is what for part in memory_in(value)):
             kind = "args" if pytree.keystr(path[:1]) == "[0]" else "kwargs"

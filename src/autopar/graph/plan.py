@@ -17,6 +17,7 @@ from autopar.graph.schedule import Entry, Resource, Schedule, faults, limit_s
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
+_MOST_NAMES = 5  # that are shown
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
 
 
@@ -134,7 +135,12 @@ class Plan:
         return wrong
 
     def __str__(self) -> str:
-        return str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
+        text = str(self.schedule) if self.known else f"{self.schedule}; {_GUESSED}"
+        names = [repr(self.nodes[number].name) for number in sorted(self.guard.hazards.unknown)]
+        if not names or len(self.nodes) == 1:
+            return text
+        shown = ", ".join(names[:_MOST_NAMES]) + ", ..." * (len(names) > _MOST_NAMES)
+        return f"{text}\nin the order of the program, as nothing says what they change: {shown}"
 
     def __repr__(self) -> str:
         lanes, makespan = len(self.schedule.lanes), format_seconds(self.makespan_s)

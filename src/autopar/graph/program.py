@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present
-from autopar.effects.calls import declared, is_plain, name_of, plain
+from autopar.effects.calls import declared, is_plain, keeping_shapes, name_of, plain
 from autopar.effects.hidden import require_tasks_seen
-from autopar.effects.memory import memory_in, ranges_of
-from autopar.effects.observer import random_numbers
-from autopar.effects.operators import returns_fresh
+from autopar.effects.memory import is_array, memory_in, random_numbers, ranges_of
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
@@ -23,7 +21,7 @@ from autopar.refusal import what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
-    from autopar.graph.tracing import Traced  # which imports much that nothing else needs
+    from autopar.graph.tracing import Traced, Weight  # which import what nothing else needs
 
 _LYING = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage, torch.Generator)
 
@@ -35,6 +33,7 @@ class Program:
         self.nodes: list[Node] = []
         self.hazards = Hazards()
         self._graph = graph
+        self._weights: list[Weight] = []  # of modules that were traced
         self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
 
     def add(
@@ -54,7 +53,11 @@ class Program:
         fn, args, kwargs = plain(fn, args, kwargs)
         task_name = name_of(fn) if name is None or name == "" else name
         require_text("name", task_name)
-        if isinstance(writes, (Task, torch.Tensor)) or not isinstance(writes, Iterable | None):
+        if (
+            isinstance(writes, (Task, *_LYING))
+            or not isinstance(writes, Iterable | None)
+            or (is_array(writes))
+        ):
             kind = type(writes).__name__
             msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
             raise TypeError(msg)
@@ -81,18 +84,26 @@ class Program:
         place = self._place(device, [*leaves, *said], fn, task_name)
         written = [self._written(value, leaves, place, task_name) for value in said]
         written += [random_numbers(str(place))] if told and told.random else []
-        fresh = returns_fresh(fn) and "out" not in kwargs
-        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
+        if told and told.outputs:
+            fn = keeping_shapes(fn, told.outputs)
         flat_given = [*args, *kwargs.values()]
-        flat = len(flat_given) == len(leaves) and all(map(operator.is_, flat_given, leaves))
+        if not _are_same(flat_given, leaves):
+            leaves, spec = self._kept(args, kwargs, place)
+        fresh = told is not None and told.fresh
+        given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
         reads = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
-        if told is None and writes is not None:
-            reads += memory_in(fn, *others)
-        self.hazards.note(reads, written, fresh=fresh, unknown=told is None and writes is None)
+        holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
+        self.hazards.note(
+            [*reads, *filter(is_array, given)],
+            written,
+            holders=tuple(holders) if told else (fn, *holders),
+            fresh=fresh,
+            unknown=told is None and writes is None,
+        )
         number = self._append(
             *(task_name, fn, given, spec, place),
             cost_s=cost_s,
-            keywords=tuple(kwargs) if flat else None,
+            keywords=tuple(kwargs) if _are_same(flat_given, leaves) else None,
             complete=told is not None and told.complete,
         )
         return Task(self._graph, number, task_name, place)
@@ -100,6 +111,7 @@ class Program:
     def add_traced(self, code: Traced) -> Any:
         """Add the operators of traced code; return its result with tasks in place of tensors."""
         tasks: dict[torch.fx.Node, Task] = {}
+        self._weights += code.weights
 
         def with_tasks(value: Any) -> Any:
             return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
@@ -114,6 +126,17 @@ class Program:
             return result
         return self.add(_itself, (result,), {}, None, "result", (), None)
 
+    def require_traced_weights(self) -> None:
+        """Refuse to go on without those that modules have got since they were traced."""
+        for module, name, tensor in self._weights:
+            if module.get(name) is not tensor:
+                msg = (
+                    f"a module that was traced has another tensor as its {name} now, of shape "
+                    f"{tuple(tensor.shape)} then; expected the one that the trace uses, with other "
+                    f"values. Use copy_, or load_state_dict without `assign`, or trace it again."
+                )
+                raise RuntimeError(msg)
+
     def order(self, first: Task, then: Task) -> None:
         """Let a task wait for another."""
         for task in (first, then):
@@ -126,11 +149,16 @@ class Program:
         old = self.nodes[then.number]
         self.nodes[then.number] = replace(old, after=old.after | {first.number})
 
-    def in_order(self) -> list[Node]:
-        """The nodes, each with those that it comes after by what both read and write."""
+    def in_order(self, *, tracks: bool) -> list[Node]:
+        """The nodes, each with those that it comes after by what both read and write.
+
+        Args:
+            tracks: Whether autograd is on.
+        """
+        all_before = self.hazards.before(tracks=tracks)
         return [
             replace(node, after=node.after | before) if before else node
-            for node, before in zip(self.nodes, self.hazards.before(), strict=True)
+            for node, before in zip(self.nodes, all_before, strict=True)
         ]
 
     def _append(
@@ -148,6 +176,23 @@ class Program:
         self.nodes.append(Node(number, name, fn, leaves, spec, device, source=source, **options))
         return number
 
+    def _kept(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    ) -> tuple[list[Any], pytree.TreeSpec]:
+        """Arguments out of those containers that a run has to make anew, as others stay.
+
+        It makes anew what holds a task, whose result belongs there, and a tensor to be copied.
+        """
+
+        def stays(value: Any) -> bool:
+            if any(value is outermost for outermost in (both, args, kwargs)):
+                return False
+            leaves = pytree.tree_leaves(value)
+            return not any(type(leaf) is Task or _is_elsewhere(leaf, device) for leaf in leaves)
+
+        both = (args, kwargs)
+        return pytree.tree_flatten(both, is_leaf=stays)
+
     def _given(self, leaf: Any, device: torch.device, *, shared: bool) -> Any:
         """What to put among a node's arguments: a value, a result, or the result of a copy.
 
@@ -157,10 +202,8 @@ class Program:
             return leaf
         value = Result(leaf.number) if isinstance(leaf, Task) else leaf
         source, name = leaf.device, leaf.name if isinstance(leaf, Task) else "tensor"
-        if source == device or (
-            isinstance(leaf, torch.Tensor) and not leaf.dim() and source.type == "cpu"
-        ):
-            return value  # torch takes numbers from the CPU anywhere
+        if not _is_elsewhere(leaf, device):
+            return value
         changes = self.hazards.changes(value)
         key = (id(leaf) if isinstance(leaf, torch.Tensor) else value, device, changes)
         if shared and key in self._copies:
@@ -217,6 +260,17 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
+
+
+def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
+    """Whether something has to be copied to a device; torch takes numbers from the CPU anywhere."""
+    if not issubclass(type(leaf), (Task, torch.Tensor)) or leaf.device == device:
+        return False
+    return isinstance(leaf, Task) or bool(leaf.dim()) or leaf.device.type != "cpu"
+
+
+def _are_same(values: list[Any], others: list[Any]) -> bool:
+    return len(values) == len(others) and all(map(operator.is_, values, others))
 
 
 def _itself(value: Any) -> Any:

@@ -55,6 +55,8 @@ class Runner:
                 execution.start(lanes)
                 yield run
                 run.wait()
+                if not in_order:
+                    plan.guard.require_untracked()
             except BaseException:
                 execution.stop()
                 raise

@@ -115,7 +115,8 @@ class TaskGraph:
         Each runs where its result lies, so code that moves tensors between devices is spread over
         them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
         are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
-        given here, and those that the function finds by itself, are read anew in each run.
+        given here, and those that the function finds by itself, keep their places, and
+        their values are read anew in each run.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused.
@@ -171,9 +172,12 @@ class TaskGraph:
 
         Raises:
             ValueError: Tasks wait for each other in a circle.
+            RuntimeError: A module that was traced has other tensors as its weights now.
         """
-        if self._planned is None or self._planned.guard.is_stale():
-            self._planned = self._plan()
+        self._program.require_traced_weights()
+        tracks = self._tracks and torch.is_grad_enabled()
+        if self._planned is None or self._planned.guard.is_stale(tracks=tracks):
+            self._planned = self._plan(tracks)
         return self._planned
 
     def run(self) -> Run:
@@ -317,8 +321,8 @@ class TaskGraph:
             self._run = None
             self._running.release()
 
-    def _plan(self) -> Plan:
-        nodes = self._program.in_order()
+    def _plan(self, tracks: bool) -> Plan:
+        nodes = self._program.in_order(tracks=tracks)
         guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
         costs_s = {number: node.cost_s for number, node in enumerate(nodes)}
         known_s = self._measured_s | {n: s for n, s in costs_s.items() if s is not None}

@@ -23,6 +23,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
+from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
 from autopar.graph.assignments import copied_back, reassigned
 from autopar.graph.watch import Refusals, Watch, require_memory
@@ -53,11 +54,20 @@ class Call(NamedTuple):
     device: torch.device | None  # where its results lie, or its first tensor, if it has none
 
 
+class Weight(NamedTuple):
+    """A parameter or buffer, where its module has it."""
+
+    module: dict[str, Any]  # its parameters, or its buffers
+    name: str
+    tensor: torch.Tensor
+
+
 class Traced(NamedTuple):
     """What a function did when it was called."""
 
     calls: list[tuple[torch.fx.Node, Call]]  # each with the node that stands for its result
     result: Any  # what it returned, with nodes in place of tensors
+    weights: list[Weight]  # those that it uses
 
 
 def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
@@ -151,7 +161,17 @@ class _Attempt:
         results = [
             next(computed) if isinstance(result, _COMPUTED) else result for result in self._results
         ]
-        return Traced(calls, pytree.tree_unflatten(results, self._form))
+        found = {*map(id, self._watch.found.values())}
+        weights = [
+            Weight(module, name, tensor)
+            for part in held_by(self._fn, *self._leaves)
+            if issubclass(type(part), torch.nn.Module)
+            for module in (part._parameters, part._buffers)
+            if isinstance(module, dict)  # not so in TorchScript
+            for name, tensor in module.items()
+            if id(tensor) in found
+        ]
+        return Traced(calls, pytree.tree_unflatten(results, self._form), weights)
 
     def forget(self, error: BaseException | None = None) -> str:
         """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
