@@ -206,7 +206,6 @@ def fails_at(number, run):
 def test_whatever_fails_in_its_threads_nobody_waits_for_ever(in_time, monkeypatch, part, device):
     """Each call of theirs to torch or ctypes fails in turn."""
     monkeypatch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
-    monkeypatch.setattr(ring, "_MOVED_BY_ONE_BYTES", 0)
     is_done = ring._is_done_aside  # workers have time to begin
     monkeypatch.setattr(ring, "_is_done_aside", lambda chunk: time.sleep(2e-3) or is_done(chunk))
     count = fails_at(-1, lambda: whole(device, threads=4))

@@ -32,10 +32,9 @@ from autopar.transfer.workers import Workers
 
 T = TypeVar("T")
 
-# Moves up to this size take less time than to hand them to a worker and back.
+# One thread moves so much in the time that it takes to hand it to a worker, or to more threads of
+# torch's, and back. On a busy machine those take far longer: each waits for the slowest.
 _MOVED_BY_CALLER_BYTES = 1 << 20
-# What one thread moves in one go: with more of them, waking them takes longer.
-_MOVED_BY_ONE_BYTES = 1 << 18
 
 _PAST = Past()
 
@@ -363,9 +362,9 @@ def _is_done_aside(chunk: Chunk) -> bool:
 def move_bytes(to: int, source: int, size_bytes: int) -> None:
     """Copy within host memory, from address to address, with as many threads as torch has here.
 
-    With one it takes the C library's copy, and so it does for little: to wake others takes longer.
+    With one it takes the C library's copy, and so it does for little.
     """
-    if torch.get_num_threads() == 1 or size_bytes <= _MOVED_BY_ONE_BYTES:
+    if torch.get_num_threads() == 1 or size_bytes <= _MOVED_BY_CALLER_BYTES:
         ctypes.memmove(to, source, size_bytes)
     else:
         _bytes_at(to, size_bytes).copy_(_bytes_at(source, size_bytes))
