@@ -34,7 +34,7 @@ _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the 
 _GIVEN = {list, tuple, type(iter([])), type(iter(()))}  # whose items are there already
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
-_MOST_THREADS = 16  # more than this seldom copy faster from memory to memory
+_MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
 class CopyPipeline:
@@ -61,8 +61,8 @@ class CopyPipeline:
         slots: Slots in a ring; twice as many items are under way at once, and three with one slot.
         slot_bytes: The size of a slot, at most: pinned memory comes in powers of two. Larger
             tensors are copied in chunks, small ones share a slot.
-        threads: CPU threads that move large tensors within host memory; three quarters of the
-            machine's if not given, 16 at most. With one the caller moves them, by torch's threads.
+        threads: CPU threads that move large tensors within host memory; all that the machine has
+            if not given, 24 at most. With one the caller moves them, by torch's threads.
 
     Attributes:
         device: The device.
@@ -90,7 +90,7 @@ class CopyPipeline:
         self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
         slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
-        most = max(1, min(_MOST_THREADS, (os.cpu_count() or 1) * 3 // 4))
+        most = min(_MOST_THREADS, os.cpu_count() or 1)
         threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[type[Ring], Ring] = {}
         self._workers = Workers(threads, self.slots)

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from autopar.machine import settle_threads
 
-_MOST_WORKERS = 3  # more of them wait for their turn in Python
+_THREADS_EACH = 8  # with more, each move waits longer for its slowest thread
 _LAST_WAIT_S = 5.0  # for one that is at work, where nobody leaves the pipeline it belongs to
 
 Work = Callable[[], object]
@@ -34,7 +34,7 @@ class Workers:
 
     def __init__(self, threads: int, moves: int) -> None:
         self.threads = threads
-        self._missing = min(threads, moves, _MOST_WORKERS)
+        self._missing = min(threads, moves, max(2, threads // _THREADS_EACH))
         self._threads_each = threads // self._missing
         self._queued: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
