@@ -95,7 +95,8 @@ class TaskGraph:
                 `()`. It says that the function changes nothing else, reads no tensors but its
                 arguments and those that it holds, as a module does, and draws no random numbers.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
-            **kwargs: Its keyword arguments.
+            **kwargs: Its keyword arguments; `functools.partial` binds one that is named like those
+                above.
 
         Raises:
             TypeError: `fn` can't be called, `name` is no text, or `writes` is, or holds, something
