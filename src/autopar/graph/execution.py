@@ -7,6 +7,8 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import itertools
 import threading
 import time
@@ -15,14 +17,16 @@ from typing import Any
 
 import torch
 
-from autopar.device import synchronize
+from autopar.device import cpu, synchronize
 from autopar.graph.audit import Audit
+from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.guard import Watched, counted_in, version_of
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import Plan
 from autopar.graph.schedule import Entry
-from autopar.lanes.handle import Awaited, Handle, awaited
+from autopar.lanes.handle import Handle, awaited
 from autopar.lanes.lane import Lane
+from autopar.lanes.modes import caller_modes
 from autopar.lanes.outcome import note
 from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import spin
@@ -68,7 +72,7 @@ class Execution:
         self.failed: Node | None = None  # which has raised it
         self.seen = False  # whether somebody has got it
         self.wall_s = float("nan")  # from the start to the end, once it is there
-        self._streams, self._shares, self._tracks, self._alone = streams, shares, tracks, alone
+        self.shares, self._streams, self._tracks, self._alone = shares, streams, tracks, alone
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._failing = threading.Lock()
@@ -81,14 +85,33 @@ class Execution:
     def start(self, lanes: Mapping[str, Lane]) -> None:
         """Give each thread its share."""
         try:
-            for host in self._shares:
+            for host in self.shares:
                 self.workers.append(lanes[host].submit(self._work, host))
         except BaseException:
             self.stop()
-            for share in list(self._shares.values())[len(self.workers) :]:
+            for share in list(self.shares.values())[len(self.workers) :]:
                 for entry in share:  # nobody must wait for what will not come
                     self._issue(entry.job)
             raise
+
+    def start_here(self) -> None:
+        """Let the calling thread do the only share there is, once it waits for it."""
+        (host,), me = self.shares, threading.get_ident()
+        work = functools.partial(contextvars.copy_context().run, self._work, host)
+        modes = caller_modes()
+
+        def urge() -> None:
+            if threading.get_ident() == me and handle.issued.begin():
+                handle.start = time.perf_counter()
+                modes.call(work)
+                handle.issued.set_result(None)
+
+        handle: Handle[None] = Handle(
+            *(host, host, cpu(), "compute"),
+            waits_for=lambda: me if handle.start else None,  # which a task of its own must not
+            urge=urge,
+        )
+        self.workers.append(handle)
 
     def stop(self) -> None:
         """Begin nothing more."""
@@ -99,6 +122,8 @@ class Execution:
     def end(self) -> None:
         """Note that all threads are done."""
         self.wall_s = time.perf_counter() - self._start_s
+        for worker in self.workers:
+            worker.issued.set_result(None)  # if Ctrl-C came between
 
     def raise_error(self) -> None:
         """Raise the first error, if there is one."""
@@ -134,7 +159,7 @@ class Execution:
 
         Autograd is off where it doesn't track; all else is as the lane's caller has it.
         """
-        share = self._shares[host]
+        share = self.shares[host]
         with contextlib.nullcontext() if self._tracks else torch.no_grad():
             if self._in_order:
                 self._do_in_order(share)
@@ -303,28 +328,6 @@ class Execution:
                 node = self.plan.nodes[entry.job]
                 note(error, f"in task {node.name!r} on lane {entry.lane!r} ({node.device})")
                 self.error, self.failed = error, node
-
-
-class AwaitedNode:
-    """A node that is carried out, as something that a thread waits for."""
-
-    def __init__(self, execution: Execution, number: int) -> None:
-        self._execution, self._number = execution, number
-
-    def is_issued(self) -> bool:
-        """Whether nobody has to wait for it any more."""
-        return self._execution.is_issued(self._number)
-
-    def waits_for(self) -> int | Awaited | None:
-        """The thread that has to come to it, or what that waits for."""
-        workers, shares = self._execution.workers, self._execution._shares.values()
-        for worker, share in zip(workers, shares, strict=False):  # some may not have begun
-            if any(entry.job == self._number for entry in share):
-                return worker.waits_for()
-        return None
-
-    def __str__(self) -> str:
-        return f"task {self._execution.plan.nodes[self._number].name!r} of a graph"
 
 
 def _wait_for_gpus(value: Any = None) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import heapq
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from typing import Any
@@ -12,11 +13,13 @@ from typing import Any
 import torch
 
 from autopar.graph.guard import Guard
+from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
-from autopar.graph.schedule import Entry, Resource, Schedule, faults, limit_s
+from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
+_GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_NAMES = 5  # that are shown
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
 
@@ -84,6 +87,16 @@ class Plan:
         return shares
 
     @functools.cached_property
+    def uses_gpus(self) -> bool:
+        """Whether any task or copy does."""
+        return any(node.gpus for node in self.nodes)
+
+    @property
+    def cpu_lanes(self) -> int:
+        """How many CPU workers share out torch's threads."""
+        return self.resources.get("cpu", Resource()).lanes
+
+    @functools.cached_property
     def at_once(self) -> tuple[Callable[[], Any] | None, ...]:
         """Calls by node that need no other's result, for workers; none where a node does."""
         return tuple(node.at_once() for node in self.nodes)
@@ -146,6 +159,35 @@ class Plan:
         lanes, makespan = len(self.schedule.lanes), format_seconds(self.makespan_s)
         text = f"{tasks_and_copies(self.nodes)} on {lanes} lane{'s' * (lanes != 1)}, {makespan}"
         return f"<Plan: {text}>" if self.known else f"<Plan: {text}; {_GUESSED}>"
+
+
+def planned(
+    graph: object,
+    nodes: Sequence[Node],
+    hazards: Hazards,
+    *,
+    cpu_lanes: int,
+    streams: int,
+    measured_s: Mapping[int, float],
+) -> Plan:
+    """The plan of a graph's nodes on so many CPU lanes, by costs that were given or measured."""
+    guess_s = statistics.median(measured_s.values() or [_GUESSED_S])
+    given_s = {node.number: node.cost_s for node in nodes if node.cost_s is not None}
+    known_s = {**measured_s, **given_s}
+    jobs = [
+        Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
+        for number, node in enumerate(nodes)
+    ]
+    resources = {}
+    for node in nodes:
+        if node.source is not None:
+            resources[node.resource] = Resource()
+        elif node.gpus:
+            resources[node.resource] = Resource(streams)
+        else:
+            resources[node.resource] = Resource(cpu_lanes, cpu_lanes)
+    known, guard = len(known_s) == len(nodes), Guard(nodes, hazards)
+    return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, graph)
 
 
 def tasks_and_copies(nodes: Sequence[Node]) -> str:

@@ -9,7 +9,8 @@ import torch
 
 from autopar.effects.hidden import hidden_tasks
 from autopar.effects.task import Task
-from autopar.graph.execution import AwaitedNode, Execution, Moment
+from autopar.graph.awaited_node import AwaitedNode
+from autopar.graph.execution import Execution, Moment
 from autopar.graph.node import Node, on_gpus
 from autopar.graph.plan import tasks_and_copies
 from autopar.graph.schedule import limit_s

@@ -21,10 +21,9 @@ from autopar.lanes.lane import Lane
 class Runner:
     """The lanes and streams of a graph; as a context manager it keeps them between runs."""
 
-    def __init__(self, cpu_lanes: int) -> None:
-        self._threads_each = max(1, torch.get_num_threads() // cpu_lanes)
+    def __init__(self) -> None:
         self._streams: dict[str, torch.cuda.Stream] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
         self._kept: contextlib.ExitStack | None = None
 
     def __enter__(self) -> Self:
@@ -41,18 +40,28 @@ class Runner:
             kept.close()
 
     @contextlib.contextmanager
-    def started(self, plan: Plan, *, in_order: bool = False, **how: Any) -> Iterator[Run]:
-        """Start a plan's run, and wait for all of it at the end of the block; see `Execution`."""
+    def started(
+        self, plan: Plan, *, in_order: bool = False, here: bool = False, **how: Any
+    ) -> Iterator[Run]:
+        """Start a plan's run, and wait for all of it at the end of the block; see `Execution`.
+
+        Where that needs one thread and no GPU, `here` lets it be this one, once it waits.
+        """
         shares = {"one by one": plan.in_order} if in_order else plan.shares
         launched = {} if in_order else plan.gpu_of_lane
-        with self._open(shares, launched) as lanes:
+        here = here and len(shares) == plan.cpu_lanes == 1 and _is_done_by_one(plan)
+        threads = max(1, torch.get_num_threads() // plan.cpu_lanes)
+        with self._open({} if here else shares, launched, threads) as lanes:
             streams = self._streams_of(launched)
             execution = Execution(plan, streams, shares, in_order=in_order, **how)
             run = Run(execution)
             if in_order:
                 synchronize(*execution.ready)
             try:
-                execution.start(lanes)
+                if here:
+                    execution.start_here()
+                else:
+                    execution.start(lanes)
                 yield run
                 run.wait()
                 if not in_order:
@@ -71,18 +80,22 @@ class Runner:
 
     @contextlib.contextmanager
     def _open(
-        self, shares: Mapping[str, Sequence[Entry]], launched: Mapping[str, torch.device]
+        self,
+        shares: Mapping[str, Sequence[Entry]],
+        launched: Mapping[str, torch.device],
+        threads: int,
     ) -> Iterator[dict[str, Lane]]:
         """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
         with contextlib.ExitStack() as opened:
-            lanes = self._lanes if self._kept is not None else {}
+            lanes, given = self._lanes if self._kept is not None else {}, {}
             for name, share in shares.items():
-                if name not in lanes:
-                    launches = any(entry.lane in launched for entry in share)
-                    threads, kind = (1, "host") if launches else (self._threads_each, "compute")
-                    lane = cpu_lane(threads, name=name, kind=kind)
-                    lanes[name] = (self._kept or opened).enter_context(lane)
-            yield {name: lanes[name] for name in shares}
+                launches = any(entry.lane in launched for entry in share)
+                form = name, 1 if launches else threads
+                if form not in lanes:
+                    lane = cpu_lane(form[1], name=name, kind="host" if launches else "compute")
+                    lanes[form] = (self._kept or opened).enter_context(lane)
+                given[name] = lanes[form]
+            yield given
 
     def _streams_of(self, launched: Mapping[str, torch.device]) -> dict[str, torch.cuda.Stream]:
         for lane, gpu in launched.items():
@@ -90,3 +103,13 @@ class Runner:
                 device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
                 self._streams[lane] = new_stream(gpu)
         return self._streams
+
+
+def _is_done_by_one(plan: Plan) -> bool:
+    """Whether nothing uses a GPU, so that the thread that does it all waits for nothing.
+
+    A function that is not torch's may queue something on one, and that must not be mixed with what
+    the caller has queued there.
+    """
+    all_known = all(node.complete for node in plan.nodes)
+    return not plan.uses_gpus and (all_known or not torch.cuda.is_initialized())

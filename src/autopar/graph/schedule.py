@@ -21,6 +21,7 @@ from autopar.timing.measurement import format_seconds
 _TRIED_JOBS = 2000
 _MOST_TRIES = 150
 _NO_MORE = 1 + 1e-9  # of a sum in another order
+_HANDED_OVER_S = 50e-6  # a thread that wakes another, and Python's lock
 _SPREADS = (0.1, 0.3, 1.0)  # of the longest chain: how far chance moves ranks, in turn
 
 
@@ -180,6 +181,17 @@ def _floor_s(jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequenc
 def at_once(resource: Resource) -> int:
     """How many jobs of a resource can run at the same time."""
     return min(resource.lanes, resource.at_once)
+
+
+def handed_over_s(schedule: Schedule) -> float:
+    """When the last job ends if each wait for another lane costs what it costs on a CPU."""
+    end_s: dict[int, float] = {}
+    free_s: dict[str, float] = {}
+    for job, lane, waits, *_ in schedule.entries:
+        ready_s = max((end_s[wait] + _HANDED_OVER_S for wait in waits), default=0.0)
+        start_s = max(ready_s, free_s.get(lane, 0.0))
+        end_s[job] = free_s[lane] = start_s + schedule.jobs[job].cost_s
+    return max(end_s.values(), default=0.0)
 
 
 def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:

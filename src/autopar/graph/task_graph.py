@@ -12,7 +12,7 @@ import contextlib
 import os
 import statistics
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import torch
@@ -20,16 +20,13 @@ import torch
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
-from autopar.graph.guard import Guard
-from autopar.graph.node import Node
-from autopar.graph.plan import Plan, tasks_and_copies
+from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
-from autopar.graph.schedule import Job, Resource, schedule
+from autopar.graph.schedule import handed_over_s
 from autopar.refusal import whole_number
 
-_GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_CPU_LANES = 4
 _MOST_LANES = 1024  # each is a thread, or a stream
 
@@ -38,11 +35,13 @@ class TaskGraph:
     """Tasks on any devices, with their dependencies; it can be run again and again.
 
     Results cross devices by themselves, over copy lanes. As a context manager it keeps its lanes
-    open between runs; otherwise each run opens and leaves its own.
+    open between runs; otherwise each run opens and leaves its own. What one CPU lane does, the
+    thread that calls `run` does itself.
 
     Args:
-        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`); up to 4
-            if not given.
+        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`). If not
+            given, there are up to 4, or one with all threads, whichever `measure` has found to be
+            faster; before that, one for traced code, whose operators are short.
         streams: CUDA streams for the tasks of each GPU.
 
     Raises:
@@ -61,8 +60,10 @@ class TaskGraph:
         self.cpu_lanes = whole_number("cpu_lanes", given, most=_MOST_LANES)
         self.streams = whole_number("streams", streams, most=_MOST_LANES)
         self._program = Program(self)
-        self._measured_s: dict[int, float] = {}
-        self._runner = Runner(self.cpu_lanes)
+        # From how many lanes plans may choose, and by number of lanes what `measure` has found.
+        self._choices = sorted({1 if cpu_lanes is None else self.cpu_lanes, self.cpu_lanes})
+        self._measured_s: dict[int, dict[int, float]] = {}
+        self._runner = Runner()
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
@@ -191,9 +192,8 @@ class TaskGraph:
                 begun after that, and all that are under way are waited for.
             ValueError: Tasks wait for each other in a circle.
         """
-        with self.start() as run:
-            run.wait()
-        return run
+        with self._alone():
+            return self._ran(self.plan())
 
     @contextlib.contextmanager
     def start(self) -> Iterator[Run]:
@@ -210,7 +210,7 @@ class TaskGraph:
         ...     run[total].item()  # there may be other work before it
         3.0
         """
-        with self._alone(), self._started() as self._run:
+        with self._alone(), self._started(self.plan()) as self._run:
             yield self._run
 
     def waitall(self) -> None:
@@ -225,7 +225,7 @@ class TaskGraph:
             Exception: As `run` does.
         """
         with self._alone():
-            return self._ran(in_order=True)
+            return self._ran(self.plan(), in_order=True)
 
     def check(self) -> list[str]:
         """Run the tasks one after another, and hold them to what their `writes` says.
@@ -242,8 +242,9 @@ class TaskGraph:
                 given, or that its function holds, and that is not in its `writes`.
         """
         with self._alone():
-            audit = Audit(self.plan().guard)
-            self._ran(in_order=True, audit=audit)
+            plan = self.plan()
+            audit = Audit(plan.guard)
+            self._ran(plan, in_order=True, audit=audit)
         return audit.sentences()
 
     def measure(self, repeats: int = 3, *, alone: bool = True) -> None:
@@ -262,14 +263,11 @@ class TaskGraph:
             Exception: As `run` does.
         """
         whole_number("repeats", repeats)
+        self.plan()  # refuses what can't be run
         with self._alone(), self._runner.kept():
-            # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
-            warm_ups = [True] if alone else [True, False]
-            runs = [*warm_ups, *[alone] * repeats]
-            costs_s = [self._ran(in_order=in_turn, alone=in_turn).cost_s for in_turn in runs]
-            del costs_s[: len(warm_ups)]
-        numbers = range(len(self._program.nodes))
-        self._measured_s = {n: statistics.median(run_s[n] for run_s in costs_s) for n in numbers}
+            self._measured_s = {
+                lanes: self._costs_s(lanes, repeats, alone) for lanes in self._choices
+            }
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -302,13 +300,23 @@ class TaskGraph:
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
-    def _started(self, **how: Any) -> contextlib.AbstractContextManager[Run]:
-        return self._runner.started(self.plan(), tracks=self._tracks, **how)
+    def _costs_s(self, cpu_lanes: int, repeats: int, alone: bool) -> dict[int, float]:
+        """What each task costs with some number of lanes."""
+        plan = self._plan(self._tracks and torch.is_grad_enabled(), [cpu_lanes])
+        # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
+        warm_ups = [True] if alone else [True, False]
+        runs = [*warm_ups, *[alone] * repeats]
+        costs_s = [self._ran(plan, in_order=in_turn, alone=in_turn).cost_s for in_turn in runs]
+        del costs_s[: len(warm_ups)]
+        return {n: statistics.median(run_s[n] for run_s in costs_s) for n in costs_s[0]}
 
-    def _ran(self, **how: Any) -> Run:
-        with self._started(**how) as run:
-            run.wait()
-        return run
+    def _started(self, plan: Plan, **how: Any) -> contextlib.AbstractContextManager[Run]:
+        return self._runner.started(plan, tracks=self._tracks, **how)
+
+    def _ran(self, plan: Plan, **how: Any) -> Run:
+        with self._started(plan, here=True, **how) as self._run:
+            self._run.wait()
+            return self._run
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -322,24 +330,19 @@ class TaskGraph:
             self._run = None
             self._running.release()
 
-    def _plan(self, tracks: bool) -> Plan:
+    def _plan(self, tracks: bool, choices: Sequence[int] = ()) -> Plan:
+        """The plan with as many CPU lanes as make it shortest."""
         nodes = self._program.in_order(tracks=tracks)
-        guess_s = statistics.median(self._measured_s.values() or [_GUESSED_S])
-        costs_s = {number: node.cost_s for number, node in enumerate(nodes)}
-        known_s = self._measured_s | {n: s for n, s in costs_s.items() if s is not None}
-        all_known = len(known_s) == len(nodes)
-        jobs = [
-            Job(node.name, node.resource, known_s.get(number, guess_s), tuple(sorted(node.before)))
-            for number, node in enumerate(nodes)
+        if not choices:
+            unmeasured = self._choices[-1:] if self._tracks else self._choices[:1]
+            choices = self._choices if self._measured_s else unmeasured
+        plans = [
+            planned(
+                *(self, nodes, self._program.hazards),
+                cpu_lanes=lanes,
+                streams=self.streams,
+                measured_s=self._measured_s.get(lanes, {}),
+            )
+            for lanes in choices
         ]
-        first_on = {node.resource: node for node in reversed(nodes)}
-        resources = {name: self._resource(node) for name, node in first_on.items()}
-        guard = Guard(nodes, self._program.hazards)
-        return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, all_known, self)
-
-    def _resource(self, node: Node) -> Resource:
-        if node.source is not None:
-            return Resource()
-        if node.device.type == "cpu":
-            return Resource(self.cpu_lanes, self.cpu_lanes)
-        return Resource(self.streams)
+        return min(plans, key=lambda plan: handed_over_s(plan.schedule))

@@ -1,0 +1,113 @@
+"""What one CPU lane does is done by who calls `run`; and which graphs have one."""
+
+import contextvars
+import threading
+
+import pytest
+import torch
+
+import autopar as ap
+
+RUNS = ["run", "run_serial"]
+
+
+def graph_of(*fns, **how):
+    graph = ap.TaskGraph(**{"cpu_lanes": 1, **how})
+    return graph, [graph.add(fn) for fn in fns]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_calling_thread_does_it(run):
+    graph, (task,) = graph_of(threading.get_ident)
+    assert getattr(graph, run)()[task] == threading.get_ident()
+
+
+def test_started_runs_have_a_thread_of_their_own():
+    graph, (task,) = graph_of(threading.get_ident)
+    with graph.start() as run:
+        assert run[task] != threading.get_ident()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_what_tasks_switch_is_switched_back(run):
+    variable = contextvars.ContextVar("variable", default=1)
+    graph, _ = graph_of(lambda: torch.set_grad_enabled(False), lambda: variable.set(2))
+    getattr(graph, run)()
+    assert torch.is_grad_enabled()
+    assert variable.get() == 1
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_other_threads_wait_for_it(run, in_time):
+    begun, ended = threading.Event(), []
+
+    def task():
+        begun.set()
+        waiting.join(0.05)  # it waits for all that time
+        ended.append("task")
+
+    def wait():
+        begun.wait(10)
+        graph.waitall()
+        ended.append("waiting")
+
+    graph, _ = graph_of(task)
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    getattr(graph, run)()
+    in_time(waiting.join)
+    assert ended == ["task", "waiting"]
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_a_task_that_waits_for_its_own_run_is_refused(run, in_time):
+    graph, _ = graph_of(lambda: graph.waitall())
+    with pytest.raises(RuntimeError, match="awaited by a task of its own lane"):
+        in_time(getattr(graph, run))
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_ends_it_and_the_next_run_is_whole(run, error):
+    left, done = [error("once")], []
+    graph, _ = graph_of(lambda: left and raise_(left.pop()), lambda: done.append(1))
+    with pytest.raises(error, match="once") as raised:
+        getattr(graph, run)()
+    assert "on lane 'cpu' (cpu)" in raised.value.__notes__[0] or run == "run_serial"
+    assert not done
+    getattr(graph, run)()
+    assert done == [1]
+
+
+def raise_(error):
+    raise error
+
+
+def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given():
+    branches = [torch.ones(3), torch.zeros(3)]
+    graph, _ = ap.TaskGraph.trace(lambda: [x.exp().log() for x in branches])
+    assert len(graph.plan().schedule.lanes) == 1
+    graph = ap.TaskGraph(cpu_lanes=2)
+    graph.add_traced(lambda: [x.exp().log() for x in branches])
+    assert len(graph.plan().schedule.lanes) == 2
+
+
+@pytest.mark.parametrize(
+    ("alone_s", "beside_s", "lanes"),
+    [(1.0, 1.0, 4), (1.0, 1.9, 4), (1.0, 4.1, 1), (1e-5, 1e-5, 1)],
+    ids=["no use of threads", "some", "all use them", "too short to hand over"],
+)
+def test_plans_have_the_lanes_that_measured_times_speak_for(monkeypatch, alone_s, beside_s, lanes):
+    """Four tasks, with all threads to one lane, or a quarter of them to each of four."""
+    monkeypatch.setattr("autopar.graph.task_graph.os.cpu_count", lambda: 4)
+    graph = ap.TaskGraph()
+    first = graph.add(torch.ones, 2)
+    for _ in range(4):
+        graph.add(torch.neg, first)
+    assert len(graph.plan().schedule.lanes) == 4
+    times_s = {1: alone_s, 4: beside_s}
+    monkeypatch.setattr(
+        graph, "_costs_s", lambda count, *_: dict.fromkeys(range(5), times_s[count])
+    )
+    graph.measure()
+    assert len(graph.plan().schedule.lanes) == lanes
