@@ -115,12 +115,12 @@ def test_a_thread_that_does_not_start_ends_the_run(monkeypatch, in_time):
     for _ in range(2):
         graph.add(print, one, two)
 
-    def no_second(lane, fn, *args):
+    def no_second(lane, fn, *args, **kwargs):
         runs.append((fn, args))
         if len(runs) == 2:
             assert begun.wait(_WAIT_S)
             raise RuntimeError("can't start new thread")
-        return submit(lane, fn, *args)
+        return submit(lane, fn, *args, **kwargs)
 
     monkeypatch.setattr(Lane, "submit", no_second)
     try:

@@ -39,11 +39,12 @@ _IN_PLACE = {operator.setitem, operator.delitem} | {
 }
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
 _MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize
+_RESIZES = "aten::resize"  # and what begins so
 _TENSOR_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 _PLAIN = {
     *(Task, torch.UntypedStorage, torch.TypedStorage, torch.Generator, torch.Size),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format, type(None), type(...)),
-    *(bool, int, float, complex, str, bytes, slice, range),
+    *(bool, int, float, complex, str, bytes, range),
 }
 
 
@@ -89,8 +90,12 @@ def is_plain(leaf: Any) -> bool:
     (True, True, False)
     """
     kind = type(leaf)
+    if kind is slice:
+        return all(type(bound) in _PLAIN for bound in (leaf.start, leaf.stop, leaf.step))
+    if is_array(leaf):
+        return kind.__mro__[1:] == (object,) and not leaf.dtype.hasobject
     if not issubclass(kind, torch.Tensor):
-        return kind in _PLAIN or (is_array(leaf) and kind.__mro__[1:] == (object,))
+        return kind in _PLAIN
     if home(kind).partition(".")[0] != "torch":
         return False
     own = getattr(kind.__torch_function__, "__func__", _TENSOR_FUNCTION)
@@ -115,7 +120,9 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     if (
         fn is torch.utils.swap_tensors
         or fn is torch.nn.utils.vector_to_parameters
-        or ((operator_name in _MOVES or "resize" in name) and len(args) + len(kwargs) > 1)
+        or (operator_name in _MOVES and len(args) + len(kwargs) > 1)
+        or operator_name.startswith(_RESIZES)
+        or (is_method and "resize" in name)
     ):
         msg = (
             "is to give a tensor other memory, where others would not look for it; expected "
@@ -123,9 +130,9 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
         )
         raise ValueError(msg)
     if type(fn) is types.BuiltinFunctionType and getattr(operator, name, None) is fn:
-        return _pythons(args[: fn in _IN_PLACE])
+        return _pythons(args, in_place=fn in _IN_PLACE)
     if is_method and (name in _IN_PLACE_METHODS or name == "__getitem__"):
-        return _pythons(args[: name in _IN_PLACE_METHODS])
+        return _pythons(args, in_place=name in _IN_PLACE_METHODS)
     if not schemas:
         return None
     generator, given_outputs = kwargs.get("generator"), outputs(schemas, kwargs)
@@ -138,9 +145,28 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     return Declared(_distinct(written), random, fresh, given_outputs, complete)
 
 
-def _pythons(written: Arguments) -> Declared:
+def _pythons(args: Arguments, *, in_place: bool) -> Declared | None:
     """What is known of Python's own operators, which may run code of their arguments."""
-    return Declared(_distinct(written), random=False, fresh=False, outputs={}, complete=False)
+    written = _distinct(args[:in_place])
+    if in_place and not any(value is args[0] for value in written):
+        return None  # a list or a dictionary, say: no memory stands for what is in it
+    return Declared(written, random=False, fresh=False, outputs={}, complete=False)
+
+
+def changing_memory(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call of an operator of Python's in place, refused to change what holds tensors."""
+
+    def call(target: Any, /, *args: Any) -> Any:
+        if not is_plain(target) and type(target) is not tuple:
+            msg = (
+                f"it is to change one {type(target).__name__}, the result of a task, which others "
+                f"may look into; expected a tensor or an array. Let a function without `writes` "
+                f"do it."
+            )
+            raise TypeError(msg)
+        return fn(target, *args)
+
+    return call
 
 
 def keeping_shapes(fn: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:

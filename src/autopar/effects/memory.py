@@ -19,7 +19,21 @@ from autopar.torch_private import is_traceable_wrapper_subclass, pytree
 MEMORY = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 _ORDINARY = {torch.Tensor, torch.nn.Parameter}
 _PLAIN = {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size}
-_CLOSED = (*MEMORY, Task, type, types.ModuleType, types.FrameType, types.BuiltinFunctionType)
+
+
+class Closed:
+    """Whose insides are no business of a task that holds it, such as a graph's."""
+
+
+_CLOSED = (
+    *MEMORY,
+    Closed,
+    Task,
+    type,
+    types.ModuleType,
+    types.FrameType,
+    types.BuiltinFunctionType,
+)
 
 
 def is_array(value: object) -> bool:
@@ -132,7 +146,7 @@ def memory_key(part: Any) -> object:
     try:
         storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
         return storage._cdata
-    except (NotImplementedError, RuntimeError):  # sparse ones, and some wrappers
+    except (NotImplementedError, RuntimeError, ValueError):  # sparse ones, and some wrappers
         return ("tensor", id(part))
     except AttributeError:
         return ("array", id(part))
@@ -144,7 +158,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
         return True
     try:
         size_bytes = tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):  # the last from lazy modules
         return True
     lies = _range_of(tensor)
     return lies.stop - lies.start >= size_bytes
@@ -162,9 +176,9 @@ def _range_of(tensor: torch.Tensor) -> ByteRange:
         return ByteRange(("tensor", id(tensor)))
     try:
         start = tensor.data_ptr()
-    except RuntimeError:  # without memory, as FakeTensors
-        start = 0
-    count = tensor.numel()
+        count = tensor.numel()
+    except (RuntimeError, ValueError):  # without memory, as FakeTensors, or yet without shape
+        start = count = 0
     if not start or not count:
         return ByteRange(("storage", memory_key(tensor)))
     if not tensor.is_contiguous():

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from autopar.lanes.handle import Awaited
-
-if TYPE_CHECKING:
-    from autopar.graph.execution import Execution
 
 
 class AwaitedNode:
     """What a thread waits for, so that no circle of threads does."""
 
-    def __init__(self, execution: Execution, number: int) -> None:
+    def __init__(self, execution: Any, number: int) -> None:  # one that makes these itself
         self._execution, self._number = execution, number
 
     def is_issued(self) -> bool:
         """Whether nobody has to wait for it any more."""
-        return self._execution.is_issued(self._number)
+        return bool(self._execution.is_issued(self._number))
 
     def waits_for(self) -> int | Awaited | None:
         """The thread that has to come to it, or what that waits for."""
         workers, shares = self._execution.workers, self._execution.shares.values()
         for worker, share in zip(workers, shares, strict=False):  # some may not have begun
             if any(entry.job == self._number for entry in share):
-                return worker.waits_for()
+                awaited: int | Awaited | None = worker.waits_for()
+                return awaited
         return None
 
     def __str__(self) -> str:

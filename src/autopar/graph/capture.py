@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from autopar.device import new_stream
+from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.node import Node
 from autopar.graph.run import require_tasks
@@ -25,7 +26,7 @@ _ROUNDS = 15
 _WARM_UPS = 2
 
 
-class Captured:
+class Captured(Closed):
     """A CUDA graph of a task graph's work; `replay` runs it as a whole.
 
     Attributes:

@@ -86,7 +86,7 @@ class Execution:
         """Give each thread its share."""
         try:
             for host in self.shares:
-                self.workers.append(lanes[host].submit(self._work, host))
+                self.workers.append(lanes[host].submit(self._work, host, name=f"a run on {host}"))
         except BaseException:
             self.stop()
             for share in list(self.shares.values())[len(self.workers) :]:
@@ -106,11 +106,8 @@ class Execution:
                 modes.call(work)
                 handle.issued.set_result(None)
 
-        handle: Handle[None] = Handle(
-            *(host, host, cpu(), "compute"),
-            waits_for=lambda: me if handle.start else None,  # which a task of its own must not
-            urge=urge,
-        )
+        waits_for = lambda: me if handle.start else None  # noqa: E731 (its tasks must not wait)
+        handle: Handle[None] = Handle(host, host, cpu(), "compute", waits_for=waits_for, urge=urge)
         self.workers.append(handle)
 
     def stop(self) -> None:
@@ -130,6 +127,11 @@ class Execution:
         if self.error is not None:
             self.seen = True
             raise self.error
+
+    def tell(self, error: BaseException) -> None:
+        """Note on an error that is on its way that a task has failed, too, if nobody saw that."""
+        if self.failed is not None and not self.seen and self.error is not error:
+            note(error, f"task {self.failed.name!r} failed, too: {self.error!r}")
 
     def is_issued(self, number: int) -> bool:
         """Whether a node is run, queued or given up."""
@@ -286,8 +288,8 @@ class Execution:
 
     def _held(self, node: Node, watched: Watched) -> Any:
         """Run a task, and compare version counters of what it must not change."""
-        self.plan.guard.require_as_planned(node)
         results, (tensors, given) = self.results, watched
+        self.plan.guard.require_as_planned(node, results)
         if given:
             tensors = (*tensors, *counted_in(map(results.__getitem__, given)))
         versions = [*map(version_of, tensors)]

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
-from autopar.effects.access import ByteRange, Places
+from autopar.effects.access import ANYWHERE, ByteRange, Places
 from autopar.effects.memory import is_whole, keys_of, memory_in, memory_key, ranges_of
-from autopar.graph.hazards import Hazards, is_tracked
+from autopar.graph.hazards import Hazards, held_in, is_tracked
 from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
 
@@ -64,34 +65,48 @@ class Guard:
         """
         if not self.hazards.writers():
             return False
+        found: dict[int, list[Any]] = {}
+        known = {*range(len(self.nodes))} - self.hazards.unknown
         return (
             self._is_tracked != (tracks and any(map(is_tracked, self._distinct)))
             or any(self._places[id(tensor)] != _place(tensor) for tensor in self._distinct)
-            or any(map(self._new_to, {*range(len(self.nodes))} - self.hazards.unknown))
+            or any(self._new_to(number, found) for number in known)
         )
 
-    def require_as_planned(self, node: Node) -> None:
+    def require_as_planned(self, node: Node, results: Sequence[Any]) -> None:
         """Refuse to run a task that uses what others write, and did not when the plan was made.
 
         So it may be after a task of which nobody knows what it does.
         """
         if node.number not in self._after_unknown:
             return
-        hazards, planned = self.hazards, self._tensors[node.number]
-        reached = hazards.used if hazards.writes[node.number] else []
-        others = [
-            values[number]
-            for values in (hazards.writes, reached)
-            for number in range(len(values))
-            if number != node.number and number not in hazards.unknown
-        ]
+        planned = self._tensors[node.number]
         moved = [tensor for tensor in planned if self._places[id(tensor)] != _place(tensor)]
-        for tensor in moved + self._new_to(node.number):
-            now = [*ranges_of(tensor)]
-            was = [lies for other in planned for lies in self._ranges[id(other)]]
-            for other in _tensors_of(itertools.chain(*others)):
-                if _meet(now, [*ranges_of(other)]) and not _meet(was, self._ranges[id(other)]):
+        values = [leaf for leaf in node.leaves if isinstance(leaf, Result)]
+        containers = [results[value.node] for value in values]
+        inside = [value for value in containers if not issubclass(type(value), torch.Tensor)]
+        unplanned = [*moved, *self._new_to(node.number, {}), *_tensors_of(memory_in(*inside))]
+        was = [lies for other in planned for lies in self._ranges[id(other)]]
+        was += itertools.chain(*map(self.hazards.memory_of, values))
+        if not unplanned or ANYWHERE in was:
+            return
+        for other in self._others(node.number):
+            theirs = self._ranges[id(other)]
+            for tensor in () if _meet(was, theirs) else unplanned:
+                if _meet([*ranges_of(tensor)], [*theirs, *ranges_of(other)]):
                     raise RuntimeError(self._unplanned(node, tensor))
+
+    def _others(self, number: int) -> list[torch.Tensor]:
+        """What other nodes write, and what they use, if this one writes."""
+        hazards = self.hazards
+        reached = hazards.used if hazards.writes[number] else []
+        return _tensors_of(
+            value
+            for values in (hazards.writes, reached)
+            for other, uses in enumerate(values)
+            if other != number and other not in hazards.unknown
+            for value in uses
+        )
 
     def require_untracked(self) -> None:
         """Refuse the end of a run in which autograd came to parts of a tensor that are written."""
@@ -169,12 +184,13 @@ class Guard:
             return None
         return tuple(counted), tuple(sorted(given))
 
-    def _new_to(self, number: int) -> list[torch.Tensor]:
-        """What a node's function holds now, and did not when the plan was made."""
+    def _new_to(self, number: int, found: dict[int, list[Any]]) -> list[torch.Tensor]:
+        """What a node's function holds now, and did not when the plan was made; see `held_in`."""
         if not self.hazards.holders[number]:
             return []
         planned = {*map(id, self._tensors[number])}
-        held = _tensors_of(memory_in(*self.hazards.holders[number]))
+        holders = self.hazards.holders[number]
+        held = _tensors_of(itertools.chain(*(held_in(one, found) for one in holders)))
         return [tensor for tensor in held if id(tensor) not in planned]
 
 
@@ -191,7 +207,7 @@ def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
 
 def _tensors_of(values: Iterable[Any]) -> list[torch.Tensor]:
     tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
-    return list(tensors.values())
+    return [tensor for tensor in tensors.values() if not is_lazy(tensor)]
 
 
 def _sharing(values: Iterable[Any]) -> Callable[[torch.Tensor], bool]:
@@ -215,7 +231,11 @@ def _meet(ranges: Iterable[ByteRange], others: Sequence[ByteRange]) -> bool:
 def _place(tensor: torch.Tensor) -> object:
     try:
         return tensor.data_ptr(), tensor.shape, tensor.stride()
-    except (RuntimeError, NotImplementedError):  # without memory of its own, as a sparse one
+    except (
+        RuntimeError,
+        NotImplementedError,
+        ValueError,
+    ):  # without memory of its own, as a sparse one
         return id(tensor)
 
 

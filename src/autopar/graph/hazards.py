@@ -34,6 +34,8 @@ class Hazards:
         self.holders: list[tuple[Any, ...]] = []  # objects that a node takes tensors out of
         self.used: list[list[Any]] = []  # as far as they were looked at
         self._reads: list[list[Any]] = []
+        self._said: list[list[Any]] = []  # what it writes, but for what is in these holders
+        self._written_holders: list[list[Any]] = []
         self._fresh: list[bool] = []  # whether results never lie in the memory of what is read
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
         self.whole = False
@@ -45,6 +47,7 @@ class Hazards:
         writes: Iterable[Any] = (),
         *,
         holders: tuple[Any, ...] = (),
+        written_holders: Iterable[Any] = (),
         fresh: bool = True,
         unknown: bool = False,
     ) -> None:
@@ -54,6 +57,7 @@ class Hazards:
             reads: What it reads.
             writes: What it writes.
             holders: Objects with tensors in them, which it reads too.
+            written_holders: Those of them whose tensors it writes.
             fresh: Whether its results never lie in the memory of what it reads.
             unknown: Whether it may read and write other things, too.
         """
@@ -61,6 +65,8 @@ class Hazards:
             self.unknown.add(len(self.writes))
         self._reads.append([*reads])
         self.writes.append([*writes])
+        self._said.append(self.writes[-1])
+        self._written_holders.append([*written_holders])
         self.holders.append(holders)
         self._fresh.append(fresh)
         for value in self.writes[-1]:
@@ -75,6 +81,10 @@ class Hazards:
         """
         self._memory, self.used = [], []
         self._look_at(len(self.writes))
+        self.writes = [
+            [*said, *memory_in(*holders)] if holders else said
+            for said, holders in zip(self._said, self._written_holders, strict=True)
+        ]
         self.whole = tracks and any(map(is_tracked, itertools.chain(*self.used, *self.writes)))
         if not self.unknown and not self.writers():
             return [set() for _ in self.writes]
@@ -115,11 +125,20 @@ class Hazards:
 
     def _look_at(self, count: int) -> None:
         """Look what the first nodes use."""
+        found: dict[int, list[Any]] = {}
         for number in range(len(self.used), count):
-            self.used.append([*self._reads[number], *memory_in(*self.holders[number])])
+            held = itertools.chain(*(held_in(one, found) for one in self.holders[number]))
+            self.used.append([*self._reads[number], *held])
 
     def _all(self, values: list[Any]) -> Memory:
         return frozenset().union(*map(self.memory_of, values))
+
+
+def held_in(holder: Any, found: dict[int, list[Any]]) -> list[Any]:
+    """What memory a holder holds; many nodes may have the same, which is looked through once."""
+    if id(holder) not in found:
+        found[id(holder)] = [*memory_in(holder)]
+    return found[id(holder)]
 
 
 def is_tracked(value: Any) -> bool:

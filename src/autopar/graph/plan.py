@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from autopar.effects.memory import Closed
 from autopar.graph.guard import Guard
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
@@ -25,7 +26,7 @@ _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s
 
 
 @dataclass(frozen=True, repr=False)
-class Plan:
+class Plan(Closed):
     """What a run will do: tasks and copies on their lanes, with their waits; data.
 
     Args:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present
-from autopar.effects.calls import declared, is_plain, keeping_shapes, name_of, plain
+from autopar.effects.access import ByteRange
+from autopar.effects.calls import (
+    changing_memory,
+    declared,
+    is_plain,
+    keeping_shapes,
+    name_of,
+    plain,
+)
 from autopar.effects.hidden import require_tasks_seen
-from autopar.effects.memory import is_array, memory_in, random_numbers, ranges_of
+from autopar.effects.memory import is_array, memory_in, random_numbers
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
@@ -34,6 +43,7 @@ class Program:
         self.hazards = Hazards()
         self._graph = graph
         self._weights: list[Weight] = []  # of modules that were traced
+        self._dtype: torch.dtype | None = None  # the default one when code was traced
         self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
 
     def add(
@@ -54,7 +64,7 @@ class Program:
         task_name = name_of(fn) if name is None or name == "" else name
         require_text("name", task_name)
         if (
-            isinstance(writes, (Task, *_LYING))
+            isinstance(writes, (Task, str, *_LYING))
             or not isinstance(writes, Iterable | None)
             or (is_array(writes))
         ):
@@ -63,7 +73,7 @@ class Program:
             raise TypeError(msg)
         if cost_s is not None and not (
             type(cost_s) is not bool
-            and isinstance(cost_s, (int, float))
+            and isinstance(cost_s, numbers.Real)
             and 0 <= cost_s < float("inf")
         ):
             msg = f"cost_s of task {task_name!r} is {what(cost_s)}; expected seconds, from 0 up."
@@ -86,6 +96,8 @@ class Program:
         written += [random_numbers(str(place))] if told and told.random else []
         if told and told.outputs:
             fn = keeping_shapes(fn, told.outputs)
+        if told and not told.complete and args and any(args[0] is value for value in told.writes):
+            fn = changing_memory(fn)
         flat_given = [*args, *kwargs.values()]
         if not _are_same(flat_given, leaves):
             leaves, spec = self._kept(args, kwargs, place)
@@ -97,6 +109,11 @@ class Program:
             [*reads, *filter(is_array, given)],
             written,
             holders=tuple(holders) if told else (fn, *holders),
+            written_holders=[
+                leaf
+                for leaf in holders
+                if told and any(_is_in(pytree.tree_leaves(leaf), value) for value in told.writes)
+            ],
             fresh=fresh,
             unknown=told is None and writes is None,
         )
@@ -112,6 +129,7 @@ class Program:
         """Add the operators of traced code; return its result with tasks in place of tensors."""
         tasks: dict[torch.fx.Node, Task] = {}
         self._weights += code.weights
+        self._dtype = torch.get_default_dtype()
 
         def with_tasks(value: Any) -> Any:
             return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
@@ -126,8 +144,15 @@ class Program:
             return result
         return self.add(_itself, (result,), {}, None, "result", (), None)
 
-    def require_traced_weights(self) -> None:
-        """Refuse to go on without those that modules have got since they were traced."""
+    def require_as_traced(self) -> None:
+        """Refuse to go on without the weights that modules have got since, or by another dtype."""
+        if self._dtype not in (None, torch.get_default_dtype()):
+            msg = (
+                f"torch's default dtype is {torch.get_default_dtype()}, and code was traced with "
+                f"{self._dtype}, of which its operators make tensors; expected the same. Set it "
+                f"back, or trace the code again."
+            )
+            raise RuntimeError(msg)
         for module, name, tensor in self._weights:
             if module.get(name) is not tensor:
                 msg = (
@@ -236,7 +261,7 @@ class Program:
 
     def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
         if not isinstance(value, (Task, torch.Tensor)):
-            if next(ranges_of(value), None) is not None:
+            if isinstance(value, (ByteRange, *_LYING)) or is_array(value):
                 return value
             msg = f"writes of task {name!r} holds {what(value)}; expected tasks and tensors."
             raise TypeError(msg)
@@ -267,6 +292,10 @@ def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
     if not issubclass(type(leaf), (Task, torch.Tensor)) or leaf.device == device:
         return False
     return isinstance(leaf, Task) or bool(leaf.dim()) or leaf.device.type != "cpu"
+
+
+def _is_in(values: Iterable[Any], value: Any) -> bool:
+    return any(other is value for other in values)
 
 
 def _are_same(values: list[Any], others: list[Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from autopar.effects.hidden import hidden_tasks
+from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.execution import Execution, Moment
@@ -22,7 +23,7 @@ from autopar.timing.measurement import format_seconds
 from autopar.torch_private import pytree
 
 
-class Run:
+class Run(Closed):
     """One run of a graph: its results by task, its timeline, its limit.
 
     Attributes:

@@ -66,8 +66,9 @@ class Runner:
                 run.wait()
                 if not in_order:
                     plan.guard.require_untracked()
-            except BaseException:
+            except BaseException as error:
                 execution.stop()
+                execution.tell(error)
                 raise
             finally:
                 for lane in lanes.values():

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import torch
 
+from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
@@ -31,7 +32,7 @@ _MOST_CPU_LANES = 4
 _MOST_LANES = 1024  # each is a thread, or a stream
 
 
-class TaskGraph:
+class TaskGraph(Closed):
     """Tasks on any devices, with their dependencies; it can be run again and again.
 
     Results cross devices by themselves, over copy lanes. As a context manager it keeps its lanes
@@ -174,9 +175,10 @@ class TaskGraph:
 
         Raises:
             ValueError: Tasks wait for each other in a circle.
-            RuntimeError: A module that was traced has other tensors as its weights now.
+            RuntimeError: A module that was traced has other tensors as its weights now, or the
+                default dtype is another.
         """
-        self._program.require_traced_weights()
+        self._program.require_as_traced()
         tracks = self._tracks and torch.is_grad_enabled()
         if self._planned is None or self._planned.guard.is_stale(tracks=tracks):
             self._planned = self._plan(tracks)

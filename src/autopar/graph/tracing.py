@@ -14,6 +14,7 @@ import logging
 import operator
 import random
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,32 +27,19 @@ from torch.nn.parameter import is_lazy
 from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
 from autopar.graph.assignments import copied_back, reassigned
+from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
-    AUTOCAST,
-    ExcludeDispatchKeyGuard,
     FakeTensor,
-    OpOverload,
-    autocast_is_on,
     disable_current_modes,
-    has_kernel_for,
     is_traceable_wrapper_subclass,
     pytree,
-    to_copy,
 )
 
+_tracing = threading.RLock()  # torch's tracer is one for all threads
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-
-
-class Call(NamedTuple):
-    """One operator that the code has called."""
-
-    fn: Callable[..., Any]
-    args: tuple[Any, ...]  # values, tensors of the caller's, and `torch.fx` nodes of other calls
-    kwargs: dict[str, Any]
-    device: torch.device | None  # where its results lie, or its first tensor, if it has none
 
 
 class Weight(NamedTuple):
@@ -78,7 +66,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     from a shape, is as it was in this call. What can't be traced is refused with the reason.
     """
     attempt = _Attempt(fn, args, kwargs)
-    with _quiet():
+    with _tracing, _quiet():
         try:
             make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
             for tensor in attempt.tensors:
@@ -127,8 +115,10 @@ class _Attempt:
         self._watch = Watch()
         with self._watch:
             try:
-                with Refusals():
+                with Refusals(self._watch):
                     results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
+                if self._watch.refused is not None:  # which the code has caught
+                    raise self._watch.refused
                 with disable_current_modes():
                     changed = reassigned(before.changes())
             finally:
@@ -155,9 +145,9 @@ class _Attempt:
                 values.setdefault(node, operator.attrgetter(str(node.target))(module))
                 assert not isinstance(values[node], FakeTensor), f"{node} has no memory"
             elif node.op == "output":
-                computed = iter(_filled(node.args[0], values))
+                computed = iter(filled(node.args[0], values))
             elif getattr(node.target, "namespace", "") != "profiler":
-                calls.append((node, _call(node, values)))
+                calls.append((node, call_of(node, values)))
         results = [
             next(computed) if isinstance(result, _COMPUTED) else result for result in self._results
         ]
@@ -262,76 +252,6 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.disabled = False
-
-
-# -- the operators --------------------------------------------------------------------------------
-
-
-def _call(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
-    args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
-    results = [*_tensors(node.meta.get("val"))]
-    if not results:
-        results = [
-            *_tensors([values.get(other, other.meta.get("val")) for other in node.all_input_nodes])
-        ]
-    if _only_moves(node, results):
-        return Call(_arrived, (args[0],), {}, results[0].device)
-    device = results[0].device if results else None
-    assert callable(node.target)
-    return Call(_as_traced(node.target), tuple(args), dict(kwargs), device)
-
-
-def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
-    """Whether a call copies a tensor to another device, and changes nothing else."""
-    if node.target is not to_copy:
-        return False
-    source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
-    (result,) = results
-    return (
-        isinstance(source, torch.Tensor)
-        and source.device != result.device
-        and source.dtype == result.dtype
-        and source.stride() == result.stride()
-    )
-
-
-def _as_traced(called: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator that the autocast of a run does not change."""
-    kernel = has_kernel_for
-    if isinstance(called, OpOverload) and any(
-        kernel(called.name(), key) for key in ("AutocastCPU", "AutocastCUDA")
-    ):
-        return _WithoutAutocast(called)
-    return called
-
-
-class _WithoutAutocast:
-    """An operator without autocast: what was cast when it was traced is part of the trace."""
-
-    __slots__ = ("__name__", "_opoverload")  # as torch.library names what it wraps
-
-    def __init__(self, called: OpOverload) -> None:
-        self._opoverload, self.__name__ = called, called.__name__
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not autocast_is_on():
-            return self._opoverload(*args, **kwargs)
-        with ExcludeDispatchKeyGuard(AUTOCAST):
-            return self._opoverload(*args, **kwargs)
-
-
-def _arrived(tensor: torch.Tensor) -> torch.Tensor:
-    """What a graph's own copy has brought to the device where this runs."""
-    return tensor
-
-
-def _filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
-    """Arguments with values in place of those nodes that have one."""
-    return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))
 
 
 def _name(fn: Callable[..., Any]) -> str:

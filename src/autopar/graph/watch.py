@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from autopar.torch_private import (
     set_versions,
 )
 
+_DATA_DEPENDENT = torch.Tag.data_dependent_output
+_NUMBERS = {torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__}
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
 _RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
 _CHECKPOINT = str(Path(torch.__file__).parent / "utils" / "checkpoint.py")
@@ -50,12 +55,17 @@ _REFUSED = {
 class Refusals(TorchFunctionMode):
     """Refuses what would read or change tensors without an operator that could be noted."""
 
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _REFUSED:
-            raise ValueError(_REFUSED[func])
-        return func(*args, **(kwargs or {}))
+        with self._watch.keeping(func in _REFUSED or func in _NUMBERS):
+            if func in _REFUSED:
+                raise ValueError(_REFUSED[func])
+            return func(*args, **(kwargs or {}))
 
 
 class Watch(TorchDispatchMode):
@@ -63,6 +73,7 @@ class Watch(TorchDispatchMode):
 
     Attributes:
         found: Tensors that the code found by itself, as a module's parameters, by node.
+        refused: The first error that says why the code can't be traced; it may catch that.
     """
 
     supports_higher_order_operators = True
@@ -71,18 +82,52 @@ class Watch(TorchDispatchMode):
         super().__init__()
         self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
+        self.refused: Exception | None = None
         self._mode = get_dispatch_mode(FAKE)
+        self._dtype, self._chance = torch.get_default_dtype(), _chance()
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        _require_traceable(func, args)
-        if func in self._mode.lift_fns:
-            return func(*args, **(kwargs or {}))
-        args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        with self.keeping():
+            _require_traceable(func, args)
+            self._require_settings(func)
+            if func in self._mode.lift_fns:
+                return func(*args, **(kwargs or {}))
+            args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
+        last = next(reversed(self.tracer.graph.nodes), None)
+        try:
+            with self.keeping(_DATA_DEPENDENT in func.tags):
+                return func(*args, **kwargs)
+        except Exception:  # which the code may catch: a run must not repeat it
+            back = [*reversed(self.tracer.graph.nodes)]
+            for node in itertools.takewhile(lambda node: node is not last, back):
+                self.tracer.graph.erase_node(node)
+            raise
+
+    @contextlib.contextmanager
+    def keeping(self, keeps: object = True) -> Iterator[None]:
+        """Keep the first error that is raised here."""
+        try:
+            yield
+        except Exception as error:
+            if keeps and self.refused is None:
+                self.refused = error
+            raise
+
+    def _require_settings(self, func: Any) -> None:
+        """Refuse code that sets for a while what operators don't show."""
+        if torch.get_default_dtype() != self._dtype:
+            msg = "it sets torch's default dtype, which no operator shows. Set it before."
+            raise ValueError(msg)
+        if torch.Tag.nondeterministic_seeded in func.tags and _chance() != self._chance:
+            msg = (
+                "it seeds torch's random numbers and draws from them, and a run only draws. Seed "
+                "them before the run, or give the operator a generator."
+            )
+            raise ValueError(msg)
 
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """One without memory in a tensor's place: torch computes at once with others alone."""
@@ -108,6 +153,12 @@ class Watch(TorchDispatchMode):
         }
         if changed:
             set_versions(tuple(changed), tuple(changed.values()))
+
+
+def _chance() -> bytes:
+    """The state of the random numbers that all share."""
+    with disable_current_modes(), torch._C.DisableTorchFunction():
+        return torch.default_generator.get_state().numpy().tobytes()
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:

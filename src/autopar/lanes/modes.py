@@ -99,8 +99,8 @@ class Modes(NamedTuple):
 def caller_modes() -> Modes:
     """What holds in the calling thread, for what it gives away to others.
 
-    Autocast's cache of weights is one for all threads and streams: on a GPU, a task could read
-    there what another has yet to write. So they do without it.
+    Autocast's cache of weights is one for all threads and streams: a task could read there what
+    another has yet to write, or would have written anew. So they do without it.
     """
     if private.transform() is not None:
         msg = (
@@ -109,7 +109,7 @@ def caller_modes() -> Modes:
         )
         raise RuntimeError(msg)
     modes = _modes()
-    if modes.autocast and modes.autocast.on[_AUTOCAST_KINDS.index("cuda")]:
+    if modes.autocast:
         modes = modes._replace(autocast=modes.autocast._replace(caches=False))
     return modes
 

@@ -1,0 +1,95 @@
+"""Traced call: an operator that traced code has called, as a task can call it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from autopar.torch_private import (
+    AUTOCAST,
+    ExcludeDispatchKeyGuard,
+    OpOverload,
+    autocast_is_on,
+    has_kernel_for,
+    pytree,
+    to_copy,
+)
+
+
+class Call(NamedTuple):
+    """One operator that the code has called."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]  # values, tensors of the caller's, and `torch.fx` nodes of other calls
+    kwargs: dict[str, Any]
+    device: torch.device | None  # where its results lie, or its first tensor, if it has none
+
+
+def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
+    """The call that a node stands for, with values in place of those nodes that have one."""
+    args, kwargs = filled(node.args, values), filled(node.kwargs, values)
+    results = [*_tensors(node.meta.get("val"))]
+    if not results:
+        results = [
+            *_tensors([values.get(other, other.meta.get("val")) for other in node.all_input_nodes])
+        ]
+    if _only_moves(node, results):
+        return Call(_arrived, (args[0],), {}, results[0].device)
+    device = results[0].device if results else None
+    assert callable(node.target)
+    return Call(_as_traced(node.target), tuple(args), dict(kwargs), device)
+
+
+def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
+    """Whether a call copies a tensor to another device, and changes nothing else."""
+    if node.target is not to_copy:
+        return False
+    source = node.args[0].meta["val"] if isinstance(node.args[0], torch.fx.Node) else node.args[0]
+    (result,) = results
+    return (
+        isinstance(source, torch.Tensor)
+        and source.device != result.device
+        and source.dtype == result.dtype
+        and source.stride() == result.stride()
+    )
+
+
+def _as_traced(called: Callable[..., Any]) -> Callable[..., Any]:
+    """An operator that the autocast of a run does not change."""
+    kernel = has_kernel_for
+    if isinstance(called, OpOverload) and any(
+        kernel(called.name(), key) for key in ("AutocastCPU", "AutocastCUDA")
+    ):
+        return _WithoutAutocast(called)
+    return called
+
+
+class _WithoutAutocast:
+    """An operator without autocast: what was cast when it was traced is part of the trace."""
+
+    __slots__ = ("__name__", "_opoverload")  # as torch.library names what it wraps
+
+    def __init__(self, called: OpOverload) -> None:
+        self._opoverload, self.__name__ = called, called.__name__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not autocast_is_on():
+            return self._opoverload(*args, **kwargs)
+        with ExcludeDispatchKeyGuard(AUTOCAST):
+            return self._opoverload(*args, **kwargs)
+
+
+def _arrived(tensor: torch.Tensor) -> torch.Tensor:
+    """What a graph's own copy has brought to the device where this runs."""
+    return tensor
+
+
+def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
+    """Arguments with values in place of those nodes that have one."""
+    return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))

@@ -1,0 +1,199 @@
+"""Lists, slices, arrays of objects and modules among what tasks use: nothing stands for them."""
+
+import collections
+import operator
+
+import numpy as np
+import pytest
+import torch
+
+import autopar as ap
+
+ONES, TWOS = torch.ones(3), torch.full((3,), 2.0)
+
+
+def waits_of(graph):
+    return [sorted(node.before) for node in graph.plan().nodes]
+
+
+@pytest.mark.parametrize(
+    ("make", "change"),
+    [
+        (lambda: [1, 2], (operator.setitem, 0, 5)),
+        (lambda: [1, 2], (operator.iadd, [3])),
+        (lambda: {0: 1}, (operator.delitem, 0)),
+        (lambda: collections.deque([1]), (operator.iadd, [3])),
+    ],
+    ids=["list", "longer", "dict", "deque"],
+)
+def test_operators_that_change_containers_keep_the_order(make, change):
+    held, (fn, *args) = make(), change
+    graph = ap.TaskGraph(cpu_lanes=2)
+    for function, *given in [(len, held), (fn, held, *args), (len, held)]:
+        graph.add(function, *given, writes=() if function is len else None)
+    assert waits_of(graph) == [[], [0], [1]]
+
+
+def test_results_that_are_containers_are_not_changed_in_place():
+    graph = ap.TaskGraph(cpu_lanes=2)
+    task = graph.add(lambda: [1, 2], writes=())
+    graph.add(operator.setitem, task, 0, 5)
+    with pytest.raises(TypeError, match="one list, the result of a task"):
+        graph.run()
+
+
+def test_results_that_are_numbers_and_tensors_may_be():
+    graph = ap.TaskGraph(cpu_lanes=2)
+    number = graph.add(operator.iadd, graph.add(int), 1)
+    tensor = graph.add(operator.iadd, graph.add(torch.ones, 2), 1)
+    run = graph.run()
+    assert run[number] == 1
+    assert run[tensor].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("is_result", [False, True], ids=["held", "result"])
+def test_what_a_function_puts_into_a_container_others_may_not_change(is_result):
+    graph, late = ap.TaskGraph(cpu_lanes=2), torch.zeros(3)
+    held = graph.add(lambda: [ONES], writes=()) if is_result else [ONES]
+    graph.add(lambda values: values.append(late), held)
+    graph.add(torch.stack, held)
+    graph.add(late.add_, 1)
+    with pytest.raises(RuntimeError, match="'stack' uses a tensor of shape .* that others change"):
+        graph.run()
+
+
+def test_what_a_function_puts_into_a_container_others_may_read():
+    graph, other = ap.TaskGraph(cpu_lanes=2), torch.zeros(3)
+    held = graph.add(lambda: [ONES], writes=())
+    graph.add(lambda values: values.append(TWOS), held)
+    stacked = graph.add(torch.stack, held)
+    graph.add(other.add_, 1)
+    assert graph.run()[stacked].tolist() == [[1] * 3, [2] * 3]
+
+
+def test_lists_that_are_written_are_looked_into_for_each_run():
+    first, then, held = torch.zeros(3), torch.zeros(3), []
+    held.append(first)
+    graph = ap.TaskGraph(cpu_lanes=2)
+    graph.add(torch._foreach_add_, held, 1)
+    graph.add(then.mul_, 2)
+    assert waits_of(graph) == [[], []]
+    held[:] = [then]
+    assert waits_of(graph) == [[], [0]]
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (operator.getitem, lambda x: (torch.arange(9), slice(x, None))),
+        (operator.mul, lambda x: (np.array([x], dtype=object), 2)),
+    ],
+    ids=["slice", "array of objects"],
+)
+def test_tensors_in_slices_and_arrays_of_objects_count(fn, args):
+    x = torch.tensor(1)
+    graph = ap.TaskGraph(cpu_lanes=2)
+    graph.add(x.add_, 1)
+    graph.add(fn, *args(x))
+    assert waits_of(graph) == [[], [0]]
+
+
+def test_functions_may_be_called_resize_and_modules_be_lazy():
+    def resize(image, size):
+        return image[:size]
+
+    graph = ap.TaskGraph(cpu_lanes=2)
+    small, out = graph.add(resize, ONES, 2), graph.add(torch.nn.LazyLinear(2), ONES)
+    assert graph.run()[[small, out]][0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("writes", ["", "x", [[ONES]], [{"k": ONES}]])
+def test_writes_are_tensors_in_one_list(writes):
+    with pytest.raises(TypeError, match="writes of task 'neg' (is one|holds)"):
+        ap.TaskGraph().add(torch.neg, ONES, writes=writes)
+
+
+def test_a_graph_is_not_what_a_method_of_its_holder_uses():
+    class Trainer:
+        def __init__(self):
+            self.graph = ap.TaskGraph(cpu_lanes=2)
+
+        def step(self, x):
+            return x * 2
+
+    trainer, xs = Trainer(), [torch.ones(1) for _ in range(3)]
+    for x in xs:
+        trainer.graph.add(trainer.step, x, writes=())
+        trainer.graph.add(x.add_, 1)
+    assert waits_of(trainer.graph) == [[], [0], [], [2], [], [4]]
+
+
+def test_the_error_of_a_task_is_noted_on_that_of_the_block():
+    graph = ap.TaskGraph()
+    graph.add(lambda: [][1], name="first")
+
+    def block():
+        with graph.start() as run:
+            while "failed" not in repr(run):
+                pass
+            raise KeyError
+
+    with pytest.raises(KeyError) as raised:
+        block()
+    assert raised.value.__notes__ == [
+        "task 'first' failed, too: IndexError('list index out of range')"
+    ]
+
+
+def caught(read):
+    def code(x):
+        try:
+            return x + read(x)
+        except Exception:
+            return x
+
+    return code
+
+
+def seeded(x):
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return x + torch.rand(3)
+
+
+def widened(x):
+    torch.set_default_dtype(torch.float64)
+    try:
+        return x + torch.ones(3)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (caught(lambda x: float(x.numpy().max())), "it reads a tensor's numbers by NumPy"),
+        (caught(lambda x: int(x.sum())), "depends on the data"),
+        (seeded, "it seeds torch's random numbers and draws from them"),
+        (widened, "it sets torch's default dtype"),
+    ],
+    ids=["numpy", "int", "seeds", "dtype"],
+)
+def test_what_can_not_be_traced_is_refused_also_where_the_code_catches_that(code, message):
+    with pytest.raises(ValueError, match=message):
+        ap.TaskGraph.trace(code, ONES)
+
+
+def test_code_may_catch_errors_of_its_own():
+    graph, result = ap.TaskGraph.trace(caught(lambda x: x.view(7)), ONES)
+    assert graph.run()[result].tolist() == [1, 1, 1]
+
+
+def test_traced_code_runs_under_the_default_dtype_of_its_trace():
+    graph, _ = ap.TaskGraph.trace(lambda: torch.ones(3))
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(RuntimeError, match="code was traced with torch.float32"):
+            graph.run()
+    finally:
+        torch.set_default_dtype(torch.float32)
