@@ -126,13 +126,23 @@ def test_each_lane_that_is_left_all_out_but_many_are_only_counted():
     assert "lane 0007; 992 more." in text
 
 
-def test_bars_say_what_they_are_or_how_many():
+def test_bars_that_touch_say_what_most_of_them_are_or_how_many():
     same = [("mm", COMPUTING, i, i + 1) for i in range(5)]
     other = [(f"{i} nvjet_tst_128", COMPUTING, i, i + 1) for i in range(10, 20)]
+    mixed = [(name, "cuda:1", i, i + 1) for i, name in enumerate(["potrf", *["gemm"] * 11])]
     copies = [("Memcpy DtoH (Device -> Pinned)", TO_HOST, i, i + 1) for i in range(20, 30)]
-    for words in (drawn(work(*same, *other, *copies)), plotted(work(*same, *other, *copies))[1]):
-        assert {"5 × mm", "10 kernels", "10 copies"} <= set(words)
+    timeline = work(*same, *other, *mixed, *copies)
+    for words in (drawn(timeline), plotted(timeline)[1]):
+        assert {"5 × mm", "10 kernels", "11 × gemm, 1 more", "10 copies"} <= set(words)
     assert "task" in drawn(work(("task", "CPU lane", 0, 1)))
+
+
+def test_no_words_stand_where_bars_are_apart_or_on_bars_of_another_kind():
+    apart = [("mm", COMPUTING, i, i + 0.7) for i in range(50)]
+    within = Span("D2H", "mine", 20, 30, "copy"), Span("nccl", "mine", 0, 50, "communication")
+    lanes = {"GPU 0, computing", "mine", "copy", "compute", "communication"}
+    words = drawn(Timeline([*work(*apart).spans, *within]))
+    assert not [one for one in words if one not in lanes and not one.endswith(" s")]
 
 
 @pytest.mark.parametrize("name", ["a name of a kernel that is long", "", " "])

@@ -39,7 +39,7 @@ _FORMS = [
 ]
 _LEAST = 0.01  # share of the time; a row of a lane that is less busy shows nothing
 _GAP = 0.01  # share of the width; copies that are nearer to each other are one stretch
-_APART = 0.04  # share of the width; bars that are nearer to each other are counted together
+_APART = 0.005  # share of the width; bars with wider gaps between them are seen one by one
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
@@ -103,31 +103,40 @@ def _by_number(words: str) -> list[int | str]:
 
 
 def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Label]:
-    """What stands in the bars of a lane: their name, or how many there are, where it fits."""
-    stretches: list[list[Span]] = []
-    ends_s: list[float] = []
+    """What stands in bars that all but touch: what most of their time goes to, where it fits."""
+    runs: list[list[Span]] = []
+    end_s = 0.0
     for span in spans:
-        near = stretches and span.start_s - ends_s[-1] < _APART * scale_s
-        if near and span.kind == stretches[-1][0].kind:
-            stretches[-1].append(span)
-            ends_s[-1] = max(ends_s[-1], span.end_s)
+        # Of another kind only if they overlap: words would lie on each other's bars.
+        apart_s = _APART * scale_s if runs and span.kind == runs[-1][-1].kind else 0.0
+        if runs and span.start_s - end_s < apart_s:
+            runs[-1].append(span)
+            end_s = max(end_s, span.end_s)
         else:
-            stretches.append([span])
-            ends_s.append(span.end_s)
+            runs.append([span])
+            end_s = span.end_s
     labels = []
-    for stretch, end_s in zip(stretches, ends_s, strict=True):
-        first, words = stretch[0], _words(stretch)
-        if words and end_s - first.start_s > len(words) / _LETTERS * scale_s:
-            labels.append(Label(first.start_s - start_s, end_s - start_s, words, first.kind))
+    for run in runs:
+        whole, words = Timeline(tuple(run)), _words(run)
+        if words and whole.makespan_s > len(words) / _LETTERS * scale_s:
+            ends_s = whole.start_s - start_s, whole.end_s - start_s
+            labels.append(Label(*ends_s, words, run[0].kind))
     return labels
 
 
-def _words(stretch: Sequence[Span]) -> str:
-    count, name = len(stretch), " ".join(stretch[0].name.split())
-    if 0 < len(name) <= _LONGEST and len({span.name for span in stretch}) == 1:
-        return name if count == 1 else f"{count:,} × {name}"
-    one = "kernels" if _ON_GPU.match(stretch[0].lane) else "tasks"
-    return f"{count:,} {_SEVERAL.get(stretch[0].kind, one)}" if count > 1 else ""
+def _words(run: Sequence[Span]) -> str:
+    """The name that takes half of the time or more, or how many there are."""
+    if len({span.kind for span in run}) > 1:
+        return ""
+    named = grouped(run, attrgetter("name"))
+    seconds = {name: sum(span.duration_s for span in same) for name, same in named.items()}
+    most = max(seconds, key=seconds.__getitem__)
+    name, count = " ".join(most.split()), len(named[most])
+    if 0 < len(name) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
+        words = f"{count:,} × {name}" if count > 1 else name
+        return f"{words}, {len(run) - count:,} more" if count < len(run) else words
+    one = "kernels" if _ON_GPU.match(run[0].lane) else "tasks"
+    return f"{len(run):,} {_SEVERAL.get(run[0].kind, one)}" if len(run) > 1 else ""
 
 
 def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
