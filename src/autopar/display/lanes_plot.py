@@ -1,4 +1,4 @@
-"""Lanes plot: the lanes of a timeline on matplotlib's axes."""
+"""Lanes plot: matplotlib's axes, and the lanes of a timeline on them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from autopar.display.format import format_seconds, printable, unit_of
 from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height
 from autopar.display.titles import Label
+from autopar.refusal import check_type
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +20,18 @@ _HATCHES = {"copy": "////", "communication": "xxxx"}
 LIMIT: dict[str, Any] = {"color": "black", "linestyle": "--", "linewidth": 1.2}
 _RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _GAP = 7  # between lanes, which are measured in points
+
+
+def axes_of(height_inches: float, ax: Axes | None = None) -> Axes:
+    """The axes given, or those of a new figure of some height."""
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+
+    if ax is not None:
+        check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
+        return ax
+    figsize = plt.rcParams["figure.figsize"][0], height_inches
+    return plt.subplots(layout="constrained", figsize=figsize)[1]
 
 
 def height_inches(lanes: Lanes, exposed: Label | None) -> float:

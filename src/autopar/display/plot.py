@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from autopar.display.comparison import Measurements, distinct
 from autopar.display.format import heading, origins_of, short_origins, unit_of
-from autopar.display.lanes_plot import LIMIT, SMALL, draw_lanes, height_inches
+from autopar.display.lanes_plot import LIMIT, SMALL, axes_of, draw_lanes, height_inches
 from autopar.display.rows import COLOURS, lanes_of
 from autopar.display.show import RICH
 from autopar.display.text import panels_of
@@ -67,7 +67,7 @@ def timeline(
     check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
     whole_s = _whole_s([timeline], limit_s)
     lanes, exposed = list(lanes_of(timeline, whole_s)), not_hidden(timeline, whole_s)
-    ax = _axes(0.9 + height_inches(lanes, exposed), ax)
+    ax = axes_of(0.9 + height_inches(lanes, exposed), ax)
     draw_lanes(lanes, ax, limit_s, whole_s, exposed)
     ax.set_title(heading(title), pad=_TITLE_PAD, parse_math=False)
     _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
@@ -149,7 +149,7 @@ def bars(
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
     unit, scale_s = unit_of(max(one.median_s for one in chosen))
-    ax = _axes(1.1 + 0.45 * len(chosen), ax)
+    ax = axes_of(1.1 + 0.45 * len(chosen), ax)
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
         ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
@@ -216,7 +216,7 @@ def graph(
     """
     from autopar.display.graph_plot import draw_plan  # much that only this needs
 
-    return draw_plan(plan, ax, title=heading(title), axes_of=_axes, columns=columns, hide=hide)
+    return draw_plan(plan, ax, title=heading(title), columns=columns, hide=hide)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
@@ -295,17 +295,6 @@ def _write(figure: Figure, path: Path) -> None:
 def _whole_s(timelines: Collection[Timeline], limit_s: float | None) -> float:
     least_s = 0.0 if limit_s is None else check_positive("limit_s", limit_s)
     return max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any will do
-
-
-def _axes(height_inches: float, ax: Axes | None = None) -> Axes:
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
-
-    if ax is not None:
-        check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
-        return ax
-    figsize = plt.rcParams["figure.figsize"][0], height_inches
-    return plt.subplots(layout="constrained", figsize=figsize)[1]
 
 
 def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:

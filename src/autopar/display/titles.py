@@ -91,13 +91,13 @@ def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int
         if found := form.fullmatch(lane):
             named = {"gpu": "-1", "where": ""} | found.groupdict()
             title, gpu = title.format(**named, does=does), int(named["gpu"])
-            return False, _by_number(named["where"]), gpu, rank, not computes, title
+            return False, by_number(named["where"]), gpu, rank, not computes, title
     if found := _ON_GPU.match(lane):  # of a name of the program's own
-        return False, _by_number(found["where"]), int(found["gpu"]), len(_FORMS), not computes, lane
-    return not lane.lower().startswith("cpu"), _by_number(""), -1, -1, not computes, lane
+        return False, by_number(found["where"]), int(found["gpu"]), len(_FORMS), not computes, lane
+    return not lane.lower().startswith("cpu"), by_number(""), -1, -1, not computes, lane
 
 
-def _by_number(words: str) -> list[int | str]:
+def by_number(words: str) -> list[int | str]:
     """What sorts rank 2 before rank 10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
