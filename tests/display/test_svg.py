@@ -104,7 +104,7 @@ def test_kinds_differ_in_colour_in_height_by_hatching_and_in_the_legend() -> Non
     )
     drawing = draw(Timeline(spans), title="t")
     svg, heights, lines = svg_of(drawing), [], {}
-    for group in svg.iter(f"{SVG}g"):
+    for group in svg.findall(f".//{SVG}g[@class]"):
         heights.append(group.find(f"{SVG}rect[@height]").get("height"))  # type: ignore[union-attr]
         kind, style = group.get("class", "")[len("autopar-") :], group.get("style", "")
         pattern = re.search(r"fill:url\(#([\w-]+)\)", style)
@@ -131,12 +131,12 @@ def test_the_limit_is_a_dashed_line_at_its_time() -> None:
 
 
 def test_words_break_the_line_of_the_limit() -> None:
-    drawn = list(svg_of(both))
-    line = next(at for at, one in enumerate(drawn) if one.get("class") == "autopar-limit")
-    over = {one.text: one.get("style") or "" for one in drawn[line:] if one.tag == f"{SVG}text"}
-    exposed = next(words for words in over if words and words.endswith("of copying not hidden"))
-    for words in (exposed, COMPUTING, "50 copies"):
-        assert "paint-order:stroke" in over[words]
+    layers = svg_of(both).findall(f"{SVG}g")
+    limit = f"{SVG}line[@class='autopar-limit']"
+    (line,) = (i for i, layer in enumerate(layers) if layer.findall(limit))
+    over = {one.text for layer in layers[line + 1 :] for one in layer}
+    assert {"58.00 ms of copying not hidden", COMPUTING, "50 copies"} <= over
+    assert all("paint-order:stroke" in layer.get("style", "") for layer in layers[line + 1 :])
 
 
 def test_a_limit_beyond_the_end_widens_the_scale() -> None:
