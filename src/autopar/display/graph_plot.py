@@ -231,7 +231,7 @@ def _prepared(
     from matplotlib.patches import Patch
 
     if ax is None:
-        ax = axes_of(points_high / 72 + 0.3 * bool(title))
+        (ax,) = axes_of([points_high / 72], beside=0.3 * bool(title))
     ax.set_axis_off()
     ax.set_title(title)
     handles: list[Any] = [

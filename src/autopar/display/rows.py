@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -46,18 +45,16 @@ class Row(NamedTuple):
 
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:
     """For each lane its title and rows, from zero on, for a drawing that is `scale_s` wide."""
-    for title, spans in titled(timeline)[0]:
-        rows, labels = [], labels_of(spans, timeline.start_s, scale_s)
+    for title, spans in titled(timeline.rebased())[0]:
+        rows, labels = [], labels_of(spans, scale_s)
         for kind, same in grouped(spans, attrgetter("kind")).items():
             if len(spans) > MANY_SPANS:
                 layers = [_thinned(same, scale_s)]
             else:
                 nested = _layers(same) if kind == "host" else [same]
                 layers = [_told_apart(layer, scale_s) for layer in nested]
-            for depth, bars in enumerate(layers):
-                shifted = [bar._replace(span=_later(bar.span, -timeline.start_s)) for bar in bars]
-                own = [label for label in labels if label.kind == kind != "host"]
-                rows.append(Row(kind, depth * LAYER, shifted, own))
+            own = [label for label in labels if label.kind == kind != "host"]
+            rows += [Row(kind, depth * LAYER, bars, own) for depth, bars in enumerate(layers)]
         yield title, rows
 
 
@@ -65,10 +62,6 @@ def lane_height(rows: Sequence[Row]) -> int:
     """How high a lane is, in pixels."""
     named = any(bar.named for row in rows for bar in row.bars)
     return max(LANE, max(row.top for row in rows) + LAYER * named)
-
-
-def _later(span: Span, by_s: float) -> Span:
-    return replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s)
 
 
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:

@@ -21,22 +21,19 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span, Timeline
 
-_ON_GPU = re.compile(r"(?P<where>(?:(?!GPU |cuda:).)*)(?:GPU |cuda:)(?P<gpu>\d+)")
+_ON_GPU = re.compile(r"(?P<where>.*?)(?:GPU |cuda:)(?P<gpu>\d+)")
 _GPU = r"(?P<where>(.*: )?(rank \d+ )?)(GPU |cuda:)(?P<gpu>\d+)"  # where several were profiled
 # How lanes are called where they are recorded, and in pictures. On each device they stand so.
-_FORMS = [
-    (re.compile(form), title)
-    for form, title in (
-        (r"host", "CPU, annotated ranges"),
-        (r"cpu( #\d+)?", "CPU, {does}"),
-        (rf"{_GPU}( stream .*| #\d+)?", "{where}GPU {gpu}, {does}"),
-        (rf"{_GPU}( copies)? from host", "{where}GPU {gpu}, copying from the host"),
-        (rf"{_GPU}( copies)? to host", "{where}GPU {gpu}, copying to the host"),
-        (rf"{_GPU} to cuda:(?P<other>\d+)", "{where}GPU {gpu}, copying to GPU {other}"),
-        (rf"{_GPU} copies to a peer", "{where}GPU {gpu}, copying to other GPUs"),
-        (rf"{_GPU} copies within", "{where}GPU {gpu}, copying within its memory"),
-    )
-]
+_FORMS = {
+    r"host": "CPU, annotated ranges",
+    r"cpu( #\d+)?": "CPU, {does}",
+    rf"{_GPU}( stream .*| #\d+)?": "{where}GPU {gpu}, {does}",
+    rf"{_GPU}( copies)? from host": "{where}GPU {gpu}, copying from the host",
+    rf"{_GPU}( copies)? to host": "{where}GPU {gpu}, copying to the host",
+    rf"{_GPU} to cuda:(?P<other>\d+)": "{where}GPU {gpu}, copying to GPU {other}",
+    rf"{_GPU} copies to a peer": "{where}GPU {gpu}, copying to other GPUs",
+    rf"{_GPU} copies within": "{where}GPU {gpu}, copying within its memory",
+}
 _LEAST = 0.01  # share of the time; a row of a lane that is less busy shows nothing
 _GAP = 0.01  # share of the width; copies that are nearer to each other are one stretch
 _APART = 0.005  # share of the width; bars with wider gaps between them are seen one by one
@@ -87,8 +84,8 @@ def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int
     kinds = {span.kind for span in spans}
     does = _DOES.get(kinds.pop(), "computing") if len(kinds) == 1 else "computing"
     computes = does == "computing"
-    for rank, (form, title) in enumerate(_FORMS):
-        if found := form.fullmatch(lane):
+    for rank, (form, title) in enumerate(_FORMS.items()):
+        if found := re.fullmatch(form, lane):
             named = {"gpu": "-1", "where": ""} | found.groupdict()
             title, gpu = title.format(**named, does=does), int(named["gpu"])
             return False, by_number(named["where"]), gpu, rank, not computes, title
@@ -102,7 +99,7 @@ def by_number(words: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
 
-def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Label]:
+def labels_of(spans: Sequence[Span], scale_s: float) -> list[Label]:
     """What stands in bars that all but touch: what most of their time goes to, where it fits."""
     runs: list[list[Span]] = []
     end_s = 0.0
@@ -119,8 +116,7 @@ def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Lab
     for run in runs:
         whole, words = Timeline(tuple(run)), _words(run)
         if words and whole.makespan_s > len(words) / _LETTERS * scale_s:
-            ends_s = whole.start_s - start_s, whole.end_s - start_s
-            labels.append(Label(*ends_s, words, run[0].kind))
+            labels.append(Label(whole.start_s, whole.end_s, words, run[0].kind))
     return labels
 
 
@@ -141,24 +137,22 @@ def _words(run: Sequence[Span]) -> str:
 
 def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
     """The longest stretch in which a GPU copied and did not compute, where it is long enough."""
-    found, copying = [], 0
-    for gpu, spans in by_gpu(timeline).items():
+    found = []
+    for gpu, spans in by_gpu(timeline.rebased()).items():
         copies, kernels = (
             covered(intervals_of(span for span in spans if span.kind == kind))
             for kind in ("copy", "compute")
         )
-        copying += bool(len(copies))
-        if len(copies) and len(kernels):
+        if len(copies):
             bare, gap = without(copies, kernels), [0.0, _GAP * scale_s]
             near = without(covered(bare + gap) - gap, kernels)
-            if stretch := longest(near):
-                found.append((length_s(common(bare, as_array([stretch]))), stretch, gpu))
-    most_s, (start_s, end_s), gpu = max(found, key=lambda one: one[0], default=(0.0, (0, 0), ""))
-    if not found or most_s < _BRACKET * scale_s:
+            stretch = longest(near) if len(kernels) else None
+            found.append((length_s(common(bare, as_array([stretch or (0, 0)]))), stretch, gpu))
+    most_s, stretch, gpu = max(found, key=lambda one: one[0], default=(0.0, None, ""))
+    if stretch is None or most_s < _BRACKET * scale_s:
         return None
-    where = f"{gpu or 'other lanes'}: " if copying > 1 else ""
-    words = f"{where}{format_seconds(most_s)} of copying not hidden"
-    return Label(start_s - timeline.start_s, end_s - timeline.start_s, words)
+    where = f"{gpu or 'other lanes'}: " if len(found) > 1 else ""
+    return Label(*stretch, f"{where}{format_seconds(most_s)} of copying not hidden")
 
 
 def by_gpu(timeline: Timeline) -> dict[str, list[Span]]:
