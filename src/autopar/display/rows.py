@@ -46,15 +46,16 @@ class Row(NamedTuple):
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:
     """For each lane its title and rows, from zero on, for a drawing that is `scale_s` wide."""
     for title, spans in titled(timeline.rebased())[0]:
-        rows, labels = [], labels_of(spans, scale_s)
+        rows = []
         for kind, same in grouped(spans, attrgetter("kind")).items():
             if len(spans) > MANY_SPANS:
                 layers = [_thinned(same, scale_s)]
             else:
                 nested = _layers(same) if kind == "host" else [same]
                 layers = [_told_apart(layer, scale_s) for layer in nested]
-            own = [label for label in labels if label.kind == kind != "host"]
-            rows += [Row(kind, depth * LAYER, bars, own) for depth, bars in enumerate(layers)]
+            others = [span for span in spans if span.kind != kind]
+            labels = [] if kind == "host" else labels_of(same, others, scale_s)
+            rows += [Row(kind, depth * LAYER, bars, labels) for depth, bars in enumerate(layers)]
         yield title, rows
 
 

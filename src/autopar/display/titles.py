@@ -17,6 +17,7 @@ from autopar.timeline.intervals import (
     intervals_of,
     length_s,
     longest,
+    overlapping,
     without,
 )
 from autopar.timeline.span import Span, Timeline
@@ -45,12 +46,11 @@ _SEVERAL = {"copy": "copies", "communication": "exchanges"}
 
 
 class Label(NamedTuple):
-    """Words for a stretch of time, from the first span's start on, and the kind of its bars."""
+    """Words for a stretch of time, in seconds from the first span's start on."""
 
     start_s: float
     end_s: float
     words: str
-    kind: str = "copy"
 
 
 def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]:
@@ -99,31 +99,24 @@ def by_number(words: str) -> list[int | str]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
 
-def labels_of(spans: Sequence[Span], scale_s: float) -> list[Label]:
-    """What stands in bars that all but touch: what most of their time goes to, where it fits."""
-    runs: list[list[Span]] = []
-    end_s = 0.0
-    for span in spans:
-        # Of another kind only if they overlap: words would lie on each other's bars.
-        apart_s = _APART * scale_s if runs and span.kind == runs[-1][-1].kind else 0.0
-        if runs and span.start_s - end_s < apart_s:
-            runs[-1].append(span)
-            end_s = max(end_s, span.end_s)
-        else:
-            runs.append([span])
-            end_s = span.end_s
-    labels = []
-    for run in runs:
-        whole, words = Timeline(tuple(run)), _words(run)
-        if words and whole.makespan_s > len(words) / _LETTERS * scale_s:
-            labels.append(Label(whole.start_s, whole.end_s, words, run[0].kind))
+def labels_of(spans: Sequence[Span], others: Sequence[Span], scale_s: float) -> list[Label]:
+    """What stands in bars that all but touch: what most of their time goes to, where it fits.
+
+    All are of one kind; nothing stands where there are `others` in the same lane.
+    """
+    gap, labels = [0.0, _APART * scale_s], []
+    stretches = covered(intervals_of(spans) + gap) - gap
+    wide = stretches[:, 1] - stretches[:, 0] > scale_s / _LETTERS
+    alone = ~overlapping(stretches, covered(intervals_of(others)))
+    for start_s, end_s in stretches[wide & alone].tolist():
+        words = _words([span for span in spans if start_s <= span.start_s <= end_s])
+        if words and end_s - start_s > len(words) / _LETTERS * scale_s:
+            labels.append(Label(start_s, end_s, words))
     return labels
 
 
 def _words(run: Sequence[Span]) -> str:
     """The name that takes half of the time or more, or how many there are."""
-    if len({span.kind for span in run}) > 1:
-        return ""
     named = grouped(run, attrgetter("name"))
     seconds = {name: sum(span.duration_s for span in same) for name, same in named.items()}
     most = max(seconds, key=seconds.__getitem__)
