@@ -104,14 +104,10 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     has_them = hasattr(measurements, "measurements")
     step = "Pass its .measurements." if has_them else "Put one into a list: compare([it])."
     expected = f"several, or a mapping whose values they are. {step}"
-    chosen = several("measurements", measurements, expected)
+    chosen = several("measurements", measurements, expected, Measurement)
     if not chosen:
         msg = "measurements is empty; expected at least one. Pass what measure() returned."
         raise ValueError(msg)
-    for one in chosen:
-        if not isinstance(one, Measurement):
-            msg = f"measurements contains {one!r}; expected a Measurement, as measure() returns."
-            raise TypeError(msg)
     for (label, origin), count in Counter((one.label, one.origin) for one in chosen).items():
         if count > 1:
             msg = (

@@ -260,33 +260,31 @@ def _prepared(
 
 
 def _draw_boxes(
-    ax: Axes, schedule: Any, spots: Mapping[Any, _Spot], box: _Spot, looks: Mapping[str, _Look]
+    ax: Axes, schedule: Any, spots: Mapping[Any, _Spot], size: _Spot, looks: Mapping[str, _Look]
 ) -> None:
-    for number, entry in enumerate(schedule.entries):
-        name = " ".join(schedule.jobs[entry.job].name.split())
-        _draw_box(ax, spots[number], box, name, looks[entry.lane])
-
-
-def _draw_box(ax: Axes, middle: _Spot, size: _Spot, name: str, look: _Look) -> None:
-    """Draw a box with its lane's letter, and the name beside it, or below it in a narrow box."""
+    """Draw boxes with their lanes' letters, and the names beside them, or below in narrow boxes."""
     from matplotlib.patches import Rectangle
 
-    (x, y), (width, height) = middle, size
-    style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
-    box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **style))
+    width, height = size
     lines = int(height / _LINE + 0.2)  # most names have no letters that reach below the others
-    used = _LETTER * (1.5 + len(look.letter)) if look.letter else 0.0
-    if lines > 2 and width < _NARROW:
-        words = [(x, y - height / 3, look.letter, "bold")]
-        words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
-    else:
-        words = [(x - (width - used) / 2, y, look.letter, "bold")]
-        words += [(x + max(0, used / 2 - 1), y, _label(name, width - used, lines), "normal")]
-    for left, at, text, weight in words:
-        if lines and text and used <= width:
-            shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
-            shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
-            shown.set(parse_math=False, linespacing=1.0, clip_path=box, clip_on=True)
+    for number, entry in enumerate(schedule.entries):
+        name, look = " ".join(schedule.jobs[entry.job].name.split()), looks[entry.lane]
+        (x, y), corner = spots[number], spots[number] - size / 2
+        style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
+        box = ax.add_patch(Rectangle(tuple(corner), width, height, **style))
+        used = _LETTER * (1.5 + len(look.letter)) if look.letter else 0.0
+        if lines > 2 and width < _NARROW:
+            words = [(x, y - height / 3, look.letter, "bold")]
+            words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
+        else:
+            words = [(x - (width - used) / 2, y, look.letter, "bold")]
+            beside = x + max(0, used / 2 - 1)
+            words += [(beside, y, _label(name, width - used, lines), "normal")]
+        for left, at, text, weight in words:
+            if lines and text and used <= width:
+                shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
+                shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
+                shown.set(parse_math=False, linespacing=1.0, clip_path=box, clip_on=True)
 
 
 def _label(name: str, width: float, lines: int) -> str:

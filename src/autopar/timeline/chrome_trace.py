@@ -13,7 +13,6 @@ from autopar.timeline.span import Timeline
 PROGRAM = "autopar"  # by which a file is known to be ours
 _PROCESS = 1  # one run is one process; its lanes are the process's threads
 _FIRST_THREAD = 2  # a thread of the process's own number would be called its main thread
-_PER_SECOND = 1e9  # of what is counted here; the format has microseconds
 
 
 def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
@@ -42,8 +41,11 @@ def trace_bytes(timeline: Timeline) -> bytes:
     follow or hold each other: one that does neither goes to another thread of the lane's name.
     """
     start_s = timeline.start_s if timeline.spans else 0.0
-    # Rounded once, or spans that touch could overlap.
-    timed = [(_since(start_s, s.start_s), _since(start_s, s.end_s), s) for s in timeline.spans]
+    # In whole nanoseconds, rounded once, or spans that touch could overlap.
+    timed = [
+        (round((span.start_s - start_s) * 1e9), round((span.end_s - start_s) * 1e9), span)
+        for span in timeline.spans
+    ]
     rows: dict[str, list[list[int]]] = {lane: [] for lane in timeline.lanes}
     placed = [
         (start, end, span, _row(rows[span.lane], start, end))
@@ -73,11 +75,6 @@ def trace_bytes(timeline: Timeline) -> bytes:
     # Viewers show escapes as they stand, so there are few.
     text = json.dumps(trace, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="replace")
-
-
-def _since(start_s: float, time_s: float) -> int:
-    """Nanoseconds, rounded."""
-    return round((time_s - start_s) * _PER_SECOND)
 
 
 def _row(rows: list[list[int]], start: int, end: int) -> int:
