@@ -183,7 +183,7 @@ def test_show_leaves_figures_to_the_page_or_opens_a_window_where_there_is_one(
         (lambda: plot.timeline([RUN]), "timeline is of type list; expected a Timeline"),
         (lambda: plot.timeline(RUN, [1]), "ax is of type list; expected"),
         (lambda: plot.timeline(RUN, title=None), "title is of type NoneType; expected"),
-        (lambda: plot.timeline(RUN, limit_s=-1.0), "limit_s is -1"),
+        (lambda: plot.timeline(RUN, limit_s=0.0), r"limit_s is 0\.0"),
         (lambda: plot.timeline(Timeline(())), "no spans"),
         (lambda: plot.timelines({}), "named is empty"),
         (lambda: plot.timelines([RUN]), "named is of type list; expected"),

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autopar.display.format import format_seconds, origins_of, printable, unit_of
-from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes_of
+from autopar.display.rows import COLOURS, HEIGHTS, LANE, Row, lane_height, lanes_of, scale_of
 from autopar.display.titles import Label, not_hidden
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
@@ -46,8 +46,7 @@ def draw_panels(
     timelines: Collection[Timeline], limit_s: float | None, ax: Axes | None, above: float
 ) -> list[Axes]:
     """Draw timelines on one scale, with some inches above each."""
-    least_s = 0.0 if limit_s is None else check_positive("limit_s", limit_s)
-    whole_s = max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any does
+    whole_s = scale_of(timelines, None if limit_s is None else check_positive("limit_s", limit_s))
     panels = [(list(lanes_of(one, whole_s)), not_hidden(one, whole_s)) for one in timelines]
     heights = [
         sum(lane_height(rows) + _GAP for _, rows in lanes) + LANE * bool(exposed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -41,6 +41,12 @@ class Row(NamedTuple):
     top: int  # pixels below the top of the lane, which is LANE high or higher
     bars: list[Bar]
     labels: list[Label]  # what stands in the bars
+
+
+def scale_of(timelines: Iterable[Timeline], limit_s: float | None) -> float:
+    """The time in seconds for which the full width stands, in every panel."""
+    longest_s = max(timeline.makespan_s for timeline in timelines)
+    return max(longest_s, limit_s or 0.0) or 1.0  # never zero: it is divided by
 
 
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:

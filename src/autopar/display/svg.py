@@ -16,7 +16,7 @@ from xml.etree.ElementTree import Element, tostring
 from autopar.display import plot
 from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
-from autopar.display.rows import MANY_SPANS
+from autopar.display.rows import MANY_SPANS, scale_of
 from autopar.display.shapes import KEY, add, add_shapes
 from autopar.display.show import show
 from autopar.display.text import MARKS, lane_table, panels_of, picture, said_of, sentences
@@ -55,8 +55,7 @@ class Drawing:
     @property
     def scale_s(self) -> float:
         """The time in seconds for which the full width stands, in every panel."""
-        longest_s = max(timeline.makespan_s for _, timeline in self.panels)
-        return max(longest_s, self.limit_s or 0.0) or 1e-6  # never zero: it is divided by
+        return scale_of((timeline for _, timeline in self.panels), self.limit_s)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -195,14 +194,15 @@ def show_timelines(
 
 
 def _words(drawing: Drawing) -> list[str]:
-    said = []
+    shown, without = [], []
     for name, timeline in drawing.panels:
+        panel = [f"{name}:"] * bool(name)
         # Where panels come from different places, each says its own; the badges don't tell which.
         where = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
-        said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
-    for name, timeline in drawing.panels:
+        shown.append(" ".join(panel + sentences(timeline) + where))
         if left_out := titled(timeline)[1]:
-            said.append(" ".join([f"{name}:"] * bool(name) + [said_of(left_out)]))
+            without.append(" ".join([*panel, said_of(left_out)]))
+    said = shown + without
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
         if any(timeline.makespan_s < drawing.limit_s for _, timeline in drawing.panels):
