@@ -123,7 +123,7 @@ def test_the_limit_is_a_dashed_line_at_its_time_that_words_break():
     assert line.get("stroke-dasharray")
     assert "limit 132.1 ms" in texts(BOTH)
     over = {one.text for layer in layers[at + 1 :] for one in layer}
-    assert {"58.00 ms of copying not hidden", COMPUTING, "50 copies"} <= over
+    assert {"58.00 ms of copying not hidden", COMPUTING, "50 × copy"} <= over
     assert all("paint-order:stroke" in layer.get("style") for layer in layers[at + 1 :])
     assert not svg_of(draw(SERIAL, title="E3")).findall(f".//{limit}")
     for part, explained in ((1.01, True), (0.99, False)):  # a run may end before its limit

@@ -113,12 +113,13 @@ def test_nothing_is_left_out_where_all_lanes_are_brief_or_the_other_panel_is_lon
 def test_bars_that_touch_say_what_most_of_them_are_or_how_many():
     same = [("mm", COMPUTING, i, i + 1) for i in range(5)]
     other = [(f"{i} nvjet_tst_128", COMPUTING, i, i + 1) for i in range(10, 20)]
-    mixed = [(name, "cuda:1", i, i + 1) for i, name in enumerate(["potrf", *["gemm"] * 11])]
+    names = ["potrf", "gemm", *(f"gemm_{i}" for i in range(1, 11))]
+    mixed = [(name, "cuda:1", i, i + 1) for i, name in enumerate(names)]
     copies = [("Memcpy DtoH (Device -> Pinned)", TO_HOST, i, i + 1) for i in range(20, 30)]
     timeline = work(*same, *other, *mixed, *copies)
     for words in (drawn(timeline), plotted(timeline)[1]):
         assert {"5 × mm", "10 kernels", "11 × gemm, 1 more", "10 copies"} <= set(words)
-    assert "task" in drawn(work(("task", "CPU lane", 0, 1)))
+    assert "task 3" in drawn(work(("task 3", "CPU lane", 0, 1)))
 
 
 def test_no_words_stand_where_bars_are_apart_or_on_bars_of_another_kind():

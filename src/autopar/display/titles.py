@@ -41,6 +41,7 @@ _APART = 0.005  # share of the width; bars with wider gaps between them are seen
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
+_NUMBERED = re.compile(r"[ _]\d+$")  # what tells the second of equal tasks from the first
 _DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that kind alone
 _SEVERAL = {"copy": "copies", "communication": "exchanges"}
 
@@ -117,13 +118,13 @@ def labels_of(spans: Sequence[Span], others: Sequence[Span], scale_s: float) -> 
 
 def _words(run: Sequence[Span]) -> str:
     """The name that takes half of the time or more, or how many there are."""
-    named = grouped(run, attrgetter("name"))
+    named = grouped(run, lambda span: _NUMBERED.sub("", " ".join(span.name.split())))
     seconds = {name: sum(span.duration_s for span in same) for name, same in named.items()}
     most = max(seconds, key=seconds.__getitem__)
-    name, count = " ".join(most.split()), len(named[most])
-    if 0 < len(name) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
-        words = f"{count:,} × {name}" if count > 1 else name
-        return f"{words}, {len(run) - count:,} more" if count < len(run) else words
+    count, others = len(named[most]), len(run) - len(named[most])
+    name = f"{count:,} × {most}" if count > 1 else " ".join(named[most][0].name.split())
+    if 0 < len(most) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
+        return f"{name}, {others:,} more" if others else name
     one = "kernels" if _ON_GPU.match(run[0].lane) else "tasks"
     return f"{len(run):,} {_SEVERAL.get(run[0].kind, one)}" if len(run) > 1 else ""
 
