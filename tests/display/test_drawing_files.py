@@ -8,6 +8,7 @@ from autopar import Measurement, Span, Timeline, draw, plot, show_timelines
 from autopar.display.format import printable
 from autopar.display.svg import as_svg
 
+pytestmark = pytest.mark.usefixtures("no_windows")
 RUN = Timeline((Span("mm", "stream", 0.0, 4.0), Span("D2H", "bus", 3.0, 5.0, "copy")))
 ODD = Timeline((Span("k\x00", "half of $x^$ 漢字 \x00", 0.0, 1.0),))
 

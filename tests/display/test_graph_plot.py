@@ -20,6 +20,8 @@ from autopar.display import graph_layout
 from autopar.graph.node import resource_of
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, schedule
 
+pytestmark = pytest.mark.usefixtures("no_windows")
+
 
 class Hand(NamedTuple):
     """A plan made by hand: all that a drawing needs of one."""

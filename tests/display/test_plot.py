@@ -17,6 +17,7 @@ from autopar import Measurement, Span, Timeline, plot
 from autopar.display.rows import COLOURS
 from autopar.graph.schedule import Job, Resource, schedule
 
+pytestmark = pytest.mark.usefixtures("no_windows")
 ORIGIN = "recorded on two GPUs"
 RUN = Timeline(
     [

@@ -6,6 +6,7 @@ import pytest
 
 from autopar import Span, Timeline, draw, plot
 
+pytestmark = pytest.mark.usefixtures("no_windows")
 COMPUTING, TO_HOST = "GPU 0 stream 7", "GPU 0 copies to host"
 
 

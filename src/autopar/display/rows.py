@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from autopar.display.titles import Label, labels_of, titled
+from autopar.display.titles import Label, labels_of, titled, words_of
 from autopar.timeline.groups import grouped
 from autopar.timeline.span import Span, Timeline
 
@@ -118,5 +118,5 @@ def _as_one(group: Sequence[Span]) -> Bar:
         return Bar(first, 1.0)
     # Idle gaps that are too narrow to draw still show.
     busy = whole.busy_s() / (whole.makespan_s or 1.0)
-    one = Span(f"{len(group):,} spans", first.lane, whole.start_s, whole.end_s, first.kind)
+    one = Span(words_of(group), first.lane, whole.start_s, whole.end_s, first.kind)
     return Bar(one, max(_PALEST, busy))

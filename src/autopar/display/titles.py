@@ -110,13 +110,13 @@ def labels_of(spans: Sequence[Span], others: Sequence[Span], scale_s: float) -> 
     wide = stretches[:, 1] - stretches[:, 0] > scale_s / _LETTERS
     alone = ~overlapping(stretches, covered(intervals_of(others)))
     for start_s, end_s in stretches[wide & alone].tolist():
-        words = _words([span for span in spans if start_s <= span.start_s <= end_s])
+        words = words_of([span for span in spans if start_s <= span.start_s <= end_s])
         if words and end_s - start_s > len(words) / _LETTERS * scale_s:
             labels.append(Label(start_s, end_s, words))
     return labels
 
 
-def _words(run: Sequence[Span]) -> str:
+def words_of(run: Sequence[Span]) -> str:
     """The name that takes half of the time or more, or how many there are."""
     named = grouped(run, lambda span: _NUMBERED.sub("", " ".join(span.name.split())))
     seconds = {name: sum(span.duration_s for span in same) for name, same in named.items()}
