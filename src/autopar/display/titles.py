@@ -43,7 +43,7 @@ _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
 _NUMBERED = re.compile(r"[ _]\d+$")  # what tells the second of equal tasks from the first
 _DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that kind alone
-_SEVERAL = {"copy": "copies", "communication": "exchanges"}
+_SEVERAL = {"copy": "copies", "communication": "exchanges", "host": "ranges"}
 
 
 class Label(NamedTuple):
