@@ -100,6 +100,16 @@ def pytest_runtest_setup(item):
 
 
 @pytest.fixture
+def no_windows():
+    """Draw figures in memory, and close them."""
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("agg")
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
 def run_program():
     """Run a file of tests/programs in a fresh process and return it once it has ended."""
 

@@ -1,9 +1,6 @@
 """Plots of plans: a box for each task, an arrow for each dependency, and nothing in the way."""
 
-from __future__ import annotations
-
 import random
-from collections.abc import Iterator
 from functools import partial
 from itertools import combinations
 from typing import NamedTuple
@@ -14,24 +11,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path as Curve
-from matplotlib.text import Text
-from matplotlib.transforms import Bbox
 
 from autopar import TaskGraph, plot
 from autopar.display import graph_layout
 from autopar.graph.node import resource_of
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, schedule
 
-
-@pytest.fixture(autouse=True)
-def _no_windows() -> Iterator[None]:
-    plt.switch_backend("agg")
-    yield
-    plt.close("all")
+pytestmark = pytest.mark.usefixtures("no_windows")
 
 
 class Hand(NamedTuple):
@@ -40,30 +29,30 @@ class Hand(NamedTuple):
     schedule: Schedule
 
 
-def plan(*jobs: Job, lanes: int = 2) -> Hand:
+def plan(*jobs, lanes=2):
     there = dict.fromkeys(job.resource for job in jobs)
     resources = {name: Resource(lanes if name == "cpu" else 1, lanes) for name in there}
     return Hand(schedule(jobs, resources))
 
 
-def cpu(name: str, *after: int) -> Job:
+def cpu(name, *after):
     return Job(name, "cpu", 1.0, after)
 
 
-def diamond() -> Hand:
-    return plan(cpu("load"), cpu("left", 0), cpu("right", 0), cpu("join", 1, 2))
+def tasks(*before):
+    """A task for each, after those whose numbers it names, on one lane."""
+    return plan(*(cpu(str(i), *firsts) for i, firsts in enumerate(before)), lanes=1)
 
 
-def products(count: int) -> Hand:
+def products(count):
     alone = [cpu(f"product {i}") for i in range(count)]
     return plan(*alone, cpu("sum", *range(count)), lanes=4)
 
 
-def cholesky(blocks: int) -> Hand:
-    jobs: list[Job] = []
-    last: dict[tuple[int, int], int] = {}  # who wrote each block
+def cholesky(blocks):
+    jobs, last = [], {}  # who wrote each block
 
-    def task(name: str, to: tuple[int, int], *read: tuple[int, int]) -> None:
+    def task(name, to, *read):
         after = sorted({last[block] for block in (to, *read) if block in last})
         last[to] = len(jobs)
         jobs.append(cpu(name, *after))
@@ -78,9 +67,9 @@ def cholesky(blocks: int) -> Hand:
     return plan(*jobs, lanes=4)
 
 
-def halves() -> Hand:
+def halves():
     """Two batches through the halves of a model on two GPUs, and their losses back."""
-    jobs: list[Job] = []
+    jobs = []
     for batch in range(2):
         for name, resource in (
             ("forward first half", "cuda:0"),
@@ -93,304 +82,9 @@ def halves() -> Hand:
     return plan(*jobs, cpu("report", 3, 7))
 
 
-def boxes_of(ax: Axes) -> list[Rectangle]:
-    """In the order of issue."""
-    return [patch for patch in ax.patches if isinstance(patch, Rectangle)]
-
-
-def arrows_of(ax: Axes) -> list[FancyArrowPatch]:
-    return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
-
-
-def names_of(ax: Axes) -> list[str]:
-    """The texts in boxes but for the lanes' letters, in one line each."""
-    names = [text for text in ax.texts if text.get_fontweight() != "bold"]
-    return [text.get_text().replace("\n", " ") for text in names]
-
-
-def letters_of(ax: Axes) -> list[str]:
-    return [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"]
-
-
-def legend_of(ax: Axes) -> list[str]:
-    legend = ax.get_legend()
-    assert legend is not None
-    return [text.get_text() for text in legend.get_texts()]
-
-
-def box_of(ax: Axes, text: Text) -> int:
-    """The box on which the middle of a text is."""
-    x, y = ax.transData.inverted().transform(np.asarray(text.get_window_extent()).mean(axis=0))
-    (number,) = (i for i, box in enumerate(boxes_of(ax)) if box.get_bbox().contains(x, y))
-    return number
-
-
-def ends_of(ax: Axes, arrow: FancyArrowPatch) -> tuple[int, int]:
-    """The boxes from whose right to whose left side an arrow goes, or from bottom to top."""
-    path = arrow.get_path()
-    points = np.asarray(path.vertices, dtype=float)[np.asarray(path.codes) != Curve.CLOSEPOLY]
-    sides = np.array(
-        [np.asarray(box.get_bbox()) for box in boxes_of(ax)]
-    )  # box, first or last, x y
-
-    def met(point: np.ndarray, last: int, flow: int) -> list[int]:
-        along = np.abs(sides[:, last, flow] - point[flow]) < 2  # points, as lines have a width
-        aside = (sides[:, 0] <= point) & (point <= sides[:, 1])
-        return [int(i) for i in np.flatnonzero(along & aside[:, 1 - flow])]
-
-    for flow in (0, 1):
-        first = met(points[0], 1, flow)
-        then = met(points[points[:, flow].argmax()], 0, flow)
-        if len(first) == len(then) == 1:
-            return first[0], then[0]
-    raise AssertionError("an arrow is not between two boxes")
-
-
-def test_graph_has_a_box_for_each_task_and_an_arrow_for_each_dependency() -> None:
-    ax = plot.graph(diamond(), title="Diamond")
-    assert ax.get_title() == "Diamond"
-    assert names_of(ax) == ["load", "left", "right", "join"]
-    assert letters_of(ax) == ["A", "A", "B", "A"]
-    assert [box_of(ax, text) for text in ax.texts] == [0, 0, 1, 1, 2, 2, 3, 3]
-    waits = {ends_of(ax, arrow): arrow.get_linewidth() > 1 for arrow in arrows_of(ax)}
-    assert waits == {(0, 1): False, (0, 2): True, (1, 3): False, (2, 3): True}
-    assert legend_of(ax) == ["A: cpu #0", "B: cpu #1", "waits for another lane", "needs no wait"]
-
-
-def test_legend_has_only_what_is_drawn() -> None:
-    assert legend_of(plot.graph(plan(cpu("alone"), lanes=1))) == ["A: cpu"]
-    assert legend_of(plot.graph(plan(cpu("a"), cpu("b", 0), lanes=1)))[1:] == ["needs no wait"]
-
-
-def test_lanes_differ_and_their_letters_can_be_read() -> None:
-    def light(colour: object) -> float:
-        parts = np.array(to_rgb(colour))
-        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-        return float(linear @ [0.2126, 0.7152, 0.0722])
-
-    copies = [Job(f"copy {i}", f"cuda:{i} to host", 1.0) for i in range(4)]
-    many = plan(*(cpu(f"task {i}") for i in range(28)), *copies, lanes=28)
-    ax = plot.graph(many)
-    assert legend_of(ax)[2] == "C: cpu #2"  # and not "cpu #10"
-    looks = {(box.get_facecolor(), box.get_linewidth()) for box in boxes_of(ax)}
-    assert len(set(letters_of(ax))) == 32
-    assert len(looks) > 5 + 3  # beyond the colours outlines differ
-    dashed = [box.get_linestyle() != "-" for box in boxes_of(ax)]
-    assert dashed == [" to " in entry.lane for entry in many.schedule.entries]
-    for text in ax.texts:
-        box = boxes_of(ax)[box_of(ax, text)]
-        dark, bright = sorted([light(box.get_facecolor()), light(text.get_color())])
-        assert (bright + 0.05) / (dark + 0.05) >= 4.5
-
-
-def test_copies_are_known_by_the_names_that_nodes_give() -> None:
-    host, first, second = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
-    pairs = [(host, first), (first, host), (first, second)]
-    assert all(graph_layout.is_copy(resource_of(to, source)) for source, to in pairs)
-    assert not any(graph_layout.is_copy(resource_of(device)) for device in (host, first))
-
-
-MANY = {
-    "one": plan(cpu("alone")),
-    "diamond": diamond(),
-    "halves": halves(),
-    "products": products(64),
-    "cholesky": cholesky(6),
-    "chain": plan(*(cpu(f"step {i}", *range(max(0, i - 1), i)) for i in range(40))),
-}
-
-
-@pytest.mark.parametrize("which", MANY)
-@pytest.mark.parametrize("given", [False, True])
-def test_nothing_lies_on_something_else(which: str, given: bool) -> None:
-    entries = MANY[which].schedule.entries
-    ax = plot.graph(MANY[which], plt.subplots(1, 2, figsize=(9, 4))[1][1] if given else None)
-    ax.figure.canvas.draw()
-    rectangles = boxes_of(ax)
-    frame, legend = ax.get_window_extent(), ax.get_legend()
-    assert legend is not None
-    assert len(rectangles) == len(entries)
-    extents = [box.get_window_extent() for box in rectangles]
-    assert not any(one.overlaps(other) for one, other in combinations(extents, 2))
-    for box in extents:
-        assert box.y0 >= legend.get_window_extent().y1
-        assert frame.x0 <= box.x0 <= box.x1 <= frame.x1
-        assert box.y1 <= frame.y1
-    words: dict[int, list[Bbox]] = {}
-    for text in ax.texts:
-        words.setdefault(box_of(ax, text), []).append(text.get_window_extent())
-    for number, texts in words.items():
-        box = extents[number]
-        for extent in texts:
-            assert box.x0 <= extent.x0 <= extent.x1 <= box.x1
-            # The font's highest and lowest letters may need a little more than there is.
-            assert box.y0 - 3 <= extent.y0 <= extent.y1 <= box.y1 + 3
-        assert not any(
-            one.shrunk(0.95, 0.7).overlaps(other.shrunk(0.95, 0.7))
-            for one, other in combinations(texts, 2)
-        )
-    ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
-    assert ends == set(graph_layout.arrows_of(MANY[which]))
-    if not given:
-        assert len(names_of(ax)) == len(letters_of(ax)) == len(entries)  # all are readable
-
-
-def tasks(*before: tuple[int, ...]) -> Hand:
-    """A task for each, after those whose numbers it names, on one lane."""
-    return plan(*(cpu(str(i), *firsts) for i, firsts in enumerate(before)), lanes=1)
-
-
-def by_chance(seed: int) -> Hand:
-    chance = random.Random(seed)
-    return tasks(
-        *(tuple({chance.randrange(max(0, i - 9), i) for _ in range(min(i, 2))}) for i in range(25))
-    )
-
-
-def middles_of(ax: Axes) -> dict[int, tuple[float, float]]:
-    """Of each box, by its task's name: where it is along the layers, and across them."""
-    centres = np.array([np.asarray(box.get_bbox()).mean(axis=0) for box in boxes_of(ax)]).round(3)
-    steps = np.array(
-        [centres[then] - centres[first] for first, then in map(partial(ends_of, ax), arrows_of(ax))]
-    )
-    flow = int((steps[:, 0] <= 0).any())  # all arrows go on along the layers
-    assert (steps[:, flow] > 0).all()
-    names = map(int, names_of(ax))
-    places = zip(names, centres, strict=True)
-    return {name: (float(at[flow]), float(at[1 - flow])) for name, at in places}
-
-
-CHAINS = ((), (), (1,), (0,), (3,), (2,))
-TREE = ((), (0,), (0,), (0,), (3,), (1,), (2,), (3,), (1,), (2,))
-
-
-@settings(deadline=None, derandomize=True, max_examples=8)
-@given(st.integers(0, 1000))
-def test_a_layer_is_the_longest_way_from_a_start(seed: int) -> None:
-    planned = by_chance(seed)
-    middles = middles_of(plot.graph(planned))
-    plt.close("all")
-    levels = sorted({along for along, _ in middles.values()})
-    layers = {name: levels.index(along) for name, (along, _) in middles.items()}
-    for name, job in enumerate(planned.schedule.jobs):
-        assert layers[name] == max((layers[before] + 1 for before in job.after), default=0)
-
-
-@pytest.mark.parametrize("before", [CHAINS, TREE])
-def test_arrows_that_need_not_cross_do_not(before: tuple[tuple[int, ...], ...]) -> None:
-    middles = middles_of(plot.graph(tasks(*before)))
-    links = [
-        (middles[first], middles[then]) for then, firsts in enumerate(before) for first in firsts
-    ]
-    for (one, to), (other, other_to) in combinations(links, 2):
-        if one[0] == other[0]:
-            assert (one[1] - other[1]) * (to[1] - other_to[1]) >= 0
-
-
-def test_chains_run_straight() -> None:
-    middles = middles_of(plot.graph(tasks((), (0,), (0,), (0,), (1,), (2,), (3,), (4, 5, 6))))
-    for upper, lower in ((0, 7), (1, 4), (2, 5), (3, 6)):
-        assert middles[upper][1] == pytest.approx(middles[lower][1], abs=0.1)
-
-
-@pytest.mark.parametrize("planned", [halves(), cholesky(5), *map(by_chance, range(3))])
-def test_arrows_run_beside_boxes(planned: Hand) -> None:
-    ax = plot.graph(planned)
-    inner = [box.get_bbox().padded(-1) for box in boxes_of(ax)]
-    for arrow in arrows_of(ax):
-        points = arrow.get_path().interpolated(9).cleaned(curves=False).vertices
-        assert not any(box.count_contains(points) for box in inner)
-
-
-def test_the_same_plan_has_the_same_picture() -> None:
-    before = [job.after for job in by_chance(1).schedule.jobs]
-    one, other = (
-        plot.graph(tasks(*after)) for after in (before, [first[::-1] for first in before])
-    )
-    assert middles_of(one) == middles_of(other)
-    for arrow, again in zip(arrows_of(one), arrows_of(other), strict=True):
-        np.testing.assert_array_equal(arrow.get_path().vertices, again.get_path().vertices)
-
-
-def test_long_arrows_run_straight_where_tasks_are_too_many() -> None:
-    few, many = (tasks((), *((0, i) for i in range(count))) for count in (8, 210))
-    bends = [max(len(a.get_path().vertices) for a in arrows_of(plot.graph(p))) for p in (few, many)]
-    assert bends[0] > bends[1]
-
-
-def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies() -> None:
-    jobs = (Job("late", "cpu", 1.0), Job("early", "gpu", 1.0), Job("left out", "gpu", 1.0))
-    entries = (Entry(1, "gpu", (), 0.0, 1.0), Entry(0, "cpu", (1, 2), 1.0, 2.0))
-    assert graph_layout.arrows_of(Hand(Schedule(jobs, entries))) == {(0, 1): True}
-
-
-def test_long_names_are_broken_or_shortened_in_the_middle() -> None:
-    long = "a very long name of something that is done on a device, number 17"
-    ax = plot.graph(plan(cpu(long), cpu("x" * 60, 0), cpu("short", 1), lanes=1))
-    first, second, third = names_of(ax)
-    assert first.startswith("a ver")
-    assert first.endswith("number 17")
-    assert "\u2026" in first
-    assert set(second) == {"x", "\u2026"}
-    assert third == "short"
-
-
-def test_names_are_drawn_as_they_are() -> None:
-    names = ["$x_1$ and $y", "two\nlines", "100 %"]
-    ax = plot.graph(plan(*map(cpu, names), Job("copy", "$x^$ to host", 1.0), lanes=1))
-    ax.figure.canvas.draw()
-    assert legend_of(ax)[1] == r"B: \$x^\$ to host"  # it is drawn as $x^$
-    assert sorted(names_of(ax)) == ["$x_1$ and $y", "100 %", "copy", "two lines"]
-    assert not any(text.get_parse_math() for text in ax.texts)
-
-
-def test_a_wide_plan_goes_across_like_time_and_a_deep_one_down() -> None:
-    ax = plot.graph(products(400))
-    assert boxes_of(ax)[-1].get_x() > boxes_of(ax)[0].get_x()
-    assert (len(boxes_of(ax)), len(arrows_of(ax)), len(legend_of(ax))) == (401, 400, 6)
-    assert list(ax.texts) == []  # there is no room for names
-    assert ax.figure.get_figure(root=True).get_figheight() < 20
-    ax = plot.graph(MANY["chain"])
-    heights = [box.get_y() for box in boxes_of(ax)]
-    assert heights == sorted(heights)
-    assert ax.yaxis_inverted()
-
-
-def test_graph_is_drawn_on_the_axes_given() -> None:
-    sub = plt.figure(figsize=(6, 3)).subfigures(1, 2)[1].subplots()
-    assert plot.graph(diamond(), sub) is sub
-    legend = sub.get_legend()
-    assert legend is not None
-    assert legend.get_window_extent().width <= sub.get_window_extent().width
-    assert len(plt.get_fignums()) == 1
-
-
-def test_graph_of_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="plan has no tasks"):
-        plot.graph(TaskGraph().plan())
-    assert plt.get_fignums() == []
-
-
-def test_a_graph_itself_is_no_plan() -> None:
-    with pytest.raises(TypeError, match=r"plan is of type TaskGraph; expected .*graph\.plan\(\)"):
-        plot.graph(TaskGraph())  # type: ignore[arg-type]
-
-
-def test_graph_draws_the_plan_of_a_task_graph() -> None:
-    graph = TaskGraph(cpu_lanes=2)
-    x = torch.ones(2, 2)
-    graph.add(torch.stack, [graph.add(torch.mm, x, x, name=f"mm {i}") for i in range(3)])
-    for planned in (graph.plan(), graph.run().plan):
-        ax = plot.graph(planned)
-        assert sorted(names_of(ax)) == ["mm 0", "mm 1", "mm 2", "stack"]
-        waits = sum(len(entry.waits) for entry in planned.schedule.entries)
-        assert sum(arrow.get_linewidth() > 1 for arrow in arrows_of(ax)) == waits
-        assert len(arrows_of(ax)) == 3
-
-
-def step() -> Hand:
+def step():
     """Two GPUs whose results meet on the CPU and come back, with a view on one of them."""
-    jobs: list[Job] = []
+    jobs = []
     for gpu in range(2):
         jobs += [
             Job(f"product {gpu}", f"cuda:{gpu}", 1.0),
@@ -401,40 +95,317 @@ def step() -> Hand:
     return plan(*jobs, Job("sum", "cpu", 1.0, (2, 6)), lanes=1)
 
 
-def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after() -> None:
+def by_chance(seed):
+    chance = random.Random(seed)
+    return tasks(
+        *(tuple({chance.randrange(max(0, i - 9), i) for _ in range(min(i, 2))}) for i in range(25))
+    )
+
+
+MANY = {
+    "one": plan(cpu("alone")),
+    "diamond": plan(cpu("load"), cpu("left", 0), cpu("right", 0), cpu("join", 1, 2)),
+    "halves": halves(),
+    "products": products(64),
+    "cholesky": cholesky(6),
+    "chain": plan(*(cpu(f"step {i}", *range(max(0, i - 1), i)) for i in range(40))),
+}
+
+
+def boxes_of(ax):
+    """In the order of issue."""
+    return [patch for patch in ax.patches if isinstance(patch, Rectangle)]
+
+
+def arrows_of(ax):
+    return [patch for patch in ax.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def waits_of(ax):
+    """Of each arrow whether it is thick."""
+    return [arrow.get_linewidth() > 1 for arrow in arrows_of(ax)]
+
+
+def names_of(ax):
+    """The texts in boxes but for the lanes' letters, in one line each."""
+    names = [text for text in ax.texts if text.get_fontweight() != "bold"]
+    return [text.get_text().replace("\n", " ") for text in names]
+
+
+def letters_of(ax):
+    return [text.get_text() for text in ax.texts if text.get_fontweight() == "bold"]
+
+
+def legend_of(ax):
+    return [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+def box_of(ax, text):
+    """The box on which the middle of a text is."""
+    x, y = ax.transData.inverted().transform(np.asarray(text.get_window_extent()).mean(axis=0))
+    (number,) = (i for i, box in enumerate(boxes_of(ax)) if box.get_bbox().contains(x, y))
+    return number
+
+
+def ends_of(ax, arrow):
+    """The boxes from whose right to whose left side an arrow goes, or from bottom to top."""
+    path = arrow.get_path()
+    points = path.vertices[path.codes != Curve.CLOSEPOLY]
+    sides = np.array([box.get_bbox() for box in boxes_of(ax)])  # box, first or last, x y
+
+    def met(point, last, flow):
+        along = np.abs(sides[:, last, flow] - point[flow]) < 2  # points, as lines have a width
+        aside = (sides[:, 0] <= point) & (point <= sides[:, 1])
+        return np.flatnonzero(along & aside[:, 1 - flow]).tolist()
+
+    for flow in (0, 1):
+        first = met(points[0], 1, flow)
+        then = met(points[points[:, flow].argmax()], 0, flow)
+        if len(first) == len(then) == 1:
+            return first[0], then[0]
+    raise AssertionError("an arrow is not between two boxes")
+
+
+def middles_of(ax):
+    """Of each box, by its task's name: where it is along the layers, and across them."""
+    centres = np.array([box.get_bbox() for box in boxes_of(ax)]).mean(axis=1).round(3)
+    steps = np.array(
+        [centres[then] - centres[first] for first, then in map(partial(ends_of, ax), arrows_of(ax))]
+    )
+    flow = int((steps[:, 0] <= 0).any())  # all arrows go on along the layers
+    assert (steps[:, flow] > 0).all()
+    places = zip(map(int, names_of(ax)), centres.tolist(), strict=True)
+    return {name: (at[flow], at[1 - flow]) for name, at in places}
+
+
+def test_graph_has_a_box_for_each_task_and_an_arrow_for_each_dependency():
+    ax = plot.graph(MANY["diamond"], title="Diamond")
+    assert ax.get_title() == "Diamond"
+    assert names_of(ax) == ["load", "left", "right", "join"]
+    assert letters_of(ax) == ["A", "A", "B", "A"]
+    assert [box_of(ax, text) for text in ax.texts] == [0, 0, 1, 1, 2, 2, 3, 3]
+    waits = dict(zip(map(partial(ends_of, ax), arrows_of(ax)), waits_of(ax), strict=True))
+    assert waits == {(0, 1): False, (0, 2): True, (1, 3): False, (2, 3): True}
+    assert legend_of(ax) == ["A: cpu #0", "B: cpu #1", "waits for another lane", "needs no wait"]
+    # The legend has only what is drawn.
+    assert legend_of(plot.graph(plan(cpu("alone"), lanes=1))) == ["A: cpu"]
+    assert legend_of(plot.graph(plan(cpu("a"), cpu("b", 0), lanes=1)))[1:] == ["needs no wait"]
+
+
+def test_lanes_differ_and_their_letters_can_be_read():
+    def light(colour):
+        parts = np.array(to_rgb(colour))
+        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    copies = [Job(f"copy {i}", f"cuda:{i} to host", 1.0) for i in range(4)]
+    many = plan(*(cpu(f"task {i}") for i in range(28)), *copies, lanes=28)
+    ax = plot.graph(many)
+    assert legend_of(ax)[2] == "C: cpu #2"  # and not "cpu #10"
+    assert len(set(letters_of(ax))) == 32
+    looks = {(box.get_facecolor(), box.get_linewidth()) for box in boxes_of(ax)}
+    assert len(looks) > 5 + 3  # beyond the colours outlines differ
+    dashed = [box.get_linestyle() != "-" for box in boxes_of(ax)]
+    assert dashed == [" to " in entry.lane for entry in many.schedule.entries]
+    for text in ax.texts:
+        box = boxes_of(ax)[box_of(ax, text)]
+        dark, bright = sorted([light(box.get_facecolor()), light(text.get_color())])
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5
+
+
+def test_copies_are_known_by_the_names_that_nodes_give():
+    host, first, second = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
+    pairs = [(host, first), (first, host), (first, second)]
+    assert all(graph_layout.is_copy(resource_of(to, source)) for source, to in pairs)
+    assert not any(graph_layout.is_copy(resource_of(device)) for device in (host, first))
+
+
+@pytest.mark.parametrize("which", MANY)
+@pytest.mark.parametrize("given", [False, True])
+def test_nothing_lies_on_something_else(which, given):
+    ax = plot.graph(MANY[which], plt.subplots(1, 2, figsize=(9, 4))[1][1] if given else None)
+    ax.figure.canvas.draw()
+    frame, legend = ax.get_window_extent(), ax.get_legend().get_window_extent()
+    extents = [box.get_window_extent() for box in boxes_of(ax)]
+    assert len(extents) == len(MANY[which].schedule.entries)
+    assert not any(one.overlaps(other) for one, other in combinations(extents, 2))
+    for box in extents:
+        assert legend.y1 <= box.y0 <= box.y1 <= frame.y1
+        assert frame.x0 <= box.x0 <= box.x1 <= frame.x1
+    words = {}
+    for text in ax.texts:
+        words.setdefault(box_of(ax, text), []).append(text.get_window_extent())
+    for number, texts in words.items():
+        box = extents[number]
+        for extent in texts:
+            assert box.x0 <= extent.x0 <= extent.x1 <= box.x1
+            # The font's highest and lowest letters may need a little more than there is.
+            assert box.y0 - 3 <= extent.y0 <= extent.y1 <= box.y1 + 3
+        inner = [extent.shrunk(0.95, 0.7) for extent in texts]
+        assert not any(one.overlaps(other) for one, other in combinations(inner, 2))
+    ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
+    assert ends == set(graph_layout.arrows_of(MANY[which]))
+    if not given:
+        assert len(names_of(ax)) == len(letters_of(ax)) == len(extents)  # all are readable
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(st.integers(0, 1000))
+def test_a_layer_is_the_longest_way_from_a_start(seed):
+    planned = by_chance(seed)
+    middles = middles_of(plot.graph(planned))
+    plt.close("all")
+    levels = sorted({along for along, _ in middles.values()})
+    layers = {name: levels.index(along) for name, (along, _) in middles.items()}
+    for name, job in enumerate(planned.schedule.jobs):
+        assert layers[name] == max((layers[before] + 1 for before in job.after), default=0)
+
+
+CHAINS = ((), (), (1,), (0,), (3,), (2,))
+TREE = ((), (0,), (0,), (0,), (3,), (1,), (2,), (3,), (1,), (2,))
+
+
+@pytest.mark.parametrize("before", [CHAINS, TREE])
+def test_arrows_that_need_not_cross_do_not(before):
+    middles = middles_of(plot.graph(tasks(*before)))
+    links = [
+        (middles[first], middles[then]) for then, firsts in enumerate(before) for first in firsts
+    ]
+    for (one, to), (other, other_to) in combinations(links, 2):
+        if one[0] == other[0]:
+            assert (one[1] - other[1]) * (to[1] - other_to[1]) >= 0
+
+
+def test_chains_run_straight():
+    middles = middles_of(plot.graph(tasks((), (0,), (0,), (0,), (1,), (2,), (3,), (4, 5, 6))))
+    for upper, lower in ((0, 7), (1, 4), (2, 5), (3, 6)):
+        assert middles[upper][1] == pytest.approx(middles[lower][1], abs=0.1)
+
+
+@pytest.mark.parametrize("planned", [halves(), cholesky(5), *map(by_chance, range(3))])
+def test_arrows_run_beside_boxes(planned):
+    ax = plot.graph(planned)
+    inner = [box.get_bbox().padded(-1) for box in boxes_of(ax)]
+    for arrow in arrows_of(ax):
+        points = arrow.get_path().interpolated(9).cleaned(curves=False).vertices
+        assert not any(box.count_contains(points) for box in inner)
+
+
+def test_the_same_plan_has_the_same_picture():
+    before = [job.after for job in by_chance(1).schedule.jobs]
+    turned = [first[::-1] for first in before]
+    one, other = (plot.graph(tasks(*after)) for after in (before, turned))
+    assert middles_of(one) == middles_of(other)
+    for arrow, again in zip(arrows_of(one), arrows_of(other), strict=True):
+        np.testing.assert_array_equal(arrow.get_path().vertices, again.get_path().vertices)
+
+
+def test_long_arrows_run_straight_where_tasks_are_too_many():
+    few, many = (tasks((), *((0, i) for i in range(count))) for count in (8, 210))
+    bends = [max(len(a.get_path().vertices) for a in arrows_of(plot.graph(p))) for p in (few, many)]
+    assert bends[0] > bends[1]
+
+
+def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies():
+    jobs = (Job("late", "cpu", 1.0), Job("early", "gpu", 1.0), Job("left out", "gpu", 1.0))
+    entries = (Entry(1, "gpu", (), 0.0, 1.0), Entry(0, "cpu", (1, 2), 1.0, 2.0))
+    assert graph_layout.arrows_of(Hand(Schedule(jobs, entries))) == {(0, 1): True}
+
+
+def test_long_names_are_broken_or_shortened_in_the_middle():
+    long = "a very long name of something that is done on a device, number 17"
+    ax = plot.graph(plan(cpu(long), cpu("x" * 60, 0), cpu("short", 1), lanes=1))
+    first, second, third = names_of(ax)
+    assert first.startswith("a ver")
+    assert first.endswith("number 17")
+    assert "\u2026" in first
+    assert set(second) == {"x", "\u2026"}
+    assert third == "short"
+
+
+def test_names_are_drawn_as_they_are():
+    names = ["$x_1$ and $y", "two\nlines", "100 %"]
+    ax = plot.graph(plan(*map(cpu, names), Job("copy", "$x^$ to host", 1.0), lanes=1))
+    ax.figure.canvas.draw()
+    assert legend_of(ax)[1] == r"B: \$x^\$ to host"  # it is drawn as $x^$
+    assert sorted(names_of(ax)) == ["$x_1$ and $y", "100 %", "copy", "two lines"]
+    assert not any(text.get_parse_math() for text in ax.texts)
+
+
+def test_a_wide_plan_goes_across_like_time_and_a_deep_one_down():
+    ax = plot.graph(products(400))
+    assert boxes_of(ax)[-1].get_x() > boxes_of(ax)[0].get_x()
+    assert (len(boxes_of(ax)), len(arrows_of(ax)), len(legend_of(ax))) == (401, 400, 6)
+    assert list(ax.texts) == []  # there is no room for names
+    assert ax.figure.get_figheight() < 20
+    ax = plot.graph(MANY["chain"])
+    heights = [box.get_y() for box in boxes_of(ax)]
+    assert heights == sorted(heights)
+    assert ax.yaxis_inverted()
+
+
+def test_graph_is_drawn_on_the_axes_given():
+    sub = plt.figure(figsize=(6, 3)).subfigures(1, 2)[1].subplots()
+    assert plot.graph(MANY["diamond"], sub) is sub
+    legend = sub.get_legend().get_window_extent()
+    assert legend.width <= sub.get_window_extent().width
+    assert len(plt.get_fignums()) == 1
+
+
+def test_what_is_no_plan_or_one_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="plan has no tasks"):
+        plot.graph(TaskGraph().plan())
+    with pytest.raises(ValueError, match="no tasks but those to hide"):
+        plot.graph(MANY["one"], hide=["alone"])
+    with pytest.raises(TypeError, match=r"plan is of type TaskGraph; expected .*graph\.plan\(\)"):
+        plot.graph(TaskGraph())
+    assert plt.get_fignums() == []
+
+
+def test_graph_draws_the_plan_of_a_task_graph():
+    graph = TaskGraph(cpu_lanes=2)
+    x = torch.ones(2, 2)
+    graph.add(torch.stack, [graph.add(torch.mm, x, x, name=f"mm {i}") for i in range(3)])
+    for planned in (graph.plan(), graph.run().plan):
+        ax = plot.graph(planned)
+        assert sorted(names_of(ax)) == ["mm 0", "mm 1", "mm 2", "stack"]
+        assert sum(waits_of(ax)) == sum(len(entry.waits) for entry in planned.schedule.entries)
+        assert len(arrows_of(ax)) == 3
+
+
+def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after():
     drawn = step()
     ax = plot.graph(drawn, columns=True)
     entries = drawn.schedule.entries
-    middles = [np.asarray(box.get_bbox()).mean(axis=0) for box in boxes_of(ax)]
-    columns = {entry.lane: x for entry, (x, _) in zip(entries, middles, strict=True)}
-    order = sorted({round(x, 3): lane.split(" ")[0] for lane, x in columns.items()}.items())
-    assert [lane for _, lane in order] == ["cuda:0", "cuda:0", "cpu", "cuda:1", "cuda:1"]
+    middles = np.array([box.get_bbox() for box in boxes_of(ax)]).mean(axis=1).round(3)
+    columns = {x: entry.lane.split(" ")[0] for entry, x in zip(entries, middles[:, 0], strict=True)}
+    order = [columns[x] for x in sorted(columns)]
+    assert order == ["cuda:0", "cuda:0", "cpu", "cuda:1", "cuda:1"]
     headers = [text.get_text() for text in ax.texts[:5]]
     assert headers == ["GPU 0", "GPU 0, copies", "CPU", "GPU 1, copies", "GPU 1"]
     for before, task in graph_layout.arrows_of(drawn):
         assert middles[before][1] < middles[task][1]
-    assert len({(round(x, 3), round(y, 3)) for x, y in middles}) == len(entries)
+    assert len({*map(tuple, middles)}) == len(entries)
     assert legend_of(ax) == ["waits for another lane", "is next on its lane"]
 
 
-def test_columns_leave_out_waits_that_others_imply() -> None:
+def test_columns_leave_out_waits_that_others_imply():
     chain = plan(Job("a", "cuda:0", 1.0), Job("b", "cuda:0", 1.0, (0,)), cpu("c", 0, 1), lanes=1)
-    arrows = arrows_of(plot.graph(chain, columns=True))
-    assert sorted(arrow.get_linewidth() > 1 for arrow in arrows) == [False, True]
+    assert sorted(waits_of(plot.graph(chain, columns=True))) == [False, True]
 
 
-def test_columns_of_several_lanes_and_of_own_names() -> None:
+def test_columns_of_several_lanes_and_of_own_names():
     entries = Entry(0, "cuda:0 #0", (), 0, 1), Entry(1, "cuda:0 #1", (0,), 1, 2)
     jobs = Job("a", "cuda:0", 1.0), Job("b", "cuda:0", 1.0, (0,)), Job("c", "disk", 1.0, (1,))
     last = Entry(2, "disk", (1,), 2, 3)
     ax = plot.graph(Hand(Schedule(jobs, (*entries, last))), columns=True)
     assert [text.get_text() for text in ax.texts[:2]] == ["GPU 0", "disk"]
     assert len(arrows_of(ax)) == 2
-    assert not plot.graph(plan(cpu("alone"), lanes=1), columns=True).get_legend()
+    assert not plot.graph(MANY["one"], columns=True).get_legend()
 
 
 @pytest.mark.parametrize("columns", [False, True])
-def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns: bool) -> None:
+def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns):
     ax = plot.graph(step(), hide=["view 0", "view 1"], columns=columns)
     assert not [text for text in ax.texts if "view" in text.get_text()]
     hidden = graph_layout.without(step(), ["view 0", "view 1"])
@@ -444,15 +415,10 @@ def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns: 
     assert len(arrows) == 6
 
 
-def test_a_plan_of_nothing_but_hidden_tasks_is_refused() -> None:
-    with pytest.raises(ValueError, match="no tasks but those to hide"):
-        plot.graph(plan(cpu("alone")), hide=["alone"])
-
-
-def test_arrows_over_several_columns_pass_below_their_boxes() -> None:
+def test_arrows_over_several_columns_pass_below_their_boxes():
     jobs = [Job(name, name, 1.0) for name in "abc"] + [Job("join", "a", 1.0, (0, 1, 2))]
     ax = plot.graph(plan(*jobs), columns=True)
-    join = np.asarray(boxes_of(ax)[3].get_bbox())[0, 1]
+    join = boxes_of(ax)[3].get_bbox().y0
     curves = [np.asarray(arrow.get_path().vertices)[:4] for arrow in arrows_of(ax)]
     longest = max(curves, key=lambda points: float(np.ptp(points[:, 0])))
     assert (longest[np.abs(longest[:, 0] - longest[0, 0]) > 1, 1] > join).all()

@@ -1,7 +1,5 @@
 """Tables: figures, alignment, badges and what is refused."""
 
-from __future__ import annotations
-
 import math
 import xml.etree.ElementTree as ET
 from types import SimpleNamespace
@@ -10,7 +8,7 @@ import pytest
 
 from autopar.display.comparison import compare
 from autopar.display.format import badge, figures, like, short_origins, unit_of
-from autopar.display.table import Table, against_goals, tabulate
+from autopar.display.table import against_goals, tabulate
 from autopar.timing.measurement import Measurement, limits_of
 
 LIVE = "this machine: CPU, 2 threads, torch 2.13.0"
@@ -21,28 +19,29 @@ overlapped = Measurement("overlapped", (0.126, 0.126, 0.126), origin=LIVE)
 noisy = Measurement("noisy", (1.0, 2.0, 3.0), size_bytes=4e9, origin=LIVE)
 
 
-def column(table: Table, header: str) -> list[str]:
+def column(table, header):
     i = table.headers.index(header)
     return [row[i] for row in table.rows]
 
 
-def parsed(table: Table) -> ET.Element:
+def parsed(table):
     return ET.fromstring(table._repr_html_().replace("&nbsp;", " "))
 
 
-def text_of(element: ET.Element | None) -> str:
-    assert element is not None
+def text_of(element):
     return "".join(element.itertext())
 
 
-def test_figures_of_each_row() -> None:
+def rows_of(table):
+    """The rows of the table as HTML, by name."""
+    return {text_of(row.find("th")): row for row in parsed(table).findall(".//tbody/tr")}
+
+
+def test_figures_of_each_row():
     table = compare([serial, overlapped, noisy], limit_s=0.0945, baseline="serial")
     assert column(table, "work") == ["serial", "overlapped", "noisy"]
-    assert [cell.strip() for cell in column(table, "median")] == [
-        "189.0 ms",
-        "126.0 ms",
-        "2.000 s *",
-    ]
+    medians = [cell.strip() for cell in column(table, "median")]
+    assert medians == ["189.0 ms", "126.0 ms", "2.000 s *"]
     assert column(table, "spread (IQR)") == ["1.0 ms", "0 ms", "1.0 s"]
     assert column(table, "TFLOP/s") == ["10.0", "-", "-"]
     assert column(table, "GB/s") == ["-", "-", "2.00"]
@@ -53,7 +52,7 @@ def test_figures_of_each_row() -> None:
     assert table.limits_s == (0.0945,) * 3
 
 
-def test_a_time_below_its_limit_is_said_to_be_so_and_the_limit_may_have_another_name() -> None:
+def test_a_time_below_its_limit_is_said_to_be_so_and_the_limit_may_have_another_name():
     table = compare([serial], limit_s=0.2, limit_name="estimate")
     assert {"estimate", "estimate / time"} <= set(table.headers)
     assert column(table, "estimate / time") == ["105.8 %"]
@@ -62,7 +61,7 @@ def test_a_time_below_its_limit_is_said_to_be_so_and_the_limit_may_have_another_
     assert beaten not in compare([serial, overlapped], limit_s=0.126).notes
 
 
-def test_limits_by_label_and_mappings_of_measurements() -> None:
+def test_limits_by_label_and_mappings_of_measurements():
     table = compare({"a": serial, "b": overlapped}, limit_s={"overlapped": 0.063})
     assert column(table, "limit") == ["-", "63.00 ms"]
     assert column(table, "limit / time") == ["-", "50.0 %"]
@@ -70,7 +69,7 @@ def test_limits_by_label_and_mappings_of_measurements() -> None:
     assert compare([overlapped]).headers == ("work", "median", "spread (IQR)")  # what can be filled
 
 
-def test_rows_of_text_are_aligned_and_say_where_they_are_from() -> None:
+def test_rows_of_text_are_aligned_and_say_where_they_are_from():
     lines = str(compare([serial, noisy], caption="Two ways", baseline="serial")).splitlines()
     assert lines[0] == "Two ways"
     assert lines[1].startswith("work")
@@ -80,17 +79,14 @@ def test_rows_of_text_are_aligned_and_say_where_they_are_from() -> None:
     assert repr(compare([serial])) == str(compare([serial]))
 
 
-def test_html_is_a_captioned_table_in_a_box_for_the_keyboard() -> None:
+def test_html_is_a_captioned_table_in_a_box_for_the_keyboard():
     box = parsed(compare([serial, noisy], caption="Two ways"))
     assert box.tag == "div"
-    assert [box.get(name) for name in ("tabindex", "role", "aria-label")] == [
-        *("0", "region", "Two ways")
-    ]
-    table = box.find("table")
-    assert table is not None
-    assert text_of(table.find("caption")) == f"Two ways {LIVE}"
-    assert [th.get("scope") for th in table.findall("thead/tr/th")] == ["col"] * 5
-    rows = table.findall("tbody/tr")
+    named = [box.get(name) for name in ("tabindex", "role", "aria-label")]
+    assert named == ["0", "region", "Two ways"]
+    assert text_of(box.find("table/caption")) == f"Two ways {LIVE}"
+    assert [th.get("scope") for th in box.findall("table/thead/tr/th")] == ["col"] * 5
+    rows = box.findall("table/tbody/tr")
     assert [text_of(row.find("th[@scope='row']")) for row in rows] == ["serial", "noisy"]
     assert all(cell.get("class") == "num" for row in rows for cell in row.findall("td"))
     assert text_of(rows[1].find("td")) == "2.000 s *"
@@ -98,15 +94,14 @@ def test_html_is_a_captioned_table_in_a_box_for_the_keyboard() -> None:
     assert text_of(box.find("p")) == f"* noisy: {noisy.warning}"
 
 
-def test_badge_tells_recorded_from_live() -> None:
-    for origin, kind in ((LIVE, "live"), (RECORDED, "recorded")):
-        table = parsed(tabulate(["a", "b"], [["1", "2"]], origin=origin))
-        span = table.find(".//caption//span/span")
-        assert span is not None
-        assert (span.get("class"), span.text) == (f"autopar-{kind}", origin)
+@pytest.mark.parametrize(("origin", "kind"), [(LIVE, "live"), (RECORDED, "recorded")])
+def test_badge_tells_recorded_from_live(origin, kind):
+    table = parsed(tabulate(["a", "b"], [["1", "2"]], origin=origin))
+    span = table.find(".//caption//span/span")
+    assert (span.get("class"), span.text) == (f"autopar-{kind}", origin)
 
 
-def test_rows_from_several_places_say_which() -> None:
+def test_rows_from_several_places_say_which():
     elsewhere = Measurement("serial", (0.001, 0.002, 0.003), origin=RECORDED)
     fast = Measurement("overlapped", (0.001, 0.001, 0.001), origin=RECORDED)
     table = compare([serial, overlapped, elsewhere, fast], baseline="serial")
@@ -119,7 +114,7 @@ def test_rows_from_several_places_say_which() -> None:
     assert html.count('class="autopar-live"') == html.count('class="autopar-recorded"') == 1
 
 
-def test_markup_in_words_is_shown_as_text() -> None:
+def test_markup_in_words_is_shown_as_text():
     bad = "<script>alert('&')</script>"
     table = tabulate([bad, bad], [[bad, bad]], caption=bad, origin=bad, notes=[bad])
     assert "<script" not in table._repr_html_()
@@ -129,56 +124,62 @@ def test_markup_in_words_is_shown_as_text() -> None:
     assert text_of(box.find("p")) == bad
 
 
-def test_columns_of_words_are_aligned_to_the_left() -> None:
+def test_columns_of_words_are_aligned_to_the_left():
     table = tabulate(["a", "b", "c"], [["x", "2 × H200", "1.5"], ["y", "-", "-"]])
     kinds = [td.get("class") for td in parsed(table).findall(".//tbody/tr[1]/td")]
     assert kinds == [None, "num"]
     assert str(table).splitlines()[2:] == ["x  2 × H200  1.5", "y  -           -"]
 
 
+PART = Measurement("part", (0.1, 0.1, 0.1))
+
+
 @pytest.mark.parametrize(
-    ("limit_s", "words"),
+    ("measurements", "options", "error"),
     [
-        ({"oops": 1.0}, "limit_s names 'oops'.*'serial', 'overlapped'"),
-        ({"serial": -1.0}, r"limit_s\['serial'\] is -1.0"),
-        (math.nan, "limit_s is nan"),
+        ([], {}, "measurements is empty"),
+        ([serial, serial], {}, "2 with label 'serial'"),
+        ([serial], {"baseline": "x"}, r"baseline names 'x'.*'serial'"),
+        ([serial], {"highlight": "none"}, "highlight names 'none'"),
+        ([serial], {"baseline": "serial", "parts": ["copy"]}, "parts names 'copy'"),
+        ([serial, PART], {"limit_s": {"oops": 1.0}}, "limit_s names 'oops'.*'serial', 'part'"),
+        ([serial], {"limit_s": {"serial": -1.0}}, r"limit_s\['serial'\] is -1.0"),
+        ([serial], {"limit_s": math.nan}, "limit_s is nan"),
     ],
 )
-def test_limits_that_are_none_are_refused(limit_s: float | dict[str, float], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        compare([serial, overlapped], limit_s=limit_s)
-
-
-def test_unusable_measurements_are_refused() -> None:
-    with pytest.raises(ValueError, match="measurements is empty"):
-        compare([])
-    with pytest.raises(ValueError, match="2 with label 'serial'"):
-        compare([serial, serial])
-    with pytest.raises(ValueError, match=r"baseline names 'x'.*'serial'"):
-        compare([serial], baseline="x")
-    with pytest.raises(TypeError, match=r"contains 0\.1"):
-        compare([0.1])  # type: ignore[list-item]
-    with pytest.raises(TypeError, match=r"measurements is <Measurement: serial.*compare\(\[it\]\)"):
-        compare(serial)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"Pass its \.measurements"):
-        compare(SimpleNamespace(measurements=[serial]))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="parts is 'add'; expected a list of labels"):
-        compare([serial], parts="add")
-
-
-def test_cells_are_several_and_no_letters() -> None:
-    with pytest.raises(TypeError, match="rows is 3; expected a list of cells"):
-        tabulate(["a"], 3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"rows\[0\] is '12'; expected a list of cells"):
-        tabulate(["a", "b"], ["12"])
-    with pytest.raises(TypeError, match="headers is 'ab'; expected a list of names"):
-        tabulate("ab", [["1", "2"]])
+def test_comparisons_of_what_is_not_there_are_refused(measurements, options, error):
+    with pytest.raises(ValueError, match=error):
+        compare(measurements, **options)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"notes": "ab"}, {"notes": [3]}, {"caption": 3}, {"origin": 3}, {"headers": [1]}]
+    ("measurements", "options", "error"),
+    [
+        ([0.1], {}, r"measurements\[0\] is of type float; expected a Measurement"),
+        (serial, {}, r"measurements is <Measurement: serial.*compare\(\[it\]\)"),
+        (SimpleNamespace(measurements=[serial]), {}, r"Pass its \.measurements"),
+        ([serial], {"parts": "add"}, "parts is 'add'; expected a list of labels"),
+    ],
 )
-def test_what_is_said_around_a_table_is_text(wrong) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_not_several_measurements_is_refused(measurements, options, error):
+    with pytest.raises(TypeError, match=error):
+        compare(measurements, **options)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": 3},
+        {"rows": ["1"]},
+        {"headers": "a"},
+        {"headers": [1]},
+        {"notes": "ab"},
+        {"notes": [3]},
+        {"caption": 3},
+        {"origin": 3},
+    ],
+)
+def test_cells_are_several_and_no_letters_and_what_is_said_around_them_is_text(wrong):
     ((argument, _),) = wrong.items()
     with pytest.raises(TypeError, match=rf"^{argument}.* is .*; expected "):
         tabulate(**{"headers": ["a"], "rows": [["1"]], **wrong})
@@ -194,53 +195,33 @@ def test_what_is_said_around_a_table_is_text(wrong) -> None:  # type: ignore[no-
         [("a", 1, ["at least"], 2, str)],
     ],
 )
-def test_goals_are_rows_of_five(rows) -> None:  # type: ignore[no-untyped-def]
+def test_goals_are_rows_of_five(rows):
     with pytest.raises((TypeError, ValueError), match=r"(rows|the goal).* (is|has) .*; expected"):
         against_goals(rows)
 
 
-def test_parts_of_the_work_have_no_speed_up() -> None:
-    both, part = Measurement("both", (2.0, 2.0, 2.0)), Measurement("part", (1.0, 1.0, 1.0))
-    table = compare([both, part], baseline="both", parts=["part"])
-    assert column(table, "speed-up") == ["1.00 ×", "-"]
-    with pytest.raises(ValueError, match="parts names 'copy'"):
-        compare([both], baseline="both", parts=["copy"])
-
-
-def rows_of(table: Table) -> dict[str, ET.Element]:
-    return {text_of(row.find("th")): row for row in parsed(table).findall(".//tbody/tr")}
-
-
-def test_parts_are_paler_the_row_of_interest_bold_and_a_limit_is_not_that_of_a_part() -> None:
+def test_parts_are_paler_the_row_of_interest_bold_and_a_limit_is_not_that_of_a_part():
     rows = [Measurement(name, (time_s,) * 3) for name, time_s in (("a", 1), ("b", 4), ("all", 5))]
     table = compare(rows, limit_s=4.0, parts=["a", "b"], highlight="all")
     looks = {name: row.get("style") for name, row in rows_of(table).items()}
     assert looks == {"a": "opacity:0.7", "b": "opacity:0.7", "all": "font-weight:bold"}
     assert column(table, "limit / time") == ["-", "-", "80.0 %"]
+    raced = compare(rows, baseline="all", parts=["a", "b"])
+    assert column(raced, "speed-up") == ["-", "-", "1.00 ×"]
     given = compare(rows, limit_s={"a": 0.5, "all": 4.0}, parts=["a", "b"])
     assert column(given, "limit / time") == ["50.0 %", "-", "80.0 %"]
     for plain in (compare(rows), compare(rows, limit_s=4.0)):
         assert not any(row.get("style") for row in rows_of(plain).values())
-    with pytest.raises(ValueError, match="highlight names 'none'"):
-        compare(rows, highlight="none")
 
 
-def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_a_limit() -> None:
+def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_a_limit():
     away = Measurement("away", (0.1, 0.1, 0.1), origin="recorded on H200")
     table = compare([serial, overlapped, away], limit_s={"serial": 0.0945, "away": 0.2})
     shown = {
-        name: [
-            cell.get("style", "")
-            for cell in row.findall("td")
-            if "gradient" in cell.get("style", "")
-        ]
+        name: [style for cell in row.findall("td") if "gradient" in (style := cell.get("style"))]
         for name, row in rows_of(table).items()
     }
-    assert {name: len(bars) for name, bars in shown.items()} == {
-        "serial": 1,
-        "overlapped": 0,
-        "away": 1,
-    }
+    assert [len(bars) for bars in shown.values()] == [1, 0, 1]
     assert "50.0%" in shown["serial"][0]
     assert "100.0%" in shown["away"][0]  # twice the limit is no longer than the cell
     assert parsed(table).find("table").get("class") == "autopar-table autopar-first-4"  # where
@@ -251,7 +232,7 @@ def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_
     assert "autopar-first" not in plain
 
 
-def test_rows_say_their_machine_where_there_are_several() -> None:
+def test_rows_say_their_machine_where_there_are_several():
     rows = [["a", "1"], ["b", "2"], ["c", "3"]]
     one, other = "recorded on H200, 2026", "measured live on CPU, 2026"
     table = tabulate(["row", "µs"], rows, origin=[one, other, one])
@@ -268,7 +249,7 @@ def test_rows_say_their_machine_where_there_are_several() -> None:
         tabulate(["row", "µs"], rows, origin=[one])
 
 
-def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None:
+def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts():
     percent = "{:.0%}".format
     rows = [
         ("more", 0.98, "at least", 0.97, percent),
@@ -287,7 +268,7 @@ def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts() -> None
         against_goals([("x", 1.0, "about", 2.0, str)])
 
 
-def test_limit_and_origin_and_unit_alone() -> None:
+def test_limit_and_origin_and_unit_alone():
     assert limits_of(["a", "b"], None) == (None, None)
     assert limits_of(["a", "a"], {"a": 2}) == (2.0, 2.0)
     assert badge("<b>") == '<span class="autopar-live">&lt;b&gt;</span>'

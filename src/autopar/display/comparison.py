@@ -59,8 +59,9 @@ def compare(
     if not isinstance(limit_s, Mapping):  # parts do less than what the limit is of
         pairs = zip(labels, limits, strict=True)
         limits = tuple(None if label in parts else limit for label, limit in pairs)
-    if highlight is not None:
-        require_label("highlight", highlight, labels)
+    for argument, label in (("highlight", highlight), ("baseline", baseline)):
+        if label is not None:
+            require_label(argument, label, labels)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
     # Where one has a star the others get its width in spaces, so that the digits stay aligned.
     room = len(_STAR) if any(one.warning for one in chosen) else 0
@@ -104,14 +105,10 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     has_them = hasattr(measurements, "measurements")
     step = "Pass its .measurements." if has_them else "Put one into a list: compare([it])."
     expected = f"several, or a mapping whose values they are. {step}"
-    chosen = several("measurements", measurements, expected)
+    chosen = several("measurements", measurements, expected, Measurement)
     if not chosen:
         msg = "measurements is empty; expected at least one. Pass what measure() returned."
         raise ValueError(msg)
-    for one in chosen:
-        if not isinstance(one, Measurement):
-            msg = f"measurements contains {one!r}; expected a Measurement, as measure() returns."
-            raise TypeError(msg)
     for (label, origin), count in Counter((one.label, one.origin) for one in chosen).items():
         if count > 1:
             msg = (
@@ -129,9 +126,6 @@ def _known(written: Callable[[float], str], values: Iterable[float | None]) -> l
 def _speedups(
     measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
 ) -> list[float | None]:
-    if baseline is None:
-        return [None] * len(measurements)
-    require_label("baseline", baseline, [one.label for one in measurements])
     bases = {one.origin: one for one in measurements if one.label == baseline}
     # Compare on one machine where the baseline was measured there, else with the only one.
     only = next(iter(bases.values())) if len(bases) == 1 else None

@@ -69,15 +69,14 @@ def short_origins(origins: Sequence[str]) -> list[str]:
     ['H200, 2026', 'H200, 2025']
     """
     parts = {origin: origin.split(", ") for origin in origins}
-    if len({machine for machine, *_ in parts.values()}) < len(parts):
-        same = set.intersection(*map(set, parts.values()))
-        short = {
-            one: [at, *(word for word in rest if word not in same)]
-            for one, (at, *rest) in parts.items()
-        }
-    else:
-        short = {one: [at] for one, (at, *_) in parts.items()}
-    words = [", ".join(short[origin]) or NOTHING for origin in origins]
+    same = set.intersection(*map(set, parts.values()))
+    if len({machine for machine, *_ in parts.values()}) == len(parts):  # which is enough
+        same = same.union(*parts.values())
+    told = {
+        origin: ", ".join([machine, *(word for word in rest if word not in same)]) or NOTHING
+        for origin, (machine, *rest) in parts.items()
+    }
+    words = [told[origin] for origin in origins]
     if all(word.startswith(_RECORDED) for word in words):
         return [word.removeprefix(_RECORDED) for word in words]
     return words

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PASSAGE = 0.4  # how wide the place of a passing arrow is, in widths of a box
 _MOST_TASKS = 200  # arrows among more can't be followed anyway: they pass behind boxes
 _SWEEPS = 24  # after fewer the order hardly changes any more
-_LANE = re.compile(r"(?P<device>cpu|cuda:(?P<gpu>\d+))( #\d+)?(?P<copies> (to|from) .*)?")
+_ON_GPU = re.compile(r"cuda:(\d+)\b")
 _CHAIN = 50.0  # how much more a chain's arrows pull than others, so that they run straight
 
 Arrow = tuple[int, int]  # from which task to which
@@ -159,23 +159,15 @@ def rows_of(columns: Sequence[str], arrows: Collection[Arrow]) -> list[int]:
 
 def columns_of(lanes: Collection[str]) -> dict[str, str]:
     """The column of each lane: half of the GPUs before the CPU, and copies on the side of it."""
-    found = {lane: _LANE.fullmatch(lane) for lane in lanes}
-    gpus = sorted({int(one["gpu"]) for one in found.values() if one and one["gpu"]})
-    left = set(gpus[: (len(gpus) + 1) // 2])
-
-    def place(lane: str) -> tuple[float, ...]:
-        if (one := found[lane]) is None:
-            return (3, 0, 0)  # of a name of the program's own
-        if one["gpu"] is None:
-            return (1, 0, 0)
-        number = int(one["gpu"])
-        side = 0 if number in left else 2
-        return side, number, bool(one["copies"]) == (side == 0)
-
-    def title(lane: str) -> str:
-        if (one := found[lane]) is None:
-            return lane
-        name = f"GPU {one['gpu']}" if one["gpu"] else "CPU"
-        return f"{name}, copies" if one["copies"] else name
-
-    return {lane: title(lane) for lane in sorted(lanes, key=place)}
+    gpus = {lane: int(found[1]) for lane in lanes if (found := _ON_GPU.match(lane))}
+    numbers = sorted(set(gpus.values()))
+    left = numbers[: (len(numbers) + 1) // 2]
+    columns = []
+    for lane in lanes:
+        number, copies = gpus.get(lane, 0), is_copy(lane)
+        if lane in gpus:
+            side, title = (0 if number in left else 2), f"GPU {number}{', copies' * copies}"
+        else:
+            side, title = (1, "CPU") if lane.split(" ")[0] == "cpu" else (3, lane)
+        columns.append((side, number, copies == (side == 0), lane, title))
+    return {lane: title for *_, lane, title in sorted(columns, key=lambda column: column[:3])}

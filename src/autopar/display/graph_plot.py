@@ -1,16 +1,19 @@
 """Graph plot: a plan on matplotlib axes, as boxes in layers with arrows between them.
 
 Or a column for each device, with its tasks in the order in which they run. `graph_layout` says
-where boxes stand. Matplotlib, networkx and numpy are imported when they are needed.
+where boxes stand. Matplotlib and networkx are imported when they are needed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from autopar.display.graph_layout import (
     Arrow,
@@ -21,7 +24,9 @@ from autopar.display.graph_layout import (
     rows_of,
     without,
 )
+from autopar.display.lanes_plot import axes_of
 from autopar.display.rows import COLOURS
+from autopar.display.titles import by_number
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
 
@@ -44,7 +49,7 @@ _EDGE = 4.0  # points for the outlines of boxes at the edges
 _COLUMN = (0.74, 28.0)  # how much of a column a box takes, and points from row to row
 _HEADER = 16.0  # points above the rows, for what the columns are
 
-_Spot = tuple[float, float]
+_Spot = npt.NDArray[np.float64]  # points, across and down
 
 
 @runtime_checkable
@@ -64,68 +69,57 @@ class _Look(NamedTuple):
 
 class _Grid(NamedTuple):
     flow: int  # layers follow each other across (0) or down (1)
-    start: float  # the middle of the first layer, in cells
-    cell: _Spot  # points, across and down: what a layer and a place take
+    start: _Spot  # how far in the middle of the first layer is
+    cell: _Spot  # what a layer and a place take
     box: _Spot
     size: _Spot
 
 
 def draw_plan(
-    plan: Planned,
-    ax: Axes | None,
-    *,
-    title: str,
-    axes_of: Callable[[float], Axes],
-    columns: bool = False,
-    hide: Sequence[str] = (),
+    plan: Planned, ax: Axes | None, *, title: str, columns: bool = False, hide: Sequence[str] = ()
 ) -> Axes:
-    """Draw a plan, as `plot.graph` says; `axes_of` makes axes of a height in inches."""
+    """Draw a plan, as `plot.graph` says."""
     check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
     if hide:
         plan = without(plan, hide)
-    schedule, arrows = plan.schedule, arrows_of(plan)
-    if not schedule.entries:
+    if not plan.schedule.entries:
         but = " but those to hide" if hide else ""
         msg = f"plan has no tasks{but}; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
-    if columns:
-        return _in_columns(schedule, arrows, ax, title, axes_of)
+    draw = _in_columns if columns else _in_layers
+    return draw(plan.schedule, arrows_of(plan), ax, title)
+
+
+def _in_layers(schedule: Any, arrows: dict[Arrow, bool], ax: Axes | None, title: str) -> Axes:
+    """Draw tasks by the longest way from a start, and arrows past those in between."""
     looks = _looks({entry.lane for entry in schedule.entries})
     rows, places, ways = in_layers(len(schedule.entries), arrows)
     shape = len(rows), max(places.values()) + 0.5
-    if ax is None:
-        height = _grid(*shape, _WIDTH - _EDGE, _MOST_HEIGHT).size[1] + _EDGE
-        ax = axes_of(height / 72 + 0.4 + 0.05 * len(looks) + 0.3 * bool(title))
-    ax.set_axis_off()
-    ax.set_title(title)
-    kinds = {True: "waits for another lane", False: "needs no wait"}
-    there = set(arrows.values())
-    width, height = _room(ax, looks, [(wait, kinds[wait]) for wait in kinds if wait in there])
+    height = _grid(*shape, _WIDTH - _EDGE, _MOST_HEIGHT).size[1] + _EDGE
+    height += 72 * (0.4 + 0.05 * len(looks))
+    ax, width, height = _prepared(ax, title, height, looks, arrows.values(), "needs no wait")
     grid = _grid(*shape, width - _EDGE, height - _EDGE)
-    left, top = (width - grid.size[0]) / 2, (height - grid.size[1]) / 2
-    spots = {}
-    for layer, point in ((layer, point) for layer, row in enumerate(rows) for point in row):
-        x, y = (layer + grid.start, places[point])[:: -1 if grid.flow else 1]
-        spots[point] = left + x * grid.cell[0], top + y * grid.cell[1]
-    for number, entry in enumerate(schedule.entries):
-        name = " ".join(schedule.jobs[entry.job].name.split())
-        _draw_box(ax, spots[number], grid.box, name, looks[entry.lane])
+    along, half = np.eye(2)[grid.flow], grid.box[grid.flow] / 2
+    corner = (np.array([width, height]) - grid.size) / 2 + grid.start
+    spots = {
+        point: corner + np.where(along, layer, places[point]) * grid.cell
+        for layer, row in enumerate(rows)
+        for point in row
+    }
+    _draw_boxes(ax, schedule, spots, grid.box, looks)
     # Side by side in the order in which they come, so that they don't cross at the end.
     came = sorted(arrows, key=lambda arrow: spots[ways[arrow][-2]][1 - grid.flow])
     for into in grouped(came, lambda arrow: arrow[1]).values():
         for i, arrow in enumerate(into):
-            port = 0.7 * ((i + 0.5) / len(into) - 0.5) * grid.box[1 - grid.flow]
-            _draw_arrow(ax, [spots[point] for point in ways[arrow]], grid, port, arrows[arrow])
+            port = 0.7 * ((i + 0.5) / len(into) - 0.5) * grid.box * (1 - along)
+            stops = [spots[point] for point in ways[arrow]]
+            ends = [(one + half * along, to - half * along) for one, to in pairwise(stops)]
+            ends[-1] = ends[-1][0], ends[-1][1] + port
+            _draw_arrow(ax, [_bent(*pair, grid.flow) for pair in ends], arrows[arrow])
     return ax
 
 
-def _in_columns(
-    schedule: Any,
-    arrows: Collection[Arrow],
-    ax: Axes | None,
-    title: str,
-    axes_of: Callable[[float], Axes],
-) -> Axes:
+def _in_columns(schedule: Any, arrows: Collection[Arrow], ax: Axes | None, title: str) -> Axes:
     """Draw a column for each device, and one for its copies, with rows downwards."""
     import networkx
 
@@ -141,64 +135,46 @@ def _in_columns(
     # Of the waits those that others imply are left out: they would hide what holds a task up.
     needed = networkx.transitive_reduction(networkx.DiGraph([*arrows, *following])).edges
     waits = [arrow for arrow in needed if lanes[arrow[0]] != lanes[arrow[1]]]
-    if ax is None:
-        ax = axes_of((_HEADER + _COLUMN[1] * (max(rows) + 1)) / 72 + 0.3 + 0.3 * bool(title))
-    ax.set_axis_off()
-    ax.set_title(title)
-    kinds = {"waits for another lane": waits, "is next on its lane": following}
-    width, height = _room(
-        ax, {}, [(bool(kind is waits), name) for name, kind in kinds.items() if kind]
-    )
+    kinds = [True] * len(waits) + [False] * len(following)
+    height = _HEADER + _COLUMN[1] * (max(rows) + 1) + 72 * 0.3
+    ax, width, height = _prepared(ax, title, height, {}, kinds, "is next on its lane")
     cell = (width - _EDGE) / len(names), min(_COLUMN[1], (height - _HEADER) / (max(rows) + 1))
-    box = min(_BOX[0], _COLUMN[0] * cell[0]), min(_BOX[1], 0.7 * cell[1])
-    places = {name: (i + 0.5) * cell[0] for i, name in enumerate(names)}
-    spots = [
-        (places[columns[lane]], _HEADER + (row + 0.5) * cell[1])
-        for lane, row in zip(lanes, rows, strict=True)
-    ]
-    for name, place in places.items():
+    box = np.minimum(_BOX, (_COLUMN[0] * cell[0], 0.7 * cell[1]))
+    spots = {
+        task: np.array([names.index(columns[lane]) + 0.5, row + 0.5]) * cell + (0, _HEADER)
+        for task, (lane, row) in enumerate(zip(lanes, rows, strict=True))
+    }
+    for i, name in enumerate(names):
+        place = (i + 0.5) * cell[0]
         ax.text(place, _HEADER / 2, name, ha="center", va="center", fontsize=_SMALL + 2)
-    for task, entry in enumerate(schedule.entries):
-        kind = "copy" if is_copy(entry.lane) else "compute"
-        colours = COPY if kind == "copy" else COMPUTE
-        style = {"edgecolor": "#2b3038", "linewidth": 0.8, "linestyle": "-"}
-        if kind == "copy":
-            style["linestyle"] = (0, (3, 2))
-        look = _Look("", colours[COLOURS[kind]], {"facecolor": COLOURS[kind], **style})
-        _draw_box(ax, spots[task], box, " ".join(schedule.jobs[entry.job].name.split()), look)
+    looks = {lane: _look("", is_copy(lane)) for lane in columns}
+    _draw_boxes(ax, schedule, spots, box, looks)
     for start, end in following:
-        _draw_arrow(ax, [spots[start], spots[end]], _Grid(1, 0, cell, box, box), 0, False)
+        leaves, enters = spots[start] + (0, box[1] / 2), spots[end] - (0, box[1] / 2)
+        _draw_arrow(ax, [_bent(leaves, enters, 1)], False)
     for start, end in waits:
-        _draw_wait(ax, spots[start], spots[end], box, cell[0])
+        _draw_arrow(ax, [_between(spots[start], spots[end], box, cell[0])], True)
     return ax
 
 
-def _draw_wait(ax: Axes, start: _Spot, end: _Spot, box: _Spot, column: float) -> None:
-    """Draw an arrow between columns, from side to side, or down where it is one column."""
-    from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path as Curve
+def _bent(start: _Spot, end: _Spot, flow: int) -> list[_Spot]:
+    """A curve that leaves and enters along the flow: its ends, and two points that bend it."""
+    along, middle = np.eye(2)[flow], (start + end) / 2
+    return [start, np.where(along, middle, start), np.where(along, middle, end), end]
 
-    way = int(end[0] > start[0]) - int(end[0] < start[0])
+
+def _between(start: _Spot, end: _Spot, box: _Spot, column: float) -> list[_Spot]:
+    """A curve between columns, from side to side, or down where it is one column."""
+    across, down = np.diag(box / 2)
+    to_right = np.sign(end[0] - start[0])
+    enters = end - to_right * across
     if abs(end[0] - start[0]) > 1.5 * column:  # below the columns that it passes
-        below, enters = start[1] + box[1] / 2, end[0] - way * box[0] / 2
-        points = [(start[0], below), (start[0], end[1]), (start[0], end[1]), (enters, end[1])]
-    elif way:
-        leaves, enters = start[0] + way * box[0] / 2, end[0] - way * box[0] / 2
-        bend = (leaves + enters) / 2
-        points = [(leaves, start[1]), (bend, start[1]), (bend, end[1]), (enters, end[1])]
-    else:  # between two lanes of a column: around what lies between them
-        side, out = start[0] + box[0] / 2, start[0] + 0.62 * box[0]
-        points = [(side, start[1]), (out, start[1]), (out, end[1]), (side, end[1])]
-    arrow = FancyArrowPatch(
-        path=Curve(points, [Curve.MOVETO, *[Curve.CURVE4] * 3]),
-        arrowstyle="-|>",
-        mutation_scale=7,
-        linewidth=_ARROW_WIDTHS[True],
-        color=_ARROW,
-        fill=True,
-        zorder=2,
-    )
-    ax.add_patch(arrow)
+        corner = np.array([start[0], end[1]])
+        return [start + down, corner, corner, enters]
+    if to_right:
+        return _bent(start + to_right * across, enters, 0)
+    out = 1.24 * across  # around what lies between two lanes of a column
+    return [start + across, start + out, end + out, end + across]
 
 
 def _grid(depth: int, breadth: float, width: float, height: float) -> _Grid:
@@ -212,80 +188,103 @@ def _grid(depth: int, breadth: float, width: float, height: float) -> _Grid:
         flow, shares, high = 1, (0.88, 0.52), _HIGH if below < _NARROW else _BOX[1]
         most = 1.4 * _BOX[0], high + 25  # room for arrows' curves
         cells = breadth, depth - 1 + shares[1]
-    cell = min(most[0], width / cells[0]), min(most[1], height / cells[1])
-    box = min(_BOX[0], shares[0] * cell[0]), min(high, shares[1] * cell[1])
-    size = cell[0] * cells[0], cell[1] * cells[1]
-    return _Grid(flow, shares[flow] / 2, cell, box, size)
+    cell = np.minimum(most, np.divide((width, height), cells))
+    taken = shares * cell
+    box = np.minimum((_BOX[0], high), taken)
+    return _Grid(flow, np.eye(2)[flow] * taken / 2, cell, box, cell * cells)
+
+
+def _look(letter: str, copies: bool, number: int = 0) -> _Look:
+    """How the lane of this number, of those that copy or of the others, looks."""
+    colours = COPY if copies else COMPUTE
+    turn, place = divmod(number, len(colours))
+    colour, ink = list(colours.items())[place]
+    line = (0, (3, 2)) if copies else "-"
+    style = {"facecolor": colour, "edgecolor": "#2b3038", "linestyle": line}
+    return _Look(letter, ink, {**style, "linewidth": 0.8 + 0.7 * turn})
 
 
 def _looks(lanes: Collection[str]) -> dict[str, _Look]:
     """How each lane looks: those that compute first, each kind by name, with numbers as numbers."""
-
-    def rank(lane: str) -> list[tuple[str, int]]:
-        return [(text, int(digits or -1)) for text, digits in re.findall(r"(\D*)(\d*)", lane)]
-
     looks: dict[str, _Look] = {}
-    for copies, colours, line in ((False, COMPUTE, "-"), (True, COPY, (0, (3, 2)))):
-        alike = [lane for lane in sorted(lanes, key=rank) if is_copy(lane) == copies]
+    for copies in (False, True):
+        alike = [lane for lane in sorted(lanes, key=by_number) if is_copy(lane) == copies]
         for number, lane in enumerate(alike):
-            turn, place = divmod(number, len(colours))
             letter = ascii_uppercase[len(looks) % 26] * (len(looks) // 26 + 1)  # after Z: AA, BB
-            colour, ink = list(colours.items())[place]
-            style = {"facecolor": colour, "edgecolor": "#2b3038", "linestyle": line}
-            looks[lane] = _Look(letter, ink, {**style, "linewidth": 0.8 + 0.7 * turn})
+            looks[lane] = _look(letter, copies, number)
     return looks
 
 
-def _room(ax: Axes, looks: dict[str, _Look], kinds: Collection[tuple[bool, str]]) -> _Spot:
-    """Measure axes in points, with a legend at their bottom; the room above it."""
+def _prepared(
+    ax: Axes | None,
+    title: str,
+    points_high: float,
+    looks: Mapping[str, _Look],
+    waits: Collection[bool],
+    implied: str,
+) -> tuple[Axes, float, float]:
+    """Axes in points with a title and a legend at their bottom, and the room above that.
+
+    The legend has lanes, and what arrows there are: waits, or what the order on lanes implies.
+    """
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    if ax is None:
+        (ax,) = axes_of([points_high / 72], beside=0.3 * bool(title))
+    ax.set_axis_off()
+    ax.set_title(title)
     handles: list[Any] = [
         Patch(label=f"{look.letter}: {lane}".replace("$", r"\$"), **look.box)
         for lane, look in looks.items()
     ]
     handles += [
-        Line2D([], [], color=_ARROW, lw=_ARROW_WIDTHS[wait], label=name) for wait, name in kinds
+        Line2D([], [], color=_ARROW, lw=_ARROW_WIDTHS[wait], label=name)
+        for wait, name in ((True, "waits for another lane"), (False, implied))
+        if wait in waits
     ]
     figure = ax.figure.canvas.figure
     figure.draw_without_rendering()  # so that the axes have their size
     points = 72 / figure.dpi
-    width, height = ax.get_window_extent().width * points, ax.get_window_extent().height * points
+    width, height = points * np.array(ax.get_window_extent().size)
+    ax.set(xlim=(0, width), ylim=(height, 0))
     how: dict[str, Any] = {"loc": "lower center", "fontsize": _SMALL, "frameon": False}
-    if not handles:
-        ax.set(xlim=(0, width), ylim=(height, 0))
-        return width, height
+    taken = 0.0
     for columns in range(min(6, len(handles)), 0, -1):
         legend = ax.legend(handles=handles, ncols=columns, borderaxespad=0, **how)
-        size = legend.get_window_extent()
-        if size.width * points <= width:
+        size = points * np.array(legend.get_window_extent().size)
+        taken = min(size[1] + 6, 0.75 * height)
+        if size[0] <= width:
             break
-    ax.set_xlim(0, width)
-    ax.set_ylim(height, 0)
-    return width, height - min(size.height * points + 6, 0.75 * height)
+    return ax, width, height - taken
 
 
-def _draw_box(ax: Axes, middle: _Spot, size: _Spot, name: str, look: _Look) -> None:
-    """Draw a box with its lane's letter, and the name beside it, or below it in a narrow box."""
+def _draw_boxes(
+    ax: Axes, schedule: Any, spots: Mapping[Any, _Spot], size: _Spot, looks: Mapping[str, _Look]
+) -> None:
+    """Draw boxes with their lanes' letters, and the names beside them, or below in narrow boxes."""
     from matplotlib.patches import Rectangle
 
-    (x, y), (width, height) = middle, size
-    style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
-    box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), width, height, **style))
+    width, height = size
     lines = int(height / _LINE + 0.2)  # most names have no letters that reach below the others
-    used = _LETTER * (1.5 + len(look.letter)) if look.letter else 0.0
-    if lines > 2 and width < _NARROW:
-        words = [(x, y - height / 3, look.letter, "bold")]
-        words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
-    else:
-        words = [(x - (width - used) / 2, y, look.letter, "bold")]
-        words += [(x + max(0, used / 2 - 1), y, _label(name, width - used, lines), "normal")]
-    for left, at, text, weight in words:
-        if lines and text and used <= width:
-            shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
-            shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
-            shown.set(parse_math=False, linespacing=1.0, clip_path=box, clip_on=True)
+    for number, entry in enumerate(schedule.entries):
+        name, look = " ".join(schedule.jobs[entry.job].name.split()), looks[entry.lane]
+        (x, y), corner = spots[number], spots[number] - size / 2
+        style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
+        box = ax.add_patch(Rectangle(tuple(corner), width, height, **style))
+        used = _LETTER * (1.5 + len(look.letter)) if look.letter else 0.0
+        if lines > 2 and width < _NARROW:
+            words = [(x, y - height / 3, look.letter, "bold")]
+            words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
+        else:
+            words = [(x - (width - used) / 2, y, look.letter, "bold")]
+            beside = x + max(0, used / 2 - 1)
+            words += [(beside, y, _label(name, width - used, lines), "normal")]
+        for left, at, text, weight in words:
+            if lines and text and used <= width:
+                shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
+                shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
+                shown.set(parse_math=False, linespacing=1.0, clip_path=box, clip_on=True)
 
 
 def _label(name: str, width: float, lines: int) -> str:
@@ -303,21 +302,14 @@ def _label(name: str, width: float, lines: int) -> str:
     )
 
 
-def _draw_arrow(ax: Axes, stops: Sequence[_Spot], grid: _Grid, port: float, wait: bool) -> None:
-    """Draw an arrow that bends between layers, past places, and ends `port` beside a middle."""
+def _draw_arrow(ax: Axes, curves: Sequence[Sequence[_Spot]], wait: bool) -> None:
+    """Draw an arrow of curves with straight lines between them."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
-    flow, half = grid.flow, grid.box[grid.flow] / 2
-    points, codes = [], []
-    for i, (start, end) in enumerate(pairwise(stops)):
-        leaves, enters = start[flow] + half, end[flow] - half
-        aside, to = start[1 - flow], end[1 - flow] + port * (i == len(stops) - 2)
-        bend = (leaves + enters) / 2
-        points += [(leaves, aside), (bend, aside), (bend, to), (enters, to)]
-        codes += [Curve.LINETO if i else Curve.MOVETO, *[Curve.CURVE4] * 3]
+    codes = [Curve.LINETO, *[Curve.CURVE4] * 3] * len(curves)
     arrow = FancyArrowPatch(
-        path=Curve([point[:: -1 if flow else 1] for point in points], codes),
+        path=Curve([point for curve in curves for point in curve], [Curve.MOVETO, *codes[1:]]),
         arrowstyle="-|>" if wait else "->",
         mutation_scale=7 if wait else 5,
         linewidth=_ARROW_WIDTHS[wait],

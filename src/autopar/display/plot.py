@@ -9,21 +9,22 @@ from __future__ import annotations
 import io
 import os
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autopar.display.comparison import Measurements, distinct
 from autopar.display.format import heading, origins_of, short_origins, unit_of
-from autopar.display.lanes_plot import LIMIT, SMALL, draw_lanes, height_inches
-from autopar.display.rows import COLOURS, lanes_of
+from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish
+from autopar.display.rows import COLOURS
 from autopar.display.show import RICH
 from autopar.display.text import panels_of
-from autopar.display.titles import not_hidden
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Limit, check_positive, limits_of
+from autopar.timing.measurement import Limit, limits_of
 from autopar.units import format_seconds
 
 if TYPE_CHECKING:
@@ -65,12 +66,8 @@ def timeline(
     >>> plt.close()
     """
     check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
-    whole_s = _whole_s([timeline], limit_s)
-    lanes, exposed = list(lanes_of(timeline, whole_s)), not_hidden(timeline, whole_s)
-    ax = _axes(0.9 + height_inches(lanes, exposed), ax)
-    draw_lanes(lanes, ax, limit_s, whole_s, exposed)
+    (ax,) = draw_panels([timeline], limit_s, ax, above=0.0)
     ax.set_title(heading(title), pad=_TITLE_PAD, parse_math=False)
-    _finish(ax, unit_of(whole_s)[0], origins_of([timeline]))
     return ax
 
 
@@ -98,31 +95,13 @@ def timelines(
     2
     >>> plt.close()
     """
-    import matplotlib.pyplot as plt
-
     named = panels_of("named", named)
-    whole_s = _whole_s(named.values(), limit_s)
-    panels = {
-        name: (list(lanes_of(one, whole_s)), not_hidden(one, whole_s))
-        for name, one in named.items()
-    }
-    heights = [0.4 + height_inches(*panel) for panel in panels.values()]
-    figure, grid = plt.subplots(
-        len(named),
-        sharex=True,
-        squeeze=False,
-        layout="constrained",
-        figsize=(plt.rcParams["figure.figsize"][0], 0.9 + sum(heights)),
-        height_ratios=heights,
-    )
-    axes: list[Axes] = list(grid[:, 0])
-    for ax, (name, (lanes, exposed)) in zip(axes, panels.items(), strict=True):
-        draw_lanes(lanes, ax, limit_s, whole_s, exposed)
-        above = f"{heading(name) or 'makespan'}: {format_seconds(named[name].makespan_s)}"
+    axes = draw_panels(named.values(), limit_s, None, above=0.4)
+    for ax, (name, one) in zip(axes, named.items(), strict=True):
+        above = f"{heading(name) or 'makespan'}: {format_seconds(one.makespan_s)}"
         ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
-        figure.suptitle(heading(title), parse_math=False)
-    _finish(axes[-1], unit_of(whole_s)[0], origins_of(named.values()))
+        axes[0].figure.suptitle(heading(title), parse_math=False)
     return axes
 
 
@@ -149,11 +128,11 @@ def bars(
     chosen = distinct(measurements)
     limits = limits_of([one.label for one in chosen], limit_s)
     unit, scale_s = unit_of(max(one.median_s for one in chosen))
-    ax = _axes(1.1 + 0.45 * len(chosen), ax)
+    (ax,) = axes_of([0.45 * len(chosen)], ax, beside=1.1)
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
         ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
-        heights = [y + 0.4 * (i / (len(one.values_s) - 1) - 0.5) for i in range(len(one.values_s))]
+        heights = np.linspace(y - 0.2, y + 0.2, len(one.values_s))
         times = [value / scale_s for value in one.values_s]
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
@@ -174,7 +153,7 @@ def bars(
     if any(limits):
         ax.legend(loc="best", fontsize="small")
     noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
-    _finish(ax, unit, [*origins_of(chosen), *noisy])
+    finish(ax, unit, [*origins_of(chosen), *noisy])
     return ax
 
 
@@ -216,7 +195,7 @@ def graph(
     """
     from autopar.display.graph_plot import draw_plan  # much that only this needs
 
-    return draw_plan(plan, ax, title=heading(title), axes_of=_axes, columns=columns, hide=hide)
+    return draw_plan(plan, ax, title=heading(title), columns=columns, hide=hide)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
@@ -290,31 +269,6 @@ def _write(figure: Figure, path: Path) -> None:
             write_atomically(path, image.getvalue())
     finally:
         plt.close(figure)
-
-
-def _whole_s(timelines: Collection[Timeline], limit_s: float | None) -> float:
-    least_s = 0.0 if limit_s is None else check_positive("limit_s", limit_s)
-    return max(least_s, *(one.makespan_s for one in timelines)) or 1.0  # of no length: any will do
-
-
-def _axes(height_inches: float, ax: Axes | None = None) -> Axes:
-    import matplotlib.pyplot as plt
-    from matplotlib.axes import Axes
-
-    if ax is not None:
-        check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
-        return ax
-    figsize = plt.rcParams["figure.figsize"][0], height_inches
-    return plt.subplots(layout="constrained", figsize=figsize)[1]
-
-
-def _finish(ax: Axes, unit: str, beneath: list[str] | tuple[str, ...]) -> None:
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.set_xlabel(f"time ({unit})")
-    if beneath:  # a figure may be taken out of its page: it says itself where it is from
-        how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
-        how |= {"textcoords": "offset points", "fontsize": SMALL, "ha": "right", "va": "top"}
-        ax.annotate("\n".join(beneath), (1, 0), (0, -2), **how)
 
 
 def __dir__() -> list[str]:

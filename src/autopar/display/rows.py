@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from autopar.display.titles import Label, labels_of, titled
+from autopar.display.titles import Label, labels_of, titled, words_of
 from autopar.timeline.groups import grouped
 from autopar.timeline.span import Span, Timeline
 
@@ -44,20 +43,25 @@ class Row(NamedTuple):
     labels: list[Label]  # what stands in the bars
 
 
+def scale_of(timelines: Iterable[Timeline], limit_s: float | None) -> float:
+    """The time in seconds for which the full width stands, in every panel."""
+    longest_s = max(timeline.makespan_s for timeline in timelines)
+    return max(longest_s, limit_s or 0.0) or 1.0  # never zero: it is divided by
+
+
 def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row]]]:
     """For each lane its title and rows, from zero on, for a drawing that is `scale_s` wide."""
-    for title, spans in titled(timeline)[0]:
-        rows, labels = [], labels_of(spans, timeline.start_s, scale_s)
+    for title, spans in titled(timeline.rebased())[0]:
+        rows = []
         for kind, same in grouped(spans, attrgetter("kind")).items():
             if len(spans) > MANY_SPANS:
                 layers = [_thinned(same, scale_s)]
             else:
                 nested = _layers(same) if kind == "host" else [same]
                 layers = [_told_apart(layer, scale_s) for layer in nested]
-            for depth, bars in enumerate(layers):
-                shifted = [bar._replace(span=_later(bar.span, -timeline.start_s)) for bar in bars]
-                own = [label for label in labels if label.kind == kind != "host"]
-                rows.append(Row(kind, depth * LAYER, shifted, own))
+            others = [span for span in spans if span.kind != kind]
+            labels = [] if kind == "host" else labels_of(same, others, scale_s)
+            rows += [Row(kind, depth * LAYER, bars, labels) for depth, bars in enumerate(layers)]
         yield title, rows
 
 
@@ -65,10 +69,6 @@ def lane_height(rows: Sequence[Row]) -> int:
     """How high a lane is, in pixels."""
     named = any(bar.named for row in rows for bar in row.bars)
     return max(LANE, max(row.top for row in rows) + LAYER * named)
-
-
-def _later(span: Span, by_s: float) -> Span:
-    return replace(span, start_s=span.start_s + by_s, end_s=span.end_s + by_s)
 
 
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:
@@ -118,5 +118,5 @@ def _as_one(group: Sequence[Span]) -> Bar:
         return Bar(first, 1.0)
     # Idle gaps that are too narrow to draw still show.
     busy = whole.busy_s() / (whole.makespan_s or 1.0)
-    one = Span(f"{len(group):,} spans", first.lane, whole.start_s, whole.end_s, first.kind)
+    one = Span(words_of(group), first.lane, whole.start_s, whole.end_s, first.kind)
     return Bar(one, max(_PALEST, busy))

@@ -1,4 +1,4 @@
-"""Shapes: the bars, time axis and legend of a drawing, as SVG text.
+"""Shapes: the bars, time axis and legend of a drawing, as elements of SVG.
 
 Lengths across are percentages and lengths down are pixels, so bars take whatever width a page has
 while text keeps its size: a drawing reads on a telephone as on a desk. Lane names stand above
@@ -7,166 +7,157 @@ their bars for the same reason.
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from xml.etree.ElementTree import Element, SubElement
 
 from autopar.display.format import format_seconds, like, shortened, unit_of
-from autopar.display.rows import COLOURS, HEIGHTS, LAYER, Bar, lane_height, lanes_of
-from autopar.display.titles import Label, not_hidden
-from autopar.timeline.span import Timeline
+from autopar.display.rows import COLOURS, HEIGHTS, LAYER, lane_height, lanes_of
+from autopar.display.titles import not_hidden
+from autopar.timeline.span import Span, Timeline
 
 KEY = "autopar-KEY"  # begins ids; a drawing puts its own in its place
-LINE = 18  # pixels that a line of text takes
+_LINE = 18  # pixels that a line of text takes
 # Where lines of hatching go from the corner of a tile, one way or both; no line is a plain bar.
-_HATCHED = {"copy": ('y2="5"',), "communication": ('y2="5"', 'x2="5"')}
+_HATCHED = {"copy": ("y2",), "communication": ("y2", "x2")}
 _TICKS = 5  # at most, after zero: their labels must stand side by side on a telephone
 _STEPS = (1, 2, 2.5, 5, 10)
 _LETTER = 0.01  # share of the width that half a letter takes on a telephone
 # The page's colour: of this site, of a notebook, and of any other page or file.
 _BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
-_RIM = f'style="paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"'  # words read on any bar
+_RIM = f"paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"  # words read on any bar
 _WIDE_RIM = _RIM.replace("4px", "8px;stroke-linejoin:round")  # covers a line between words, too
+_LIMIT = {"style": "stroke:var(--autopar-limit, currentColor)", "stroke-width": 1.5}
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
 
-def panel(
-    name: str, timeline: Timeline, scale_s: float, top: int
-) -> tuple[list[str], list[str], int]:
-    """Bars from `top` on, the words to be drawn over them and over lines, and where they end."""
-    parts, over, y = [], [], top
+def add(parent: Element, tag: str, text: str = "", /, **attributes: object) -> Element:
+    """Add an element; a name of an attribute has `_` for `-`, and one at its end is left out."""
+    named = {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items()}
+    element = SubElement(parent, tag, named)
+    element.text = text
+    return element
+
+
+def add_shapes(
+    svg: Element,
+    panels: Sequence[tuple[str, Timeline]],
+    kinds: Sequence[str],
+    scale_s: float,
+    limit_s: float | None,
+) -> None:
+    """Add all that is seen: panels under one another, the axis and the limit, and the legend."""
+    _add_patterns(svg, kinds)
+    # From the back: bars lie over the axis' lines, and rims of words break the limit's line.
+    axis, bars, limit, words = (add(svg, "g") for _ in range(4))
+    words.set("style", _RIM)
+    y = top = _LINE if limit_s else 0
+    for name, timeline in panels:
+        y = _add_panel(bars, words, name, timeline, scale_s, y)
+    _add_axis(axis, scale_s, top, y)
+    if limit_s:
+        x = _across(limit_s, scale_s)
+        ends = {"x1": x, "x2": x, "y1": _LINE - 2, "y2": y}
+        add(limit, "line", class_="autopar-limit", **ends, **_LIMIT, stroke_dasharray="5 3")
+        _add_text(limit, f"limit {format_seconds(limit_s)}", limit_s / scale_s, _LINE - 6)
+    _add_legend(svg, kinds, y + _LINE + 4)
+    svg.set("height", str(y + 2 * _LINE + 8))
+
+
+def _add_panel(
+    bars: Element, words: Element, name: str, timeline: Timeline, scale_s: float, y: int
+) -> int:
+    """Add bars, and the words to be drawn over them, from a height on; where they end."""
     if name:
-        y += LINE
-        words = f"{shortened(name, _LONGEST_NAME)}: {format_seconds(timeline.makespan_s)}"
-        over.append(f'<text y="{y - 4}" font-weight="bold" {_RIM}>{html.escape(words)}</text>')
+        y += _LINE
+        above = f"{shortened(name, _LONGEST_NAME)}: {format_seconds(timeline.makespan_s)}"
+        add(words, "text", above, y=y - 4, font_weight="bold")
     for lane, rows in lanes_of(timeline, scale_s):
-        y += LINE
-        title = html.escape(shortened(lane, _LONGEST_NAME))
-        over.append(f'<text y="{y - 5}" {_RIM}>{title}</text>')
+        y += _LINE
+        add(words, "text", shortened(lane, _LONGEST_NAME), y=y - 5)
         for row in rows:
-            bars = "\n".join(_bar(bar, scale_s, y + row.top) for bar in row.bars)
-            parts.append(f"<g {_look(row.kind)}>\n{bars}\n</g>")
-            below = y + row.top + HEIGHTS[row.kind]
-            parts += [_name(bar, scale_s, below) for bar in row.bars if bar.named]
-            middle = y + row.top + HEIGHTS[row.kind] // 2 + 4
-            over += [_label(label, scale_s, middle) for label in row.labels]
+            top, height = y + row.top, HEIGHTS[row.kind]
+            group = add(bars, "g", **_look(row.kind))
+            for span, opacity, named in row.bars:
+                ends = {"x": _across(span.start_s, scale_s)}
+                ends["width"] = _across(span.duration_s, scale_s)
+                bar = add(group, "rect", **ends, y=top, height=height)
+                if opacity < 1:
+                    bar.set("opacity", f"{opacity:.2f}")
+                add(bar, "title", _hover(span))
+                if named:  # beneath the bar, and cut where that ends
+                    below = add(bars, "svg", **ends, y=top + height, height=LAYER - height)
+                    add(below, "text", span.name, y=10, font_size=10)
+            for label in row.labels:
+                x = _across((label.start_s + label.end_s) / 2, scale_s)
+                add(words, "text", label.words, x=x, y=top + height // 2 + 4, text_anchor="middle")
         y += lane_height(rows) + 6
     if exposed := not_hidden(timeline, scale_s):
-        parts += _bracket(exposed, scale_s, y)
-        ends = exposed.start_s / scale_s, exposed.end_s / scale_s
-        over.append(_text(exposed.words, sum(ends) / 2, y + LINE, ends))
-        y += LINE + 6
-    return parts, over, y + 8
+        left, right = exposed.start_s / scale_s, exposed.end_s / scale_s
+        for x1, x2, up in ((left, left, 6), (left, right, 0), (right, right, 6)):
+            line = {"x1": _across(x1), "x2": _across(x2), "y1": y + 2 - up, "y2": y + 2}
+            add(bars, "line", class_="autopar-bracket", **line, **_LIMIT)
+        _add_text(words, exposed.words, (left + right) / 2, y + _LINE, (left, right))
+        y += _LINE + 6
+    return y + 8
 
 
-def axis(scale_s: float, top: int, bottom: int) -> list[str]:
+def _hover(span: Span) -> str:
+    start, end = like(span.start_s, span.end_s).split()[0], like(span.end_s, span.end_s)
+    return f"{span.name}: {format_seconds(span.duration_s)}, from {start} to {end}"
+
+
+def _add_axis(axis: Element, scale_s: float, top: int, bottom: int) -> None:
     """Lines at round times from `top` to `bottom`, six at most, their labels beneath."""
     rough = scale_s / _TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     # Rounding may leave the last step a hair too short; then the next is taken below.
     step = next(size * power for size in _STEPS if size * power >= rough * (1 - 1e-9))
     unit, unit_s = unit_of(scale_s)
-    parts = []
     for i in range(math.floor(scale_s / step * (1 + 1e-9)) + 1):
-        x = _across(i * step, scale_s)
-        parts.append(
-            f'<line x1="{x}" x2="{x}" y1="{top}" y2="{bottom}" stroke="currentColor" '
-            f'stroke-opacity="0.18"/>'
-        )
-        parts.append(_text(f"{i * step / unit_s:.6g} {unit}", i * step / scale_s, bottom + 13))
-    return parts
+        x, ink = _across(i * step, scale_s), {"stroke": "currentColor", "stroke-opacity": 0.18}
+        add(axis, "line", x1=x, x2=x, y1=top, y2=bottom, **ink)
+        _add_text(axis, f"{i * step / unit_s:.6g} {unit}", i * step / scale_s, bottom + 13)
 
 
-def limit_line(limit_s: float, scale_s: float, bottom: int) -> str:
-    """A dashed line from top to bottom at the limit, with its label at the top."""
-    x = _across(limit_s, scale_s)
-    label = _text(f"limit {format_seconds(limit_s)}", limit_s / scale_s, LINE - 6)
-    return (
-        f'<line class="autopar-limit" x1="{x}" x2="{x}" y1="{LINE - 2}" y2="{bottom}" '
-        f'style="stroke:var(--autopar-limit, currentColor)" stroke-width="1.5" '
-        f'stroke-dasharray="5 3"/>\n{label}'
-    )
-
-
-def legend(kinds: Iterable[str], top: int) -> list[str]:
+def _add_legend(svg: Element, kinds: Iterable[str], top: int) -> None:
     """A swatch and a word for each kind, drawn as its bars are."""
-    parts, x = [], 0
+    x = 0
     for kind in kinds:
         height = HEIGHTS[kind] * 2 // 3
-        parts.append(
-            f'<rect {_look(kind)} x="{x}" y="{top + 14 - height}" width="18" '
-            f'height="{height}"/><text x="{x + 24}" y="{top + 12}">{kind}</text>'
-        )
+        add(svg, "rect", **_look(kind), x=x, y=top + 14 - height, width=18, height=height)
+        add(svg, "text", kind, x=x + 24, y=top + 12)
         x += 38 + 7 * len(kind)
-    return parts
 
 
-def patterns(kinds: Iterable[str]) -> str:
+def _add_patterns(svg: Element, kinds: Iterable[str]) -> None:
     """The hatching of those kinds that have one, for who sees no colours and for print."""
-    # Its colour is set here, since a bar is filled with either a colour or a pattern.
-    size = 'width="5" height="5"'
-    parts = []
+    defs, size = add(svg, "defs"), {"width": 5, "height": 5}
     for kind in kinds:
         if kind in _HATCHED:
-            ink = 'stroke="#000" stroke-width="2" stroke-opacity="0.45"'
-            lines = "".join(f"<line {end} {ink}/>" for end in _HATCHED[kind])
-            parts.append(
-                f'<pattern id="{KEY}-{kind}" {size} patternUnits="userSpaceOnUse" '
-                f'patternTransform="rotate(45)">'
-                f'<rect {size} style="fill:{_colour(kind)}"/>{lines}</pattern>'
-            )
-    return f"<defs>{''.join(parts)}</defs>"
+            how = {"patternUnits": "userSpaceOnUse", "patternTransform": "rotate(45)"}
+            tile = add(defs, "pattern", id=f"{KEY}-{kind}", **size, **how)
+            # Its colour is set here, since a bar is filled with either a colour or a pattern.
+            add(tile, "rect", **size, style=f"fill:{_colour(kind)}")
+            for end in _HATCHED[kind]:
+                ink = {"stroke": "#000", "stroke-width": 2, "stroke-opacity": 0.45}
+                add(tile, "line", **{end: 5}, **ink)
 
 
-def _bar(bar: Bar, scale_s: float, top: int) -> str:
-    span, (start, _) = bar.span, like(bar.span.start_s, bar.span.end_s).split()
-    end = like(span.end_s, span.end_s)
-    words = f"{span.name}: {format_seconds(span.duration_s)}, from {start} to {end}"
-    faded = f' opacity="{bar.opacity:.2f}"' if bar.opacity < 1 else ""
-    return (
-        f'<rect x="{_across(span.start_s, scale_s)}" y="{top}" '
-        f'width="{_across(span.duration_s, scale_s)}" height="{HEIGHTS[span.kind]}"{faded}>'
-        f"<title>{html.escape(words)}</title></rect>"
-    )
-
-
-def _name(bar: Bar, scale_s: float, top: int) -> str:
-    """A range's name below its bar, cut where the bar ends."""
-    return (
-        f'<svg x="{_across(bar.span.start_s, scale_s)}" y="{top}" '
-        f'width="{_across(bar.span.duration_s, scale_s)}" height="{LAYER - HEIGHTS["host"]}">'
-        f'<text y="10" font-size="10">{html.escape(bar.span.name)}</text></svg>'
-    )
-
-
-def _label(label: Label, scale_s: float, middle: int) -> str:
-    """Words over bars, with a rim in the page's colour so that they read on any."""
-    x = _across((label.start_s + label.end_s) / 2, scale_s)
-    words = html.escape(label.words)
-    return f'<text x="{x}" y="{middle}" text-anchor="middle" {_RIM}>{words}</text>'
-
-
-def _bracket(label: Label, scale_s: float, top: int) -> list[str]:
-    """A line beneath a stretch of time, turned up at both ends."""
-    start, end = _across(label.start_s, scale_s), _across(label.end_s, scale_s)
-    return [
-        f'<line class="autopar-bracket" x1="{left}" x2="{right}" y1="{top + above}" '
-        f'y2="{top + 2}" style="stroke:var(--autopar-limit, currentColor)" stroke-width="1.5"/>'
-        for left, right, above in ((start, start, -4), (start, end, 2), (end, end, -4))
-    ]
-
-
-def _look(kind: str) -> str:
+def _look(kind: str) -> dict[str, str]:
     # The stroke keeps a span visible that is thinner than a pixel.
     fill = f"url(#{KEY}-{kind})" if kind in _HATCHED else _colour(kind)
-    return f'class="autopar-{kind}" style="fill:{fill};stroke:{_colour(kind)};stroke-width:0.5"'
+    style = f"fill:{fill};stroke:{_colour(kind)};stroke-width:0.5"
+    return {"class": f"autopar-{kind}", "style": style}
 
 
 def _colour(kind: str) -> str:
     return f"var(--autopar-{kind}, {COLOURS[kind]})"
 
 
-def _text(words: str, share: float, y: int, ends: tuple[float, float] | None = None) -> str:
+def _add_text(
+    parent: Element, words: str, share: float, y: int, ends: tuple[float, float] | None = None
+) -> None:
     # Kept inside the drawing: near its edges text runs inwards, from where what it names ends.
     half = len(words) * _LETTER
     left, right = ends or (share, share)
@@ -175,9 +166,8 @@ def _text(words: str, share: float, y: int, ends: tuple[float, float] | None = N
         anchor, at = "start", left
     elif share > 1 - half:
         anchor, at = "end", right
-    x = _across(at, 1.0)
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" {_WIDE_RIM}>{html.escape(words)}</text>'
+    add(parent, "text", words, x=_across(at), y=y, text_anchor=anchor, style=_WIDE_RIM)
 
 
-def _across(seconds: float, scale_s: float) -> str:
+def _across(seconds: float, scale_s: float = 1.0) -> str:
     return f"{100 * seconds / scale_s:.4f}".rstrip("0").rstrip(".") + "%"

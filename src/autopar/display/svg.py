@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from xml.etree.ElementTree import Element, tostring
 
-from autopar.display import plot, shapes
+from autopar.display import plot
 from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
-from autopar.display.rows import MANY_SPANS
+from autopar.display.rows import MANY_SPANS, scale_of
+from autopar.display.shapes import KEY, add, add_shapes
 from autopar.display.show import show
 from autopar.display.text import MARKS, lane_table, panels_of, picture, said_of, sentences
 from autopar.display.titles import titled
@@ -53,8 +55,7 @@ class Drawing:
     @property
     def scale_s(self) -> float:
         """The time in seconds for which the full width stands, in every panel."""
-        longest_s = max(timeline.makespan_s for _, timeline in self.panels)
-        return max(longest_s, self.limit_s or 0.0) or 1e-6  # never zero: it is divided by
+        return scale_of((timeline for _, timeline in self.panels), self.limit_s)
 
     @property
     def origins(self) -> tuple[str, ...]:
@@ -193,14 +194,15 @@ def show_timelines(
 
 
 def _words(drawing: Drawing) -> list[str]:
-    said = []
+    shown, without = [], []
     for name, timeline in drawing.panels:
+        panel = [f"{name}:"] * bool(name)
         # Where panels come from different places, each says its own; the badges don't tell which.
         where = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
-        said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
-    for name, timeline in drawing.panels:
+        shown.append(" ".join(panel + sentences(timeline) + where))
         if left_out := titled(timeline)[1]:
-            said.append(" ".join([f"{name}:"] * bool(name) + [said_of(left_out)]))
+            without.append(" ".join([*panel, said_of(left_out)]))
+    said = shown + without
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
         if any(timeline.makespan_s < drawing.limit_s for _, timeline in drawing.panels):
@@ -217,31 +219,18 @@ def _words(drawing: Drawing) -> list[str]:
 
 def as_svg(drawing: Drawing) -> str:
     """The picture alone, which can stand in a page or in a file of its own."""
-    scale_s, limit_s, key = drawing.scale_s, drawing.limit_s, shapes.KEY
-    top = shapes.LINE if limit_s else 0
-    bars, words, y = [], [], top
-    for name, timeline in drawing.panels:
-        of_panel, over, y = shapes.panel(name, timeline, scale_s, y)
-        bars += of_panel
-        words += over
-    opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" width="100%" '
-        f'height="{y + 2 * shapes.LINE + 8}" aria-labelledby="{key}-title {key}-desc" '
-        f'font-size="12" fill="currentColor" style="display:block">\n'
-        f'<title id="{key}-title">{html.escape(drawing.title)}</title>\n'
-        f'<desc id="{key}-desc">{html.escape(" ".join(_words(drawing)))}</desc>'
-    )
-    parts = [opening, shapes.patterns(drawing.kinds)]
-    parts += shapes.axis(scale_s, top, y)  # before the bars, so that they lie over its lines
-    parts += bars
-    parts += [shapes.limit_line(limit_s, scale_s, y)] if limit_s else []
-    parts += words  # after the limit's line, which their rims break
-    parts += shapes.legend(drawing.kinds, y + shapes.LINE + 4)
-    svg = "\n".join([*parts, "</svg>"])
+    ids = {"title": f"{KEY}-title", "desc": f"{KEY}-desc"}
+    named = {"role": "img", "aria-labelledby": " ".join(ids.values())}
+    look = {"width": "100%", "font-size": "12", "fill": "currentColor", "style": "display:block"}
+    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg"} | named | look)
+    add(svg, "title", drawing.title, id=ids["title"])
+    add(svg, "desc", " ".join(_words(drawing)), id=ids["desc"])
+    add_shapes(svg, drawing.panels, drawing.kinds, drawing.scale_s, drawing.limit_s)
+    text = tostring(svg, encoding="unicode")
     # Ids from the content: a page holds many drawings, and comes out the same when built again.
-    content = svg + drawing.caption  # a page may have one picture twice, under two captions
+    content = text + drawing.caption  # a page may have one picture twice, under two captions
     digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
-    return svg.replace(key, f"autopar-{digest[:10]}")
+    return text.replace(KEY, f"autopar-{digest[:10]}")
 
 
 def _details(drawing: Drawing) -> str:

@@ -10,11 +10,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from numbers import Real
 
-from autopar.display.format import (
-    NOTHING,
-    badge,
-    short_origins,
-)
+from autopar.display.format import NOTHING, badge, short_origins
 from autopar.refusal import check_type, several
 from autopar.timing.measurement import Measurement
 
@@ -94,7 +90,8 @@ class Table:
         )
         look = "autopar-table"
         if any(self.shares):  # what a telephone shows: all up to the bars
-            look += f" autopar-first-{self._barred + 1}"
+            barred = [header.endswith(SHARE) for header in self.headers]
+            look += f" autopar-first-{barred.index(True) + 1}"
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return (
             f'<div class="autopar-table-box" tabindex="0" role="region" aria-label="{name}" '
@@ -103,18 +100,12 @@ class Table:
         )
 
     def _row(self, row: Sequence[str], share: float | None) -> str:
-        cells = list(map(_cell, row, self._numeric, ["row"] + [""] * len(row)))
-        if share is not None:
-            bar = f"background:{_BAR.format(min(share, 1.0))};text-align:right"
-            cells[self._barred] = cells[self._barred].replace("text-align:right", bar)
-        look = "opacity:0.7" if row[0] in self.parts else "font-weight:bold"
-        styled = row[0] in (*self.parts, self.highlight)
-        return f"<tr{f' style={chr(34)}{look}{chr(34)}' * styled}>{''.join(cells)}</tr>"
-
-    @property
-    def _barred(self) -> int:
-        """Which column has bars."""
-        return next(i for i, name in enumerate(self.headers) if name.endswith(SHARE))
+        bars = (share if header.endswith(SHARE) else None for header in self.headers)
+        cells = "".join(map(_cell, row, self._numeric, ["row"] + [""] * len(row), bars))
+        if row[0] in self.parts:
+            return f'<tr style="opacity:0.7">{cells}</tr>'
+        bold = ' style="font-weight:bold"' * (row[0] == self.highlight != "")
+        return f"<tr{bold}>{cells}</tr>"
 
     @property
     def _numeric(self) -> list[bool]:
@@ -126,14 +117,16 @@ class Table:
         return numeric
 
 
-def _cell(text: str, right: bool, scope: str = "") -> str:
-    """A cell as HTML; with a scope it is a header."""
+def _cell(text: str, right: bool, scope: str = "", share: float | None = None) -> str:
+    """A cell as HTML, with a bar for a share; with a scope it is a header."""
     words = html.escape(text)
     if right and not scope:  # a number and its unit stay on one line
         words = words.replace(" ", "&nbsp;")
+    bar = "" if share is None else f"background:{_BAR.format(min(share, 1.0))};"
     # In place, so that a notebook, which has style rules of its own, aligns them too.
-    style = ' class="num" style="text-align:right"' if right else ' style="text-align:left"'
-    return f'<th scope="{scope}"{style}>{words}</th>' if scope else f"<td{style}>{words}</td>"
+    style = f'style="{bar}text-align:{"right" if right else "left"}"'
+    look = f'class="num" {style}' if right else style
+    return f'<th scope="{scope}" {look}>{words}</th>' if scope else f"<td {look}>{words}</td>"
 
 
 def tabulate(
@@ -169,10 +162,9 @@ def tabulate(
     headers = several("headers", headers, "a list of names, one for each column.", str)
     check_type("caption", caption, str, "a few words.")
     notes = several("notes", notes, "a list of lines, as in notes=['* noisy'].", str)
-    rows = several("rows", rows, _ROWS)
     cells = tuple(
         tuple(_PERCENT.sub(" %", str(cell)) for cell in several(f"rows[{i}]", row, _ROWS))
-        for i, row in enumerate(rows)
+        for i, row in enumerate(several("rows", rows, _ROWS))
     )
     if not cells or not headers:
         msg = f"got {len(headers)} headers and {len(cells)} rows; expected at least one of each."

@@ -17,43 +17,41 @@ from autopar.timeline.intervals import (
     intervals_of,
     length_s,
     longest,
+    overlapping,
     without,
 )
 from autopar.timeline.span import Span, Timeline
 
-_ON_GPU = re.compile(r"(?P<where>(?:(?!GPU |cuda:).)*)(?:GPU |cuda:)(?P<gpu>\d+)")
+_ON_GPU = re.compile(r"(?P<where>.*?)(?:GPU |cuda:)(?P<gpu>\d+)")
 _GPU = r"(?P<where>(.*: )?(rank \d+ )?)(GPU |cuda:)(?P<gpu>\d+)"  # where several were profiled
 # How lanes are called where they are recorded, and in pictures. On each device they stand so.
-_FORMS = [
-    (re.compile(form), title)
-    for form, title in (
-        (r"host", "CPU, annotated ranges"),
-        (r"cpu( #\d+)?", "CPU, {does}"),
-        (rf"{_GPU}( stream .*| #\d+)?", "{where}GPU {gpu}, {does}"),
-        (rf"{_GPU}( copies)? from host", "{where}GPU {gpu}, copying from the host"),
-        (rf"{_GPU}( copies)? to host", "{where}GPU {gpu}, copying to the host"),
-        (rf"{_GPU} to cuda:(?P<other>\d+)", "{where}GPU {gpu}, copying to GPU {other}"),
-        (rf"{_GPU} copies to a peer", "{where}GPU {gpu}, copying to other GPUs"),
-        (rf"{_GPU} copies within", "{where}GPU {gpu}, copying within its memory"),
-    )
-]
+_FORMS = {
+    r"host": "CPU, annotated ranges",
+    r"cpu( #\d+)?": "CPU, {does}",
+    rf"{_GPU}( stream .*| #\d+)?": "{where}GPU {gpu}, {does}",
+    rf"{_GPU}( copies)? from host": "{where}GPU {gpu}, copying from the host",
+    rf"{_GPU}( copies)? to host": "{where}GPU {gpu}, copying to the host",
+    rf"{_GPU} to cuda:(?P<other>\d+)": "{where}GPU {gpu}, copying to GPU {other}",
+    rf"{_GPU} copies to a peer": "{where}GPU {gpu}, copying to other GPUs",
+    rf"{_GPU} copies within": "{where}GPU {gpu}, copying within its memory",
+}
 _LEAST = 0.01  # share of the time; a row of a lane that is less busy shows nothing
 _GAP = 0.01  # share of the width; copies that are nearer to each other are one stretch
-_APART = 0.04  # share of the width; bars that are nearer to each other are counted together
+_APART = 0.005  # share of the width; bars with wider gaps between them are seen one by one
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
+_NUMBERED = re.compile(r"[ _]\d+$")  # what tells the second of equal tasks from the first
 _DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that kind alone
-_SEVERAL = {"copy": "copies", "communication": "exchanges"}
+_SEVERAL = {"copy": "copies", "communication": "exchanges", "host": "ranges"}
 
 
 class Label(NamedTuple):
-    """Words for a stretch of time, from the first span's start on, and the kind of its bars."""
+    """Words for a stretch of time, in seconds from the first span's start on."""
 
     start_s: float
     end_s: float
     words: str
-    kind: str = "copy"
 
 
 def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]:
@@ -87,69 +85,68 @@ def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int
     kinds = {span.kind for span in spans}
     does = _DOES.get(kinds.pop(), "computing") if len(kinds) == 1 else "computing"
     computes = does == "computing"
-    for rank, (form, title) in enumerate(_FORMS):
-        if found := form.fullmatch(lane):
+    for rank, (form, title) in enumerate(_FORMS.items()):
+        if found := re.fullmatch(form, lane):
             named = {"gpu": "-1", "where": ""} | found.groupdict()
             title, gpu = title.format(**named, does=does), int(named["gpu"])
-            return False, _by_number(named["where"]), gpu, rank, not computes, title
+            return False, by_number(named["where"]), gpu, rank, not computes, title
     if found := _ON_GPU.match(lane):  # of a name of the program's own
-        return False, _by_number(found["where"]), int(found["gpu"]), len(_FORMS), not computes, lane
-    return not lane.lower().startswith("cpu"), _by_number(""), -1, -1, not computes, lane
+        return False, by_number(found["where"]), int(found["gpu"]), len(_FORMS), not computes, lane
+    return not lane.lower().startswith("cpu"), by_number(""), -1, -1, not computes, lane
 
 
-def _by_number(words: str) -> list[int | str]:
+def by_number(words: str) -> list[int | str]:
     """What sorts rank 2 before rank 10."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
 
 
-def labels_of(spans: Sequence[Span], start_s: float, scale_s: float) -> list[Label]:
-    """What stands in the bars of a lane: their name, or how many there are, where it fits."""
-    stretches: list[list[Span]] = []
-    ends_s: list[float] = []
-    for span in spans:
-        near = stretches and span.start_s - ends_s[-1] < _APART * scale_s
-        if near and span.kind == stretches[-1][0].kind:
-            stretches[-1].append(span)
-            ends_s[-1] = max(ends_s[-1], span.end_s)
-        else:
-            stretches.append([span])
-            ends_s.append(span.end_s)
-    labels = []
-    for stretch, end_s in zip(stretches, ends_s, strict=True):
-        first, words = stretch[0], _words(stretch)
-        if words and end_s - first.start_s > len(words) / _LETTERS * scale_s:
-            labels.append(Label(first.start_s - start_s, end_s - start_s, words, first.kind))
+def labels_of(spans: Sequence[Span], others: Sequence[Span], scale_s: float) -> list[Label]:
+    """What stands in bars that all but touch: what most of their time goes to, where it fits.
+
+    All are of one kind; nothing stands where there are `others` in the same lane.
+    """
+    gap, labels = [0.0, _APART * scale_s], []
+    stretches = covered(intervals_of(spans) + gap) - gap
+    wide = stretches[:, 1] - stretches[:, 0] > scale_s / _LETTERS
+    alone = ~overlapping(stretches, covered(intervals_of(others)))
+    for start_s, end_s in stretches[wide & alone].tolist():
+        words = words_of([span for span in spans if start_s <= span.start_s <= end_s])
+        if words and end_s - start_s > len(words) / _LETTERS * scale_s:
+            labels.append(Label(start_s, end_s, words))
     return labels
 
 
-def _words(stretch: Sequence[Span]) -> str:
-    count, name = len(stretch), " ".join(stretch[0].name.split())
-    if 0 < len(name) <= _LONGEST and len({span.name for span in stretch}) == 1:
-        return name if count == 1 else f"{count:,} × {name}"
-    one = "kernels" if _ON_GPU.match(stretch[0].lane) else "tasks"
-    return f"{count:,} {_SEVERAL.get(stretch[0].kind, one)}" if count > 1 else ""
+def words_of(run: Sequence[Span]) -> str:
+    """The name that takes half of the time or more, or how many there are."""
+    named = grouped(run, lambda span: _NUMBERED.sub("", " ".join(span.name.split())))
+    seconds = {name: sum(span.duration_s for span in same) for name, same in named.items()}
+    most = max(seconds, key=seconds.__getitem__)
+    count, others = len(named[most]), len(run) - len(named[most])
+    name = f"{count:,} × {most}" if count > 1 else " ".join(named[most][0].name.split())
+    if 0 < len(most) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
+        return f"{name}, {others:,} more" if others else name
+    one = "kernels" if _ON_GPU.match(run[0].lane) else "tasks"
+    return f"{len(run):,} {_SEVERAL.get(run[0].kind, one)}" if len(run) > 1 else ""
 
 
 def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
     """The longest stretch in which a GPU copied and did not compute, where it is long enough."""
-    found, copying = [], 0
-    for gpu, spans in by_gpu(timeline).items():
+    found = []
+    for gpu, spans in by_gpu(timeline.rebased()).items():
         copies, kernels = (
             covered(intervals_of(span for span in spans if span.kind == kind))
             for kind in ("copy", "compute")
         )
-        copying += bool(len(copies))
-        if len(copies) and len(kernels):
+        if len(copies):
             bare, gap = without(copies, kernels), [0.0, _GAP * scale_s]
             near = without(covered(bare + gap) - gap, kernels)
-            if stretch := longest(near):
-                found.append((length_s(common(bare, as_array([stretch]))), stretch, gpu))
-    most_s, (start_s, end_s), gpu = max(found, key=lambda one: one[0], default=(0.0, (0, 0), ""))
-    if not found or most_s < _BRACKET * scale_s:
+            stretch = longest(near) if len(kernels) else None
+            found.append((length_s(common(bare, as_array([stretch or (0, 0)]))), stretch, gpu))
+    most_s, stretch, gpu = max(found, key=lambda one: one[0], default=(0.0, None, ""))
+    if stretch is None or most_s < _BRACKET * scale_s:
         return None
-    where = f"{gpu or 'other lanes'}: " if copying > 1 else ""
-    words = f"{where}{format_seconds(most_s)} of copying not hidden"
-    return Label(start_s - timeline.start_s, end_s - timeline.start_s, words)
+    where = f"{gpu or 'other lanes'}: " if len(found) > 1 else ""
+    return Label(*stretch, f"{where}{format_seconds(most_s)} of copying not hidden")
 
 
 def by_gpu(timeline: Timeline) -> dict[str, list[Span]]:

@@ -13,7 +13,6 @@ from autopar.timeline.span import Timeline
 PROGRAM = "autopar"  # by which a file is known to be ours
 _PROCESS = 1  # one run is one process; its lanes are the process's threads
 _FIRST_THREAD = 2  # a thread of the process's own number would be called its main thread
-_PER_SECOND = 1e9  # of what is counted here; the format has microseconds
 
 
 def write_trace(timeline: Timeline, path: str | os.PathLike[str]) -> None:
@@ -41,9 +40,8 @@ def trace_bytes(timeline: Timeline) -> bytes:
     Lanes are threads, numbered in the order of their first use. In a thread of the format's, spans
     follow or hold each other: one that does neither goes to another thread of the lane's name.
     """
-    start_s = timeline.start_s if timeline.spans else 0.0
-    # Rounded once, or spans that touch could overlap.
-    timed = [(_since(start_s, s.start_s), _since(start_s, s.end_s), s) for s in timeline.spans]
+    # In whole nanoseconds, rounded once, or spans that touch could overlap.
+    timed = [(round(s.start_s * 1e9), round(s.end_s * 1e9), s) for s in timeline.rebased().spans]
     rows: dict[str, list[list[int]]] = {lane: [] for lane in timeline.lanes}
     placed = [
         (start, end, span, _row(rows[span.lane], start, end))
@@ -73,11 +71,6 @@ def trace_bytes(timeline: Timeline) -> bytes:
     # Viewers show escapes as they stand, so there are few.
     text = json.dumps(trace, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="replace")
-
-
-def _since(start_s: float, time_s: float) -> int:
-    """Nanoseconds, rounded."""
-    return round((time_s - start_s) * _PER_SECOND)
 
 
 def _row(rows: list[list[int]], start: int, end: int) -> int:

@@ -39,18 +39,20 @@ class Span:
     kind: str = "compute"
 
     def __post_init__(self) -> None:
-        if type(self.start_s) is not float or type(self.end_s) is not float:  # quick for most
-            for argument, time_s in (("start_s", self.start_s), ("end_s", self.end_s)):
-                check_type(argument, time_s, Real, "seconds, as time.perf_counter() gives them.")
+        quick = type(self.start_s) is type(self.end_s) is float  # for most
+        if not (quick and type(self.name) is type(self.lane) is str):
+            for argument in ("start_s", "end_s"):
+                seconds = "seconds, as time.perf_counter() gives them."
+                check_type(argument, getattr(self, argument), Real, seconds)
+            for argument in ("name", "lane"):
+                text = "text, as in Span('mm', 'GPU 0', 0.0, 0.002)."
+                check_type(argument, getattr(self, argument), str, text)
         if not -math.inf < self.start_s <= self.end_s < math.inf:  # also catches NaN
             msg = (
                 f"span {self.name!r} on {self.lane!r} is from {self.start_s} s to {self.end_s} s; "
                 f"expected start_s <= end_s, both finite. Check the clock it was read from."
             )
             raise ValueError(msg)
-        if type(self.name) is not str or type(self.lane) is not str:
-            for argument, text in (("name", self.name), ("lane", self.lane)):
-                check_type(argument, text, str, "text, as in Span('mm', 'GPU 0', 0.0, 0.002).")
         if self.kind not in KINDS or not self.lane:
             msg = (
                 f"span {self.name!r} has lane {self.lane!r} and kind {self.kind!r}; expected a "
