@@ -97,9 +97,8 @@ def _is_set_up(cell: str) -> bool:
         statements = ast.parse(cell).body
     except SyntaxError:
         return True
-    magics = [_MAGIC.search(ast.unparse(one)) is not None for one in statements]
-    imports = [isinstance(one, ast.Import) for one in statements]
-    return any(magics) and all(map(any, zip(magics, imports, strict=True)))
+    others = [one for one in statements if not isinstance(one, ast.Import)]
+    return bool(others) and all(_MAGIC.search(ast.unparse(one)) for one in others)
 
 
 def _tree(node: object) -> object:
