@@ -34,18 +34,18 @@ def stale_records(
 
     With `may_be_earlier` one of earlier code will do, which pages show and say so.
     """
-
-    def error_of(wanted: Wanted, folder: Path) -> str:
-        try:
-            is_earlier = newest_of(wanted, folder).code_changed
-        except RecordError as error:
-            return str(error)
-        if may_be_earlier or not is_earlier:
-            return ""
-        return f"{wanted.name}.json: was measured with earlier code. {wanted.again}"
-
-    errors = [[error_of(wanted, folder) for folder in folders] for wanted in shown_by(scripts)]
-    return [of_folders[0] for of_folders in errors if all(of_folders)]
+    lines = []
+    for wanted in shown_by(scripts):
+        errors = []
+        for folder in folders:
+            try:
+                if newest_of(wanted, folder).code_changed and not may_be_earlier:
+                    why = f"{wanted.name}.json: was measured with earlier code. {wanted.again}"
+                    errors.append(why)
+            except RecordError as error:
+                errors.append(str(error))
+        lines += errors[:1] if len(errors) == len(folders) else []
+    return lines
 
 
 def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
@@ -70,8 +70,7 @@ def all_records(folder: Path = FOLDER) -> list[Record]:
 
 def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
-    texts = [(script, script.read_text(encoding="utf-8")) for script in scripts]
-    return [shown for script, text in texts for shown in _records_of(script, text)]
+    return [one for path in scripts for one in _records_of(path, path.read_text(encoding="utf-8"))]
 
 
 @functools.lru_cache(maxsize=64)
@@ -79,12 +78,9 @@ def _records_of(script: Path, text: str) -> list[Wanted]:
     records = []
     values: dict[str, Any] = {"__builtins__": _BUILTINS}
     for statement in ast.parse(text).body:
-        calls = [
-            node
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "recorded"
-        ]
-        records += [_shown(call, statement, script, text, values) for call in calls]
+        for call in ast.walk(statement):
+            if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "recorded":
+                records.append(_shown(call, statement, script, text, values))
         before = dict(values)
         for name in _changed(statement):
             values.pop(name, None)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,7 +94,8 @@ def race(
         raise ValueError(msg)
     by_label("flops", flops, [*parts, *ways])
     by_label("close", close, [*ways][expected is None :], _check_share)
-    for label in several("see", see, "labels of the ways, in a list."):
+    see = several("see", see, "labels of the ways, in a list.")
+    for label in see:
         require_label("see", label, [*ways])
     if reset is not None:
         check_work("reset", reset)
@@ -140,7 +141,7 @@ def _checks(
         leaves, memory = dict(_leaves(result)), _memory(result)
         if wanted is None:
             wanted, than = _kept(leaves), label
-            if all(leaf is None or isinstance(leaf, _Container) for leaf in leaves.values()):
+            if all(leaf is None for leaf in pytree.tree_leaves(result)):
                 msg = (
                     f"the way {label!r} returned {what(result)}, with which no result can be "
                     f"compared; expected what it computes. Return that, or pass `expected`."
@@ -186,13 +187,6 @@ def _memory(result: object) -> dict[object, object]:
     return memory
 
 
-class _Container(NamedTuple):
-    """A container at some place of a result: how many items, and of what class if that counts."""
-
-    size: int
-    kind: str
-
-
 def _waited(result: Any) -> object:
     """What a way returned, once its tasks and all GPUs are done."""
     result = pytree.tree_map_only(Handle, Handle.result, result)
@@ -216,7 +210,7 @@ def _leaves(value: Any, place: tuple[object, ...] = ()) -> Iterator[tuple[object
     if parts is None:
         yield place, _comparable(value)
         return
-    yield place, _Container(len(parts), kind)
+    yield place, (kind, len(parts))
     for key, part in parts.items():
         yield from _leaves(part, (*place, key))
 
