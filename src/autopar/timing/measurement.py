@@ -48,7 +48,9 @@ class Measurement:
 
     def __post_init__(self) -> None:
         check_label(self.label)
-        check_amounts({"flops": self.flops, "size_bytes": self.size_bytes})
+        for argument, amount in (("flops", self.flops), ("size_bytes", self.size_bytes)):
+            if amount is not None:
+                check_positive(argument, amount)
         values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
         object.__setattr__(self, "values_s", tuple(map(float, values_s)))
         if len(self.values_s) < MIN_SAMPLES:
@@ -173,13 +175,6 @@ def check_positive(argument: str, value: float) -> float:
         )
         raise ValueError(msg)
     return float(value)
-
-
-def check_amounts(amounts: Mapping[str, float | None]) -> None:
-    """Argument -> amount of work, each refused if it gives no rate; None asks for none."""
-    for argument, amount in amounts.items():
-        if amount is not None:
-            check_positive(argument, amount)
 
 
 def limits_of(labels: Sequence[str], limits_s: Limit) -> tuple[float | None, ...]:

@@ -7,19 +7,14 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 
 from autopar.device import present, synchronize
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
-from autopar.timing.measurement import (
-    MIN_SAMPLES,
-    Measurement,
-    by_label,
-    check_amounts,
-    check_label,
-)
+from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
 from autopar.units import format_seconds
 
 Device = torch.device | str | int
@@ -152,16 +147,15 @@ def measure(
     >>> 0 < sums.median_s < 1e-3
     True
     """
-    check_label(label)
+    planned = Measurement(label, (1.0,) * MIN_SAMPLES, flops, size_bytes)  # refused now, or never
     check_work("fn", fn)
     whole_number("calls", calls, of=" in each sample")
-    check_amounts({"flops": flops, "size_bytes": size_bytes})
     work = fn if calls == 1 else functools.partial(_call, fn, calls)
     (timed,) = measure_in_turn(
         {label: work}, devices=devices, warmup=warmup, repeats=repeats, setup=setup
     )
     values_s = tuple(value_s / calls for value_s in timed.values_s)
-    return Measurement(label, values_s, flops, size_bytes, timed.origin)
+    return replace(planned, values_s=values_s, origin=timed.origin)
 
 
 def measure_in_turn(
