@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import runpy
 import socket
 from dataclasses import replace
@@ -19,20 +20,14 @@ from autopar.records.store import Wanted, load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
+_PLACES = re.compile(r'"(/|~|file:)| ~?/')  # paths of a machine, in JSON
 _SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
 
 
 def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
     loaded = load(tmp_path)
     assert (record.live, loaded.live) == (True, False)
-    for field in vars(record).keys() - {"live", "measurements", "timelines"}:
-        assert getattr(loaded, field) == getattr(record, field), field
-    for field in ("measurements", "timelines"):
-        before, after = (
-            [(label, replace(part, origin="")) for label, part in getattr(one, field).items()]
-            for one in (record, loaded)
-        )
-        assert before == after
+    assert loaded == replace(record, live=False)
     again = write_record(loaded, tmp_path / "again")
     assert again.read_bytes() == path.read_bytes()
     assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
@@ -125,19 +120,10 @@ def test_provenance_is_there_and_tells_no_names(path):
     assert fields["command"] == "python -m autopar record"
     assert path.name == f"{NAME}.json"
     assert socket.gethostname() not in text
-    assert_no_paths(fields)
+    assert not _PLACES.search(text)
     lines = text.splitlines()  # can be read in a diff
     assert max(map(len, lines)) < 500
     assert any(line.startswith('  "both": {"values_s"') for line in lines)
-
-
-def assert_no_paths(fields):
-    if isinstance(fields, str):
-        assert not fields.startswith(("/", "~", "file:"))
-        assert not any(f" {place}" in fields for place in ("/", "~/")), fields
-    elif isinstance(fields, dict | list):
-        for part in [*fields, *(fields.values() if isinstance(fields, dict) else ())]:
-            assert_no_paths(part)
 
 
 @pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
@@ -145,7 +131,7 @@ def test_records_that_come_with_autopar_are_whole_and_tell_no_paths(path):
     record = load_record(path)
     assert record.experiment == path.stem
     assert all(record.checks.values())
-    assert_no_paths(json.loads(path.read_text()))
+    assert not _PLACES.search(path.read_text())
 
 
 def test_files_lie_beside_the_record_and_are_those_that_were_recorded(record, tmp_path):
