@@ -249,14 +249,14 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
         ("T", "2026-12-01", other),
         ("Z", "2026-01-01", record.digest),
     ):
-        hardware = {**record.hardware, "processors": f"2 x NVIDIA {machine}"}
+        hardware = {**record.hardware, "processors": f"2 × NVIDIA {machine}"}
         at = f"{when}T10:00:00+00:00"
         changed = replace(record, hardware=hardware, recorded_at=at, digest=digest)
         written = write_record(changed, tmp_path)
         assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
     assert load(tmp_path).origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
     for newest in (newest_of(Wanted(NAME), tmp_path), newest_record(NAME, tmp_path)):
-        assert newest.processors == "2 × NVIDIA T"  # as it is written now
+        assert newest.processors == "2 × NVIDIA T"
         assert not newest.code_changed
     newest = newest_of(Wanted(NAME, f"sha256:{'1' * 64}", PARAMETERS), tmp_path)
     assert newest.processors == "2 × NVIDIA T"

@@ -192,8 +192,4 @@ def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpu
 
 
 def _command(experiment: Experiment) -> str:
-    """The command that records this experiment's script, without this machine's paths."""
-    parts = Path(inspect.getsourcefile(experiment) or "").parts
-    if "gallery" not in parts:  # a notebook, whose cells are no files, or a script of one's own
-        return "python -m autopar record"
-    return f"python -m autopar record {'/'.join(parts[parts.index('gallery') :])}"
+    return gallery.command_of(Path(inspect.getsourcefile(experiment) or ""))  # none of a cell

@@ -27,6 +27,12 @@ def scripts_of(gallery: Path = GALLERY) -> list[Path]:
     return sorted(scripts, key=lambda path: (_SECTIONS.find(path.parent.name), path.name))
 
 
+def command_of(script: Path) -> str:
+    """The command that records a script, without this machine's paths; all, if it is no page."""
+    place = "/".join(script.parts[-3:])
+    return f"python -m autopar record {place if place.startswith('gallery/') else ''}".rstrip()
+
+
 def stale_records(
     scripts: Iterable[Path], *folders: Path, may_be_earlier: bool = False
 ) -> list[str]:
@@ -106,14 +112,13 @@ def _shown(
     call: ast.Call, statement: ast.stmt, script: Path, text: str, values: dict[str, Any]
 ) -> Wanted:
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    command = f"python -m autopar record {'/'.join(script.parts[-3:])}"
     try:
         name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
         (experiment,) = call.args
         if not isinstance(experiment, ast.Name) or isinstance(statement, ast.FunctionDef):
             raise TypeError(ast.unparse(experiment))
         digest = script_digest(text, experiment.id, parameters, statement.lineno)
-        again = f"On a machine that has what it needs run: {command}"
+        again = f"On a machine that has what it needs run: {command_of(script)}"
         return Wanted(name, digest, parameters, again)
     except Exception as error:
         msg = (

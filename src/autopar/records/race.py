@@ -234,12 +234,16 @@ def _comparable(value: Any) -> object:
         what_came = f"a tensor of {value.layout} and {value.dtype} on {value.device}"
     elif value is None or kind.__eq__ is not object.__eq__:
         return value
+    raise _incomparable(what_came)
+
+
+def _incomparable(what_came: str) -> TypeError:
     msg = (
         f"a way returned {what_came}, of which no values can be compared; expected dense tensors, "
         f"arrays of numbers, numbers or texts, in lists, tuples, dicts and dataclasses. Return "
         f"x.to_dense(), x.dequantize(), list(generator) or module.state_dict()."
     )
-    raise TypeError(msg)
+    return TypeError(msg)
 
 
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
@@ -249,13 +253,9 @@ def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         try:
             return type(value) is type(wanted) and bool(value == wanted)
-        except Exception as error:  # as of a dataclass that holds tensors
-            msg = (
-                f"a way returned a {type(value).__name__}, which == can't compare ({error}); "
-                f"expected tensors, numbers or texts, in lists, tuples and dicts. Return what it "
-                f"holds."
-            )
-            raise TypeError(msg) from error
+        except Exception as error:  # as of a data frame, whose == is another one
+            what_came = f"an object of type {type(value).__name__}"
+            raise _incomparable(what_came) from error
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return False
     value = value.to(wanted.device)
