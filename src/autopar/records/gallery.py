@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,6 @@ GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs"
 _PURE = (dict, list, tuple, range, len, sum, min, max, sorted, round, int, float)
 _BUILTINS = {function.__name__: function for function in _PURE}  # that values are made with
-_LOAD = ast.Load()
 
 
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
@@ -76,33 +74,32 @@ def all_records(folder: Path = FOLDER) -> list[Record]:
 
 def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
-    return [one for path in scripts for one in _records_of(path, path.read_text(encoding="utf-8"))]
-
-
-@functools.lru_cache(maxsize=64)
-def _records_of(script: Path, text: str) -> list[Wanted]:
     records = []
-    values: dict[str, Any] = {"__builtins__": _BUILTINS}
-    for statement in ast.parse(text).body:
-        for call in ast.walk(statement):
-            if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "recorded":
-                records.append(_shown(call, statement, script, text, values))
-        before = dict(values)
-        for name in _changed(statement):
-            values.pop(name, None)
-        if isinstance(statement, ast.Assign):
-            with contextlib.suppress(Exception):  # only running tells what it assigns
-                exec(ast.unparse(statement), before)
-                values = before
+    for script in scripts:
+        text = script.read_text(encoding="utf-8")
+        values: dict[str, Any] = {"__builtins__": _BUILTINS}
+        for statement in ast.parse(text).body:
+            calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            for call in calls:
+                if ast.unparse(call.func).split(".")[-1] == "recorded":
+                    records.append(_shown(call, statement, script, text, values))
+            before = dict(values)
+            for name in _changed(statement):
+                values.pop(name, None)
+            if isinstance(statement, ast.Assign):
+                with contextlib.suppress(Exception):  # only running tells what it assigns
+                    exec(ast.unparse(statement), before)
+                    values = before
     return records
 
 
 def _changed(statement: ast.stmt) -> set[str]:
     """The names that a statement binds, or whose values it may change by a part or a method."""
+    changing = (ast.Store, ast.Del)
     return {
         name.id
         for node in ast.walk(statement)
-        if isinstance(node, ast.Attribute) or not isinstance(getattr(node, "ctx", _LOAD), ast.Load)
+        if isinstance(node, ast.Attribute) or isinstance(getattr(node, "ctx", None), changing)
         for name in ast.walk(node)
         if isinstance(name, ast.Name)
     }
