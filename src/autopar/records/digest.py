@@ -102,12 +102,12 @@ def _is_set_up(cell: str) -> bool:
 
 
 def _tree(node: object) -> object:
-    """Source as every Python reads it: without docstrings, and without what only some tell of."""
+    """A syntax tree as lists, alike in every Python: without docstrings and empty fields."""
     if isinstance(node, list):
         return [_tree(one) for one in node if not _is_prose(one)]
     if not isinstance(node, ast.AST):
         return ascii(node)
-    if isinstance(node, ast.JoinedStr):
+    if isinstance(node, ast.JoinedStr):  # an f-string, to which some Pythons add empty texts
         parts: list[Any] = node.values
         node = ast.JoinedStr([part for part in parts if part.value != ""])
     fields = [(name, part) for name, part in ast.iter_fields(node) if part not in (None, [])]

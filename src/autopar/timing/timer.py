@@ -147,7 +147,8 @@ def measure(
     >>> 0 < sums.median_s < 1e-3
     True
     """
-    planned = Measurement(label, (1.0,) * MIN_SAMPLES, flops, size_bytes)  # refused now, or never
+    # Made before anything runs, so that a label or an amount is refused then.
+    planned = Measurement(label, (1.0,) * MIN_SAMPLES, flops, size_bytes)
     check_work("fn", fn)
     whole_number("calls", calls, of=" in each sample")
     work = fn if calls == 1 else functools.partial(_call, fn, calls)
