@@ -111,8 +111,8 @@ ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The firs
 # The *estimate* of the last row is how long the GPU was busy with these kernels in the timeline, of
 # another run. The other two rows did not wait for the work, so no estimate of it holds for them.
 
-limit_s = {DONE: timeline.busy_s("compute")}
-ap.show(ap.compare(gpus.measurements, limit_s=limit_s, limit_name="estimate", highlight=DONE))
+limits_s = {DONE: timeline.busy_s("compute")}
+ap.show(ap.compare(gpus.measurements, limit_s=limits_s, limit_name="estimate", highlight=DONE))
 
 # %%
 # Compare the first two rows with the last: both clocks stop after a small share of the time. A

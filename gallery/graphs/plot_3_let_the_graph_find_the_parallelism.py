@@ -260,8 +260,8 @@ def chain_ways(width, depth):
 in_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)
 PATHS = [f"path {number} alone" for number in range(1, 5)]
 rows = {label: in_block.measurements[label] for label in [*PATHS, EAGER, CHAIN, BRANCHES]}
-limit_s = dict.fromkeys((CHAIN, BRANCHES), in_block.limit_s(PATHS))
-ap.show(ap.compare(rows, limit_s=limit_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
+limits_s = dict.fromkeys((CHAIN, BRANCHES), in_block.limit_s(PATHS))
+ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
 
 # %%
 # Look at the grey rows first: together the four paths take about as long as the chain. The row with

@@ -33,6 +33,9 @@ def test_an_estimate_lies_in_its_interval_which_is_wider_with_more_noise_and_the
     assert 1.98 / 1.01 <= quiet.low < 2.0 < quiet.high <= 2.02 / 0.99
     assert quiet == again
     assert noisy.high - noisy.low > 10 * (quiet.high - quiet.low)
+    drift = (1.0, 1.2, 1.4, 1.6, 1.8)  # which both ways share, as rounds are drawn together
+    alike = record_of({"one": [2 * s for s in drift], "two": drift}).estimate(speedup)
+    assert alike.low == pytest.approx(alike.high) == pytest.approx(2.0)
 
 
 def test_a_record_tells_what_a_way_hides_of_its_parts_and_their_limit():
@@ -49,12 +52,6 @@ def test_samples_are_counted_of_those_timings_that_are_asked_for():
     record = record_of({**QUIET, "few": (1, 1, 1), "many": [1] * 9})
     figures = (lambda _: 1, lambda s: s["many"], speedup, lambda s: min(s.values()), len)
     assert [record.estimate(figure).samples for figure in figures] == [0, 9, 5, 3, 0]
-
-
-def test_rounds_are_drawn_together_so_a_drift_that_both_ways_share_leaves_no_doubt():
-    drift = (1.0, 1.2, 1.4, 1.6, 1.8)
-    estimate = record_of({"one": [2 * s for s in drift], "two": drift}).estimate(speedup)
-    assert estimate.low == pytest.approx(estimate.high) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("samples", range(3, 8))
@@ -109,7 +106,6 @@ def test_a_figure_is_never_rounded_to_a_bound_that_it_misses(value, bound, unit)
     ("value", "bounds", "unit", "shown"),
     [
         (0.79996, {"at_least": 0.8}, "%", "does not hold here: So. 79.996 %; at least 80.0 %."),
-        (0.98, {"at_least": 0.8}, "%", "holds: So. 98.0 %; at least 80.0 %."),
         (1.800001, {"at_most": 1.8}, "×", "does not hold here: So. 1.800001 ×; at most 1.8 ×."),
         (2.00004, {"between": (1, 2)}, "", "does not hold here: So. 2.00004; between 1 and 2."),
         (math.nan, {"at_least": 1}, "", "too noisy to tell: So. nan; at least 1."),
@@ -156,16 +152,17 @@ def test_a_claim_needs_one_bound_a_figure_and_a_sentence(bounds):
 
 
 def test_claims_of_a_page_are_collected_and_shown_as_text(monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv(CLAIMS_TO, str(tmp_path / "page.claims.json"))
+    path = tmp_path / "page.claims.json"
+    monkeypatch.setenv(CLAIMS_TO, str(path))
     one = ap.claim("One is <enough> & more.", 1, at_least=1)
     two = ap.claim("Two are more.", record_of(QUIET).estimate(speedup), at_least=3)
-    lines = [json.loads(line) for line in (tmp_path / "page.claims.json").read_text().splitlines()]
-    for claim, line in zip((one, two), lines, strict=True):
-        of_claim = {name: getattr(claim, name) for name in ("sentence", "verdict", "measured")}
-        of_figure = {name: getattr(claim.estimate, name) for name in ("origin", "machine")}
-        assert line == {**of_claim, **of_figure, "bound": claim.bound}
-    assert lines[1]["origin"]
-    assert lines[1]["machine"]
+    parts = ("sentence", "verdict", "measured", "bound", "origin", "machine")
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {part: getattr(claim, part, None) or getattr(claim.estimate, part, "") for part in parts}
+        for claim in (one, two)
+    ]
+    assert two.estimate.origin
+    assert two.estimate.machine
     assert "One is &lt;enough&gt; &amp; more." in one._repr_html_()
     assert ap.show(one, two)._repr_html_() == f"{one._repr_html_()}\n{two._repr_html_()}"
     assert capsys.readouterr().out == f"{one}\n\n{two}\n\n"

@@ -30,43 +30,36 @@ raise SystemExit("a page that runs")
 
 
 @pytest.fixture
-def page(tmp_path):
-    """A gallery of one page, and a function that changes it."""
+def scripts(tmp_path):
+    """A gallery of one page."""
     script = tmp_path / "gallery" / "experiments" / "plot_1_page.py"
     script.parent.mkdir(parents=True)
     script.write_text(_PAGE, encoding="utf-8")
+    return scripts_of(tmp_path / "gallery")
 
-    def change(old, new):
-        assert old in _PAGE
-        script.write_text(_PAGE.replace(old, new), encoding="utf-8")
 
-    return change
+def change(scripts, old, new):
+    assert old in _PAGE
+    scripts[0].write_text(_PAGE.replace(old, new), encoding="utf-8")
 
 
 @pytest.fixture
-def records(page, record, tmp_path):
+def records(scripts, record, tmp_path):
     """Good records of it."""
-    folder = tmp_path / "records"
-    for shown in shown_by(scripts_of(tmp_path / "gallery")):
+    for shown in shown_by(scripts):
         kept = {"digest": shown.digest, "parameters": shown.parameters}
-        write_record(replace(record, experiment=shown.name, **kept), folder)
-    return folder
+        write_record(replace(record, experiment=shown.name, **kept), tmp_path / "records")
+    return tmp_path / "records"
 
 
-def outdated(gallery, folder):
-    scripts = scripts_of(gallery)
-    return [*stale_records(scripts, folder), *unshown_records(scripts, folder)]
-
-
-def test_what_a_script_shows_is_read_off_its_text(page, tmp_path):
-    one, two = shown_by(scripts_of(tmp_path / "gallery"))
+def test_what_a_script_shows_is_read_off_its_text(scripts):
+    one, two = shown_by(scripts)
     assert (one.name, two.name) == ("shown", "shown_too")
     assert one.digest != two.digest
     assert one.again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
     for old, new in (("range(3)", "[0, 1, 2]"), ("WORK = {", "WORK = {}\nWORK = {")):
-        page(old, new)
-        again = shown_by(scripts_of(tmp_path / "gallery"))
-        assert [shown.parameters for shown in again] == [one.parameters, two.parameters]
+        change(scripts, old, new)
+        assert [shown.parameters for shown in shown_by(scripts)] == [one.parameters, two.parameters]
 
 
 @pytest.mark.parametrize(
@@ -77,30 +70,28 @@ def test_what_a_script_shows_is_read_off_its_text(page, tmp_path):
         ("(1, 1, 1)", "(1, 1, 2)", ["shown", "shown_too"]),
         ("range(3)", "range(4)", ["shown", "shown_too"]),
         ('"most": 3', '"most": 4', ["shown_too"]),
-        ('name="shown"', 'name="renamed"', ["renamed", "shown", "shown_too"]),
+        ('name="shown"', 'name="renamed"', ["renamed", "shown_too", "shown"]),
     ],
 )
-def test_each_record_that_no_longer_holds_gets_a_line(records, page, tmp_path, old, new, stale):
-    page(old, new)
-    scripts = scripts_of(tmp_path / "gallery")
-    lines = outdated(tmp_path / "gallery", records)
+def test_each_record_that_no_longer_holds_gets_a_line(records, scripts, old, new, stale):
+    change(scripts, old, new)
+    lines = [*stale_records(scripts, records), *unshown_records(scripts, records)]
     shown = stale_records(scripts, records, may_be_earlier=True)
-    assert [*shown] == [
-        line for line in lines if "earlier code" not in line and "Delete" not in line
-    ]
-    assert sorted(line.split(".json")[0].split("/")[-1] for line in lines) == stale
-    assert all("\n" not in line for line in lines)
+    assert shown == [one for one in lines if "earlier code" not in one and "Delete" not in one]
+    assert [line.split(".json")[0].split("/")[-1] for line in lines] == stale
     again = "python -m autopar record gallery/experiments/plot_1_page.py"
     assert all(line.endswith((again, "no script shows this record. Delete it.")) for line in lines)
+    assert all("\n" not in line for line in lines)
 
 
-def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(records, tmp_path):
-    scripts = scripts_of(tmp_path / "gallery")
+def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
+    records, scripts, tmp_path
+):
     assert len(stale_records(scripts, tmp_path / "none")) == 2
     assert stale_records(scripts, tmp_path / "none", records) == []
     (path,) = records.glob("*/shown.json")
     path.write_bytes(b"\0")
-    (line,) = outdated(tmp_path / "gallery", records)
+    (line,) = stale_records(scripts, records)
     assert "shown.json: is not whole JSON" in line
 
 
@@ -118,24 +109,22 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(recor
         ("record = ap", "WORK.update(rounds=5)\nrecord = ap"),
     ],
 )
-def test_what_only_running_tells_is_refused(page, tmp_path, old, new):
-    page(old, new)
+def test_what_only_running_tells_is_refused(scripts, old, new):
+    change(scripts, old, new)
     with pytest.raises(ValueError, match=r"plot_1_page\.py:\d+: recorded.* can't be read without"):
-        shown_by(scripts_of(tmp_path / "gallery"))
+        shown_by(scripts)
 
 
-def test_the_newest_record_is_checked_against_the_gallery(records, page, tmp_path, monkeypatch):
-    monkeypatch.setattr(gallery, "scripts_of", lambda: scripts_of(tmp_path / "gallery"))
+def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monkeypatch):
+    monkeypatch.setattr(gallery, "scripts_of", lambda: scripts)
     monkeypatch.setattr("autopar.records.store.FOLDER", records)
     assert newest_record("shown").experiment == "shown"
     assert not newest_record("shown").code_changed
-    page("(1, 1, 1)", "(1, 1, 2)")
+    change(scripts, "(1, 1, 1)", "(1, 1, 2)")
     assert newest_record("shown").code_changed
-    assert [(one.experiment, one.code_changed) for one in gallery.all_records(records)] == [
-        ("shown", True),
-        ("shown_too", True),
-    ]
-    page("range(3)", "range(4)")
+    all_records = [(one.experiment, one.code_changed) for one in gallery.all_records(records)]
+    assert all_records == [("shown", True), ("shown_too", True)]
+    change(scripts, "range(3)", "range(4)")
     with pytest.raises(RecordError, match="shown.json: was measured with parameters"):
         newest_record("shown")
     monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed

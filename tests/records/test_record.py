@@ -1,8 +1,8 @@
 """Records: what was measured comes back exactly, measured here or loaded, and says so."""
 
-import itertools
 import json
 import os
+import re
 import runpy
 import socket
 from dataclasses import replace
@@ -19,20 +19,14 @@ from autopar.records.store import Wanted, load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
+_PLACES = re.compile(r'"(/|~|file:)| ~?/')  # paths of a machine, in JSON
 _SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
 
 
 def test_what_was_measured_comes_back_exactly(record, path, tmp_path):
     loaded = load(tmp_path)
     assert (record.live, loaded.live) == (True, False)
-    for field in vars(record).keys() - {"live", "measurements", "timelines"}:
-        assert getattr(loaded, field) == getattr(record, field), field
-    for field in ("measurements", "timelines"):
-        before, after = (
-            [(label, replace(part, origin="")) for label, part in getattr(one, field).items()]
-            for one in (record, loaded)
-        )
-        assert before == after
+    assert loaded == replace(record, live=False)
     again = write_record(loaded, tmp_path / "again")
     assert again.read_bytes() == path.read_bytes()
     assert again.relative_to(tmp_path / "again") == path.relative_to(tmp_path)
@@ -84,9 +78,6 @@ def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
         ({"modules": "torch"}, r"modules is 'torch'; expected a list"),
         ({"variables": "HOME"}, r"variables is 'HOME'; expected a list"),
         ({"parameters": {"x": float("nan")}}, "can't be kept in a record .*Out of range"),
-        ({"gpus": "1"}, "gpus is '1'; expected how many"),
-        ({"gpus": -1}, "gpus is -1; expected how many"),
-        ({"gpus": True}, "gpus is True; expected how many"),
     ],
 )
 def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
@@ -96,6 +87,9 @@ def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
     if not wrong.keys() & {"programs", "modules", "variables"}:
         with pytest.raises(TypeError, match=said):
             observed(**(given | wrong))
+    for run in (recorded, observed):
+        with pytest.raises(ValueError, match="gpus is -1; expected a whole number"):
+            run(**(given | {"gpus": -1}))
 
 
 def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
@@ -125,19 +119,9 @@ def test_provenance_is_there_and_tells_no_names(path):
     assert fields["command"] == "python -m autopar record"
     assert path.name == f"{NAME}.json"
     assert socket.gethostname() not in text
-    assert_no_paths(fields)
-    lines = text.splitlines()  # can be read in a diff
-    assert max(map(len, lines)) < 500
-    assert any(line.startswith('  "both": {"values_s"') for line in lines)
-
-
-def assert_no_paths(fields):
-    if isinstance(fields, str):
-        assert not fields.startswith(("/", "~", "file:"))
-        assert not any(f" {place}" in fields for place in ("/", "~/")), fields
-    elif isinstance(fields, dict | list):
-        for part in [*fields, *(fields.values() if isinstance(fields, dict) else ())]:
-            assert_no_paths(part)
+    assert not _PLACES.search(text)
+    assert max(map(len, text.splitlines())) < 500  # can be read in a diff
+    assert '\n  "both": {"values_s"' in text
 
 
 @pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
@@ -145,7 +129,7 @@ def test_records_that_come_with_autopar_are_whole_and_tell_no_paths(path):
     record = load_record(path)
     assert record.experiment == path.stem
     assert all(record.checks.values())
-    assert_no_paths(json.loads(path.read_text()))
+    assert not _PLACES.search(path.read_text())
 
 
 def test_files_lie_beside_the_record_and_are_those_that_were_recorded(record, tmp_path):
@@ -201,21 +185,20 @@ def experiment(size, counts, label):
     '''Measures.'''
     return Findings([Measurement("both", (1, 1, 1))])  # fixed
 """
-_numbers = itertools.count()
 
 
 def page(folder, text):
     """An experiment of a page's own file; only the last part of its path must be told."""
-    path = folder / "gallery" / "experiments" / f"plot_{next(_numbers)}.py"
+    path = folder / "gallery" / "experiments" / f"plot_{hash(text)}.py"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
     command = f"python -m autopar record gallery/experiments/{path.name}"
     return runpy.run_path(str(path))["experiment"], command
 
 
-def test_a_record_says_when_the_code_has_changed_and_not_when_words_have(tmp_path, gpus):
+def test_a_record_of_other_code_says_so_and_one_of_other_parameters_is_refused(tmp_path, gpus):
     gpus(0)
-    measured, _ = page(tmp_path, _PAGE)
+    measured, command = page(tmp_path, _PAGE)
     write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
     reworded, _ = page(tmp_path, _PAGE.replace("Measures", "Weighs").replace("# fixed", "# firm"))
     kept = load(tmp_path / "records", experiment=reworded)
@@ -229,12 +212,6 @@ def test_a_record_says_when_the_code_has_changed_and_not_when_words_have(tmp_pat
     assert earlier.estimate(lambda s: s["both"]).origin == earlier.origin
     written = write_record(earlier, tmp_path / "again").read_text()
     assert not [words for words in ("earlier code", "code_changed") if words in written]
-
-
-def test_a_record_of_other_parameters_is_refused(tmp_path, gpus):
-    gpus(0)
-    measured, command = page(tmp_path, _PAGE)
-    write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
     others = {**PARAMETERS, "size": 65}
     why = rf"^{NAME}.json: was measured with parameters .*'size': 64.*'size': 65.*run: {command}$"
     with pytest.raises(RecordError, match=why) as caught:
@@ -264,14 +241,14 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
         ("T", "2026-12-01", other),
         ("Z", "2026-01-01", record.digest),
     ):
-        hardware = {**record.hardware, "processors": f"2 x NVIDIA {machine}"}
+        hardware = {**record.hardware, "processors": f"2 × NVIDIA {machine}"}
         at = f"{when}T10:00:00+00:00"
         changed = replace(record, hardware=hardware, recorded_at=at, digest=digest)
         written = write_record(changed, tmp_path)
         assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
     assert load(tmp_path).origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
     for newest in (newest_of(Wanted(NAME), tmp_path), newest_record(NAME, tmp_path)):
-        assert newest.processors == "2 × NVIDIA T"  # as it is written now
+        assert newest.processors == "2 × NVIDIA T"
         assert not newest.code_changed
     newest = newest_of(Wanted(NAME, f"sha256:{'1' * 64}", PARAMETERS), tmp_path)
     assert newest.processors == "2 × NVIDIA T"
@@ -283,42 +260,33 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
 _LACKING = {"programs": "nobodys-python", "modules": "nobodys", "variables": "NO", "gpus": "2 GPUs"}
 
 
-@pytest.mark.parametrize("here", [0, 1, 2, 3])
-def test_it_is_measured_here_if_there_are_gpus_enough(path, tmp_path, gpus, here):
-    gpus(here)
-    assert load(tmp_path).live == (here >= 2)
-    assert load(tmp_path, gpus=0).live
+def test_it_is_measured_if_all_that_it_needs_is_here(path, gpus, tmp_path, monkeypatch):
+    for here in range(4):
+        gpus(here)
+        assert load(tmp_path).live == (here >= 2)
+        assert load(tmp_path, gpus=0).live
+    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
+    for value, is_live in (("this", True), ("", False)):
+        monkeypatch.setenv("SOMEBODY_SET", value)
+        assert load(tmp_path, **needs).live == is_live
     assert [*tmp_path.rglob("*.json")] == [path]
 
 
-def test_with_all_that_it_needs_it_is_measured(path, gpus, tmp_path, monkeypatch):
-    gpus(2)
-    monkeypatch.setenv("SOMEBODY_SET", "this")
-    needs = {"programs": ["git"], "modules": ["torch.nn"], "variables": ["SOMEBODY_SET"]}
-    assert load(tmp_path, **needs).live
-    monkeypatch.setenv("SOMEBODY_SET", "")
-    assert not load(tmp_path, **needs).live
-
-
 @pytest.mark.parametrize("needed", [0, 2])
-def test_the_processors_are_those_that_it_needs(tmp_path, gpus, monkeypatch, needed):
+def test_while_recording_it_is_written_and_names_the_processors_that_it_needs(
+    tmp_path, gpus, monkeypatch, needed
+):
     named = {True: "2 × NVIDIA H200", False: "a CPU"}
     monkeypatch.setattr(
         "autopar.records.experiment.processor_names", lambda of=None: named[of is None]
     )
     gpus(2)
-    record = load(tmp_path, gpus=needed)
-    assert record.processors == named[needed == 2]
-    assert record.origin.startswith(f"measured live on {record.processors}, ")
-
-
-def test_while_recording_what_was_measured_is_written(tmp_path, gpus, monkeypatch):
-    gpus(2)
     monkeypatch.setenv(RECORD_TO, str(tmp_path))
-    live = load("elsewhere")
+    live = load("elsewhere", gpus=needed)
+    assert live.origin.startswith(f"measured live on {named[needed == 2]}, ")
     gpus(0)
     monkeypatch.delenv(RECORD_TO)
-    assert load(tmp_path).recorded_at == live.recorded_at
+    assert load(tmp_path).processors == live.processors == named[needed == 2]
 
 
 @pytest.mark.parametrize("kind", _LACKING)

@@ -36,38 +36,32 @@ def test_noise_is_told(values_s, noisy):
 
 
 @pytest.mark.parametrize(
-    ("values_s", "match"),
+    ("changes", "match"),
     [
         *[
-            ((1.0, bad_s, 1.0), "finite and above zero")
+            ({"values_s": (1.0, bad_s, 1.0)}, "'work'.*finite and above zero")
             for bad_s in (0.0, -1.0, math.nan, math.inf)
         ],
-        *[((1.0,) * count, f"has {count} samples.*at least 3") for count in (0, 2)],
+        *[({"values_s": (1.0,) * n}, f"'work' has {n} samples.*at least 3") for n in (0, 2)],
+        *[({"label": label}, "expected a few words") for label in ("", "  ", None, 7)],
+        *[
+            ({argument: amount}, f"{argument} is {amount!r}; expected .*above zero")
+            for argument in ("flops", "size_bytes")
+            for amount in (-1, 0, math.nan, math.inf, "1e9")
+        ],
     ],
 )
-def test_refuses_samples_that_are_no_times_or_too_few(values_s, match):
-    with pytest.raises(ValueError, match=f"'work'.*{match}"):
-        Measurement("work", values_s)
+def test_samples_labels_and_amounts_that_cannot_be_are_refused(changes, match):
+    with pytest.raises(ValueError, match=match):
+        Measurement(**{"label": "work", "values_s": (1, 1, 1), **changes})
 
 
 @pytest.mark.parametrize("times", [3, "123", [1.0, "2", 3.0]])
 def test_times_are_several_numbers(times):
-    for argument, call in (("values_s of 'a'", Measurement), ("parts_s", hidden_share)):
-        with pytest.raises(TypeError, match=f"{argument}.* is .*; expected .*several times"):
-            call(*("a", times) if call is Measurement else (times, 2))
-
-
-@pytest.mark.parametrize("label", ["", "  ", None, 7])
-def test_refuses_a_label_that_names_nothing(label):
-    with pytest.raises(ValueError, match="expected a few words"):
-        Measurement(label, (1, 1, 1))
-
-
-@pytest.mark.parametrize("amount", [-1, 0, math.nan, math.inf, "1e9"])
-def test_refuses_amounts_of_work_that_cannot_be(amount):
-    for argument in ("flops", "size_bytes"):
-        with pytest.raises(ValueError, match=f"{argument} is {amount!r}; expected .*above zero"):
-            Measurement("work", (1, 1, 1), **{argument: amount})
+    with pytest.raises(TypeError, match="values_s of 'a'.* is .*; expected .*several times"):
+        Measurement("a", times)
+    with pytest.raises(TypeError, match="parts_s.* is .*; expected .*several times"):
+        hidden_share(times, 2)
 
 
 @pytest.mark.parametrize(("together_s", "share"), [(5, 0.0), (4, 1.0), (3.75, 1.25), (6, -1.0)])
@@ -77,23 +71,18 @@ def test_hidden_share(together_s, share):
 
 
 @pytest.mark.parametrize(
-    ("parts_s", "together_s", "error", "match"),
+    ("parts_s", "together_s", "match"),
     [
-        *[
-            ([4, 1], s, ValueError, "together_s is .*4.*same work")
-            for s in (3.5, math.nan, math.inf)
-        ],
-        *[
-            (parts, 1, ValueError, "parts_s is .*finite")
-            for parts in ([], [1], [1, 0], [1, math.nan])
-        ],
-        ([1, 2], "3", TypeError, "together_s is .*; expected .*seconds"),
+        *[([4, 1], s, "together_s is .*4.*same work") for s in (3.5, math.nan, math.inf)],
+        *[(parts, 1, "parts_s is .*finite") for parts in ([], [1], [1, 0], [1, math.nan])],
     ],
 )
-def test_shares_that_cannot_be_are_refused(parts_s, together_s, error, match):
+def test_shares_that_cannot_be_are_refused(parts_s, together_s, match):
     """One part hides behind nothing, and together takes no less than alone, but for noise."""
-    with pytest.raises(error, match=match):
+    with pytest.raises(ValueError, match=match):
         hidden_share(parts_s, together_s)
+    with pytest.raises(TypeError, match="together_s is .*; expected .*seconds"):
+        hidden_share([1, 2], "3")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import html
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections import UserDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -64,41 +65,35 @@ def interval(
     Rounds are drawn again, with repetition, for all measurements of as many rounds alike: ways that
     took turns met the same moods of the machine.
     """
-    medians: dict[str, list[float]] = {}
-    figures = []
-    for number in range(1 + _RESAMPLES):
+    columns = []
+    for values_s in (np.array(one.values_s) for one in measurements.values()):
+        count = len(values_s)
+        drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
+        rounds = np.vstack([np.arange(count), drawn])  # first all of them, for the figure
+        columns.append(np.median(values_s[rounds], axis=1))
+    seconds, figures = _Seconds(), []
+    for medians_s in np.reshape(columns, (-1, 1 + _RESAMPLES)).T.tolist():
+        seconds.data = dict(zip(measurements, medians_s, strict=True))
         try:
-            figures.append(float(figure(_Resample(number, measurements, medians))))
+            figures.append(float(figure(seconds)))
         except (ZeroDivisionError, ValueError):  # as of shares that no run can have
             figures.append(math.nan)
-    value, *drawn = figures
-    samples = min((len(measurements[label].values_s) for label in medians), default=0)
-    ends = np.quantile(drawn, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # no numbers if one of them is none
-    return value, float(np.minimum(value, ends[0])), float(np.maximum(value, ends[1])), samples
+    value, *others = figures
+    samples = min((len(measurements[label].values_s) for label in seconds.asked), default=0)
+    low, high = np.quantile(others, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # NaN if one of them is
+    return value, float(np.minimum(value, low)), float(np.maximum(value, high)), samples
 
 
-@dataclass
-class _Resample(Mapping[str, float]):
-    """Median seconds by label of one resample, worked out once they are asked for."""
+class _Seconds(UserDict[str, float]):
+    """Median seconds by label, and for which labels they were asked."""
 
-    number: int
-    measurements: Mapping[str, Measurement]
-    medians: dict[str, list[float]]  # by label, those of all resamples; they fill it
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = set[str]()
 
     def __getitem__(self, label: str) -> float:
-        if label not in self.medians:
-            values_s = np.array(self.measurements[label].values_s)
-            count = len(values_s)
-            drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
-            rounds = np.vstack([np.arange(count), drawn])  # first all of them, for the figure
-            self.medians[label] = np.median(values_s[rounds], axis=1).tolist()
-        return self.medians[label][self.number]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.measurements)
-
-    def __len__(self) -> int:
-        return len(self.measurements)
+        self.asked.add(label)
+        return super().__getitem__(label)
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,14 +11,11 @@ import ast
 import functools
 import hashlib
 import inspect
-import io
 import json
 import linecache
 import re
-import token
-import tokenize
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +28,6 @@ _SHOWS = (  # folders and files that measure nothing
 )
 _CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
 _MAGIC = re.compile(r"get_ipython\(\)\.(system\('pip |run_line_magic\('(pip|matplotlib)',)")
-_LAYOUT = (token.NL, token.COMMENT, token.ENDMARKER)
-_MARKS = {token.NEWLINE: "\n", token.INDENT: "\n+", token.DEDENT: "\n-"}  # however wide
-_WITH_CODE = -1  # the kind of a text with code inside, from Python 3.12 on
-_INSIDE = {  # how deep such a text leads
-    getattr(token, f"{kind}_{end}"): depth
-    for kind in ("FSTRING", "TSTRING")
-    for end, depth in (("START", 1), ("END", -1))
-    if hasattr(token, f"{kind}_{end}")
-}
 
 
 def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]) -> str:
@@ -50,25 +38,32 @@ def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]
     """
     experiment = inspect.unwrap(experiment)
     texts = _cells(experiment) or ["".join(inspect.findsource(experiment)[0]).strip()]
+    lines: dict[str, int | None] = dict.fromkeys(texts)
     for frame, line in traceback.walk_stack(inspect.currentframe()):
         if frame.f_locals is experiment.__globals__:  # the top level of the script, or of a cell
             running = "".join(linecache.getlines(frame.f_code.co_filename))
-            if running.strip() in texts:
-                texts.remove(running.strip())
-                texts.append(_until(running, line))
-    return _digest(texts, experiment.__name__, parameters)
+            if running.strip() in lines:
+                del lines[running.strip()]
+                lines[running] = line
+    return _digest(lines, experiment.__name__, parameters)
 
 
 def script_digest(
     script: str, experiment: str, parameters: Mapping[str, Any], line: int | None = None
 ) -> str:
     """A SHA-256 over what a script's text runs up to a line, autopar's code, and parameters."""
-    return _digest([_until(script, line)], experiment, parameters)
+    return _digest({script: line}, experiment, parameters)
 
 
-def _digest(texts: Sequence[str], experiment: str, parameters: Mapping[str, Any]) -> str:
-    script = [piece for text in texts for piece in _pieces(text)]
-    whole = json.dumps([experiment, parameters, script, _package(_ROOT)], sort_keys=True)
+def _digest(lines: Mapping[str, int | None], experiment: str, parameters: Mapping[str, Any]) -> str:
+    """Of texts that run one after the other, each up to the statement that a line of it is in."""
+    statements = [
+        statement
+        for text, line in lines.items()
+        for statement in ast.parse(text).body
+        if line is None or statement.lineno <= line
+    ]
+    whole = json.dumps([experiment, parameters, _tree(statements), _package(_ROOT)], sort_keys=True)
     return f"sha256:{hashlib.sha256(whole.encode()).hexdigest()}"
 
 
@@ -76,7 +71,7 @@ def _digest(texts: Sequence[str], experiment: str, parameters: Mapping[str, Any]
 def _package(root: Path) -> str:
     """A SHA-256 over the files that measure."""
     code = {
-        name: [*_pieces(path.read_text(encoding="utf-8"))]
+        name: _tree(ast.parse(path.read_bytes()))
         for path in root.rglob("*.py")
         if not (name := path.relative_to(root).as_posix()).startswith(_SHOWS)
     }
@@ -102,47 +97,24 @@ def _is_set_up(cell: str) -> bool:
         statements = ast.parse(cell).body
     except SyntaxError:
         return True
-    magics = [_MAGIC.search(ast.unparse(one)) is not None for one in statements]
-    imports = [isinstance(one, ast.Import) for one in statements]
-    return any(magics) and all(map(any, zip(magics, imports, strict=True)))
+    others = [one for one in statements if not isinstance(one, ast.Import)]
+    return bool(others) and all(_MAGIC.search(ast.unparse(one)) for one in others)
 
 
-def _until(text: str, line: int | None) -> str:
-    """Source up to the end of the statement that a line is of."""
-    if line is None:
-        return text
-    ends = [one.end_lineno or 0 for one in ast.parse(text).body if one.lineno <= line]
-    return "\n".join(text.split("\n")[: max(ends, default=0)])
+def _tree(node: object) -> object:
+    """A syntax tree as lists, alike in every Python: without docstrings and empty fields."""
+    if isinstance(node, list):
+        return [_tree(one) for one in node if not _is_prose(one)]
+    if not isinstance(node, ast.AST):
+        return ascii(node)
+    if isinstance(node, ast.JoinedStr):  # an f-string, to which some Pythons add empty texts
+        parts: list[Any] = node.values
+        node = ast.JoinedStr([part for part in parts if part.value != ""])
+    fields = [(name, part) for name, part in ast.iter_fields(node) if part not in (None, [])]
+    return [type(node).__name__, *((name, _tree(part)) for name, part in fields)]
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Source in pieces that every Python makes alike, without comments, docstrings and layout."""
-    statement: list[str] = []
-    is_prose = True  # while it has nothing but plain texts
-    for kind, piece in _tokens(text):
-        if kind not in _MARKS:
-            statement.append(piece)
-            is_prose &= kind == token.STRING and "f" not in piece.partition(piece[-1])[0].lower()
-            continue
-        if kind != token.NEWLINE or not is_prose:
-            yield from (*statement, _MARKS[kind])
-        statement, is_prose = [], True
-    yield from statement
-
-
-def _tokens(text: str) -> Iterator[tuple[int, str]]:
-    """Kind and source of each token; a text with code inside is one, as before Python 3.12."""
-    lines = io.StringIO(text).readlines()
-    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    for one in tokens:
-        if one.type not in _INSIDE:
-            if one.type not in _LAYOUT:
-                yield one.type, one.string
-            continue
-        depth, last = 1, one
-        while depth:
-            last = next(tokens)
-            depth += _INSIDE.get(last.type, 0)
-        (row, start), (last_row, end) = one.start, last.end
-        inside = [*lines[row - 1 : last_row - 1], lines[last_row - 1][:end]]
-        yield _WITH_CODE, "".join(inside)[start:]
+def _is_prose(node: object) -> bool:
+    """Whether this is a statement that is a plain text, as docstrings are."""
+    value = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

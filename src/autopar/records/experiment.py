@@ -20,7 +20,7 @@ from autopar.records.nsight import ToolError
 from autopar.records.provenance import provenance
 from autopar.records.record import Findings, Record, RecordError
 from autopar.records.store import Wanted, check_name, newest_of, write_record
-from autopar.refusal import check_type, several
+from autopar.refusal import check_type, several, whole_number
 
 RECORD_TO = "AUTOPAR_RECORD_TO"  # environment: the folder to write records to, while recording
 
@@ -171,10 +171,8 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     False
     """
     scripts = [] if folder else gallery.scripts_of()
-    for shown in gallery.shown_by(script for script in scripts if name in script.read_text()):
-        if shown.name == name:
-            return newest_of(shown)
-    return newest_of(Wanted(name), folder)
+    shown = gallery.shown_by(script for script in scripts if name in script.read_text())
+    return newest_of(next((one for one in shown if one.name == name), Wanted(name)), folder)
 
 
 def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpus: int) -> None:
@@ -182,9 +180,7 @@ def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpu
     expected = "a function that returns Findings. Pass it without calling it."
     check_type("experiment", experiment, Callable, expected)
     check_name(name, "record")
-    if type(gpus) is not int or gpus < 0:
-        msg = f"gpus is {gpus!r}; expected how many the experiment needs, a whole number from 0 up."
-        raise TypeError(msg)
+    whole_number("gpus", gpus, 0, of=", as many as the experiment needs")
     try:
         json.dumps(dict(parameters), allow_nan=False)
     except (TypeError, ValueError) as error:
@@ -196,8 +192,4 @@ def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpu
 
 
 def _command(experiment: Experiment) -> str:
-    """The command that records this experiment's script, without this machine's paths."""
-    parts = Path(inspect.getsourcefile(experiment) or "").parts
-    if "gallery" not in parts:  # a notebook, whose cells are no files, or a script of one's own
-        return "python -m autopar record"
-    return f"python -m autopar record {'/'.join(parts[parts.index('gallery') :])}"
+    return gallery.command_of(Path(inspect.getsourcefile(experiment) or ""))  # none of a cell

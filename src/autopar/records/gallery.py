@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +17,18 @@ GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs"
 _PURE = (dict, list, tuple, range, len, sum, min, max, sorted, round, int, float)
 _BUILTINS = {function.__name__: function for function in _PURE}  # that values are made with
-_LOAD = ast.Load()
 
 
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
     """Its scripts in reading order, in which each comes after those whose records it shows."""
     scripts = gallery.glob("**/plot_*.py")
     return sorted(scripts, key=lambda path: (_SECTIONS.find(path.parent.name), path.name))
+
+
+def command_of(script: Path) -> str:
+    """The command that records a script, without this machine's paths; all, if it is no page."""
+    place = "/".join(script.parts[-3:])
+    return f"python -m autopar record {place if place.startswith('gallery/') else ''}".rstrip()
 
 
 def stale_records(
@@ -34,18 +38,18 @@ def stale_records(
 
     With `may_be_earlier` one of earlier code will do, which pages show and say so.
     """
-
-    def error_of(wanted: Wanted, folder: Path) -> str:
-        try:
-            is_earlier = newest_of(wanted, folder).code_changed
-        except RecordError as error:
-            return str(error)
-        if may_be_earlier or not is_earlier:
-            return ""
-        return f"{wanted.name}.json: was measured with earlier code. {wanted.again}"
-
-    errors = [[error_of(wanted, folder) for folder in folders] for wanted in shown_by(scripts)]
-    return [of_folders[0] for of_folders in errors if all(of_folders)]
+    lines = []
+    for wanted in shown_by(scripts):
+        errors = []
+        for folder in folders:
+            try:
+                if newest_of(wanted, folder).code_changed and not may_be_earlier:
+                    why = f"{wanted.name}.json: was measured with earlier code. {wanted.again}"
+                    errors.append(why)
+            except RecordError as error:
+                errors.append(str(error))
+        lines += errors[:1] if len(errors) == len(folders) else []
+    return lines
 
 
 def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
@@ -70,37 +74,32 @@ def all_records(folder: Path = FOLDER) -> list[Record]:
 
 def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
-    texts = [(script, script.read_text(encoding="utf-8")) for script in scripts]
-    return [shown for script, text in texts for shown in _records_of(script, text)]
-
-
-@functools.lru_cache(maxsize=64)
-def _records_of(script: Path, text: str) -> list[Wanted]:
     records = []
-    values: dict[str, Any] = {"__builtins__": _BUILTINS}
-    for statement in ast.parse(text).body:
-        calls = [
-            node
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "recorded"
-        ]
-        records += [_shown(call, statement, script, text, values) for call in calls]
-        before = dict(values)
-        for name in _changed(statement):
-            values.pop(name, None)
-        if isinstance(statement, ast.Assign):
-            with contextlib.suppress(Exception):  # only running tells what it assigns
-                exec(ast.unparse(statement), before)
-                values = before
+    for script in scripts:
+        text = script.read_text(encoding="utf-8")
+        values: dict[str, Any] = {"__builtins__": _BUILTINS}
+        for statement in ast.parse(text).body:
+            calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+            for call in calls:
+                if ast.unparse(call.func).split(".")[-1] == "recorded":
+                    records.append(_shown(call, statement, script, text, values))
+            before = dict(values)
+            for name in _changed(statement):
+                values.pop(name, None)
+            if isinstance(statement, ast.Assign):
+                with contextlib.suppress(Exception):  # only running tells what it assigns
+                    exec(ast.unparse(statement), before)
+                    values = before
     return records
 
 
 def _changed(statement: ast.stmt) -> set[str]:
     """The names that a statement binds, or whose values it may change by a part or a method."""
+    changing = (ast.Store, ast.Del)
     return {
         name.id
         for node in ast.walk(statement)
-        if isinstance(node, ast.Attribute) or not isinstance(getattr(node, "ctx", _LOAD), ast.Load)
+        if isinstance(node, ast.Attribute) or isinstance(getattr(node, "ctx", None), changing)
         for name in ast.walk(node)
         if isinstance(name, ast.Name)
     }
@@ -110,14 +109,13 @@ def _shown(
     call: ast.Call, statement: ast.stmt, script: Path, text: str, values: dict[str, Any]
 ) -> Wanted:
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    command = f"python -m autopar record {'/'.join(script.parts[-3:])}"
     try:
         name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
         (experiment,) = call.args
         if not isinstance(experiment, ast.Name) or isinstance(statement, ast.FunctionDef):
             raise TypeError(ast.unparse(experiment))
         digest = script_digest(text, experiment.id, parameters, statement.lineno)
-        again = f"On a machine that has what it needs run: {command}"
+        again = f"On a machine that has what it needs run: {command_of(script)}"
         return Wanted(name, digest, parameters, again)
     except Exception as error:
         msg = (

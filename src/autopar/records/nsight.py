@@ -71,12 +71,10 @@ def cut(export: Path, names: Sequence[str], small: Path) -> Path:
     Raises:
         KeyError: The export has no such range.
     """
-    trace = read_trace(export)
-    missing = set(names) - {span.name for span in trace.select("host")}
-    if missing:
+    ranges = [span for span in read_trace(export).select("host") if span.name in names]
+    if missing := set(names) - {span.name for span in ranges}:
         msg = f"{export.name} has no range {', '.join(sorted(missing))}"
         raise KeyError(msg)
-    ranges = [span for span in trace.select("host") if span.name in names]
     times = [(round(1e9 * span.start_s), round(1e9 * span.end_s)) for span in ranges]
     inside = " OR ".join(f"start BETWEEN {start} AND {end}" for start, end in times)
     with contextlib.closing(sqlite3.connect(small)) as database, database:

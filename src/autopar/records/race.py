@@ -6,10 +6,10 @@ import contextlib
 import copy
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from autopar.device import synchronize
 from autopar.lanes.handle import Handle, timeline_of_handles
 from autopar.records.record import Findings
-from autopar.refusal import check_type, check_work, what
+from autopar.refusal import check_work, several, what
 from autopar.timeline.span import Timeline
+from autopar.timing.measurement import by_label, require_label
 from autopar.timing.timer import Devices, check_ways, measure_in_turn
 from autopar.torch_private import pytree
 from autopar.traces.profiler import timelines_of
@@ -82,45 +83,31 @@ def race(
     {'doubled: equal to twice': True}
     """
     parts, close, flops = parts or {}, close or {}, flops or {}
-    check_ways(ways, {})
-    check_type("parts", parts, Mapping, "label -> work, as for the ways.")
-    check_type("close", close, Mapping, "label -> share, as in {'lanes': 1e-5}.")
-    for label, part in parts.items():
-        check_work(f"parts[{label!r}]", part)
-    check_ways({**parts, **ways}, flops)
-    if reset is not None:
-        check_work("reset", reset)
+    check_ways("ways", ways)
+    if parts:
+        check_ways("parts", parts)
     if both := ways.keys() & parts.keys():
         msg = f"{sorted(both)} are labels of ways and of parts; expected different ones."
         raise ValueError(msg)
     if expected is None and len(ways) == 1:
         msg = f"ways has {[*ways]} alone; expected a baseline before it, or `expected`."
         raise ValueError(msg)
-    compared = [*ways][expected is None :]
-    for name, labels, allowed in (("see", see, [*ways]), ("close", close, compared)):
-        is_several = isinstance(labels, Iterable) and not isinstance(labels, str)
-        unknown = [label for label in labels if label not in allowed] if is_several else labels
-        if unknown or not is_several:
-            msg = (
-                f"{name} has {unknown!r}; expected labels of the ways, in a list: "
-                f"{', '.join(allowed)}."
-            )
-            raise ValueError(msg)
-    for label, share in close.items():
-        if not isinstance(share, Real) or isinstance(share, bool) or not 0 < share < 1:
-            msg = (
-                f"close[{label!r}] is {what(share)}; expected a share of the largest number, above "
-                f"0 and below 1, as 1e-5. Leave it out to compare bit for bit."
-            )
-            raise ValueError(msg)
+    by_label("flops", flops, [*parts, *ways])
+    by_label("close", close, [*ways][expected is None :], _check_share)
+    see = several("see", see, "labels of the ways, in a list.")
+    for label in see:
+        require_label("see", label, [*ways])
+    if reset is not None:
+        check_work("reset", reset)
     checks = _checks(ways, expected, close, reset)
     if not all(checks.values()):
         return Findings([], {}, checks)
-    timed = {label: _waited_for(work) for label, work in {**parts, **ways}.items()}
+    timed = {label: partial(_run, work) for label, work in {**parts, **ways}.items()}
     measurements = measure_in_turn(
         timed, devices=devices, warmup=warmup, repeats=repeats, setup=setup, flops=flops
     )
-    timelines = _seen({label: way for label, way in ways.items() if label in see})
+    seen = {label: partial(_run_on_lanes, way) for label, way in ways.items() if label in see}
+    timelines = timelines_of(seen) if seen else {}
     median_s = {measurement.label: measurement.median_s for measurement in measurements}
     values = {
         f"{label}: timeline over clock": timeline.makespan_s / median_s[label]
@@ -141,7 +128,7 @@ def _checks(
     That is kept as a copy, as other ways may write to the same memory.
     """
     checks, than = dict[str, bool](), "what is expected"
-    wanted = None if expected is None else _kept(_leaves(_waited(expected)))
+    wanted = None if expected is None else _kept(dict(_leaves(_waited(expected))))
     returned: list[tuple[str, dict[object, object]]] = []  # by way, the memory that it returned
     for label, way in ways.items():
         if reset is not None:
@@ -153,8 +140,8 @@ def _checks(
             raise
         leaves, memory = dict(_leaves(result)), _memory(result)
         if wanted is None:
-            wanted, than = _kept(leaves.items()), label
-            if all(leaf is None or isinstance(leaf, _Container) for leaf in leaves.values()):
+            wanted, than = _kept(leaves), label
+            if all(leaf is None for leaf in pytree.tree_leaves(result)):
                 msg = (
                     f"the way {label!r} returned {what(result)}, with which no result can be "
                     f"compared; expected what it computes. Return that, or pass `expected`."
@@ -179,11 +166,11 @@ def _checks(
     return checks
 
 
-def _kept(leaves: Iterable[tuple[object, Any]]) -> dict[object, object]:
+def _kept(leaves: Mapping[object, object]) -> dict[object, object]:
     """Leaves as they are now, whoever writes to them later."""
     return {
         place: leaf.clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
-        for place, leaf in leaves
+        for place, leaf in leaves.items()
     }
 
 
@@ -198,13 +185,6 @@ def _memory(result: object) -> dict[object, object]:
                 leaf = leaf.base
             memory[id(leaf)] = leaf
     return memory
-
-
-class _Container(NamedTuple):
-    """A container at some place of a result: how many items, and of what class if that counts."""
-
-    size: int
-    kind: str
 
 
 def _waited(result: Any) -> object:
@@ -230,7 +210,7 @@ def _leaves(value: Any, place: tuple[object, ...] = ()) -> Iterator[tuple[object
     if parts is None:
         yield place, _comparable(value)
         return
-    yield place, _Container(len(parts), kind)
+    yield place, (kind, len(parts))
     for key, part in parts.items():
         yield from _leaves(part, (*place, key))
 
@@ -254,12 +234,16 @@ def _comparable(value: Any) -> object:
         what_came = f"a tensor of {value.layout} and {value.dtype} on {value.device}"
     elif value is None or kind.__eq__ is not object.__eq__:
         return value
+    raise _incomparable(what_came)
+
+
+def _incomparable(what_came: str) -> TypeError:
     msg = (
         f"a way returned {what_came}, of which no values can be compared; expected dense tensors, "
         f"arrays of numbers, numbers or texts, in lists, tuples, dicts and dataclasses. Return "
         f"x.to_dense(), x.dequantize(), list(generator) or module.state_dict()."
     )
-    raise TypeError(msg)
+    return TypeError(msg)
 
 
 def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
@@ -267,7 +251,11 @@ def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
     if type(value) is type(wanted) and isinstance(value, float | complex):
         value, wanted = torch.tensor([value, wanted], dtype=torch.complex128)
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        return type(value) is type(wanted) and _is_alike(value, wanted)
+        try:
+            return type(value) is type(wanted) and bool(value == wanted)
+        except Exception as error:  # as of a data frame, whose == is another one
+            what_came = f"an object of type {type(value).__name__}"
+            raise _incomparable(what_came) from error
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return False
     value = value.to(wanted.device)
@@ -280,44 +268,33 @@ def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
     return torch.allclose(value, wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True)
 
 
-def _is_alike(value: object, wanted: object) -> bool:
-    try:
-        return bool(value == wanted)
-    except Exception as error:  # as of a dataclass that holds tensors
-        msg = (
-            f"a way returned a {type(value).__name__}, which == can't compare ({error}); expected "
-            f"tensors, numbers or texts, in lists, tuples and dicts. Return what it holds."
-        )
-        raise TypeError(msg) from error
-
-
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor's memory holds, so that a NaN is equal to itself."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8)
 
 
-def _waited_for(work: Callable[[], object]) -> Callable[[], object]:
-    """The same work, which ends when the tasks do that it has handed to lanes."""
-
-    def waited() -> object:
-        result = work()
-        for handle in _handles(result):
-            handle.wait()
-        return result
-
-    return waited
-
-
-def _seen(ways: Ways) -> dict[str, Timeline]:
-    """A timeline for each way: kernels and copies by the profiler, CPU lanes by their handles."""
-
-    def lanes(way: Callable[[], object]) -> Timeline:
-        return timeline_of_handles(
-            handle for handle in _handles(way()) if handle.device.type == "cpu"
+def _check_share(argument: str, share: float) -> float:
+    if not isinstance(share, Real) or isinstance(share, bool) or not 0 < share < 1:
+        msg = (
+            f"{argument} is {what(share)}; expected a share of the largest number, above 0 and "
+            f"below 1, as 1e-5. Leave it out to compare bit for bit."
         )
+        raise ValueError(msg)
+    return share
 
-    return timelines_of({label: partial(lanes, way) for label, way in ways.items()}) if ways else {}
+
+def _run(work: Callable[[], object]) -> object:
+    """Do some work, and wait for the tasks that it has handed to lanes."""
+    result = work()
+    for handle in _handles(result):
+        handle.wait()
+    return result
+
+
+def _run_on_lanes(way: Callable[[], object]) -> Timeline:
+    """Run a way, and tell what CPU lanes did; kernels and copies are seen by the profiler."""
+    return timeline_of_handles(one for one in _handles(way()) if one.device.type == "cpu")
 
 
 def _handles(result: object) -> list[Handle[Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -115,7 +114,7 @@ class Record:
     @property
     def processors(self) -> str:
         """The GPUs it was measured on, or the CPU where there were none."""
-        return re.sub(r"(\d) x ", r"\1 × ", str(self.hardware["processors"]))  # as once written
+        return str(self.hardware["processors"])
 
     @property
     def origin(self) -> str:

@@ -21,6 +21,7 @@ from autopar.timing.measurement import Measurement
 SCHEMA = 1
 _MAX_BYTES = 100_000  # a record is read by people and travels with the package
 _MAX_FILE_BYTES = 300_000  # so does a file beside it
+_BY_LINES = ("measurements", "timelines", "hardware", "software")  # a line for each part of them
 FOLDER = Path(__file__).parents[1] / "recorded"
 _NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder where it belongs
 
@@ -111,7 +112,7 @@ def _read(path: Path) -> bytes:
 
 
 def _content(record: Record) -> bytes:
-    """A record as JSON, with a line for every field, measurement and timeline, as diffs want."""
+    """A record as the JSON that its file has."""
     fields: dict[str, Any] = {"schema": SCHEMA, **vars(record)}
     del fields["live"], fields["code_changed"], fields["files"]
     fields["measurements"] = {
@@ -125,10 +126,15 @@ def _content(record: Record) -> bytes:
     fields["timelines"] = {label: _pack(timeline) for label, timeline in record.timelines.items()}
     if record.files:
         fields["files"] = {name: _sha256(content) for name, content in record.files.items()}
+    return _sealed(fields)
+
+
+def _sealed(fields: Mapping[str, Any]) -> bytes:
+    """JSON with a line for every field, measurement and timeline, as diffs want, and its seal."""
     lines = []
     for name, value in {**fields, "seal": _seal(fields)}.items():
         text = json.dumps(value)
-        if name in ("measurements", "timelines", "hardware", "software") and value:
+        if name in _BY_LINES and value and isinstance(value, Mapping):
             inner = [f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in value.items()]
             text = "{\n" + ",\n".join(inner) + "\n}"
         lines.append(f"{json.dumps(name)}: {text}")

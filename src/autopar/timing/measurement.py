@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -48,7 +48,9 @@ class Measurement:
 
     def __post_init__(self) -> None:
         check_label(self.label)
-        check_amounts({"flops": self.flops, "size_bytes": self.size_bytes})
+        for argument, amount in (("flops", self.flops), ("size_bytes", self.size_bytes)):
+            if amount is not None:
+                check_positive(argument, amount)
         values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
         object.__setattr__(self, "values_s", tuple(map(float, values_s)))
         if len(self.values_s) < MIN_SAMPLES:
@@ -175,27 +177,29 @@ def check_positive(argument: str, value: float) -> float:
     return float(value)
 
 
-def check_amounts(amounts: Mapping[str, float | None]) -> None:
-    """Argument -> amount of work, each refused if it gives no rate; None asks for none."""
-    for argument, amount in amounts.items():
-        if amount is not None:
-            check_positive(argument, amount)
-
-
-def limits_of(labels: Sequence[str], limit_s: Limit) -> tuple[float | None, ...]:
+def limits_of(labels: Sequence[str], limits_s: Limit) -> tuple[float | None, ...]:
     """The limit for each label in seconds, None where it has none."""
-    if not isinstance(limit_s, Mapping):
-        return (None if limit_s is None else check_positive("limit_s", limit_s),) * len(labels)
-    checked = {}
-    for label, limit in limit_s.items():
-        require_label("limit_s", label, labels)
-        checked[label] = check_positive(f"limit_s[{label!r}]", limit)
-    return tuple(checked.get(label) for label in labels)
+    if not isinstance(limits_s, Mapping):
+        return (None if limits_s is None else check_positive("limit_s", limits_s),) * len(labels)
+    return tuple(map(by_label("limit_s", limits_s, labels).get, labels))
+
+
+def by_label(
+    argument: str,
+    given: Mapping[str, float],
+    labels: Sequence[str],
+    check: Callable[[str, float], float] = check_positive,
+) -> dict[str, float]:
+    """Label -> number, refused if one is of another label or doesn't pass the check."""
+    check_type(argument, given, Mapping, f"label -> number, as in {{{labels[0]!r}: 1e-5}}.")
+    for label in given:
+        require_label(argument, label, labels)
+    return {label: check(f"{argument}[{label!r}]", number) for label, number in given.items()}
 
 
 def require_label(argument: str, label: str, labels: Sequence[str]) -> None:
-    """Refuse a label under which nothing was measured."""
+    """Refuse a label that is none of those known."""
     if label not in labels:
-        measured = ", ".join(map(repr, dict.fromkeys(labels)))
-        msg = f"{argument} names {label!r}, under which nothing was measured; expected {measured}."
+        known = ", ".join(map(repr, dict.fromkeys(labels)))
+        msg = f"{argument} names {label!r}; expected one of the labels {known}."
         raise ValueError(msg)

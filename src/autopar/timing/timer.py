@@ -7,13 +7,14 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 
 from autopar.device import present, synchronize
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
-from autopar.timing.measurement import MIN_SAMPLES, Measurement, check_amounts, check_label
+from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
 from autopar.units import format_seconds
 
 Device = torch.device | str | int
@@ -146,13 +147,16 @@ def measure(
     >>> 0 < sums.median_s < 1e-3
     True
     """
-    works = {"fn": fn} if setup is None else {"fn": fn, "setup": setup}
-    _check([label], works, {"flops": flops, "size_bytes": size_bytes})
+    # Made before anything runs, so that a label or an amount is refused then.
+    planned = Measurement(label, (1.0,) * MIN_SAMPLES, flops, size_bytes)
+    check_work("fn", fn)
     whole_number("calls", calls, of=" in each sample")
     work = fn if calls == 1 else functools.partial(_call, fn, calls)
-    samples_s, origin = _in_rounds({label: work}, devices, warmup, repeats, setup)
-    values_s = tuple(sample_s / calls for sample_s in samples_s[label])
-    return Measurement(label, values_s, flops, size_bytes, origin)
+    (timed,) = measure_in_turn(
+        {label: work}, devices=devices, warmup=warmup, repeats=repeats, setup=setup
+    )
+    values_s = tuple(value_s / calls for value_s in timed.values_s)
+    return replace(planned, values_s=values_s, origin=timed.origin)
 
 
 def measure_in_turn(
@@ -185,41 +189,10 @@ def measure_in_turn(
     >>> [way.label for way in measure_in_turn(ways, repeats=5)]
     ['in a loop', 'at once']
     """
-    flops = flops or {}
-    check_ways(ways, flops)
+    check_ways("ways", ways)
+    flops = by_label("flops", flops or {}, [*ways])
     if setup is not None:
         check_work("setup", setup)
-    samples_s, origin = _in_rounds(ways, devices, warmup, repeats, setup)
-    return tuple(
-        Measurement(label, tuple(values_s), flops.get(label), origin=origin)
-        for label, values_s in samples_s.items()
-    )
-
-
-def check_ways(ways: Mapping[str, Work], flops: Mapping[str, float]) -> None:
-    """Refuse ways that can't be measured in turn, before any is called."""
-    expected = "label -> work, as in {'serial': serial, 'overlapped': overlapped}."
-    check_type("ways", ways, Mapping, expected)
-    if not ways:
-        msg = "ways is empty; expected at least one label -> work, to be measured in turn."
-        raise ValueError(msg)
-    check_type("flops", flops, Mapping, "label -> operations, for the ways to have a rate.")
-    if unknown := set(flops) - set(ways):
-        labels = ", ".join(map(str, ways))
-        msg = f"flops has {sorted(map(str, unknown))}; expected labels of the ways: {labels}."
-        raise ValueError(msg)
-    works = {f"ways[{label!r}]": way for label, way in ways.items()}
-    _check(ways, works, {f"flops[{label!r}]": amount for label, amount in flops.items()})
-
-
-def _in_rounds(
-    ways: Mapping[str, Work],
-    devices: Devices | None,
-    warmup: int,
-    repeats: int,
-    setup: Work | None = None,
-) -> tuple[dict[str, list[float]], str]:
-    """Samples of each way, one in every round after the warm-up, and where they were taken."""
     whole_number("repeats", repeats, MIN_SAMPLES, of=", so that there is a spread")
     whole_number("warmup", warmup, 0)
     waited = _present(devices)
@@ -231,7 +204,23 @@ def _in_rounds(
             sample_s = _sample(way, waited)
             if i >= 0:
                 samples_s[label].append(sample_s)
-    return samples_s, f"measured live on {processor_names(waited)}"
+    origin = f"measured live on {processor_names(waited)}"
+    return tuple(
+        Measurement(label, tuple(values_s), flops.get(label), origin=origin)
+        for label, values_s in samples_s.items()
+    )
+
+
+def check_ways(argument: str, ways: Mapping[str, Work]) -> None:
+    """Refuse ways that can't be measured in turn, before any is called."""
+    expected = "label -> work, as in {'serial': serial, 'overlapped': overlapped}."
+    check_type(argument, ways, Mapping, expected)
+    if not ways:
+        msg = f"{argument} is empty; expected at least one label -> work, to be measured in turn."
+        raise ValueError(msg)
+    for label, way in ways.items():
+        check_label(label)
+        check_work(f"{argument}[{label!r}]", way)
 
 
 def _sample(fn: Work, devices: list[torch.device] | None) -> float:
@@ -255,17 +244,6 @@ def _sample(fn: Work, devices: list[torch.device] | None) -> float:
 def _call(fn: Work, calls: int) -> None:
     for _ in itertools.repeat(None, calls):  # the least that a loop takes
         fn()
-
-
-def _check(
-    labels: Iterable[str], works: Mapping[str, object], amounts: Mapping[str, float | None]
-) -> None:
-    """Refuse what can't be measured before anything runs; works and amounts by their arguments."""
-    for label in labels:
-        check_label(label)
-    for argument, work in works.items():
-        check_work(argument, work)
-    check_amounts(amounts)
 
 
 def _present(devices: Devices | None) -> list[torch.device] | None:
