@@ -300,7 +300,7 @@ def test_what_no_name_or_list_can_be_is_refused_by_the_arguments_name(value):
     [
         ((torch.ones(1),), (), r"expected a function.*submit\(fn, x\)"),
         ((None,), (), "expected a function"),
-        ((int,), (3,), "after holds 3; expected handles"),
+        ((int,), (3,), r"after\[0\] is of type int; expected a Handle"),
     ],
 )
 def test_submitting_what_cannot_be_run(arguments, after, match):

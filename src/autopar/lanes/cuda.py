@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import sys
 import threading
+import traceback
 from collections import deque
-from types import FrameType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -112,13 +112,11 @@ class CudaLane(Lane):
 
     def _is_launching(self) -> bool:
         """Whether the calling thread is; if not, Ctrl-C has kept it from saying that it's done."""
-        frame: FrameType | None = sys._getframe()
         launching = CudaLane._launch_until_blocked.__code__
-        while frame is not None:
-            if frame.f_code is launching and frame.f_locals["self"] is self:
-                return True
-            frame = frame.f_back
-        return False
+        return any(
+            frame.f_code is launching and frame.f_locals["self"] is self
+            for frame, _ in traceback.walk_stack(sys._getframe())
+        )
 
     def _launch_until_blocked(self) -> None:
         while self._pending and self._blocker() is None:
