@@ -83,54 +83,34 @@ def test_after_orders_what_shares_memory(late, first, second):
             assert equals(last[0].result(), i)
 
 
+_COPY = functools.partial(torch.Tensor.to, copy=True)
+_REACHES = {
+    "argument": lambda x, place: (_COPY, x, place),
+    "container": lambda x, place: (lambda xs: _COPY(xs["x"][0], place), {"x": [x]}),
+    "closure": lambda x, place: (lambda: _COPY(x, place),),
+    "default": lambda x, place: (lambda x=x: _COPY(x, place),),
+    "partial": lambda x, place: (functools.partial(_COPY, x, place),),
+    "bound": lambda x, place: (functools.partial(x.to, place, copy=True),),
+    "global": lambda x, place: (eval("lambda: f(x, place)", {"f": _COPY, "x": x, "place": place}),),
+}
+
+
+@pytest.mark.parametrize("reach", _REACHES.values(), ids=_REACHES)
 @pytest.mark.parametrize("on", ["default stream", "side stream"])
 @pytest.mark.parametrize(
-    ("place", "given"), [("cuda:0", "argument"), ("cuda:0", "closure"), ("cpu", "argument")]
+    ("place", "index"),
+    [
+        *(("cuda:0", 0), ("cpu", 0)),
+        *(pytest.param(*pair, marks=_two) for pair in (("cuda:0", 1), ("cuda:1", 0), ("cpu", 1))),
+    ],
 )
-def test_what_the_submitter_has_under_way_is_waited_for(late, on, place, given):
-    stream = torch.cuda.Stream(0) if on == "side stream" else torch.cuda.default_stream(0)
-    buffer = torch.zeros(_N, device="cuda:0")
-    synchronize()
-    with lane_on(place) as lane, torch.cuda.stream(stream):
-        x = late(buffer, 3.0, 30)
-        if given == "argument":
-            copied = lane.submit(lambda x: x.to(place, copy=True), x)
-        else:
-            copied = lane.submit(lambda: x.to(place, copy=True))
-        assert equals(copied.result(), 3)
-
-
-@pytest.mark.gpu(2)
-def test_work_under_way_on_the_arguments_gpu_is_waited_for(late):
-    buffer = torch.zeros(_N, device="cuda:0")
-    synchronize()
-    with cuda_lane(1) as lane, torch.cuda.stream(torch.cuda.Stream(0)):
-        x = late(buffer, 3.0, 30)
-        assert equals(lane.submit(lambda x: x.to("cuda:1"), x).result(), 3)
-
-
-def test_a_task_for_the_gpu_waits_without_blocking_its_submitter(gate):
-    """A CPU task is held back: what needs it is launched later, by whoever finishes it."""
-    launched = []
-
-    def launch(name, x):
-        launched.append((name, threading.current_thread() is threading.main_thread()))
-        return x + 1 if isinstance(x, torch.Tensor) else torch.full((8,), x, device="cuda:0")
-
-    with cpu_lane() as worker, cuda_lane(0) as lane:
-        number = worker.submit(gate, 3.0)
-        one = lane.submit(launch, "one", number)
-        two = lane.submit(launch, "two", one)
-        lane.submit(launch, "three", 0.0)  # waits for nothing but its place in the queue
-        back = worker.submit(lambda x: x.sum().item(), two)
-        assert gate.begun.wait(WAIT_S)
-        assert launched == []
-        assert not one.done()
-        gate.open()
-        assert back.result() == 32.0
-        assert launched == [("one", False), ("two", False), ("three", False)]
-        lane.submit(launch, "four", 0.0)
-        assert launched[-1] == ("four", True)
+def test_what_the_submitter_has_under_way_is_waited_for(spin, place, index, on, reach):
+    default, side = torch.cuda.default_stream(index), torch.cuda.Stream(index)
+    with lane_on(place) as lane, torch.cuda.stream(side if on == "side stream" else default):
+        x = torch.zeros(_N, device=gpu(index))
+        spin(30)
+        x += 7
+        assert equals(lane.submit(*reach(x, place)).result(), 7)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -172,39 +152,6 @@ def test_a_cpu_lanes_result_is_there_even_if_its_copy_did_not_block(spin):
     with cpu_lane() as worker, cuda_lane(0) as lane:
         for source in (x, lane.submit(torch.clone, x)):
             assert equals(worker.submit(fetch, source).result(), 7)
-
-
-_REACHES = {
-    "argument": lambda x: (torch.Tensor.cpu, x),
-    "container": lambda x: (lambda xs: xs["x"][0].cpu(), {"x": [x]}),
-    "closure": lambda x: (lambda: x.cpu(),),
-    "default": lambda x: (lambda x=x: x.cpu(),),
-    "partial": lambda x: (functools.partial(torch.Tensor.cpu, x),),
-    "bound": lambda x: (x.cpu,),
-    "global": lambda x: (eval("lambda: x.cpu()", {"x": x}),),
-}
-
-
-@pytest.mark.parametrize("reach", _REACHES.values(), ids=_REACHES)
-@pytest.mark.parametrize("index", [0, pytest.param(1, marks=_two)])
-def test_a_cpu_lanes_copy_comes_after_what_its_submitter_has_queued(spin, index, reach):
-    with cpu_lane() as worker:
-        x = torch.zeros(_N, device=gpu(index))
-        with torch.cuda.device(index):
-            spin(30)
-        x += 7
-        assert equals(worker.submit(*reach(x)).result(), 7)
-
-
-@_two
-@pytest.mark.parametrize("reach", [_REACHES[name] for name in ("argument", "closure")])
-def test_a_cuda_lanes_task_comes_after_what_was_queued_on_another_gpu(spin, reach):
-    with cuda_lane(0) as lane:
-        x = torch.zeros(_N, device=gpu(1))
-        with torch.cuda.device(1):
-            spin(30)
-        x += 7
-        assert equals(lane.submit(*reach(x)).result(), 7)
 
 
 def test_a_cpu_lane_does_not_wait_for_a_gpu_that_its_task_does_not_use(spin):
@@ -260,14 +207,21 @@ def test_random_graphs_give_what_the_serial_twin_gives(spin):
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def test_a_source_freed_after_submitting_is_not_overwritten(moved):
-    with cuda_lane(0) as lane:
+@pytest.mark.parametrize("made_by", ["the caller", "another lane"])
+def test_a_source_freed_after_submitting_is_not_overwritten(moved, made_by):
+    def full(value):
+        if made_by == "the caller":
+            return torch.full((_N,), value, device="cuda:0")
+        return other.submit(torch.full, (_N,), value, device="cuda:0")
+
+    with cuda_lane(0) as lane, cuda_lane(0) as other:
         results = []
         for i in range(20):
-            x = torch.full((_N,), float(i), device="cuda:0")
-            results.append(lane.submit(moved, x, "cuda:0", 2))
-            del x
-            torch.full((_N,), -1.0, device="cuda:0")  # would get the memory of x
+            source = full(float(i))
+            results.append(lane.submit(moved, source, "cuda:0", 2))
+            del source
+            other.submit(int).result()  # it moves on, and lets go of the source
+            full(-1.0)  # would get its memory
         for i, result in enumerate(results):
             assert equals(result.result(), 2 * i)
 
@@ -282,19 +236,6 @@ def test_a_result_freed_while_the_caller_still_reads_it_is_not_overwritten(spin)
             lane.submit(int).result()  # the lane moves on, and lets go of the result
             lane.submit(torch.full, (_N,), -1.0, device="cuda:0")  # would get its memory
             assert equals(read, i + 1)
-
-
-def test_an_argument_freed_while_another_lane_reads_it_is_not_overwritten(moved):
-    with cuda_lane(0) as one, cuda_lane(0) as other:
-        results = []
-        for i in range(20):
-            source = one.submit(torch.full, (_N,), float(i), device="cuda:0")
-            results.append(other.submit(moved, source, "cuda:0", 2))
-            del source
-            one.submit(int).result()
-            one.submit(torch.full, (_N,), -1.0, device="cuda:0")
-        for i, result in enumerate(results):
-            assert equals(result.result(), 2 * i)
 
 
 # -- spans ----------------------------------------------------------------------------------------
