@@ -88,8 +88,12 @@ class Outcome(Generic[T]):
             urge()
 
     def call_when_done(self, call: Callable[[], object]) -> None:
-        """Call something once it is settled, in the thread that settles it; at once if it is."""
-        self._calls.append(call)
+        """Call something once it is settled, in the thread that settles it; at once if it is.
+
+        What is to be called already is called once all the same.
+        """
+        if call not in self._calls:
+            self._calls.append(call)
         if self.done():
             self._call()
 
