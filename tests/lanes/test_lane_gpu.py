@@ -1,5 +1,6 @@
-"""Lanes on GPUs: waits, memory and spans, with work that is late on purpose."""
+"""Lanes on GPUs: waits, memory, spans, leaving and modes, with work that is late on purpose."""
 
+import contextlib
 import functools
 import random
 import threading
@@ -271,3 +272,83 @@ def test_a_dependents_span_starts_after_the_end_of_what_it_waits_for(spin, first
         error_s = before.alignment_error_s + after.alignment_error_s
         assert before.span.end_s <= after.span.start_s + error_s
         assert after.span.start_s <= after.span.end_s
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["in peace", "by an exception", "a task failed", "and more came"])
+def test_kernels_do_not_outlive_their_lane_however_it_is_left(spin, gate, open_soon, how):
+    def fail():
+        spin(100)
+        raise ValueError("on purpose")
+
+    with contextlib.suppress(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
+        last = lane.submit(spin, 20)  # not done yet when an error is there
+        if how == "in peace":
+            last = lane.submit(spin, 100, after=[worker.submit(gate)])  # not launched yet
+            open_soon()
+        elif how == "by an exception":
+            last = lane.submit(spin, 100)
+            raise ZeroDivisionError
+        else:
+            with pytest.raises(ValueError, match="on purpose"):
+                lane.submit(fail).result()
+            if how == "and more came":
+                last = lane.submit(int)
+    assert last.done()
+    assert lane.stream.query(), "kernels outlived their lane"
+
+
+# -- what holds where a task is submitted ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("held", [False, True])
+def test_autocast_is_the_submitters_whoever_launches(gate, place, held):
+    x = torch.ones(8, 8, device="cuda:0")
+    with cpu_lane() as worker, lane_on(place) as lane:
+        after = [worker.submit(gate)] if held else []
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            low = lane.submit(torch.mm, x, x, after=after)
+        full = lane.submit(torch.mm, x, x)
+        gate.open()
+        assert low.result().dtype == torch.bfloat16
+        assert full.result().dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_no_task_reads_a_weight_that_another_stream_has_yet_to_cast(spin):
+    """Autocast keeps casts of weights for all threads, and knows nothing of streams."""
+    size = 1024
+    weight = torch.ones(size, size, device="cuda:0", requires_grad=True)
+    x = torch.ones(size, size, device="cuda:0", dtype=torch.bfloat16)
+    synchronize()
+
+    def late():
+        spin(30)
+        return x @ weight
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        for _ in range(5):
+            with cuda_lane(0) as one, cuda_lane(0) as other:
+                # What is freed here is what a cast would get, if it came too late.
+                one.submit(torch.full, (size, size), float("nan"), device="cuda:0").result()
+                results = [one.submit(late), other.submit(torch.matmul, x, weight)]
+                mine = x @ weight
+                assert all(equals(each.result(), size) for each in results)
+                assert equals(mine, size)
+
+
+@_two
+def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
+    def where():
+        return torch.cuda.current_device(), torch.ones(1, device="cuda").device.index
+
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        for index in (1, 0, 1):
+            with torch.cuda.device(index):
+                assert worker.submit(where).result() == (index, index)
+                assert lane.submit(where).result() == (0, 0)
+                assert torch.cuda.current_device() == index
