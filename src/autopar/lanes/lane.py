@@ -206,8 +206,10 @@ class Lane(ABC):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if error is None:
-                self._run_out()
+            while error is None and self._state == OPEN:  # until tasks submit no more meanwhile
+                self._drain()
+                self._state = CLOSING
+                self._state = OPEN if self._waiting else LEFT
         except BaseException as broken_off:
             self._close()
             self._tell(broken_off)
@@ -217,13 +219,6 @@ class Lane(ABC):
             self._tell(error)
         else:
             self._raise_first(last=True)
-
-    def _run_out(self) -> None:
-        """Wait for all tasks, those that they submit meanwhile too, and then take no more."""
-        while self._state == OPEN:
-            self._drain()
-            self._state = CLOSING
-            self._state = OPEN if self._waiting else LEFT
 
     def _close(self) -> None:
         """Take no more tasks, drop those that have not begun, and wait for the rest."""
