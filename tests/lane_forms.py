@@ -7,8 +7,8 @@ from autopar import cpu_lane, cuda_lane
 WAIT_S = 10  # for what should come at once, so that a broken lane fails instead of hanging
 
 
-def lane_on(place, **options):
-    return cpu_lane(**options) if place == "cpu" else cuda_lane(place, **options)
+def lane_on(place):
+    return cpu_lane() if place == "cpu" else cuda_lane(place)
 
 
 def equals(tensor, value):

@@ -12,8 +12,8 @@ def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") ->
     return ApiCall(name, thread, start_ms * MS, end_ms * MS)
 
 
-def launch(at_ms: float, thread: str = "thread 1", name: str = "cudaLaunchKernel") -> ApiCall:
-    return call(name, at_ms, at_ms + 0.005, thread)
+def launch(at_ms: float) -> ApiCall:
+    return call("cudaLaunchKernel", at_ms, at_ms + 0.005)
 
 
 def kernel(

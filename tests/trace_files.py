@@ -1,6 +1,7 @@
 """Small trace files of every format, of which everything is known to the nanosecond."""
 
 import gzip
+import itertools
 import json
 import sqlite3
 from contextlib import closing
@@ -118,9 +119,9 @@ def write_nsys(path, tables=None, *, leave_out=(), more=None):
             if name in leave_out:
                 continue
             connection.execute(f"CREATE TABLE {table}")
-            for row in [*rows, *(more or {}).get(name, ())]:
-                marks = ", ".join("?" * len(row))
-                connection.execute(f"INSERT INTO {name} VALUES ({marks})", row)
+            marks = ", ".join("?" * (table.count(",") + 1))
+            every = itertools.chain(rows, (more or {}).get(name, ()))
+            connection.executemany(f"INSERT INTO {name} VALUES ({marks})", every)
 
 
 def write_all(folder):

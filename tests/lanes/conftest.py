@@ -2,7 +2,10 @@
 
 import threading
 
+import cuda_stand_ins
 import pytest
+
+from autopar import cpu_lane, cuda_lane
 
 _WAIT_S = 10
 
@@ -20,11 +23,26 @@ def forms_run_in_time(request, in_time):
 
 
 @pytest.fixture
+def current(monkeypatch):
+    """The callers' current stream, where streams are made up."""
+    return cuda_stand_ins.stand_in(monkeypatch)
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def new_lane(request):
+    """How to make a lane of either kind; streams are made up."""
+    if request.param == "cuda":
+        request.getfixturevalue("current")
+    return cpu_lane if request.param == "cpu" else cuda_lane
+
+
+@pytest.fixture
 def open_soon(gate):
     """Let the gate open in a moment, when it is waited for on purpose."""
     opening = threading.Timer(0.05, gate.open)
     yield opening.start
-    opening.join()
+    if opening.ident:
+        opening.join()
 
 
 @pytest.fixture

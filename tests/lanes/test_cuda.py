@@ -19,12 +19,6 @@ from autopar import cpu_lane, cuda_lane
 pytestmark = pytest.mark.usefixtures("current")
 
 
-@pytest.fixture
-def current(monkeypatch):
-    """The callers' current stream."""
-    return cuda_stand_ins.stand_in(monkeypatch)
-
-
 def test_tasks_are_launched_by_their_submitter_in_order():
     ran = []
     with cuda_lane(1, name="left") as lane:
@@ -134,16 +128,41 @@ def test_left_by_an_exception_it_drops_what_is_not_launched(gate, leave):
             handle.result()
 
 
-def test_misuse_is_refused_as_on_a_cpu_lane(in_time):
-    lane = cuda_lane(0, name="left")
-    with pytest.raises(RuntimeError, match=r"'left' \(cuda:0\) is not open yet.*with cuda_lane"):
-        lane.submit(int)
-    with lane:
-        waiting = in_time(lambda: lane.submit(lambda: lane.submit(int, name="later").result()))
-        with pytest.raises(RuntimeError, match="'later'.*of its own lane"):
-            waiting.result()
-    with pytest.raises(RuntimeError, match="was left"):
-        lane.submit(int)
+def test_waits_that_could_never_end_are_refused(in_time, gate):
+    def run():
+        with cuda_lane(0) as lane, cpu_lane() as worker:
+            waiting = lane.submit(lambda: lane.submit(int, name="later").result())
+            with pytest.raises(RuntimeError, match="'later'.*of its own lane"):
+                waiting.result()
+            asks = worker.submit(lambda: (gate(), launched.result()))
+            launched = lane.submit(int, after=[asks], name="launched after it")
+            gate.open()
+            with pytest.raises(RuntimeError, match="'launched after it'.*No such wait can end"):
+                asks.result()
+            with pytest.raises(RuntimeError, match="failed"):
+                launched.result()
+
+    in_time(run)
+
+
+def test_leaving_runs_what_tasks_submit(gate, open_soon):
+    ran = []
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        held = worker.submit(gate)
+        lane.submit(lambda: lane.submit(ran.append, 1), after=[held])
+        lane.submit(lambda: worker.submit(ran.append, 2))
+        open_soon()
+    assert sorted(ran) == [1, 2]
+
+
+def test_ctrl_c_while_a_task_is_launched_comes_out_of_submit_once():
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with cuda_lane(0) as lane:
+        with pytest.raises(KeyboardInterrupt):
+            lane.submit(interrupted)
+        assert lane.submit(abs, -1).result() == 1
 
 
 @pytest.mark.parametrize(

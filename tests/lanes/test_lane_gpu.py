@@ -1,5 +1,6 @@
-"""Lanes on GPUs: waits, memory and spans, with work that is late on purpose."""
+"""Lanes on GPUs: waits, memory, spans, leaving and modes, with work that is late on purpose."""
 
+import contextlib
 import functools
 import random
 import threading
@@ -83,54 +84,34 @@ def test_after_orders_what_shares_memory(late, first, second):
             assert equals(last[0].result(), i)
 
 
+_COPY = functools.partial(torch.Tensor.to, copy=True)
+_REACHES = {
+    "argument": lambda x, place: (_COPY, x, place),
+    "container": lambda x, place: (lambda xs: _COPY(xs["x"][0], place), {"x": [x]}),
+    "closure": lambda x, place: (lambda: _COPY(x, place),),
+    "default": lambda x, place: (lambda x=x: _COPY(x, place),),
+    "partial": lambda x, place: (functools.partial(_COPY, x, place),),
+    "bound": lambda x, place: (functools.partial(x.to, place, copy=True),),
+    "global": lambda x, place: (eval("lambda: f(x, place)", {"f": _COPY, "x": x, "place": place}),),
+}
+
+
+@pytest.mark.parametrize("reach", _REACHES.values(), ids=_REACHES)
 @pytest.mark.parametrize("on", ["default stream", "side stream"])
 @pytest.mark.parametrize(
-    ("place", "given"), [("cuda:0", "argument"), ("cuda:0", "closure"), ("cpu", "argument")]
+    ("place", "index"),
+    [
+        *(("cuda:0", 0), ("cpu", 0)),
+        *(pytest.param(*pair, marks=_two) for pair in (("cuda:0", 1), ("cuda:1", 0), ("cpu", 1))),
+    ],
 )
-def test_what_the_submitter_has_under_way_is_waited_for(late, on, place, given):
-    stream = torch.cuda.Stream(0) if on == "side stream" else torch.cuda.default_stream(0)
-    buffer = torch.zeros(_N, device="cuda:0")
-    synchronize()
-    with lane_on(place) as lane, torch.cuda.stream(stream):
-        x = late(buffer, 3.0, 30)
-        if given == "argument":
-            copied = lane.submit(lambda x: x.to(place, copy=True), x)
-        else:
-            copied = lane.submit(lambda: x.to(place, copy=True))
-        assert equals(copied.result(), 3)
-
-
-@pytest.mark.gpu(2)
-def test_work_under_way_on_the_arguments_gpu_is_waited_for(late):
-    buffer = torch.zeros(_N, device="cuda:0")
-    synchronize()
-    with cuda_lane(1) as lane, torch.cuda.stream(torch.cuda.Stream(0)):
-        x = late(buffer, 3.0, 30)
-        assert equals(lane.submit(lambda x: x.to("cuda:1"), x).result(), 3)
-
-
-def test_a_task_for_the_gpu_waits_without_blocking_its_submitter(gate):
-    """A CPU task is held back: what needs it is launched later, by whoever finishes it."""
-    launched = []
-
-    def launch(name, x):
-        launched.append((name, threading.current_thread() is threading.main_thread()))
-        return x + 1 if isinstance(x, torch.Tensor) else torch.full((8,), x, device="cuda:0")
-
-    with cpu_lane() as worker, cuda_lane(0) as lane:
-        number = worker.submit(gate, 3.0)
-        one = lane.submit(launch, "one", number)
-        two = lane.submit(launch, "two", one)
-        lane.submit(launch, "three", 0.0)  # waits for nothing but its place in the queue
-        back = worker.submit(lambda x: x.sum().item(), two)
-        assert gate.begun.wait(WAIT_S)
-        assert launched == []
-        assert not one.done()
-        gate.open()
-        assert back.result() == 32.0
-        assert launched == [("one", False), ("two", False), ("three", False)]
-        lane.submit(launch, "four", 0.0)
-        assert launched[-1] == ("four", True)
+def test_what_the_submitter_has_under_way_is_waited_for(spin, place, index, on, reach):
+    default, side = torch.cuda.default_stream(index), torch.cuda.Stream(index)
+    with lane_on(place) as lane, torch.cuda.stream(side if on == "side stream" else default):
+        x = torch.zeros(_N, device=gpu(index))
+        spin(30)
+        x += 7
+        assert equals(lane.submit(*reach(x, place)).result(), 7)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -172,39 +153,6 @@ def test_a_cpu_lanes_result_is_there_even_if_its_copy_did_not_block(spin):
     with cpu_lane() as worker, cuda_lane(0) as lane:
         for source in (x, lane.submit(torch.clone, x)):
             assert equals(worker.submit(fetch, source).result(), 7)
-
-
-_REACHES = {
-    "argument": lambda x: (torch.Tensor.cpu, x),
-    "container": lambda x: (lambda xs: xs["x"][0].cpu(), {"x": [x]}),
-    "closure": lambda x: (lambda: x.cpu(),),
-    "default": lambda x: (lambda x=x: x.cpu(),),
-    "partial": lambda x: (functools.partial(torch.Tensor.cpu, x),),
-    "bound": lambda x: (x.cpu,),
-    "global": lambda x: (eval("lambda: x.cpu()", {"x": x}),),
-}
-
-
-@pytest.mark.parametrize("reach", _REACHES.values(), ids=_REACHES)
-@pytest.mark.parametrize("index", [0, pytest.param(1, marks=_two)])
-def test_a_cpu_lanes_copy_comes_after_what_its_submitter_has_queued(spin, index, reach):
-    with cpu_lane() as worker:
-        x = torch.zeros(_N, device=gpu(index))
-        with torch.cuda.device(index):
-            spin(30)
-        x += 7
-        assert equals(worker.submit(*reach(x)).result(), 7)
-
-
-@_two
-@pytest.mark.parametrize("reach", [_REACHES[name] for name in ("argument", "closure")])
-def test_a_cuda_lanes_task_comes_after_what_was_queued_on_another_gpu(spin, reach):
-    with cuda_lane(0) as lane:
-        x = torch.zeros(_N, device=gpu(1))
-        with torch.cuda.device(1):
-            spin(30)
-        x += 7
-        assert equals(lane.submit(*reach(x)).result(), 7)
 
 
 def test_a_cpu_lane_does_not_wait_for_a_gpu_that_its_task_does_not_use(spin):
@@ -260,14 +208,21 @@ def test_random_graphs_give_what_the_serial_twin_gives(spin):
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def test_a_source_freed_after_submitting_is_not_overwritten(moved):
-    with cuda_lane(0) as lane:
+@pytest.mark.parametrize("made_by", ["the caller", "another lane"])
+def test_a_source_freed_after_submitting_is_not_overwritten(moved, made_by):
+    def full(value):
+        if made_by == "the caller":
+            return torch.full((_N,), value, device="cuda:0")
+        return other.submit(torch.full, (_N,), value, device="cuda:0")
+
+    with cuda_lane(0) as lane, cuda_lane(0) as other:
         results = []
         for i in range(20):
-            x = torch.full((_N,), float(i), device="cuda:0")
-            results.append(lane.submit(moved, x, "cuda:0", 2))
-            del x
-            torch.full((_N,), -1.0, device="cuda:0")  # would get the memory of x
+            source = full(float(i))
+            results.append(lane.submit(moved, source, "cuda:0", 2))
+            del source
+            other.submit(int).result()  # it moves on, and lets go of the source
+            full(-1.0)  # would get its memory
         for i, result in enumerate(results):
             assert equals(result.result(), 2 * i)
 
@@ -282,19 +237,6 @@ def test_a_result_freed_while_the_caller_still_reads_it_is_not_overwritten(spin)
             lane.submit(int).result()  # the lane moves on, and lets go of the result
             lane.submit(torch.full, (_N,), -1.0, device="cuda:0")  # would get its memory
             assert equals(read, i + 1)
-
-
-def test_an_argument_freed_while_another_lane_reads_it_is_not_overwritten(moved):
-    with cuda_lane(0) as one, cuda_lane(0) as other:
-        results = []
-        for i in range(20):
-            source = one.submit(torch.full, (_N,), float(i), device="cuda:0")
-            results.append(other.submit(moved, source, "cuda:0", 2))
-            del source
-            one.submit(int).result()
-            one.submit(torch.full, (_N,), -1.0, device="cuda:0")
-        for i, result in enumerate(results):
-            assert equals(result.result(), 2 * i)
 
 
 # -- spans ----------------------------------------------------------------------------------------
@@ -330,3 +272,83 @@ def test_a_dependents_span_starts_after_the_end_of_what_it_waits_for(spin, first
         error_s = before.alignment_error_s + after.alignment_error_s
         assert before.span.end_s <= after.span.start_s + error_s
         assert after.span.start_s <= after.span.end_s
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["in peace", "by an exception", "a task failed", "and more came"])
+def test_kernels_do_not_outlive_their_lane_however_it_is_left(spin, gate, open_soon, how):
+    def fail():
+        spin(100)
+        raise ValueError("on purpose")
+
+    with contextlib.suppress(ZeroDivisionError), cpu_lane() as worker, cuda_lane(0) as lane:
+        last = lane.submit(spin, 20)  # not done yet when an error is there
+        if how == "in peace":
+            last = lane.submit(spin, 100, after=[worker.submit(gate)])  # not launched yet
+            open_soon()
+        elif how == "by an exception":
+            last = lane.submit(spin, 100)
+            raise ZeroDivisionError
+        else:
+            with pytest.raises(ValueError, match="on purpose"):
+                lane.submit(fail).result()
+            if how == "and more came":
+                last = lane.submit(int)
+    assert last.done()
+    assert lane.stream.query(), "kernels outlived their lane"
+
+
+# -- what holds where a task is submitted ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
+@pytest.mark.parametrize("held", [False, True])
+def test_autocast_is_the_submitters_whoever_launches(gate, place, held):
+    x = torch.ones(8, 8, device="cuda:0")
+    with cpu_lane() as worker, lane_on(place) as lane:
+        after = [worker.submit(gate)] if held else []
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            low = lane.submit(torch.mm, x, x, after=after)
+        full = lane.submit(torch.mm, x, x)
+        gate.open()
+        assert low.result().dtype == torch.bfloat16
+        assert full.result().dtype == torch.float32
+    assert not torch.is_autocast_enabled("cuda")
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_no_task_reads_a_weight_that_another_stream_has_yet_to_cast(spin):
+    """Autocast keeps casts of weights for all threads, and knows nothing of streams."""
+    size = 1024
+    weight = torch.ones(size, size, device="cuda:0", requires_grad=True)
+    x = torch.ones(size, size, device="cuda:0", dtype=torch.bfloat16)
+    synchronize()
+
+    def late():
+        spin(30)
+        return x @ weight
+
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        for _ in range(5):
+            with cuda_lane(0) as one, cuda_lane(0) as other:
+                # What is freed here is what a cast would get, if it came too late.
+                one.submit(torch.full, (size, size), float("nan"), device="cuda:0").result()
+                results = [one.submit(late), other.submit(torch.matmul, x, weight)]
+                mine = x @ weight
+                assert all(equals(each.result(), size) for each in results)
+                assert equals(mine, size)
+
+
+@_two
+def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
+    def where():
+        return torch.cuda.current_device(), torch.ones(1, device="cuda").device.index
+
+    with cpu_lane() as worker, cuda_lane(0) as lane:
+        for index in (1, 0, 1):
+            with torch.cuda.device(index):
+                assert worker.submit(where).result() == (index, index)
+                assert lane.submit(where).result() == (0, 0)
+                assert torch.cuda.current_device() == index

@@ -2,9 +2,11 @@
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from lane_forms import WAIT_S
 from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -92,32 +94,31 @@ _CONTEXTS = {
 in_each = pytest.mark.parametrize("context", [*_CONTEXTS])
 
 
-def in_thread(fn):
-    results = []
-    thread = threading.Thread(target=lambda: results.append(fn()))
-    thread.start()
-    thread.join()
-    return results[0]
-
-
 @in_each
-def test_a_call_in_another_thread_sees_what_the_caller_sees_and_then_what_it_saw(context):
-    for name, other in _CONTEXTS.items():
-        with _CONTEXTS[context]():
-            modes, expected = caller_modes(), probe()
+def test_calls_in_other_threads_see_what_the_caller_sees_and_then_what_they_saw(context):
+    """Several at once, and each again inside of itself."""
+    barrier = threading.Barrier(2)
+
+    def run(other):
+        def inside():
+            barrier.wait(WAIT_S)
+            return [probe(), modes.call(probe), probe()]
+
         with other():
-            plain = probe()
+            barrier.wait(WAIT_S)
+            found = [probe(), *modes.call(inside), probe()]
+            with pytest.raises(ZeroDivisionError):
+                modes.call(lambda: 1 / 0)
+            return [*found, probe()]
 
-        def run(other=other, modes=modes):
+    with ThreadPoolExecutor(2) as threads:
+        for name, other in _CONTEXTS.items():
+            with _CONTEXTS[context]():
+                modes, expected = caller_modes(), probe()
             with other():
-                found = probe(), modes.call(probe), probe()
-                with pytest.raises(ZeroDivisionError):
-                    modes.call(lambda: 1 / 0)
-                return *found, probe()
-
-        before, inside, *after = in_thread(run)
-        assert inside == expected, name
-        assert before == after[0] == after[1] == plain, name
+                plain = probe()
+            for found in threads.map(run, [other] * 2):
+                assert found == [plain, *[expected] * 3, plain, plain], name
 
 
 @in_each
@@ -135,31 +136,6 @@ def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(conte
     assert probe() == plain
 
 
-@in_each
-def test_several_call_under_them_at_once_and_again_inside(context):
-    with _CONTEXTS[context]():
-        modes, expected = caller_modes(), probe()
-    plain, barrier = probe(), threading.Barrier(2)
-
-    def inside():
-        barrier.wait(10)
-        return [probe(), modes.call(probe), probe()]
-
-    def run():
-        barrier.wait(10)
-        for _ in range(2):
-            results.extend(modes.call(inside))
-            assert probe() == plain
-
-    results = []
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert results == [expected] * 12
-
-
 def test_hooks_within_hooks_are_given_back():
     def run():
         with hooks("one"), hooks("two"):
@@ -167,7 +143,8 @@ def test_hooks_within_hooks_are_given_back():
             assert saved_by() == "two"
 
     modes = caller_modes()
-    in_thread(run)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(run).result()
     with hooks("one"), hooks("two"):
         assert len(caller_modes().hooks) == 2
         assert saved_by() == "two"

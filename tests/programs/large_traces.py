@@ -6,7 +6,6 @@ A million events make a Chrome trace of more than 200 MB, and an export of Nsigh
 
 import json
 import re
-import sqlite3
 import sys
 import tempfile
 import time
@@ -15,64 +14,54 @@ from pathlib import Path
 from autopar.traces.command import inspect
 from autopar.traces.read import read_evidence
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from trace_files import event, write_nsys
+
 _EACH = 4  # events of one operator: itself, its range or its wait, its launch, its kernel
 _NAME = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
 
 
-def chrome_event(category, name, ts, dur, **arguments):
-    """One event, spread over lines as torch.profiler spreads it."""
-    event = {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 2, "ts": ts, "dur": dur}
-    return json.dumps(event | {"args": arguments}, indent=2)
-
-
 def chrome_events(i):
     """What one operator leaves: all times in it are right."""
-    ts, number = 4692784718000.123 + 20 * i, {"External id": i, "correlation": i + 1}
-    where = {"device": i % 2, "context": 1, "stream": 7}
-    yield chrome_event("cpu_op", "aten::add", ts, 9.5, **number, Sequence_number=i, Fwd_thread_id=0)
-    yield chrome_event("cuda_runtime", "cudaLaunchKernel", ts + 2, 3.25, **number, cbid=211)
-    grid = {"grid": [216, 1, 1], "block": [128, 1, 1], "registers per thread": 32}
-    yield chrome_event("kernel", f"{_NAME}({i % 97})", ts + 8, 19.5, **number, **where, **grid)
+    ts, number = 20 * i + 0.123, {"External id": i, "correlation": i + 1}
+    yield event("cpu_op", "aten::add", ts, 9.5, **number, Sequence_number=i, Fwd_thread_id=0)
+    yield event("cuda_runtime", "cudaLaunchKernel", ts + 2, 3.25, **number, cbid=211)
+    where = {"device": i % 2, "context": 1, "stream": 7, "grid": [216, 1, 1], "block": [128, 1, 1]}
+    yield event("kernel", f"{_NAME}({i % 97})", ts + 8, 19.5, **number, **where)
     if i % 2:
-        yield chrome_event("user_annotation", f"step {i % 10}", ts, 19.0)
+        yield event("user_annotation", f"step {i % 10}", ts, 19.0)
     else:
-        copy = {"bytes": 4096, "memory bandwidth (GB/s)": 12.5, "stream": 13, "device": 1}
-        name = "Memcpy DtoH (Device -> Pinned)"
-        yield chrome_event("gpu_memcpy", name, ts + 9, 15.0, **copy)
+        moved = {"bytes": 4096, "memory bandwidth (GB/s)": 12.5, "stream": 13, "device": 1}
+        yield event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", ts + 9, 15.0, **moved)
 
 
 def write_chrome(path, count):
-    """A trace of torch.profiler with about `count` events."""
+    """A trace of torch.profiler with about `count` events, spread over lines as it does."""
     with path.open("w") as file:
         file.write('{"schemaVersion": 1, "baseTimeNanoseconds": 1, "traceEvents": [\n')
-        file.write(chrome_event("Trace", "PyTorch Profiler (0)", 4692784718000.0, 1.0))
+        file.write(json.dumps(event("Trace", "PyTorch Profiler (0)", 0.0, 1.0)))
         for i in range(count // _EACH):
-            file.writelines(f",\n{event}" for event in chrome_events(i))
+            file.writelines(f",\n{json.dumps(each, indent=2)}" for each in chrome_events(i))
         file.write('\n], "traceName": "large.json"}\n')
 
 
 def write_export(path, count):
     """An export of Nsight Systems with about `count` rows."""
     at = [(1_000_000 + 20_000 * i, i) for i in range(count // _EACH)]
+    kernels = "start, end, deviceId, contextId, streamId, correlationId, globalPid, demangledName"
     tables = {
         "StringIds (id, value)": [(0, "cudaLaunchKernel_v7000"), (1, _NAME)],
         "CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId)": (
             (ns, ns + 3000, 5 << 24 | 7, i, 0) for ns, i in [*at, *((ns + 1, -i) for ns, i in at)]
         ),
-        "CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, contextId, streamId, correlationId, "
-        "globalPid, demangledName, shortName)": (
-            (ns + 5000, ns + 24000, i % 2, 1, 7, i, 5 << 24, 1, 1) for ns, i in at
+        f"CUPTI_ACTIVITY_KIND_KERNEL ({kernels})": (
+            (ns + 5000, ns + 24000, i % 2, 1, 7, i, 5 << 24, 1) for ns, i in at
         ),
         "NVTX_EVENTS (start, end, eventType, text, textId, globalTid)": (
             (ns, ns + 9000, 59, "step", None, 5 << 24 | 7) for ns, i in at
         ),
     }
-    with sqlite3.connect(path) as connection:
-        for table, rows in tables.items():
-            connection.execute(f"CREATE TABLE {table}")
-            marks = ", ".join("?" * (table.count(",") + 1))
-            connection.executemany(f"INSERT INTO {table.split()[0]} VALUES ({marks})", rows)
-    connection.close()
+    write_nsys(path, tables)
 
 
 def peak_bytes():

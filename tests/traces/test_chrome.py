@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from trace_files import BASE_US, call, copy, event, kernel, kineto_events
 
 from autopar.timeline.span import Timeline
-from autopar.traces.chrome import trace_of
+from autopar.traces.chrome import Events
 from autopar.traces.read import read_evidence
 from autopar.traces.trace import TraceError
 
@@ -23,7 +23,7 @@ _BEGIN_US = BASE_US % 1e9  # a trace counts from a round time
 
 
 def read(*events, **header):
-    return trace_of(events, header)
+    return Events(events).trace(header)
 
 
 def spans_of(trace):

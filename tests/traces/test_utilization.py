@@ -7,47 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import MS, call, copy, kernel, launch, named, trace
 
-from autopar.timeline.intervals import length_s, longest
+from autopar.timeline.intervals import length_s
 from autopar.traces.trace import Activity
-from autopar.traces.utilization import OTHER_LANES, Usage, View, view_of
+from autopar.traces.utilization import OTHER_LANES, view_of
 
 
-def usage_of(view: View, name: str) -> Usage:
-    return next(usage for usage in view.usages if usage.name == name)
-
-
-# GPU 0 computes from 0 to 4 and 6 to 8 and copies from 3 to 7; GPU 1 computes from 4 to 10.
-two = trace(
-    kernel(0, 4),
-    kernel(6, 8),
-    copy(3, 7),
-    kernel(4, 10, gpu="GPU 1"),
-    ranges=(named("all", -2, 12),),
-)
-
-
-def test_every_gpu_has_the_window_of_the_trace_and_hides_only_its_own_copies() -> None:
-    view = view_of(two)
-    first, second = usage_of(view, "GPU 0"), usage_of(view, "GPU 1")
-    assert first.hidden_s("copy") == pytest.approx(2 * MS), "3 to 4 and 6 to 7, not 4 to 6"
-    assert first.hidden_s("communication") == first.busy_s("communication") == 0
-    assert first.idle.tolist() == [[pytest.approx(8 * MS), pytest.approx(10 * MS)]]
-    assert second.idle.tolist() == [[0.0, pytest.approx(4 * MS)]]
-    assert len(view.nothing) == 0
-    assert view.start_s == pytest.approx(-2 * MS), "times are given from where the trace begins"
-
-
-def test_the_bound_is_the_busiest_resource() -> None:
-    assert usage_of(view_of(two), "GPU 0").bound == ("compute", pytest.approx(6 * MS))
+def test_the_bound_is_the_busiest_of_computing_and_each_direction_of_copies() -> None:
+    computing = trace(kernel(0, 4), kernel(6, 8), copy(3, 7))
+    assert view_of(computing).usages[0].bound == ("compute", pytest.approx(6 * MS))
     copying = trace(kernel(0, 1), copy(1, 4), copy(1, 3, way="from host"))
     assert view_of(copying).usages[0].bound == ("GPU 0 copies to host", pytest.approx(3 * MS))
-
-
-def test_the_longest_stretch_with_nothing_running() -> None:
-    idle = trace(kernel(0, 1), kernel(2, 3, gpu="GPU 1"), kernel(5, 6), copy(8, 9))
-    nothing = view_of(idle).nothing
-    assert length_s(nothing) == pytest.approx(5 * MS)
-    assert longest(nothing) == (pytest.approx(3 * MS), pytest.approx(5 * MS))
 
 
 def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> None:
@@ -137,7 +106,7 @@ def test_figures_against_brute_force(work: list[Activity]) -> None:
         kinds = {kind: [a for a in mine if a.span.kind == kind] for kind in usage.kinds}
         compute = when(kinds.get("compute", []))
         for kind, chosen in kinds.items():
-            assert usage.busy_s(kind) == pytest.approx(len(when(chosen)) * MS)
+            assert length_s(usage.when(kind)) == pytest.approx(len(when(chosen)) * MS)
             assert usage.hidden_s(kind) == pytest.approx(len(when(chosen) & compute) * MS)
             assert usage.exposed_s(chosen) == pytest.approx(len(when(chosen) - compute) * MS)
         assert length_s(usage.idle) == pytest.approx(len(window - when(mine)) * MS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 import torch
 
@@ -17,7 +17,7 @@ _RESOLUTION_S = 1e-6  # of a difference between two events; each is known to 0.5
 _TRIES = 50  # on an H200 the best of them was good to 4 µs, and they take a millisecond
 
 _clocks: dict[torch.device, DeviceClock] = {}
-_lock = Lock()
+_lock = RLock()  # collecting garbage, which may happen while it is held, may ask for a clock
 
 
 @dataclass(frozen=True)

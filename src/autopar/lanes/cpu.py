@@ -93,14 +93,14 @@ class CpuLane(Lane):
         """Do tasks in the order in which they come, until there are no more."""
         try:
             settle_threads(self.threads)
-        except BaseException as error:
-            self._settled.set_exception(error)
-            return
-        self._settled.set_result(None)
-        try:
+            self._settled.set_result(None)
             while (submission := self._queued.get()) is not None:
                 self._run(submission)
                 del submission  # while it waits for the next
+        except BaseException as error:
+            if self._settled.done():
+                raise
+            self._settled.set_exception(error)
         finally:
             self._state = LEFT
             self._drop()

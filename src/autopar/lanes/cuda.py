@@ -6,8 +6,8 @@ import contextlib
 import itertools
 import sys
 import threading
+import traceback
 from collections import deque
-from types import FrameType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -74,7 +74,6 @@ class CudaLane(Lane):
         self.stream = new_stream(device, priority=priority)
         self._pending: deque[Submission[Any]] = deque()
         self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
-        self._awaited: Handle[Any] | None = None  # what the head of the queue waits for
 
     def __enter__(self) -> Self:
         device_clock(self.device, max_age_s=1.0)  # while there is no work to disturb
@@ -102,9 +101,7 @@ class CudaLane(Lane):
                 self._launcher.clear()
                 blocker = self._blocker()
                 if blocker is not None:
-                    if blocker is not self._awaited:
-                        blocker.issued.call_when_done(self._go_on)
-                        self._awaited = blocker
+                    blocker.issued.call_when_done(self._go_on)
                     return
         finally:  # without calls, as a signal comes out of those
             if "ident" in self._launcher and self._launcher["ident"] == me:
@@ -112,19 +109,16 @@ class CudaLane(Lane):
 
     def _is_launching(self) -> bool:
         """Whether the calling thread is; if not, Ctrl-C has kept it from saying that it's done."""
-        frame: FrameType | None = sys._getframe()
         launching = CudaLane._launch_until_blocked.__code__
-        while frame is not None:
-            if frame.f_code is launching and frame.f_locals["self"] is self:
-                return True
-            frame = frame.f_back
-        return False
+        return any(
+            frame.f_code is launching and frame.f_locals["self"] is self
+            for frame, _ in traceback.walk_stack(sys._getframe())
+        )
 
     def _launch_until_blocked(self) -> None:
         while self._pending and self._blocker() is None:
             self._run(self._pending[0])
             self._pending.popleft()  # not before: then what is cut off would be lost
-            self._awaited = None
 
     def _blocker(self) -> Handle[Any] | None:
         """What the head of the queue waits for, unless it was dropped."""

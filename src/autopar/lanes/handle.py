@@ -12,7 +12,7 @@ import torch
 
 from autopar.lanes.clock import DeviceClock
 from autopar.lanes.outcome import Outcome
-from autopar.refusal import what as said
+from autopar.refusal import several
 from autopar.timeline.span import Span, Timeline
 from autopar.torch_private import pytree
 
@@ -81,9 +81,9 @@ class Handle(Generic[T]):
 
     def done(self) -> bool:
         """Whether a result or an error can be had without waiting."""
-        if not self.issued.done():
-            return False
-        return self.failed() or not isinstance(self.end, torch.cuda.Event) or self.end.query()
+        return self.issued.done() and (
+            self.failed() or not isinstance(self.end, torch.cuda.Event) or self.end.query()
+        )
 
     def is_issued(self) -> bool:
         """Whether its function has returned or failed, or it was dropped."""
@@ -165,12 +165,10 @@ class Handle(Generic[T]):
         """Seconds by which the span may be off, either way; none on a CPU lane. Waits for it."""
         try:
             self.wait()
-            errors_s = [
-                self.clock.error_at(moment)
-                for moment in (self.start, self.end)
-                if self.clock is not None and isinstance(moment, torch.cuda.Event)
-            ]
-            return max(errors_s, default=0.0)
+            if self.clock is None:
+                return 0.0
+            moments = (self.start, self.end)
+            return max([self.clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event)])
         finally:
             del self
 
@@ -252,15 +250,8 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     >>> [span.name for span in timeline_of_handles(handles).spans]
     ['first', 'then']
     """
-    if not isinstance(handles, Iterable):
-        msg = f"handles is {said(handles)}; expected an iterable of handles. Pass a list: [handle]."
-        raise TypeError(msg)
-    # Lists: a generator would make another error of a task's StopIteration.
-    listed = list(handles)
-    try:
-        if wrong := [said(other) for other in listed if not isinstance(other, Handle)]:
-            msg = f"handles holds {wrong[0]}; expected what Lane.submit returns."
-            raise TypeError(msg)
+    listed = several("handles", handles, "a list of what Lane.submit returns: [handle].", Handle)
+    try:  # lists: a generator would make another error of a task's StopIteration
         spans = tuple([handle.span for handle in listed])
         error_s = max([handle.alignment_error_s for handle in listed], default=0.0)
         return Timeline(spans, error_s)

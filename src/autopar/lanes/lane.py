@@ -11,6 +11,7 @@ A task waits for the handles among its arguments and in `after=`:
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -21,9 +22,9 @@ import torch
 
 from autopar.effects.calls import name_of
 from autopar.lanes.handle import Handle
-from autopar.lanes.outcome import forget_own_locals, is_ctrl_c, note
+from autopar.lanes.outcome import forget_own_locals, note
 from autopar.lanes.submission import Submission
-from autopar.refusal import what
+from autopar.refusal import check_type, several, what
 
 T = TypeVar("T")
 
@@ -100,19 +101,10 @@ class Lane(ABC):
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
         self._require_open()
-        if not callable(fn):
-            msg = f"fn is {what(fn)}; expected a function. Write submit(fn, x), not submit(fn(x))."
-            raise TypeError(msg)
+        check_type("fn", fn, Callable, "a function. Write submit(fn, x), not submit(fn(x)).")
         if name is not None:
             require_text("name", name)
-        if not isinstance(after, Iterable):
-            msg = f"after is {what(after)}; expected an iterable of handles. Pass a list of them."
-            raise TypeError(msg)
-        after = tuple(after)
-        for before in after:
-            if not isinstance(before, Handle):
-                msg = f"after holds {what(before)}; expected handles, as Lane.submit returns them"
-                raise TypeError(msg)
+        after = several("after", after, "a list of handles, as Lane.submit returns them.", Handle)
         handle: Handle[T] = Handle(
             *(name or name_of(fn), self.name, self.device, self.kind),
             waits_for=self._waits_for,
@@ -150,7 +142,8 @@ class Lane(ABC):
             late = handle.issued.done()  # what its settling has set off was cut off
             if not late:
                 self._fail(handle, error)
-            if late or is_ctrl_c(error):
+            in_main = threading.current_thread() is threading.main_thread()  # where signals come
+            if late or (in_main and isinstance(error, KeyboardInterrupt)):
                 handle.mark_seen()
                 raise
         finally:
@@ -213,8 +206,10 @@ class Lane(ABC):
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if error is None:
-                self._run_out()
+            while error is None and self._state == OPEN:  # until tasks submit no more meanwhile
+                self._drain()
+                self._state = CLOSING
+                self._state = OPEN if self._waiting else LEFT
         except BaseException as broken_off:
             self._close()
             self._tell(broken_off)
@@ -224,13 +219,6 @@ class Lane(ABC):
             self._tell(error)
         else:
             self._raise_first(last=True)
-
-    def _run_out(self) -> None:
-        """Wait for all tasks, those that they submit meanwhile too, and then take no more."""
-        while self._state == OPEN:
-            self._drain()
-            self._state = CLOSING
-            self._state = OPEN if self._waiting else LEFT
 
     def _close(self) -> None:
         """Take no more tasks, drop those that have not begun, and wait for the rest."""
@@ -274,6 +262,4 @@ class Lane(ABC):
 
 def require_text(argument: str, value: object) -> None:
     """Refuse a name that is no text, with a TypeError."""
-    if not isinstance(value, str):
-        msg = f"{argument} is {what(value)}; expected text. Leave it out for a name by itself."
-        raise TypeError(msg)
+    check_type(argument, value, str, "text. Leave it out for a name by itself.")

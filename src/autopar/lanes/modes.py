@@ -86,7 +86,12 @@ class Modes(NamedTuple):
             _pop_hooks()
             _push_hooks(self.hooks)
         if self.autocast != now.autocast:
-            _switch_autocast(self.autocast or _AUTOCAST_OFF)
+            every_on, dtypes, caches = self.autocast or _AUTOCAST_OFF
+            for kind, on, dtype in zip(_AUTOCAST_KINDS, every_on, dtypes, strict=True):
+                torch.set_autocast_enabled(kind, on)
+                torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_cache_enabled(caches)
+            torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`
         if self.gpu is not None and self.gpu != now.gpu:
             private.exchange_gpu(self.gpu)
         if self.grad != now.grad:
@@ -133,14 +138,6 @@ def _autocast() -> Autocast:
     on = tuple(torch.is_autocast_enabled(kind) for kind in _AUTOCAST_KINDS)
     dtypes = tuple(torch.get_autocast_dtype(kind) for kind in _AUTOCAST_KINDS)
     return Autocast(on, dtypes, torch.is_autocast_cache_enabled())
-
-
-def _switch_autocast(wanted: Autocast) -> None:
-    for kind, on, dtype in zip(_AUTOCAST_KINDS, wanted.on, wanted.dtypes, strict=True):
-        torch.set_autocast_enabled(kind, on)
-        torch.set_autocast_dtype(kind, dtype)
-    torch.set_autocast_cache_enabled(wanted.caches)
-    torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`: weights change
 
 
 def _pop_hooks() -> Hooks:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, TypeVar, cast
@@ -70,12 +71,12 @@ class Outcome(Generic[T]):
     def raise_error(self) -> None:
         """Raise the error with the task's traceback, also if it was raised again meanwhile."""
         assert self._settled is not None
-        _, error, traceback = self._settled
+        _, error, raised_at = self._settled
         try:
             if error is not None:
-                raise error.with_traceback(traceback)
+                raise error.with_traceback(raised_at)
         finally:
-            del self, error, traceback  # no circle by way of this frame
+            del self, error, raised_at  # no circle by way of this frame
 
     def wait(self, urge: Callable[[], object] = lambda: None) -> None:
         """Wait until it is settled, and call `urge` before each look; Ctrl-C ends the wait."""
@@ -87,8 +88,12 @@ class Outcome(Generic[T]):
             urge()
 
     def call_when_done(self, call: Callable[[], object]) -> None:
-        """Call something once it is settled, in the thread that settles it; at once if it is."""
-        self._calls.append(call)
+        """Call something once it is settled, in the thread that settles it; at once if it is.
+
+        What is to be called already is called once all the same.
+        """
+        if call not in self._calls:
+            self._calls.append(call)
         if self.done():
             self._call()
 
@@ -124,16 +129,7 @@ def forget_own_locals(error: BaseException) -> None:
 
     A traceback holds frames, and those hold tasks and what they were given, mostly in circles.
     """
-    traceback = error.__traceback__
-    while traceback is not None:
-        frame = traceback.tb_frame
+    for frame, _ in traceback.walk_tb(error.__traceback__):
         if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
             with contextlib.suppress(RuntimeError):  # it is running still
                 frame.clear()
-        traceback = traceback.tb_next
-
-
-def is_ctrl_c(error: BaseException) -> bool:
-    """Whether it may be a signal's: those come in the main thread, whatever it is doing there."""
-    in_main = threading.current_thread() is threading.main_thread()
-    return in_main and isinstance(error, KeyboardInterrupt)

@@ -7,7 +7,7 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -17,13 +17,6 @@ from autopar.ranges import annotate
 from autopar.torch_private import pytree
 
 T = TypeVar("T")
-
-
-class Awaiting(NamedTuple):
-    """Stands for an argument that is a handle, or a container with handles in it."""
-
-    leaves: list[Any]
-    containers: pytree.TreeSpec
 
 
 class Submission(Generic[T]):
@@ -38,7 +31,7 @@ class Submission(Generic[T]):
         after: tuple[Handle[Any], ...],
     ) -> None:
         self.handle = handle
-        self._fn, self._args, self._kwargs = fn, args, kwargs
+        self._fn = fn
         self._modes, self._context = caller_modes(), contextvars.copy_context()
         self._captured = tuple(cuda_tensors(reached_by(fn)))  # without being given them
         leaves = pytree.tree_leaves((args, kwargs))
@@ -47,17 +40,23 @@ class Submission(Generic[T]):
         if handle.device.type == "cuda":
             self._modes = self._modes._replace(gpu=handle.device.index)
             gpus.add(handle.device)
-        self.ready = _queued_work(gpus)  # by its submitter, until now
+        streams = {gpu: torch.cuda.current_stream(gpu) for gpu in gpus}
+        # After what the submitter has queued on each GPU until now, where that is not done.
+        self.ready = {gpu: at.record_event() for gpu, at in streams.items() if not at.query()}
         given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
         self.after = (*after, *given)
+        self._arguments: Callable[[], tuple[Iterable[Any], dict[str, Any]]] = lambda: (args, kwargs)
         if given:
-            self._args = tuple(map(_awaiting, args))
-            self._kwargs = {name: _awaiting(arg) for name, arg in kwargs.items()}
+            gets = [_getter(argument) for argument in args]
+            by_name = {name: _getter(argument) for name, argument in kwargs.items()}
+            self._arguments = lambda: (
+                [get() for get in gets],
+                {name: get() for name, get in by_name.items()},
+            )
 
     def call(self) -> T:
         """Run it in the calling thread, on its current streams; what it waits for is issued."""
-        args = [_value(arg) for arg in self._args]
-        kwargs = {name: _value(arg) for name, arg in self._kwargs.items()}
+        args, kwargs = self._arguments()
         use_on_current_streams((args, kwargs, self._captured))
         with annotate(self.handle.name):
             value: T = self._modes.call(self._context.run, self._fn, *args, **kwargs)
@@ -103,25 +102,11 @@ def reached_by(fn: Callable[..., Any]) -> list[object]:
     return reached
 
 
-def _value(argument: Any) -> Any:
-    """The argument with values in place of handles, whose tasks must be issued."""
-    if not isinstance(argument, Awaiting):
-        return argument
-    leaves, containers = argument
-    values = [leaf.issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves]
-    return pytree.tree_unflatten(values, containers)
-
-
-def _awaiting(argument: Any) -> Any:
-    """An argument as a task keeps it; it holds no handle outside of an `Awaiting`."""
+def _getter(argument: Any) -> Callable[[], Any]:
+    """How to get an argument, with values in place of handles, once their tasks are issued."""
     leaves, containers = pytree.tree_flatten(argument)
-    holds_handle = any(isinstance(leaf, Handle) for leaf in leaves)
-    return Awaiting(leaves, containers) if holds_handle else argument
-
-
-def _queued_work(gpus: Iterable[torch.device]) -> dict[torch.device, torch.cuda.Event]:
-    """An event after what the calling thread has queued on each GPU, where that is not done."""
-    streams = {device: torch.cuda.current_stream(device) for device in gpus}
-    return {
-        device: stream.record_event() for device, stream in streams.items() if not stream.query()
-    }
+    if not any(isinstance(leaf, Handle) for leaf in leaves):
+        return lambda: argument  # its containers are the caller's own
+    return lambda: pytree.tree_unflatten(
+        [leaf.issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves], containers
+    )

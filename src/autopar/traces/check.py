@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import NamedTuple
 
+from autopar.refusal import what
 from autopar.timeline.span import Span
 from autopar.traces.trace import Activity, ApiCall, Trace
 
@@ -18,7 +19,6 @@ LATEST_US = 1e17  # the year 5138; some profilers count from 1970
 LONGEST_US = 1e12  # no profile lasts eleven days
 _TOLERANCE_US = 1.0  # profilers' own clocks agree no better than this
 _LONGEST_WAIT_US = 6e7  # a launch that waits for a minute is a launch of something else
-_LONGEST_NAME = 80  # names of kernels spell out their templates, to thousands of characters
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MOST_NAMES = 10_000  # to keep; programs have hundreds
 _COMMUNICATION = re.compile(r"\bnccl\w*Kernel")  # ncclDevKernel_..., before 2.19 ncclKernel_...
@@ -59,7 +59,7 @@ class _Complaints:
     def add(self, entry: TraceEntry, why: str) -> None:
         """Note that a record can't be right."""
         where = entry.where  # empty if it may be any GPU
-        first = f"the record of {_short(entry.name)} on {where or 'a GPU'} can't be right: {why}"
+        first = f"the record of {what(entry.name)} on {where or 'a GPU'} can't be right: {why}"
         self._first.setdefault(where, first)
         self._counts[where] += 1
 
@@ -182,13 +182,9 @@ def _contradictions(
     if after_us > _LONGEST_WAIT_US:
         yield f"starts {after_us / 1e6:.0f} s after its launch"
     if before and overlap_us > _TOLERANCE_US:
-        yield f"overlaps {_short(before.name)} of its stream by {overlap_us:.3f} µs"
+        yield f"overlaps {what(before.name)} of its stream by {overlap_us:.3f} µs"
 
 
 def _seconds(entry: TraceEntry, zero_us: float) -> tuple[float, float]:
     start_us = entry.start_us - zero_us
     return start_us / 1e6, (start_us + entry.duration_us) / 1e6
-
-
-def _short(name: str) -> str:
-    return repr(name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}...")

@@ -102,23 +102,17 @@ def _decode(text: str, take: Callable[[Any], None]) -> tuple[Event | None, str]:
     return header, ""
 
 
-def trace_of(events: Iterable[Any], header: Event | None = None) -> Trace:
-    """What the events of a Chrome trace say, in any order; see `Events.trace`."""
-    taken = Events()
-    for event in events:
-        taken.take(event)
-    return taken.trace(header or {})
-
-
 class Events:
     """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Iterable[Any] = ()) -> None:
         self._entries: dict[str, list[TraceEntry]] = {"work": [], "calls": [], "ranges": []}
         self._is_own = False  # whether `write_trace` wrote them
         self._own: list[TraceEntry] = []
         self._lanes: dict[str, str] = {}  # thread -> what it is called
         self._others: Counter[str] = Counter()
+        for event in events:
+            self.take(event)
 
     def take(self, event: Any) -> None:
         """Add an event, or count it if it can't be understood."""
@@ -235,11 +229,13 @@ def _of_rank(work: list[TraceEntry], header: Event) -> list[TraceEntry]:
     rank, size = about.get("rank"), about.get("world_size")
     if not (type(rank) is int and type(size) is int and size > 1):
         return work
-    ranked = []
-    for entry in work:
-        where = entry.where and clean(f"rank {rank} {entry.where}")
-        ranked.append(entry._replace(where=where, lane=clean(f"rank {rank} {entry.lane}")))
-    return ranked
+    return [
+        entry._replace(
+            where=entry.where and clean(f"rank {rank} {entry.where}"),
+            lane=clean(f"rank {rank} {entry.lane}"),
+        )
+        for entry in work
+    ]
 
 
 def _listed(counts: Mapping[str, int]) -> str:

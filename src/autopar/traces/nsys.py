@@ -41,10 +41,24 @@ def read_export(path: Path) -> Trace:
     place = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(place, uri=True)) as connection:
-            return _trace(_Export(connection))
+            export = _Export(connection)
+            trace = evidence_of(_work(export), _calls(export), _ranges(export))
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error
+    if not (trace.activities or trace.ranges):
+        if why := " ".join((*export.remarks, *trace.warnings)):
+            msg = f"nothing of it can be used: {why}"
+        else:
+            listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+            msg = (
+                f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
+                f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
+                f"nsys profile --trace=cuda,nvtx."
+            )
+        raise TraceError(msg)
+    warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
+    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
 
 class _Export:
@@ -107,23 +121,6 @@ class _Export:
 
     def _launch(self, serial: Any, correlation: Any) -> tuple[str, int] | None:
         return (self._process(serial), correlation) if isinstance(correlation, int) else None
-
-
-def _trace(export: _Export) -> Trace:
-    trace = evidence_of(_work(export), _calls(export), _ranges(export))
-    if not (trace.activities or trace.ranges):
-        if why := " ".join((*export.remarks, *trace.warnings)):
-            msg = f"nothing of it can be used: {why}"
-        else:
-            listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
-            msg = (
-                f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
-                f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
-                f"nsys profile --trace=cuda,nvtx."
-            )
-        raise TraceError(msg)
-    warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
-    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
 
 def _work(export: _Export) -> Iterator[TraceEntry]:

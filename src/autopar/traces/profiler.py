@@ -22,7 +22,7 @@ from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
 from autopar.traces.check import HOST
-from autopar.traces.chrome import trace_of
+from autopar.traces.chrome import Events
 from autopar.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        trace = trace_of(json.loads(path.read_text())["traceEvents"])
+        trace = Events(json.loads(path.read_text())["traceEvents"]).trace({})
     origin = f"measured live on {processor_names()}"
     timeline = _on_the_hosts_clock(trace, marks, origin)
     if isinstance(returned, Timeline):

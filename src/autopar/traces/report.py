@@ -46,16 +46,17 @@ class Report:
         self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
-        behind = [kind for kind in ("copy", "communication") if usage.busy_s(kind)]
+        kinds_s = {kind: length_s(when) for kind, when in usage.kinds.items()}
+        behind = [kind for kind in ("copy", "communication") if kinds_s.get(kind)]
         causes = self.idle.get(usage.name, {})
         resource, bound_s = usage.bound
         return {
             "busy_s": usage.total_s,
             "idle_s": length_s(usage.idle),
             "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
-            "kinds_busy_s": {kind: length_s(when) for kind, when in usage.kinds.items()},
+            "kinds_busy_s": kinds_s,
             "hidden_s": {kind: usage.hidden_s(kind) for kind in behind},
-            "exposed_s": {kind: usage.busy_s(kind) - usage.hidden_s(kind) for kind in behind},
+            "exposed_s": {kind: kinds_s[kind] - usage.hidden_s(kind) for kind in behind},
             "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
             "gaps": len(usage.idle),
             "idle_by_cause_s": {

@@ -46,19 +46,16 @@ class Usage:
     @property
     def bound(self) -> tuple[str, float]:
         """The busiest of compute, communication and each direction of copies, with its seconds."""
-        copies = [work for work in self.activities if work.span.kind == "copy"]
-        resources = {kind: when for kind, when in self.kinds.items() if kind != "copy"}
-        resources |= _sets(copies, lambda copy: copy.span.lane)
-        busy_s = {resource: length_s(when) for resource, when in resources.items()}
+
+        def resource(work: Activity) -> str:
+            return work.span.lane if work.span.kind == "copy" else work.span.kind
+
+        busy_s = {name: length_s(when) for name, when in _sets(self.activities, resource).items()}
         return max(busy_s.items(), key=lambda item: item[1])
 
     def when(self, kind: str) -> Intervals:
         """The set of times in which there was work of a kind."""
         return self.kinds.get(kind, as_array([]))
-
-    def busy_s(self, kind: str) -> float:
-        """Seconds in which there was work of a kind."""
-        return length_s(self.when(kind))
 
     def hidden_s(self, kind: str) -> float:
         """Seconds in which work of a kind ran, and compute did too, on this GPU."""
