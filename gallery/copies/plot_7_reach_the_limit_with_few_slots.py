@@ -18,9 +18,9 @@ memory two slots of *pinned* memory, which the GPU can write to by itself, are e
 # The slowest station sets the limit
 # ----------------------------------
 # It is tempting to look at the computing alone. But with smaller products the copies become the
-# slowest station, and copies both ways are a little slower yet: so all of them are timed. The
-# folded code times the parts and both ways in each regime; `duplex` is a copy in each direction, at
-# the same time.
+# slowest station, and copies both ways are a little slower yet: so all of them are timed. `duplex`
+# is a copy in each direction, at the same time. `to_host` brings results back, and `map` takes its
+# inputs there as well: it copies alone at the beginning and at the end, and both ways in between.
 
 # Folded: the measurement of three regimes
 import collections
@@ -77,49 +77,40 @@ def regimes(count, sizes, copy_size):
 
 
 # %%
-# The first item needs all stations, and after that one item leaves whenever the slowest station is
-# done. `to_host` has no copy there. `map` copies alone at the beginning and at the end, and in both
-# directions in between, so that the limit is different in each regime.
+# The first item needs all stations, and after that the slowest one is the limit. Compare the two
+# ways of each regime with the grey rows above them, which are the stations alone: `to_host` takes
+# about as long as the longer of *compute* and *copy*, and `map` as the longer of *compute* and
+# *duplex*. The claim is about the regime in which `map` saves least.
 
-
-def limits_s(record, regime):
-    """The least time of `to_host` and of `map`, from the parts at their fastest."""
-    count = record.parameters["count"]
-    compute_s, copy_s, both_s = (
-        record.measurements[f"{regime}: {part}"].min_s / count
-        for part in ("compute", "copy", "duplex")
-    )
-    there_s = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
-    back_s = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
-    return {f"{regime}: to_host": there_s, f"{regime}: map": back_s}
-
-
-# %%
-# Look at the bars: in all regimes both ways come near to their limits. The last row has most to
-# lose, since nothing but copies runs there, in both directions at once.
-
+# Folded: the limits and the table
 three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
-names = (*REGIMES["sizes"], "copy-bound")
-limits = {way: least_s for name in names for way, least_s in limits_s(three, name).items()}
-ap.show(ap.compare([three.measurements[way] for way in limits], limit_s=limits))
-
-# %%
-# The claim is about the regime in which `map` saves least. The goals that were set for all six rows
-# are among the :doc:`benchmarks </benchmarks>`.
-
-parts = "compute", "copy", "copy"
-saved = [three.hidden(f"{name}: map", [f"{name}: {part}" for part in parts]) for name in names]
+names, count = (*REGIMES["sizes"], "copy-bound"), REGIMES["count"]
+parts = [f"{name}: {part}" for name in names for part in ("compute", "copy", "duplex")]
+limits_s = {}
+for name in names:
+    min_s = [three.measurements[part].min_s / count for part in parts if part.startswith(name)]
+    compute_s, copy_s, both_s = min_s
+    limits_s[f"{name}: to_host"] = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
+    limits_s[f"{name}: map"] = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
+stations = "compute", "copy", "copy"
+saved = [three.hidden(f"{name}: map", [f"{name}: {part}" for part in stations]) for name in names]
 least = min(saved, key=lambda share: share.value)
 most = "In each of three regimes map saves most of what overlap can."
-ap.show(ap.claim(most, least, at_least=0.7, unit="%"))
+ap.show(
+    ap.compare(three.measurements, limit_s=limits_s, parts=parts),
+    ap.claim(most, least, at_least=0.7, unit="%"),
+)
 
 # %%
 # Two slots keep everybody busy
 # -----------------------------
 # Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
 # the CPU empties another, so one should be too few. Small ones pay a copy's fixed cost too often.
+# In the left half of the picture at the top, look at the second point: with two slots the time
+# comes down near the limit. In the right half, slots of one MiB are far too small, and from 16 on
+# their size hardly matters.
 
-# Folded: the measurement of slots
+# Folded: the measurement of slots, and the drawing
 SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
 PARTS = "compute", "copy"
 
@@ -145,12 +136,6 @@ def sweeps(count, size, slots, slot_mib):
         return ap.race(ways, parts=parts, devices=[x.device], **given)
 
 
-# %%
-# In the left half of the picture at the top, look at the second point: with two slots the time
-# comes down near the limit, and more of them only cost memory. In the right half, slots of one MiB
-# are far too small, and from four on their size matters much less.
-
-# Folded: the drawing
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
 figure, (by_slots, by_size) = plt.subplots(1, 2, sharey=True, layout="constrained")
@@ -162,20 +147,16 @@ for ax, choices, label in (
     ax.plot(ms, "o-")
     ax.set_xticks(range(len(ms)), choices)
     ax.axhline(1e3 * limit_s, color="black", linestyle="--", linewidth=1.2)
-by_slots.set(
-    title="Slots of 32 MiB", xlabel="slots", ylabel="ms (dashed: the limit)", ylim=(0, None)
-)
-by_size.set(title="Three slots", xlabel="MiB in each")
+by_slots.set(title="Slots of 32 MiB", xlabel="slots", ylabel="ms (dashed: the limit)")
+by_size.set(title="Three slots", xlabel="MiB in each", ylim=(0, None))
 figure.supxlabel(swept.origin, fontsize=7)
 ap.plot.show("b2_slots")
 
 # %%
-# The table has the same times, with the two parts above them.
-
-ap.show(ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS))
-
-# %%
-# This function tells how much slower a number of slots is than the best of the larger numbers.
+# The table has the same times below the two parts. A pipeline has three slots unless told
+# otherwise, one more than was needed here: while the CPU is late with a slot, as on a busy machine,
+# the GPU has another one to fill. What that is worth was not measured. The claims compare a number
+# of slots with the best of the larger numbers.
 
 
 def slower(seconds, slots):
@@ -186,6 +167,7 @@ def slower(seconds, slots):
 
 one, two = (swept.estimate(lambda s, n=n: slower(s, n)) for n in (1, 2))
 ap.show(
+    ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS),
     ap.claim("One slot is too few: results take longer.", one, at_least=1.1, unit="×"),
     ap.claim("Two slots are nearly as good as more.", two, at_most=1.2, unit="×"),
 )
@@ -195,10 +177,10 @@ ap.show(
 # -----------------------
 # With nothing to compute, the copies from the slots by the CPU take the time, and more slots alone
 # don't speed them up: :doc:`plot_5_the_pipeline_against_its_limits` shows what threads do for them.
-# On a CPU nothing passes through slots, as a copy within the host needs no pinned memory in
-# between: :doc:`plot_3_copy_both_ways_while_you_compute` measures `map` where this page was built.
-
-# %%
+# On a CPU nothing passes through slots: :doc:`plot_3_copy_both_ways_while_you_compute` measures
+# `map` where this page was built. The goals that were set are among the :doc:`benchmarks
+# </benchmarks>`.
+#
 # Now you
 # -------
 # How much pinned memory does a pipeline take that copies both ways?
