@@ -95,7 +95,8 @@ def block(channels):
 
 
 x = torch.zeros(1, BLOCK["channels"], BLOCK["size"], BLOCK["size"])
-jobs = ap.TaskGraph.trace(block(BLOCK["channels"]), x)[0].plan().schedule.jobs
+graph, _ = ap.TaskGraph.trace(block(BLOCK["channels"]), x)
+jobs = graph.plan().schedule.jobs
 path_of, entries = [], []
 for number, job in enumerate(jobs):  # a path begins where nothing comes before
     path_of.append(path_of[job.after[0]] if job.after else f"path {len({*path_of}) + 1}")
