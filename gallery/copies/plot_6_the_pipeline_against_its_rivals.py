@@ -84,13 +84,13 @@ def behind_computing(count, size):
 
 # %%
 # In the picture at the top of this page, look at the mark of the limit: all products, and one copy
-# that has no product to hide behind. Two bars come near to it. In the third the system clears each
-# page of fresh memory first. The last two hide nothing: they are as long as both parts together.
+# that has no product to hide behind. The two longest bars hide nothing: they are as long as both
+# parts together. In the third the system clears each page of fresh memory first. Two come near.
 
 behind = ap.recorded(behind_computing, name="b5_behind_computing", parameters=BEHIND)
 least_s = behind.limit_s(PARTS, pieces=BEHIND["count"])
 drawn = [one for label, one in behind.measurements.items() if label not in (*PARTS, SLOW)]
-ap.plot.bars(drawn, limit_s=least_s, title="Products, and copies of their results")
+ap.plot.bars(drawn[::-1], limit_s=least_s, title="Results to the host")
 ap.plot.show("b5_against_the_rivals")
 
 # %%
