@@ -83,13 +83,13 @@ def regimes(count, sizes, copy_size):
 three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
 names, count = (*REGIMES["sizes"], "copy-bound"), REGIMES["count"]
 parts = [f"{name}: {part}" for name in names for part in ("compute", "copy", "duplex")]
-limits_s, saved = {}, []
+limits_s = {}
 for i, name in enumerate(names):
     stations = parts[3 * i : 3 * i + 3]
     compute_s, copy_s, both_s = (three.measurements[part].min_s / count for part in stations)
     limits_s[f"{name}: to_host"] = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
     limits_s[f"{name}: map"] = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
-    saved.append(three.hidden(f"{name}: map", [stations[0], stations[1], stations[1]]))
+saved = [three.hidden(f"{n}: map", [f"{n}: compute", *2 * [f"{n}: copy"]]) for n in names]
 least = min(saved, key=lambda share: share.value)
 most = "In each of three regimes map saves most of what overlap can."
 ap.show(
