@@ -153,7 +153,7 @@ def wrong_device(x, mended):
 # was freed and given away. In a program of yours the wrong numbers would look right.
 
 
-# Folded: the measurement
+# Folded: the measurement and the table
 def programs():
     """The five by their names."""
     five = (missing_event, source_freed, slot_reused, read_early, wrong_device)
@@ -202,9 +202,6 @@ def five_wrong_answers(size, large):
     return ap.Findings([], ap.timelines_of(seen), checks, values)
 
 
-# %%
-
-# Folded: the table
 gpus = ap.recorded(five_wrong_answers, name="b4_five_wrong_answers", parameters=BOOK, gpus=2)
 rows, values = [], gpus.values
 for name in programs():
