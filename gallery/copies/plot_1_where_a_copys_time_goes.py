@@ -60,17 +60,18 @@ def memory(kind, count, size):
     return (torch.empty(size, size, pin_memory=kind == "pinned") for _ in range(count))
 
 
+# %%
+# Take one away, and the copies show
+# ----------------------------------
+# All eight are timed in turn, and each has to give the bits of the plain products first. Before
+# each sample, outside of the clock, all spare memory goes back to the system.
+
+# Folded: the measurement
 BOOK = {"count": 20, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
 CHOICES = ("pageable", "pinned"), ("same stream", "side stream"), ("cold", "warm")
 WAYS = [", ".join(chosen) for chosen in itertools.product(*CHOICES)]
 UNPINNED, BEST = "pageable, side stream, warm", "pinned, side stream, warm"
 PARTS = ["products alone", "pinned copies alone"]
-
-# %%
-# All eight are timed in turn, and each has to give the bits of the plain products first. Before
-# each sample, outside of the clock, all spare memory goes back to the system.
-
-# Folded: the measurement
 
 
 def eight_ways(count, size):
@@ -102,8 +103,6 @@ def eight_ways(count, size):
 
 
 # %%
-# Take one away, and the copies show
-# ----------------------------------
 # Look at the topmost row of the picture. It alone has all three dots, and it alone reaches the
 # limit: the time of the products, and of one copy that has no product to hide behind. The rows
 # without the dot for *warm* are the longest by far.
@@ -119,17 +118,17 @@ beside = {"transform": ax.get_yaxis_transform(), "clip_on": False}  # left of th
 for x, (_, choice) in zip((-0.36, -0.22, -0.08), CHOICES, strict=True):
     ax.text(x, -0.6, choice.replace(" ", "\n"), ha="center", fontsize=7.5, **beside)
     for y, way in enumerate(ways):
-        ax.scatter(
-            x, y, s=80, edgecolor="C0", facecolor="C0" if choice in way else "none", **beside
-        )
+        colour = "C0" if choice in way else "none"
+        ax.scatter(x, y, s=80, edgecolor="C0", facecolor=colour, **beside)
 ap.plot.show("b1_where_a_copys_time_goes")
 
 # %%
 # *Hidden* is the share of the copies' time that a way saves.
 
-others = [way for way in WAYS if way != BEST]
 elsewhere = eight.estimate(
-    lambda s: max(ap.hidden_share([s[part] for part in PARTS], s[way]) for way in others)
+    lambda s: max(
+        ap.hidden_share([s[part] for part in PARTS], s[way]) for way in WAYS if way != BEST
+    )
 )
 best, words = eight.hidden(BEST, PARTS), "From a side stream into warm pinned memory most copies"
 ap.show(
@@ -138,8 +137,6 @@ ap.show(
 )
 
 # %%
-# Pageable memory holds up the host
-# ---------------------------------
 # Both panels have warm memory and a side stream. Look at the gaps between the blue bars in the
 # upper one: the host launches a product when the copy before it is done. In the lower one it has
 # launched all of them long before.
@@ -151,8 +148,10 @@ ap.show(ap.draw(eight.timelines, title=title, limit_s=limit_s))
 # Why the book prints a gain
 # --------------------------
 # `The book <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_ has two ways,
-# and its second is faster, though
-# :doc:`it hides nothing </auto_gallery/first_steps/plot_4_compute_and_copy>`.
+# and its second is faster, though :doc:`it hides nothing
+# </auto_gallery/first_steps/plot_4_compute_and_copy>`. Look at the speed-up in the second row. It
+# comes from memory alone: ``.to("cpu")`` asks for new pages each time. With ``non_blocking=True``
+# torch pins memory instead, and keeps it, so that only the first time is slow.
 
 FIRST, SECOND = "book 1: run, wait, copy", "book 2: run, copy non-blocking"
 
@@ -174,9 +173,8 @@ book = ap.recorded(book_ways, name="e3_book_ways", parameters={"count": 50, "siz
 ap.show(ap.compare(book.measurements, baseline=FIRST, caption="50 products and 50 copies"))
 
 # %%
-# Look at the speed-up in the second row. It comes from memory alone: ``.to("cpu")`` asks for new
-# pages each time. With ``non_blocking=True`` torch pins memory instead, and keeps it for the next
-# time, so that only the first time is slow. One result by itself shows both.
+# One result by itself shows both. Compare the first row with the last, which goes at the speed of
+# the bus. The time in the caption has the pinning in it, which is paid for only once.
 
 # Folded: the measurement of one result
 from autopar.machine import page_faults
@@ -208,8 +206,6 @@ def one_result(size):
     return ap.Findings(measurements, {}, {"copies equal": same}, values)
 
 
-# %%
-
 one = ap.recorded(one_result, name="e3_one_result", parameters={"size": BOOK["size"]})
 pinning_ms, faults, *_ = one.values.values()
 caption = f"One result: {faults:,.0f} page faults if fresh, {pinning_ms:.0f} ms if pinned just now"
@@ -222,14 +218,11 @@ ap.show(
 )
 
 # %%
-# Compare the first row with the last, which goes at the speed of the bus. The time in the caption
-# has the pinning in it, which is paid for only once: from its second use on, pinned memory has the
-# speed of the last row.
-#
 # Small copies pay for their launch
 # ---------------------------------
-# Pinned copies have a fixed cost, too: the host takes some microseconds to launch each. The figure
-# has the rates of copies from 4 KiB to 1 GiB, many of a size one after another.
+# Pinned copies have a fixed cost, too: the host takes some microseconds to launch each. Look at
+# where the line bends. At the foot of the slope a copy of four times the size takes hardly longer,
+# so its bytes are nearly free. On the level to the right the bus is always busy.
 
 # Folded: the measurement of all sizes
 BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
@@ -255,8 +248,6 @@ def every_size(sizes, moved_bytes, most_copies):
     return ap.Findings(measurements, {}, checks)
 
 
-# %%
-
 bus = ap.recorded(every_size, name="b1_bandwidth", parameters=BUS)
 rates = [bus.measurements[f"GPU to host, {size} bytes"].gb_per_s for size in BUS["sizes"]]
 figure, ax = plt.subplots(layout="constrained")
@@ -267,9 +258,6 @@ figure.supxlabel(bus.origin, fontsize=7)
 ap.plot.show("b1_bandwidth")
 
 # %%
-# Look at where the line bends. At the foot of the slope a copy of four times the size takes
-# hardly longer, so its bytes are nearly free. On the level to the right the bus is always busy.
-#
 # When this does not help
 # -----------------------
 # The system can't move pinned pages, so a program that pins much leaves less to all others: keep a

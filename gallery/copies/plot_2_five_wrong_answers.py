@@ -108,8 +108,8 @@ def slot_reused(x, mended):
 
 # %%
 # The slot holds ``NEXT_RESULT``. In the wild: vLLM could write to tensors that were being copied. A
-# `first mend <https://github.com/vllm-project/vllm/pull/24527>`_ did not wait for all copies, and
-# a `second one <https://github.com/vllm-project/vllm/pull/25279>`_ followed.
+# `first mend <https://github.com/vllm-project/vllm/pull/24527>`_ did not wait for all copies, and a
+# `second one <https://github.com/vllm-project/vllm/pull/25279>`_ followed.
 #
 # 4: the host reads before the copy
 # ---------------------------------
@@ -148,10 +148,12 @@ def wrong_device(x, mended):
 # --------------------------------
 # The folded code compares each program's result, mended and as it is, with the plain product, and
 # runs it under `CSAN <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_, too. This tool
-# of torch's follows what streams read and write, and ends a program that has a race.
+# of torch's follows what streams read and write, and ends a program that has a race. Look at the
+# last column: only its first row has CSAN, which follows neither the host's memory nor memory that
+# was freed and given away. In a program of yours the wrong numbers would look right.
 
 
-# Folded: the measurement
+# Folded: the measurement and the table
 def programs():
     """The five by their names."""
     five = (missing_event, source_freed, slot_reused, read_early, wrong_device)
@@ -170,13 +172,6 @@ def outcome(name, mended, size):
 
 def square(x):
     return x.mm(x)
-
-
-def row(name, values):
-    """What the table has of a program."""
-    first, right = (f"{values[f'{name}: {which}']:.4f}" for which in ("is", "should be"))
-    finder = "CSAN, comparing" if values[f"{name}: CSAN reports"] else "comparing"
-    return [name, first, right, f"{values[f'{name}: wrong share']:.0%}", finder]
 
 
 def is_reported(name, mended, size):
@@ -207,22 +202,17 @@ def five_wrong_answers(size, large):
     return ap.Findings([], ap.timelines_of(seen), checks, values)
 
 
-def figures(values):
-    """The least share of wrong numbers, what CSAN reports of a missing event, and of all else."""
-    least = min(values[f"{name}: wrong share"] for name in programs())
-    reports = [number for label, number in values.items() if label.endswith("CSAN reports")]
-    race = values["missing event: CSAN reports"]
-    return least, race, sum(reports) - race
-
-
-# %%
-# Look at the last column: only its first row has CSAN, which follows neither the host's memory nor
-# memory that was freed and given away. In a program of yours the wrong numbers would look right.
-
 gpus = ap.recorded(five_wrong_answers, name="b4_five_wrong_answers", parameters=BOOK, gpus=2)
-rows = [row(name, gpus.values) for name in programs()]
+rows, values = [], gpus.values
+for name in programs():
+    first, right = (f"{values[f'{name}: {which}']:.4f}" for which in ("is", "should be"))
+    finder = "CSAN, comparing" if values[f"{name}: CSAN reports"] else "comparing"
+    rows.append([name, first, right, f"{values[f'{name}: wrong share']:.0%}", finder])
 headers = ["mistake", "first number", "right", "wrong numbers", "found by"]
-least, race, others = (gpus.estimate(lambda _, i=i: figures(gpus.values)[i]) for i in range(3))
+reports = sum(number for label, number in values.items() if label.endswith("CSAN reports"))
+found = values["missing event: CSAN reports"]
+numbers = min(values[f"{name}: wrong share"] for name in programs()), found, reports - found
+least, race, others = (gpus.estimate(lambda _, number=number: number) for number in numbers)
 ap.show(
     ap.tabulate(headers, rows, caption="Five mistakes", origin=gpus.origin),
     ap.claim("Each mistake makes most of its numbers wrong.", least, at_least=0.5, unit="%"),
@@ -239,22 +229,19 @@ caption = "The product is the same. Below it is there when it is copied, so no c
 ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title=title, caption=caption)
 
 # %%
-# A sixth mistake returns the right numbers, only late:
-# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about it.
-#
 # When this does not help
 # -----------------------
 # A delay shows the race that it was put beside, and no other. So such waits belong in one place,
 # which is tested with everything late in turn, such as the pipeline of
-# :doc:`plot_3_copy_both_ways_while_you_compute`.
+# :doc:`plot_3_copy_both_ways_while_you_compute`. A sixth mistake returns the right numbers, only
+# late: :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about it.
 #
 # On this machine
 # ---------------
 # The third mistake needs no GPU: a lane, which runs tasks on a thread of its own, empties the slot.
 
+
 # Folded: a slot that a CPU lane empties
-
-
 def on_a_lane(size):
     """Whether the first of two results survives."""
     x, is_right = ap.workload.matrix(size), {}

@@ -56,7 +56,7 @@ def train(model, batches):
 # %%
 # The images are noise and lie ready in the host's memory, so that what is timed is their way to the
 # GPU. `race` compares the losses bit for bit with those of data that are there already. The folded
-# code makes the images and the network, and trains it by each way to feed it.
+# code makes the images and the network, and trains it in each way to feed it.
 
 # Folded: the measurement
 WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}
@@ -109,30 +109,26 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 # %%
 # Prefetch comes near to no copies at all
 # ---------------------------------------
-# The timelines are at the top of this page: some steps from the middle of an epoch. Above, look at
-# the gaps between the kernels, with a copy in each. Below, copies lie under earlier steps.
+# The timelines at the top are of some steps from the middle of an epoch. Above, look at the gaps
+# between the kernels, with a copy in each. Below, copies lie under earlier steps.
 
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 title = f"{WIDE['shown']} training steps, fed in two ways"
-caption = "The same kernels, and copies of as many bytes from other memory, in another queue."
-ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title=title, caption=caption)
+ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title=title)
 
 # %%
-# No way can be faster than the loop with its data there already, and the copy of one batch.
+# No way can be faster than the loop with its data there already, and the copy of one batch. Compare
+# the row in bold with *data on the device already*: little is left between them. What the row of
+# pinned batches lacks is about the grey row of the copies, which all take their turn.
 
 limit_s = wide.limit_s(PARTS, pieces=WIDE["epochs"] * WIDE["batches"])
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
-ap.show(ap.compare(wide.measurements, limit_s=limit_s, **rows))
-
-# %%
-# Compare the row in bold with *data on the device already*: little is left between them. What the
-# row of pinned batches lacks is about the grey row of the copies, which all take their turn.
-
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 hidden = wide.estimate(lambda _: wide.timelines[PREFETCH].hidden())
 saved = max((wide.hidden(way, PARTS) for way in (PLAIN, PINNED)), key=lambda share: share.value)
 saves = "The plain ways to feed a loop save little of the copies' time."
 ap.show(
+    ap.compare(wide.measurements, limit_s=limit_s, **rows),
     ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
     ap.claim("Most copies by prefetch run while kernels do.", hidden, at_least=0.8, unit="%"),
     ap.claim(saves, saved, at_most=0.4, unit="%"),
@@ -141,7 +137,10 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A narrow network computes too little to hide its batches, so the copies are the limit.
+# A narrow network computes too little to hide its batches, so the copies are the limit. Compare the
+# row in bold with the one above it: the pinned loader comes nearer, since it pins the next batch
+# while one is copied. `prefetch` takes also what fills the same memory again for each batch, so it
+# asks for the next batch only after it has read the last.
 
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
@@ -152,10 +151,6 @@ ap.show(
 )
 
 # %%
-# Compare the row in bold with the one above it: the pinned loader comes nearer to the limit. While
-# a batch is copied it pins the next one. `prefetch` takes also what fills the same memory again for
-# each batch, so it asks for the next batch only after it has read the last.
-#
 # On this machine
 # ---------------
 # On the CPU the batches are where they are needed, so expect no gain, only the same losses.

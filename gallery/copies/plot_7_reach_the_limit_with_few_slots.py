@@ -18,15 +18,19 @@ memory two slots of *pinned* memory, which the GPU can write to by itself, are e
 # The slowest station sets the limit
 # ----------------------------------
 # It is tempting to look at the computing alone. But with smaller products the copies become the
-# slowest station, and copies both ways are a little slower yet: so all of them are timed. The
-# folded code times the parts and both ways in each regime; `duplex` is a copy in each direction, at
-# the same time.
+# slowest station, and copies both ways are a little slower yet: so all of them are timed. `duplex`
+# is a copy in each direction, at the same time. `to_host` brings results back, and `map` takes its
+# inputs there as well: it copies alone at the beginning and at the end, and both ways in between.
+#
+# The first item needs all stations, and after that the slowest one is the limit. Compare the two
+# ways of each regime with the grey rows above them, which are the stations alone: `to_host` takes
+# about as long as the longer of *compute* and *copy*, and `map` as the longer of *compute* and
+# *duplex*. The claim is about the regime in which `map` saves least.
 
-# Folded: the measurement of three regimes
+# Folded: the measurement of three regimes, and the table
 import collections
 import contextlib
 
-import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
@@ -76,50 +80,37 @@ def regimes(count, sizes, copy_size):
     return ap.Findings(measurements, {}, checks)
 
 
-# %%
-# The first item needs all stations, and after that one item leaves whenever the slowest station is
-# done. `to_host` has no copy there. `map` copies alone at the beginning and at the end, and in both
-# directions in between, so that the limit is different in each regime.
-
-
-def limits_s(record, regime):
-    """The least time of `to_host` and of `map`, from the parts at their fastest."""
-    count = record.parameters["count"]
-    compute_s, copy_s, both_s = (
-        record.measurements[f"{regime}: {part}"].min_s / count
-        for part in ("compute", "copy", "duplex")
-    )
-    there_s = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
-    back_s = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
-    return {f"{regime}: to_host": there_s, f"{regime}: map": back_s}
-
-
-# %%
-# Look at the bars: in all regimes both ways come near to their limits. The last row has most to
-# lose, since nothing but copies runs there, in both directions at once.
-
 three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
-names = (*REGIMES["sizes"], "copy-bound")
-limits = {way: least_s for name in names for way, least_s in limits_s(three, name).items()}
-ap.show(ap.compare([three.measurements[way] for way in limits], limit_s=limits))
-
-# %%
-# The claim is about the regime in which `map` saves least. The goals that were set for all six rows
-# are among the :doc:`benchmarks </benchmarks>`.
-
-parts = "compute", "copy", "copy"
-saved = [three.hidden(f"{name}: map", [f"{name}: {part}" for part in parts]) for name in names]
+names, count = (*REGIMES["sizes"], "copy-bound"), REGIMES["count"]
+parts = [f"{name}: {part}" for name in names for part in ("compute", "copy", "duplex")]
+limits_s = {}
+for i, name in enumerate(names):
+    stations = parts[3 * i : 3 * i + 3]
+    compute_s, copy_s, both_s = (three.measurements[part].min_s / count for part in stations)
+    limits_s[f"{name}: to_host"] = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
+    limits_s[f"{name}: map"] = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
+saved = [three.hidden(f"{n}: map", [f"{n}: compute", *2 * [f"{n}: copy"]]) for n in names]
 least = min(saved, key=lambda share: share.value)
 most = "In each of three regimes map saves most of what overlap can."
-ap.show(ap.claim(most, least, at_least=0.7, unit="%"))
+ap.show(
+    ap.compare(three.measurements, limit_s=limits_s, parts=parts),
+    ap.claim(most, least, at_least=0.7, unit="%"),
+)
 
 # %%
 # Two slots keep everybody busy
 # -----------------------------
 # Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
 # the CPU empties another, so one should be too few. Small ones pay a copy's fixed cost too often.
+# In the picture at the top, compare the bars *1 x 32 MiB* and *2 x 32 MiB*: with two slots the time
+# comes down near the limit. Slots of one MiB are far too small, and from 16 on their size hardly
+# matters.
+#
+# A pipeline has three slots unless told otherwise, one more than was needed here: while the CPU is
+# late with a slot, as on a busy machine, the GPU has another one to fill. What that is worth was
+# not measured. The claims compare a number of slots with the best of the larger numbers.
 
-# Folded: the measurement of slots
+# Folded: the measurement of slots, and the drawing
 SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
 PARTS = "compute", "copy"
 
@@ -145,46 +136,13 @@ def sweeps(count, size, slots, slot_mib):
         return ap.race(ways, parts=parts, devices=[x.device], **given)
 
 
-# %%
-# In the left half of the picture at the top, look at the second point: with two slots the time
-# comes down near the limit, and more of them only cost memory. In the right half, slots of one MiB
-# are far too small, and from four on their size matters much less.
-
-# Folded: the drawing
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
-figure, (by_slots, by_size) = plt.subplots(1, 2, sharey=True, layout="constrained")
-for ax, choices, label in (
-    (by_slots, SLOTS["slots"], "{} x 32 MiB"),
-    (by_size, SLOTS["slot_mib"], "3 x {} MiB"),
-):
-    ms = [1e3 * swept.measurements[label.format(choice)].median_s for choice in choices]
-    ax.plot(ms, "o-")
-    ax.set_xticks(range(len(ms)), choices)
-    ax.axhline(1e3 * limit_s, color="black", linestyle="--", linewidth=1.2)
-by_slots.set(
-    title="Slots of 32 MiB", xlabel="slots", ylabel="ms (dashed: the limit)", ylim=(0, None)
-)
-by_size.set(title="Three slots", xlabel="MiB in each")
-figure.supxlabel(swept.origin, fontsize=7)
+limits_s = {label: limit_s for label in swept.measurements if label not in PARTS}
+ap.plot.bars(swept.measurements, limit_s=limits_s, title="By slots, and MiB in each")
 ap.plot.show("b2_slots")
-
-# %%
-# The table has the same times, with the two parts above them.
-
-ap.show(ap.compare(swept.measurements, limit_s=limit_s, parts=PARTS))
-
-# %%
-# This function tells how much slower a number of slots is than the best of the larger numbers.
-
-
-def slower(seconds, slots):
-    """The time with some slots, over the least with more of them."""
-    more = [seconds[f"{n} x 32 MiB"] for n in SLOTS["slots"] if n > slots]
-    return seconds[f"{slots} x 32 MiB"] / min(more)
-
-
-one, two = (swept.estimate(lambda s, n=n: slower(s, n)) for n in (1, 2))
+one = swept.estimate(lambda s: s["1 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (2, 3, 4)))
+two = swept.estimate(lambda s: s["2 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (3, 4)))
 ap.show(
     ap.claim("One slot is too few: results take longer.", one, at_least=1.1, unit="×"),
     ap.claim("Two slots are nearly as good as more.", two, at_most=1.2, unit="×"),
@@ -195,10 +153,8 @@ ap.show(
 # -----------------------
 # With nothing to compute, the copies from the slots by the CPU take the time, and more slots alone
 # don't speed them up: :doc:`plot_5_the_pipeline_against_its_limits` shows what threads do for them.
-# On a CPU nothing passes through slots, as a copy within the host needs no pinned memory in
-# between: :doc:`plot_3_copy_both_ways_while_you_compute` measures `map` where this page was built.
-
-# %%
+# On a CPU nothing passes through slots.
+#
 # Now you
 # -------
 # How much pinned memory does a pipeline take that copies both ways?

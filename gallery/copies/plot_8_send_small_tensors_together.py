@@ -27,10 +27,6 @@ import torch
 
 import autopar as ap
 
-SMALL = {"count": 10_000, "length": 1024}  # 4 kB each
-EACH, NOT_WAITING = ".cpu() each", ".to(non_blocking) each"
-PACKED = TOGETHER, FRESH = "pipeline, pin=True", "pipeline"
-
 
 def one_by_one(tensors):
     """A copy for each, without waiting."""
@@ -51,11 +47,16 @@ def together(pipeline, tensors, **where):
 
 
 # %%
-# Pinned memory that was dropped is sorted out when the next is asked for. That would fall into the
-# time of the next way, so it is done before the clock runs.
+# In the picture at the top of this page, look at the last bar: for the bytes of a tensor the bus
+# needs next to nothing, at its rate for large pieces. One by one, the rest is the price of a copy.
+# Even together most of the time is not the bus's, since each tensor is packed and taken apart.
+
+# Folded: the measurement and the drawing
+SMALL = {"count": 10_000, "length": 1024}  # 4 kB each
+EACH, NOT_WAITING = ".cpu() each", ".to(non_blocking) each"
+PACKED = TOGETHER, FRESH = "pipeline, pin=True", "pipeline"
 
 
-# Folded: the measurement
 def small_tensors(count, length):
     """Many small tensors, one by one and through the pipeline."""
     gpu = ap.gpu(0)
@@ -76,30 +77,20 @@ def small_tensors(count, length):
     return ap.Findings(measurements, {}, checks)
 
 
-# %%
-# In the picture at the top of this page, look at the last bar: for the bytes of a tensor the bus
-# needs next to nothing, at its rate for large pieces. One by one, the rest is the price of a copy.
-# Even together most of the time is not the bus's, since each tensor is packed and taken apart.
-
-# Folded: the drawing
 many = ap.recorded(small_tensors, name="b5_small_tensors", parameters=SMALL)
 bus = ap.newest_record("b1_bandwidth").measurements["GPU to host, 67108864 bytes"]
-
-
-def for_one(label, measurement, tensors):
-    """The time for one of many tensors."""
-    values_s = tuple(taken_s / tensors for taken_s in measurement.values_s)
-    return replace(measurement, label=label, values_s=values_s)
-
-
-bars = [for_one(label, one, SMALL["count"]) for label, one in many.measurements.items()]
-bars.append(for_one("the bus alone", bus, bus.size_bytes / (4 * SMALL["length"])))
+tensors = dict.fromkeys(many.measurements.values(), SMALL["count"])
+tensors[replace(bus, label="the bus alone")] = bus.size_bytes / (4 * SMALL["length"])
+bars = [
+    replace(one, values_s=tuple(taken_s / count for taken_s in one.values_s))
+    for one, count in tensors.items()
+]
 ap.plot.bars(bars, title="One tensor of 4 kB")
 ap.plot.show("b5_small_tensors")
 
 # %%
-# Look at the speed-up in bold: it is over copies that nobody waits for one by one. The row below it
-# puts the results into ordinary memory, which costs little more.
+# In the table, look at the speed-up in bold: it is over copies that nobody waits for one by one.
+# The row below it puts the results into ordinary memory, which costs little more.
 
 gain = many.estimate(lambda s: s[NOT_WAITING] / s[TOGETHER])
 faster = "Many small tensors go faster together than one by one."
@@ -112,7 +103,9 @@ ap.show(
 # What a pipeline costs
 # ---------------------
 # A chunk, which is what fits into a slot, costs the host time as well. That is told from many that
-# are too small to wait for. A pipeline also costs pinned memory, and none once its slots are there.
+# are too small to wait for. Compare the first two rows with the last two, which are bare copies. A
+# pipeline also costs pinned memory, and none once its slots are there: see the :doc:`benchmarks
+# </benchmarks>`.
 
 # Folded: the measurement of cost
 COST = {"count": 5000, "slot_bytes": 4096}
@@ -155,10 +148,6 @@ def cost(count, slot_bytes):
     return ap.Findings(measurements, {}, checks, values)
 
 
-# %%
-# Compare the first two rows with the last two, which are bare copies. Time and pinned memory have
-# goals among the :doc:`benchmarks </benchmarks>`.
-
 spent = ap.recorded(cost, name="b5_cost", parameters=COST)
 us = {label: 1e6 * one.median_s / COST["count"] for label, one in spent.measurements.items()}
 rows = [(label, f"{chunk_us:.1f} µs") for label, chunk_us in us.items()]
@@ -169,11 +158,11 @@ ap.show(ap.tabulate(["one chunk", "host time"], rows, origin=spent.origin))
 # -----------------------
 # Results that travelled together share one block of memory: clone what is to be kept alone. Tensors
 # that are computed one by one are packed as well, but the first has to wait for those that it
-# travels with. Where each result is needed at once, a copy for each is what there is.
+# travels with. On a CPU a copy has no launch that could be saved.
 #
 # On this machine
 # ---------------
-# On a CPU a copy has no launch that could be saved, so packing is work without a gain.
+# Packing is work without a gain here.
 
 
 def on_the_cpu(count, length):

@@ -43,8 +43,7 @@ def one_stream(x, count):
 # `non_blocking=True` lets the *host* go on. On the GPU the copies go to the current *stream*, the
 # queue in which the products stand as well. A stream does one thing after the other, so the first
 # copy begins when the last product has ended.
-
-# %%
+#
 # Two streams hide all copies but one
 # -----------------------------------
 # The right way changes five lines. The results go to pinned memory, which the copy engine can write
@@ -66,18 +65,16 @@ def two_streams(x, buffers, side):
 
 
 # %%
-# A *lane* of autopar's is a stream that does the waiting and the keeping by itself.
+# A *lane* of autopar's is a stream that does the waiting and the keeping by itself. `race` compares
+# all results, bit by bit, times all ways in turn, and takes their timelines.
 
 
+# Folded: the same in two lines, and the measurement
 def with_lane(x, buffers, lane):
     """The same in two lines."""
     for buffer in buffers:
         lane.submit(buffer.copy_, x.mm(x), non_blocking=True)
     return buffers
-
-
-# %%
-# `race` compares all results, bit by bit, times all ways in turn, and takes their timelines.
 
 
 def compute_and_copy(count, size):
@@ -103,29 +100,20 @@ def compute_and_copy(count, size):
 
 gpu = ap.recorded(compute_and_copy, name="e3_compute_and_copy", parameters=BOOK)
 limit_s = gpu.limit_s(PARTS, pieces=BOOK["count"])
-ap.show_timelines(
-    gpu.timelines,
-    "e3_compute_and_copy",
-    title="50 products and 50 copies, on one stream and on two",
-    caption="Kernels and copies are the same in both; only the queue of the copies differs.",
-    limit_s=limit_s,
-)
+title = "The same products and copies, on one stream and on two"
+ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=limit_s)
 
 # %%
 # How near to the limit?
 # ----------------------
 # No way can be faster than the longer part and one piece of the shorter: the first copy has to wait
-# for a product, and nothing is left to hide the last one. The limit is known as well as the times
-# of the parts, each at its fastest, so a row may pass it by a hair.
-
-ap.show(ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=ONE, highlight=TWO))
-
-# %%
-# Compare the row *one stream* with the two parts above it: it takes the sum of both. *two streams*
-# takes hardly longer than the products alone, and the lane's row is the same within its spread.
+# for a product, and nothing is left to hide the last one. Compare the row *one stream* with the two
+# parts above it: it takes the sum of both. *two streams* takes hardly longer than the products
+# alone, and the lane's row is the same within its spread.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(
+    ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=ONE, highlight=TWO),
     ap.claim("One stream hides next to nothing.", one, at_most=0.1, unit="%"),
     ap.claim("Two streams hide most of the copies.", two, at_least=0.8, unit="%"),
 )
@@ -133,16 +121,14 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Only the shorter part can hide, so where the copies take longer the bus is the limit. A result
-# that is copied once, at the end, has nothing to hide behind. The book prints a gain for its code
-# all the same: it comes from memory, not from overlap, and
+# Only the shorter part can hide, so where the copies take longer the bus is the limit. The book
+# prints a gain for its code all the same: it comes from memory, not from overlap, and
 # :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` takes it apart.
 #
 # On this machine
 # ---------------
-# The lane's two lines run on a CPU, too: this thread computes, and the lane copies what is there.
-# The copies are short, so little can be gained. What runs when on two CPU lanes is drawn at the end
-# of :doc:`plot_2_two_devices_at_once`.
+# A lane runs on a CPU, too: this thread computes, and the lane copies what is there. The copies are
+# short, so little can be gained.
 
 
 def on_cpu_lane(count, size):
@@ -169,7 +155,7 @@ ap.show(ap.compare(here.measurements))
 #
 # .. dropdown:: An answer
 #
-#     Nothing is hidden: the side stream waits for the last product, as the one stream did.
+#     None: the side stream waits for the last product, as the one stream did.
 #
 #     .. code-block:: python
 #

@@ -23,15 +23,11 @@ the same bits. No order is faster than the longest chain of tasks that wait for 
 import functools
 from dataclasses import replace
 
+import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
 from autopar.graph.schedule import upward_ranks  # seconds from each task to the end
-
-TILED = {"count": 6, "size": 3584, "devices": ["cuda:0", "cuda:1"]}
-TOWERS = {"layers": 8, "size": 4096, "devices": ["cuda:0", "cuda:1"]}
-TWIN, RUN, PLAIN = "tasks one after another", "the graph", "plain PyTorch"
-LIBRARY = "torch.linalg.cholesky, one device"
 
 
 def potrf(a):  # factor a tile on the diagonal
@@ -62,20 +58,14 @@ def cholesky(do, a, count):
 
 
 # %%
-# The tempting way is to call it at once:
-
-
-def call(fn, tile, *reads):
-    fn(tile, *reads)
-
-
-# %%
-# This is right on one GPU. With tiles on two it fails, because a function needs all of its tiles on
-# one. You would have to add each copy, and before each copy a wait for the right task.
+# It is tempting to let `do` call the function at once. This is right on one GPU. With tiles on two
+# it fails, because a function needs all of its tiles on one. You would have to add each copy, and
+# before each copy a wait for the right task.
 #
 # Tasks that say what they change find their order
 # ------------------------------------------------
-# The right way changes one line: instead of a call, `do` adds a task to a graph.
+# The right way changes one line: instead of a call, `do` adds a task to a graph. We deal the tiles
+# out so that both GPUs have about as much to do.
 
 
 def add_to(graph):
@@ -85,24 +75,23 @@ def add_to(graph):
     return add
 
 
-# %%
-# `writes` names the tile that the task changes; the tiles that it reads are among its arguments.
-# From both the graph finds what each task waits for, and which tiles it has to copy to the other
-# GPU. A function without `writes` keeps the order of the program: to forget it costs time, never a
-# result. We deal the tiles out so that both GPUs have about as much to do.
-
-
 def owner(i, j, devices):
     return devices[(i + j // 2) % len(devices)]
 
 
 # %%
+# `writes` names the tile that the task changes; the tiles that it reads are among its arguments.
+# From both the graph finds what each task waits for, and which tiles it has to copy to the other
+# GPU. A function without `writes` keeps the order of the program: to forget it costs time, never a
+# result.
+#
 # The drawing shows 4 × 4 tiles, and in each the tasks that change it, with the column they are for.
+# Follow the arrows: each `potrf` waits for the last `gemm` of its tile, this `gemm` waits for the
+# `trsm` on its left, and that one for the `potrf` above it. These tasks are the longest chain. All
+# others can run beside it, when their tiles are ready.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2
-import matplotlib.pyplot as plt
-
 _, ax = plt.subplots(layout="constrained")
 for i, j in torch.tril_indices(4, 4).T.tolist():
     colour = owner(i, j, ["#4b2a7a", "#b0437e"])  # no colours of timelines, which tell kinds
@@ -118,13 +107,19 @@ ax.set_axis_off()
 ap.plot.show("x5_tiles")
 
 # %%
-# Follow the arrows: each `potrf` waits for the last `gemm` of its tile, this `gemm` waits for the
-# `trsm` on its left, and that one for the `potrf` above it. These tasks are the longest chain, and
-# no order is faster than it. All others can run beside it, when their tiles are ready.
-#
 # The run comes near what its tasks allow
 # ---------------------------------------
 # The baseline is the graph's *serial twin*: the same tasks one after another, with a wait for each.
+# `race` compares the results of all ways and times them in turn. Each task is also measured alone.
+# By these times no order is faster than the longest chain, or than all tasks of the busier GPU. The
+# longer of both is an *estimate* of the least time, and no hard limit, because a task may take more
+# or less time in company.
+
+# Folded: the measurement
+TILED = {"count": 6, "size": 3584, "devices": ["cuda:0", "cuda:1"]}
+TOWERS = {"layers": 8, "size": 4096, "devices": ["cuda:0", "cuda:1"]}
+TWIN, RUN, PLAIN = "tasks one after another", "the graph", "plain PyTorch"
+LIBRARY = "torch.linalg.cholesky, one device"
 
 
 def tiles_of(whole, count):
@@ -146,15 +141,6 @@ def tiled(count, size, devices):
     return against_twin(graph, a, others, close={LIBRARY: 1e-4})
 
 
-# %%
-# Each task is also measured alone. By these times no order is faster than the longest chain, or
-# than all tasks of the busier GPU. The longer of both is an *estimate* of the least time, and no
-# hard limit, because a task may take more or less time in company. `race` compares the results of
-# all ways and times them in turn; `close` allows the library to round differently.
-
-# Folded: the race of a graph against its serial twin
-
-
 def against_twin(graph, tasks, others, close=None):
     """Compare the results of a graph with its twin's and others', and time all of them."""
     with graph:
@@ -173,39 +159,35 @@ def chain_s(plan):
 
 
 # %%
-# The timelines are at the top of this page. Look at the blue bars of the graph: there are few
-# gaps between them till one GPU runs out of tasks, and almost all copies lie under them.
+# The timelines are at the top of this page. Look at the blue bars of the graph: there are few gaps
+# between them till one GPU runs out of tasks, and almost all copies lie under them.
 
 gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
-limit_s = gpus.values["estimate_s"]
-ap.show_timelines(
-    gpus.timelines,
-    "x5_tasks_that_depend",
-    title="A Cholesky factorisation on two GPUs",
-    caption="The same tasks run in both. The limit is an estimate, from tasks measured alone.",
-    limit_s=limit_s,
-)
+least_s, chain_ms = gpus.values["estimate_s"], 1e3 * gpus.values["chain_s"]
+title = "A Cholesky factorisation on two GPUs"
+caption = f"The same tasks run in both. The estimate of the least time is {1e3 * least_s:.1f} ms."
+ap.show_timelines(gpus.timelines, "x5_tasks_that_depend", title=title, caption=caption)
 
 # %%
-# *Spread (IQR)* is how far the middle half of the samples lies apart.
+# In the table, compare the row *the graph* with its estimate. The longest chain is shorter, so a
+# third GPU could help. The library's routine does less: it computes only half of each tile on the
+# diagonal. *Spread (IQR)* is how far the middle half of the samples lies apart.
 
 columns = {"limit_name": "estimate", "baseline": TWIN, "highlight": RUN}
-caption = f"The longest chain alone takes {1e3 * gpus.values['chain_s']:.1f} ms"
-gain, near = gpus.estimate(lambda s: s[TWIN] / s[RUN]), gpus.estimate(lambda s: limit_s / s[RUN])
+caption = f"The longest chain alone takes {chain_ms:.1f} ms"
+gain, near = gpus.estimate(lambda s: s[TWIN] / s[RUN]), gpus.estimate(lambda s: least_s / s[RUN])
 ap.show(
-    ap.compare(gpus.measurements, limit_s={RUN: limit_s}, caption=caption, **columns),
+    ap.compare(gpus.measurements, limit_s={RUN: least_s}, caption=caption, **columns),
     ap.claim("The graph is clearly faster than its tasks in order.", gain, at_least=1.3, unit="×"),
     ap.claim("The estimate is most of the graph's time.", near, at_least=0.7, unit="%"),
 )
 
 # %%
-# Compare the row *the graph* with its estimate. The longest chain is shorter, so a third GPU could
-# help. The library's routine does less: it computes only half of each tile on the diagonal.
-#
 # Where nothing waits, plain PyTorch needs no graph
 # -------------------------------------------------
 # A model of two towers has a chain of layers on each GPU, and joins their results at the end. Only
-# this last task waits for another GPU.
+# this last task waits for another GPU. Compare the last two rows: plain PyTorch is as fast. Its
+# launches return before their kernels have run, so the queues of both GPUs are full.
 
 # Folded: two towers as a graph, and in plain PyTorch
 
@@ -232,8 +214,6 @@ def two_towers(layers, size, devices):
     return against_twin(graph, [task], {PLAIN: lambda: [joined(layer, join)]})
 
 
-# %%
-
 both = ap.recorded(two_towers, name="x5_two_towers", parameters=TOWERS, gpus=2)
 gain = both.estimate(lambda s: s[TWIN] / s[RUN])
 limits_s = dict.fromkeys((RUN, PLAIN), both.values["estimate_s"])
@@ -243,9 +223,6 @@ ap.show(
 )
 
 # %%
-# Compare the last two rows: plain PyTorch needs no graph to be as fast. Its launches return
-# before their kernels have run, so the queues of both GPUs are full.
-#
 # When this does not help
 # -----------------------
 # A single chain of tasks gains nothing, and with few tiles the longest chain is the limit. With

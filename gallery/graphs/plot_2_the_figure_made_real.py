@@ -32,13 +32,6 @@ from torch.nn.functional import mse_loss
 import autopar as ap
 from autopar.graph.schedule import Entry, Job, Schedule
 
-LAYERS = {"inputs": 4096, "hidden": 8192, "outputs": 1024}
-BOOK = {"batch": 16384, **LAYERS, "steps": 5, "lanes": 1, "devices": ["cuda:0", "cuda:1"]}
-ONE, PLAIN = "one GPU, no CPU", "plain PyTorch"
-SERIAL, GRAPH = "tasks one after another", "task graph"
-
-# %%
-
 
 def on_each_gpu(shares):
     """The loss of each share of the batch, and the gradients of its replica of the weights."""
@@ -100,11 +93,14 @@ def as_graph(shares, weights, totals, rate, lanes):
 # is renewed after the last product that reads it. Each GPU has one stream, as a product fills it.
 #
 # `race` compares what all ways leave with the graph's *serial twin*, the same tasks one after
-# another, and times them in turn. `reset` restores the weights before each check, `close` allows
-# rounding, and one GPU, in `parts`, is only timed. The folded code makes the weights and the shares
-# of the batch, and collects results, losses and times of all ways.
+# another, and times them in turn. The losses are compared with those of one GPU that has the whole
+# batch.
 
-# Folded: the setting, and the race of all ways
+# Folded: the measurement
+LAYERS = {"inputs": 4096, "hidden": 8192, "outputs": 1024}
+BOOK = {"batch": 16384, **LAYERS, "steps": 5, "lanes": 1, "devices": ["cuda:0", "cuda:1"]}
+ONE, PLAIN = "one GPU, no CPU", "plain PyTorch"
+SERIAL, GRAPH = "tasks one after another", "task graph"
 
 
 def setting(batch, inputs, hidden, outputs, devices):
@@ -190,9 +186,12 @@ def arrows(plan):
 
 
 # %%
-# The chapter's figure is the plan of this graph, drawn from the record of a run. Views, and other
-# tasks that take next to no time, are left out.
+# The picture at the top is the plan of this graph, drawn from the record of a run. Look at its two
+# outer columns: neither GPU waits for the other. They meet on the CPU, which needs both gradients
+# of a layer for their sum. Follow *gradient w1* from GPU 0 to *renew w1*: this way over the CPU is
+# the end of the longest chain. Tasks that take next to no time are left out.
 
+# Folded: the drawing
 gpus = ap.recorded(figure, name="e4_the_figure_made_real", parameters=BOOK, gpus=2)
 STEPS = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
 LEFT_OUT = r"(t|detach|ones_like|relu|threshold_backward|mse_loss\w*)(_\d+)?"
@@ -204,49 +203,25 @@ def shown_name(name):
     return re.sub(r"^mm(?:_(\d+))?$", lambda mm: STEPS[int(mm[1] or 0) % len(STEPS)], name)
 
 
-# %%
-
-# Folded: the plan, from the timeline and what its tasks wait for
-
-
-def plan_of(record):
-    """The plan of a record's run."""
-    spans = record.timelines["a step"].spans
-    number = {span.name: n for n, span in enumerate(spans)}
-    pairs = [(*name.split(" -> "), wait) for name, wait in record.values.items() if " -> " in name]
-
-    def before(span, least=0.0):
-        return tuple(number[a] for a, b, wait in pairs if b == span.name and wait >= least)
-
-    jobs = [
-        Job(shown_name(span.name), span.lane.partition(" #")[0], 0.0, before(span))
-        for span in spans
-    ]
-    entries = [
-        Entry(n, span.lane, before(span, 1.0), span.start_s, span.end_s)
-        for n, span in enumerate(spans)
-    ]
-    return SimpleNamespace(schedule=Schedule(tuple(jobs), tuple(entries)))
-
-
-# %%
-
-plan = plan_of(gpus)
-tiny = [job.name for job in plan.schedule.jobs if re.fullmatch(LEFT_OUT, job.name)]
+spans = gpus.timelines["a step"].spans
+number, jobs, entries = {span.name: n for n, span in enumerate(spans)}, [], []
+arrow_waits = [(*name.split(" -> "), wait) for name, wait in gpus.values.items() if " -> " in name]
+for span in spans:
+    before = {number[a]: wait for a, b, wait in arrow_waits if b == span.name}
+    waits = tuple(task for task, wait in before.items() if wait)
+    jobs.append(Job(shown_name(span.name), span.lane.partition(" #")[0], 0.0, (*before,)))
+    entries.append(Entry(number[span.name], span.lane, waits, span.start_s, span.end_s))
+plan = SimpleNamespace(schedule=Schedule((*jobs,), (*entries,)))
+tiny = [job.name for job in jobs if re.fullmatch(LEFT_OUT, job.name)]
 ap.plot.graph(plan, title="A step of training on a CPU and two GPUs", columns=True, hide=tiny)
 ap.plot.show("e4_the_figure_made_real")
 
 # %%
-# Look at the two outer columns: neither GPU waits for the other. They meet on the CPU, which needs
-# both gradients of a layer for their sum. Follow *gradient w1* from GPU 0 to *renew w1*: this way
-# over the CPU is the end of the longest chain.
-#
 # The graph is as fast as the careful code
 # ----------------------------------------
 # The *estimate* of the least time is the longest chain of tasks, or the work of the busiest device,
-# from each task's time alone. One GPU with the whole batch is in the table as well. Its losses are
-# the same, up to the rounding of sums in another order. The *spread (IQR)* is how far the middle
-# half of the samples lies apart.
+# from each task's time alone. The *spread (IQR)* is how far the middle half of the samples lies
+# apart.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
@@ -258,22 +233,19 @@ ap.show(
 
 # %%
 # Compare the row *task graph* with the row *plain PyTorch*: they are about the same, and both take
-# clearly less than the tasks one after another.
+# clearly less than the tasks one after another. In the timeline, look at the right end: when both
+# GPUs have computed the gradient of the first layer, it still has to be copied, added and
+# subtracted, and the new weights copied back. By then too few products are left to hide this.
 
-timeline = gpus.timelines["a step"]
-renamed = [replace(span, name=shown_name(span.name)) for span in timeline.spans]
+renamed = [replace(span, name=shown_name(span.name)) for span in spans]
 ap.show_timelines(
-    replace(timeline, spans=tuple(renamed)),
+    replace(gpus.timelines["a step"], spans=tuple(renamed)),
     "e4_a_step",
     title="A step of training",
     caption="Both GPUs compute at once. The way of the first layer over the CPU has to follow.",
 )
 
 # %%
-# Look at the right end: when both GPUs have computed the gradient of the first layer, it still has
-# to be copied, added and subtracted, and the new weights copied back. By then too few products are
-# left to hide this.
-#
 # When this does not help
 # -----------------------
 # If a batch takes no longer than the way of the parameters over the CPU, one GPU is better left
@@ -289,7 +261,7 @@ ap.show_timelines(
 SMALL = {"inputs": 256, "hidden": 256, "outputs": 64}
 HERE = {"batch": 512, **SMALL, "steps": 3, "lanes": 2, "devices": ["cpu", "cpu"]}
 here = ap.observed(figure, name="the figure on CPU lanes", parameters=HERE)
-ap.show(ap.compare(here.measurements, **table), ap.draw(here.timelines, title="On two CPU lanes"))
+ap.show(ap.compare(here.measurements, **table))
 
 # %%
 # Now you

@@ -17,7 +17,10 @@ long the longest path takes is the limit.
 # %%
 # A CUDA graph runs one kernel after another
 # ------------------------------------------
-# The model is a block of four paths over one image, as in GoogLeNet.
+# The model is a block of four paths over one image, as in GoogLeNet. Called as it is, it launches
+# kernel after kernel, and a launch takes longer than a kernel. A `CUDA graph
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ is tempting: the launches are
+# recorded once, and replayed as a whole.
 
 import itertools
 import re
@@ -29,37 +32,9 @@ import torch
 from torch import nn
 
 import autopar as ap
-from autopar.graph.schedule import Resource, schedule
-
-BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
-TOWERS = {"width": 256, "depth": 8, "batch": 64}
-EAGER, COMPILED = "eager, one stream", "torch.compile, reduce-overhead"
-CHAIN, BRANCHES = "CUDA graph, one chain", "CUDA graph with branches"
+from autopar.graph.schedule import Entry, Schedule
 
 # %%
-
-
-class Block(nn.ModuleList):
-    """Paths over one input, their results joined."""
-
-    def forward(self, x):
-        return torch.cat([path(x).relu() for path in self], 1)
-
-
-def block(channels):
-    """Four paths with kernels of different sizes."""
-    torch.manual_seed(0)
-    conv = nn.Conv2d
-    middle = nn.Sequential(conv(channels, 96, 1), nn.ReLU(), conv(96, 128, 3, padding=1))
-    large = nn.Sequential(conv(channels, 16, 1), nn.ReLU(), conv(16, 32, 5, padding=2))
-    pooled = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(channels, 32, 1))
-    return Block([conv(channels, 64, 1), middle, large, pooled]).requires_grad_(False)
-
-
-# %%
-# Called as it is, the model launches kernel after kernel, and a launch takes longer than a kernel.
-# A `CUDA graph <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ is tempting:
-# the launches are recorded once, and replayed as a whole.
 
 
 def as_chain(fn, inputs):
@@ -93,39 +68,58 @@ def with_branches(fn, inputs):
 
 
 # %%
-# Nothing is computed to find the tasks, so the picture needs no GPU. Each column is a branch.
+# Nothing is computed to find the tasks, so the picture at the top needs no GPU. Look at its
+# columns, which are the four paths: only the last task waits for others. If the GPU is large enough
+# for four kernels at once, the block takes as long as its longest path.
 
-# Folded: the drawing
+# Folded: the model and the drawing
+BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
+TOWERS = {"width": 256, "depth": 8, "batch": 64}
 
 
-def on_branches(graph, branches=4):
-    """The tasks on branches, if each kernel took one second."""
-    jobs = [
-        job._replace(resource="branch", cost_s=float(not re.match("t|getitem", job.name)))
-        for job in graph.plan().schedule.jobs
-    ]
-    return schedule(jobs, {"branch": Resource(branches, branches)})
+class Block(nn.ModuleList):
+    """Paths over one input, their results joined."""
+
+    def forward(self, x):
+        return torch.cat([path(x).relu() for path in self], 1)
+
+
+def block(channels):
+    """Four paths with kernels of different sizes."""
+    torch.manual_seed(0)
+    conv = nn.Conv2d
+    middle = nn.Sequential(conv(channels, 96, 1), nn.ReLU(), conv(96, 128, 3, padding=1))
+    large = nn.Sequential(conv(channels, 16, 1), nn.ReLU(), conv(16, 32, 5, padding=2))
+    pooled = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(channels, 32, 1))
+    return Block([conv(channels, 64, 1), middle, large, pooled]).requires_grad_(False)
 
 
 x = torch.zeros(1, BLOCK["channels"], BLOCK["size"], BLOCK["size"])
 graph, _ = ap.TaskGraph.trace(block(BLOCK["channels"]), x)
-plan = SimpleNamespace(schedule=on_branches(graph))
-views = [job.name for job in plan.schedule.jobs if job.name.startswith("getitem")]
+jobs = graph.plan().schedule.jobs
+path_of, entries = [], []
+for number, job in enumerate(jobs):  # a path begins where nothing comes before
+    path_of.append(path_of[job.after[0]] if job.after else f"path {len({*path_of}) + 1}")
+    waits = tuple(before for before in job.after if path_of[before] != path_of[number])
+    entries.append(Entry(number, path_of[number], waits, 0.0, 0.0))
+plan = SimpleNamespace(schedule=Schedule(jobs, tuple(entries)))
+views = [job.name for job in jobs if job.name.startswith("getitem")]
 ap.plot.graph(plan, title="A block of four paths, as traced", columns=True, hide=views)
 ap.plot.show("b6_let_the_graph_find_the_parallelism")
 
 # %%
-# Look at the columns: each path has one, and only the last task waits for others. If the GPU is
-# large enough for four kernels at once, the block takes as long as its longest column.
-#
 # The longest path is the limit
 # -----------------------------
 # No number of branches makes the block faster than its slowest path, measured as a CUDA graph of
-# its own. A replay takes microseconds, so each sample is of many, and the table has the time of
-# one, with its *spread (IQR)*: how far the middle half of the samples lies apart. The results of
-# all ways are the same bits, with new inputs as well.
+# its own. `race` compares all ways bit for bit with what the model returns, and times paths as
+# `parts`; new inputs are compared as well. A replay takes microseconds, so each sample is of many,
+# and the table has the time of one.
 
+# Folded: all ways to call a model, its paths alone, and two more models
+EAGER, COMPILED = "eager, one stream", "torch.compile, reduce-overhead"
+CHAIN, BRANCHES = "CUDA graph, one chain", "CUDA graph with branches"
 CALLS = 50  # in each sample, as one takes far less than a millisecond
+WHY_NOT = "b6_towers_compile.txt"  # beside the record: what torch.compile said where it failed
 
 
 def block_ways(channels, size):
@@ -133,13 +127,6 @@ def block_ways(channels, size):
     model = block(channels).to(ap.gpu(0))
     x = torch.randn(1, channels, size, size, device=ap.gpu(0))
     return against_each_other(model, [x], model)
-
-
-# %%
-# In the folded code `race` compares all ways with what is `expected`, and times paths as `parts`.
-
-# Folded: all ways to call a model, its paths alone, and two more models for the benchmarks
-WHY_NOT = "b6_towers_compile.txt"  # beside the record: what torch.compile said where it failed
 
 
 def against_each_other(fn, inputs, paths=(), compiles=False):
@@ -256,6 +243,10 @@ def chain_ways(width, depth):
 
 
 # %%
+# In the table, look at the grey rows first: together the four paths take about as long as the
+# chain. The row with branches takes about half of that. It doesn't reach the slowest path alone, as
+# the paths have to be joined, and share one GPU. What the chain gains over eager code, any CUDA
+# graph gains. The *spread (IQR)* is how far the middle half of the samples lies apart.
 
 in_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)
 PATHS = [f"path {number} alone" for number in range(1, 5)]
@@ -264,10 +255,6 @@ limits_s = dict.fromkeys((CHAIN, BRANCHES), in_block.limit_s(PATHS))
 ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
 
 # %%
-# Look at the grey rows first: together the four paths take about as long as the chain. The row with
-# branches takes about half of that. It doesn't reach the slowest path alone, as the paths have to
-# be joined, and share one GPU. What the chain gains over eager code, any CUDA graph gains.
-#
 # Two more models show that it is not this block alone: two towers, which have two paths, and a
 # chain of products, which has nothing to run at once. All their times are in :doc:`/benchmarks`.
 
@@ -283,27 +270,10 @@ ap.show(
 )
 
 # %%
-# What depends on data can't be traced
-# ------------------------------------
-# A graph is what one call did. If that depends on the data there is no graph, and `trace` says at
-# which line.
-
-
-def signed(x):
-    if x.sum() > 0:
-        return x.relu()
-    return -x
-
-
-try:
-    ap.TaskGraph.trace(signed, torch.ones(4))
-except ValueError as error:
-    print(error)
-
-# %%
 # When this does not help
 # -----------------------
 # Kernels that fill a GPU by themselves gain nothing, so large images or batches take the gain away.
+# A graph is what one call did: where that depends on the data, `trace` refuses, and names the line.
 # The shapes of a CUDA graph are fixed, and its results are overwritten by the next replay: clone
 # what is to be kept. Where kernels could be fused, `torch.compile
 # <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_ does what no order can.
@@ -311,29 +281,25 @@ except ValueError as error:
 # On this machine
 # ---------------
 # The same block runs on CPU lanes, for a larger image: its paths run at the same time, as far as
-# there are cores. The results are the same bits as its *serial twin's*, the tasks in turn.
+# there are cores. The results are the same bits as those of the tasks in turn.
 
 
 def block_here(channels, size):
-    """The block's graph on CPU lanes, beside its twin."""
     graph, task = ap.TaskGraph.trace(block(channels), torch.randn(1, channels, size, size))
     with graph:
         graph.measure()
-        ways = {
-            "tasks one after another": lambda: graph.run_serial()[task],
-            "task graph": lambda: graph.run()[task],
-        }
-        return replace(ap.race(ways), timelines={"task graph": graph.run().timeline})
+        in_turn = {"tasks one after another": lambda: graph.run_serial()[task]}
+        return ap.race(in_turn | {"task graph": lambda: graph.run()[task]})
 
 
 here = ap.observed(block_here, name="on CPU lanes", parameters={"channels": 64, "size": 96})
-ap.show(ap.draw(here.timelines, title="The block on CPU lanes"))
+ap.show(ap.compare(here.measurements))
 
 # %%
 # Now you
 # -------
-# Write the function that can't be traced so that it can be: both results are computed, and one of
-# them is picked on the GPU.
+# `trace` refuses `x.relu() if x.sum() > 0 else -x`. Write it so that both results are computed, and
+# one of them is picked on the GPU.
 #
 # .. dropdown:: A hint
 #

@@ -4,7 +4,7 @@ Does it run as planned?
 =======================
 
 | **You'll do:** plan random graphs of a hundred tasks over two GPUs and a CPU, then run them.
-| **You'll learn:** what a plan knows, how close a run comes to it, and what planning costs.
+| **You'll learn:** what a plan knows, and how close a run comes to it.
 | **You need:** 7 minutes, and no GPU: what needs two is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first; :doc:`plot_5_how_fine_may_tasks_be` comes next.
 
@@ -17,7 +17,9 @@ take.
 # %%
 # A guess is no plan
 # ------------------
-# Here are tasks for two GPUs and a CPU. Each multiplies a matrix, after some of those before it.
+# Here are tasks for two GPUs and a CPU. Each multiplies a matrix, after some of those before it. It
+# is tempting to guess how long they will take: add up their times, and divide by the number of
+# *lanes*, which are a stream of each GPU and two threads of the CPU.
 
 import random
 import statistics
@@ -25,20 +27,6 @@ import statistics
 import matplotlib.pyplot as plt
 
 import autopar as ap
-
-SIZES = {"cuda:0": 4000, "cuda:1": 4000, "cpu": 1200}
-BOOK = {"graphs": 3, "tasks": 100, "sizes": SIZES, "lanes": 2, "rounds": 5}
-SHARE_ON_CPU = 0.2
-
-
-def product(x, *before):
-    """A product; the results before it are only waited for."""
-    return x.mm(x)
-
-
-# %%
-# It is tempting to guess how long they will take: add up their times, and divide by the number of
-# *lanes*, which are a stream of each GPU and two threads of the CPU.
 
 
 def guess_s(timeline):
@@ -50,9 +38,25 @@ def guess_s(timeline):
 # %%
 # That forgets that tasks wait for others, that each has its place, and that results are copied from
 # one device to the next. A plan knows all three, as it is made from the graph of the tasks.
+#
+# Measure, plan, run
+# ------------------
+# `measure` takes the time of each task, alone or in runs, where tasks share a GPU's clock and
+# memory. Times of tasks alone give the least time: the longest chain of tasks, or all the work of
+# the busiest device. Times in runs give the plan. The run is compared with its *serial twin*, the
+# same tasks one after another, bit by bit.
+
+# Folded: a random graph of such tasks, and the measurement
+SIZES = {"cuda:0": 4000, "cuda:1": 4000, "cpu": 1200}
+BOOK = {"graphs": 3, "tasks": 100, "sizes": SIZES, "lanes": 2, "rounds": 5}
+SHARE_ON_CPU = 0.2
 
 
-# Folded: a random graph of such tasks
+def product(x, *before):
+    """A product; the results before it are only waited for."""
+    return x.mm(x)
+
+
 def random_graph(seed, tasks, sizes, lanes):
     """Tasks on random devices, each after some random ones, and all of them."""
     chance = random.Random(seed)
@@ -68,16 +72,6 @@ def random_graph(seed, tasks, sizes, lanes):
     return graph, added
 
 
-# %%
-# Measure, plan, run
-# ------------------
-# `measure` takes the time of each task, alone or in runs, where tasks share a GPU's clock and
-# memory. Times of tasks alone give the least time: the longest chain of tasks, or all the work of
-# the busiest device. Times in runs give the plan. The run is compared with its *serial twin*, the
-# same tasks one after another, bit by bit.
-
-
-# Folded: the measurement
 def planned_and_run(graphs, tasks, sizes, lanes, rounds):
     """Least time, plan and run of some random graphs."""
     measurements, values, checks, timelines = [], {}, {}, {}
@@ -99,33 +93,24 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
 
 
 # %%
-# Now the plan and the run of one of these graphs are drawn over each other, both from their first
-# task on: the plan in grey, the run below it in blue. Copies are left out.
+# In the picture at the top, the plan of one of these graphs is drawn in grey over its run in blue.
+# Follow a grey bar down to the blue one. It is the same task on the same lane, and how far it has
+# moved is what the plan does not know of: the host, which launches tasks and wakes threads. Between
+# two bars the next task of that lane waits for one elsewhere. The guess knows nothing of this, and
+# ends long before the plan.
 
+# Folded: the drawing
 gpus = ap.recorded(planned_and_run, name="b8_as_planned", parameters=BOOK, gpus=2)
 plan, run = gpus.timelines["the plan"], gpus.timelines["a run"]
 ROWS = {"GPU 0": "cuda:0", "GPU 1": "cuda:1", "CPU, thread 1": "cpu #0", "CPU, thread 2": "cpu #1"}
-
-
-# %%
-# One row for each lane, then two marks: where the plan ends, and where the guess would.
-
-
-def draw_over_each_other(ax):
-    for timeline, top, colour in ((plan, 0.1, "0.6"), (run, 0.5, "#3b76c4")):
-        for y, lane in enumerate(ROWS.values()):
-            bars = [(1e3 * s.start_s, 1e3 * s.duration_s) for s in timeline.select(lane)]
-            ax.broken_barh(bars, (y + top, 0.4), color=colour, edgecolor="white", linewidth=0.5)
-    for words, ends_s in (("plan ends", plan.makespan_s), ("guess", guess_s(plan))):
-        ax.vlines(1e3 * ends_s, 0, len(ROWS), color="C7", linestyle="--")
-        ax.annotate(words, (1e3 * ends_s, -0.02), ha="right", va="bottom")  # above its line
-
-
-# %%
-# At last the rows and the axes get their names.
-
 figure, ax = plt.subplots(layout="constrained")
-draw_over_each_other(ax)
+for timeline, top, colour in ((plan, 0.1, "0.6"), (run, 0.5, "#3b76c4")):
+    for y, lane in enumerate(ROWS.values()):
+        bars = [(1e3 * s.start_s, 1e3 * s.duration_s) for s in timeline.select(lane)]
+        ax.broken_barh(bars, (y + top, 0.4), color=colour, edgecolor="white", linewidth=0.5)
+for words, ends_s in (("plan ends", plan.makespan_s), ("guess", guess_s(plan))):
+    ax.vlines(1e3 * ends_s, 0, len(ROWS), color="C7", linestyle="--")
+    ax.annotate(words, (1e3 * ends_s, -0.02), ha="right", va="bottom")  # above its line
 ax.set_yticks([y + 0.5 for y in range(len(ROWS))], [*ROWS])
 ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4), xlabel="ms")
 ax.set_title("Planned (grey) and run (blue)")
@@ -133,13 +118,12 @@ figure.supxlabel(gpus.origin, fontsize=7)
 ap.plot.show("b8_does_it_run_as_planned")
 
 # %%
-# Follow a grey bar in the picture at the top down to the blue one. It is the same task on the same
-# lane, and how far it has moved is what the plan does not know of: the host, which launches tasks
-# and wakes threads. Between two bars the next task of that lane waits for one elsewhere. The
-# guess knows nothing of this, and ends long before the plan.
-#
 # Close to the plan, and to the least time
 # ----------------------------------------
+# Read the last two columns of any row: by how much the run missed its plan, and what share of its
+# time no order of the tasks could have saved. A run that ends before its plan is below zero there,
+# and one that beats the least time is above 100 %: both come of tasks that took less time in this
+# run than in those in which they were measured.
 
 
 # Folded: the table
@@ -161,10 +145,6 @@ def table(record):
     return ap.tabulate(headers, rows, origin=record.origin)
 
 
-# %%
-# The least time is an estimate, too: the longest chain, or all the work of the busiest device.
-
-
 def in_the_median(figure):
     """The median over all graphs of a figure of their times."""
     return gpus.estimate(lambda s: statistics.median(figure(*each) for each in times(gpus, s)))
@@ -179,11 +159,6 @@ ap.show(
 )
 
 # %%
-# Read the last two columns of any row: by how much the run missed its plan, and what share of its
-# time no order of the tasks could have saved. A run that ends before its plan is below zero there,
-# and one that beats the least time is above 100 %: both come of tasks that took less time in this
-# run than in those in which they were measured.
-#
 # When this does not help
 # -----------------------
 # A plan is as good as the times that it is made from. It can't know what changes between those runs
@@ -192,26 +167,12 @@ ap.show(
 #
 # On this machine
 # ---------------
-# Fewer and smaller tasks, on two CPU lanes that share the machine's cores; and how long it takes to
-# plan a hundred and a thousand tasks. Tasks this short may miss their plan by far, as whatever else
-# runs on these cores takes its turns between them.
-# The *spread (IQR)* is how far the middle half of the samples lies apart.
-
-
-def planning(sizes, rounds):
-    """Seconds to plan graphs of some numbers of tasks."""
-    graphs = {n: [random_graph(0, n, {"cpu": 2}, 2)[0] for _ in range(1 + rounds)] for n in sizes}
-    coming = {n: iter(fresh) for n, fresh in graphs.items()}
-    plan = {n: lambda n=n: next(coming[n]).plan() for n in sizes}
-    timed = [ap.measure(plan[n], label=f"{n} tasks", warmup=1, repeats=rounds) for n in sizes]
-    planned = {n: len(graphs[n][0].plan().schedule.entries) for n in sizes}
-    return ap.Findings(timed, {}, {f"{n} tasks": n == planned[n] for n in sizes})
-
+# Fewer and smaller tasks, on two CPU lanes that share the machine's cores. Tasks this short may
+# miss their plan by far, as whatever else runs on these cores takes its turns between them.
 
 HERE = {"graphs": 3, "tasks": 30, "sizes": {"cpu": 256}, "lanes": 2, "rounds": 5}
 here = ap.observed(planned_and_run, name="as planned here", parameters=HERE)
-plans = ap.observed(planning, name="planning", parameters={"sizes": [100, 1000], "rounds": 5})
-ap.show(table(here), ap.compare(plans.measurements, caption="Planning"))
+ap.show(table(here))
 
 # %%
 # Now you

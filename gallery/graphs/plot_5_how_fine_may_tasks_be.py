@@ -15,9 +15,10 @@ and even from bare threads, which schedule nothing.
 """
 
 # %%
-# A task for each row pays most often
-# -----------------------------------
-# An operator on each row of a matrix depends on no other, so it is tempting to give each a task.
+# A task for many rows pays once
+# ------------------------------
+# An operator on each row of a matrix depends on no other, so it is tempting to give each row a
+# task. The right way differs in a number: a task has many rows.
 
 import os
 
@@ -26,6 +27,29 @@ import torch
 
 import autopar as ap
 
+
+def add_tasks(graph, x, out, rows=1):
+    """Add a task for each row, or for more of them."""
+    for piece, result in zip(x.split(rows), out.split(rows), strict=True):
+        graph.add(torch.digamma, piece, out=result, writes=[result])
+
+
+# %%
+# Say that the work of a task takes the time *t*, and that the task costs the time *c* beside it.
+# Then the CPU works for *t* / (*t* + *c*) of the time, which is half where *t* = *c*.
+#
+# Where is half?
+# --------------
+# Hundreds of tasks, each one operator on its own memory, go to two workers by each scheduler: a
+# task graph, Python's `concurrent.futures
+# <https://docs.python.org/3/library/concurrent.futures.html>`__, TorchScript's `fork
+# <https://docs.pytorch.org/docs/stable/generated/torch.jit.fork.html>`__, Dask and MXNet. They are
+# held against a few large operators on as many elements. Bare threads, which each call half of the
+# small operators, show what is lost without any scheduler. All run in a process of their own, in
+# turn, and with new threads every few rounds, since threads that meet on one core are slow whoever
+# schedules them.
+
+# Folded: the measurement
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
 WORK = {"sizes_us": [1, 5, 10, 20, 50, 100, 200], "count": 400, "starts": 6, "rounds": 1}
 OURS = {"schedulers": ["by_graph", "by_futures", "by_fork"], **WORK, "workers": 2}
@@ -33,38 +57,6 @@ DASK = {"schedulers": ["by_dask"], **WORK, "count": 200, "workers": 2}
 ENGINE = {**WORK, "workers": 2}
 
 
-def task_for_each_row(graph, x, out):
-    for row, result in zip(x, out, strict=True):
-        graph.add(torch.digamma, row, out=result, writes=[result])
-
-
-# %%
-# Say that a row takes the time *t*, and that its task costs the time *c* beside it. Then the CPU
-# works for *t* / (*t* + *c*) of the time, which is half where *t* = *c*. Finer tasks keep less,
-# however many there are.
-#
-# A task for many rows pays once
-# ------------------------------
-# The right way differs by two words: `split` cuts the same memory into pieces of many rows.
-
-
-def task_for_many_rows(graph, x, out, rows):
-    for piece, result in zip(x.split(rows), out.split(rows), strict=True):
-        graph.add(torch.digamma, piece, out=result, writes=[result])
-
-
-# %%
-# Where is half?
-# --------------
-# Hundreds of tasks, each one operator on its own memory, go to two workers by each scheduler: a
-# task graph, Python's `concurrent.futures
-# <https://docs.python.org/3/library/concurrent.futures.html>`__, TorchScript's `fork
-# <https://docs.pytorch.org/docs/stable/generated/torch.jit.fork.html>`__, Dask and MXNet. The probe
-# is the time of a few large operators on as many elements. For a second probe, bare threads each
-# call half of the small ones. The folded code has a function for each of them but MXNet.
-
-
-# Folded: bare threads and four schedulers
 def bare(x, outs, workers):
     """Seconds that threads take, each with its part of the work from the start."""
     import threading
@@ -138,14 +130,6 @@ def by_dask(x, outs, workers, stack):
     return lambda: dask.compute(*tasks, scheduler="threads", num_workers=workers)
 
 
-# %%
-# They run in a process of their own, in which an operator takes one thread. In every round large
-# operators come first, then bare threads, then the scheduler. All threads are started anew a few
-# times, as those that meet on one core are slow whoever schedules them. The folded code takes these
-# times, for MXNet in a program of its own, and makes measurements of them.
-
-
-# Folded: the measurement
 def paired(names, sizes_us, count, starts, rounds, workers):
     """By scheduler and size in µs: seconds by round of large operators, bare threads and it."""
     import contextlib
@@ -261,43 +245,39 @@ def engine(sizes_us, count, starts, rounds, workers):
     )
 
 
-# %%
-# A *share* is the time of the large operators over that of the tasks.
-
 there = {"gpus": 0, "modules": ["dask"]}  # where all schedulers are, they are measured anew
 fine = ap.recorded(scheduled, name="b7_task_sizes", parameters=OURS, **there)
 dask = ap.recorded(scheduled, name="b7_dask", parameters=DASK, **there)
 mxnet = ap.recorded(engine, name="b7_mxnet", parameters=ENGINE, gpus=0, variables=[MXNET])
 
-
-def share(seconds, name, us, way="run"):
-    """Of the rate of large operators, with tasks of some size."""
-    return seconds[f"{name}, {us} us: large"] / seconds[f"{name}, {us} us: {way}"]
-
-
-def shares(record, name, way="run"):
-    median_s = {label: one.median_s for label, one in record.measurements.items()}
-    return [share(median_s, name, us, way) for us in record.parameters["sizes_us"]]
-
-
 # %%
-# The picture at the top has a line for each scheduler.
+# In the picture at the top, look at where a line leaves the grey area: finer tasks than these are
+# too fine for its scheduler. This point has a name, METG, the *minimum effective task granularity*
+# of `Task Bench <https://arxiv.org/abs/1908.05790>`__. Then look at the dotted line of the bare
+# threads. They lose the finest tasks, too: a thread calls an operator only while it holds Python's
+# lock, the GIL, and one that finds it taken goes to sleep. TorchScript's and MXNet's workers don't
+# need it. A line may pass 100 %: each thread has its part of the large operators from the start, so
+# the slower thread sets their time.
 
-LINES = {
-    "task graph": (fine, "by_graph", "o-"),
-    "concurrent.futures": (fine, "by_futures", "s-"),
-    "torch.jit.fork": (fine, "by_fork", "D-"),
-    "Dask, threaded": (dask, "by_dask", "^-"),
-    "MXNet's engine": (mxnet, "by_mxnet", "v-"),
-    "bare threads": (fine, "by_graph", "C7:", "bare"),
-}
 
-# %%
-# All are drawn over the area in which a task costs more than it brings.
+# Folded: the drawing
+def share(seconds, task, way="run"):
+    """Of the rate of large operators."""
+    return seconds[f"{task} us: large"] / seconds[f"{task} us: {way}"]
+
 
 figure, ax = plt.subplots(layout="constrained")
-for label, (record, name, style, *way) in LINES.items():
-    ax.plot(WORK["sizes_us"], shares(record, name, *way), style, label=label)
+for label, record, name, style, *way in (
+    ("task graph", fine, "by_graph", "o-"),
+    ("concurrent.futures", fine, "by_futures", "s-"),
+    ("torch.jit.fork", fine, "by_fork", "D-"),
+    ("Dask, threaded", dask, "by_dask", "^-"),
+    ("MXNet's engine", mxnet, "by_mxnet", "v-"),
+    ("bare threads", fine, "by_graph", "C7:", "bare"),
+):
+    median_s = {task: one.median_s for task, one in record.measurements.items()}
+    shares = [share(median_s, f"{name}, {us}", *way) for us in WORK["sizes_us"]]
+    ax.plot(WORK["sizes_us"], shares, style, label=label)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
 ax.text(1, 0.42, "costs more than it brings")
 ax.set(xscale="log", ylim=(0, 1.8), title="How much of the CPU do tasks keep?")
@@ -310,22 +290,13 @@ figure.supxlabel("\n".join(sorted({fine.origin, dask.origin, mxnet.origin})), fo
 ap.plot.show("b7_how_fine_may_tasks_be")
 
 # %%
-# Look at where a line leaves the grey area: finer tasks than these are too fine for its scheduler.
-# This point has a name, METG, the *minimum effective task granularity* of `Task Bench
-# <https://arxiv.org/abs/1908.05790>`__. Then look at the dotted line of the bare threads. They
-# schedule nothing, and lose the finest tasks all the same: a thread calls an operator only while
-# it holds Python's lock, the GIL, and one that finds it taken goes to sleep. TorchScript's and
-# MXNet's workers don't need it. The probe is no limit, so a line may pass 100 %: of the large
-# operators each thread has its part from the start, and the slower thread sets their time.
+# The first claim is of the best of the three schedulers without Dask and MXNet, and bare threads.
 
-
-def best_at_1_us(seconds):
-    """The best of the three schedulers, and bare threads."""
-    names = OURS["schedulers"]
-    return max(share(seconds, name, 1, way) for name in names for way in ("run", "bare"))
-
-
-finest, coarse = fine.estimate(best_at_1_us), fine.estimate(lambda s: share(s, "by_graph", 200))
+names = OURS["schedulers"]
+finest = fine.estimate(
+    lambda s: max(share(s, f"{name}, 1", way) for name in names for way in ("run", "bare"))
+)
+coarse = fine.estimate(lambda s: share(s, "by_graph, 200"))
 ap.show(
     ap.claim("Tasks of 1 µs keep at most half of the CPU.", finest, at_most=0.5, unit="%"),
     ap.claim("A graph keeps most of the CPU at 200 µs.", coarse, at_least=0.6, unit="%"),
@@ -336,14 +307,14 @@ ap.show(
 # -----------------------
 # A task that is done in one place leaves the other workers idle, so some dozens of tasks for each
 # worker are a good number. Where tasks depend on each other, a large one keeps more of them waiting
-# until its last row is done. And a task of many small operators saves the price of the scheduler,
-# but not that of the calls: each takes Python's lock. On a GPU there is another way out, which
+# until its last row is done. On a GPU there is another way out, which
 # :doc:`/auto_gallery/one_device/plot_2_small_operators` shows.
 #
 # On this machine
 # ---------------
-# Fewer sizes, without Dask and MXNet; and both ways from the top of this page, beside one operator
-# for all rows, which torch itself spreads over the cores.
+# Compare both kinds of tasks with one operator for all rows, which torch itself spreads over the
+# cores. `race` compares their results and times them in turn, and `reset` wipes the results before
+# each check. The *spread (IQR)* is how far the middle half of the samples lies apart.
 
 
 def rows_in_tasks(count, elements, rows):
@@ -351,32 +322,17 @@ def rows_in_tasks(count, elements, rows):
     x = 1 + torch.rand(count, elements)
     out = torch.empty_like(x)
     with ap.TaskGraph(cpu_lanes=2) as each_row, ap.TaskGraph(cpu_lanes=2) as many_rows:
-        task_for_each_row(each_row, x, out)
-        task_for_many_rows(many_rows, x, out, rows)
+        add_tasks(each_row, x, out)
+        add_tasks(many_rows, x, out, rows)
         runs = {"a task for each row": each_row.run, "a task for many rows": many_rows.run}
         runs["one operator, no task"] = lambda: torch.digamma(x, out=out)
         ways = {label: lambda run=run: (run(), out)[1] for label, run in runs.items()}
         return ap.race(ways, reset=lambda: out.fill_(torch.nan))
 
 
-# %%
-# Compare the columns of the first table from left to right, and the first two rows of the second.
-# `race` compares the latter and times them, and `reset` wipes results before each check. The
-# *spread (IQR)* is how far the middle half of the samples lies apart.
-
-SMALL = {**OURS, "sizes_us": [1, 10, 100, 200], "count": 200, "starts": 3}
-here = ap.observed(scheduled, name="task sizes here", parameters=SMALL)
-rows = [
-    [label, *(f"{100 * kept:.1f} %" for kept in shares(here, name, *way))]
-    for label, (record, name, _, *way) in LINES.items()
-    if record is fine
-]
 MATRIX = {"count": 2000, "elements": 200, "rows": 100}
-raced = ap.observed(rows_in_tasks, name="rows in tasks", parameters=MATRIX)
-ap.show(
-    ap.tabulate(["", *(f"{us} µs" for us in SMALL["sizes_us"])], rows, origin=here.origin),
-    ap.compare(raced.measurements, highlight="a task for many rows"),
-)
+here = ap.observed(rows_in_tasks, name="rows in tasks", parameters=MATRIX)
+ap.show(ap.compare(here.measurements, highlight="a task for many rows"))
 
 # %%
 # Now you

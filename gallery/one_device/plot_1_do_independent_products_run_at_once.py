@@ -26,9 +26,6 @@ import torch
 
 import autopar as ap
 
-ONE, STREAMS = "one stream", "several streams"
-SMALL, LARGE = 256, 4000  # sides of matrices; the large ones are the book's
-
 
 def one_stream(xs):
     """Square each matrix, as the book's `run` does."""
@@ -58,12 +55,14 @@ def on_streams(xs, side):
 # %%
 # One sweep compares these two at seven sizes, and two more ways, which have one launch for all
 # products: :doc:`plot_2_small_operators` is about those. `race` compares all results with those of
-# the first way, and times the ways in turn. `close` says by how much a way may differ, `reset`
-# wipes the results of earlier runs, `see` names the ways whose timelines are taken, and `devices`
-# what to wait for.
+# the first way, and times the ways in turn.
 
 # Folded: the sweep
-BATCH, GRAPH = "a batch", "a CUDA graph"
+ONE, STREAMS, BATCH, GRAPH = "one stream", "several streams", "a batch", "a CUDA graph"
+SMALL, LARGE = 256, 4000  # sides of matrices; the large ones are the book's
+MANY, FEW = 50, 8  # the book's numbers of products; few of the largest, for the GPU's memory
+COUNTS = [[size, MANY] for size in (64, 128, 256, 512, 1024, 2048)] + [[LARGE, FEW]]
+SWEEP = {"work": COUNTS, "streams": 8, "seen": [SMALL, LARGE]}
 
 
 def at_one_size(size, count, side, see):
@@ -112,9 +111,6 @@ def one_device(work, streams, seen):
 # the GPU can hold. Only as its last ones run is there room for the next product, so the steps
 # overlap a little at their ends.
 
-MANY, FEW = 50, 8  # the book's numbers of products; few of the largest, for the GPU's memory
-COUNTS = [[size, MANY] for size in (64, 128, 256, 512, 1024, 2048)] + [[LARGE, FEW]]
-SWEEP = {"work": COUNTS, "streams": 8, "seen": [SMALL, LARGE]}
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=SWEEP)
 
 
@@ -122,12 +118,8 @@ def timelines_at(size):
     return {way: gpu.timelines[f"{size}, {way}"] for way in (ONE, STREAMS)}
 
 
-ap.show_timelines(
-    timelines_at(LARGE),
-    "x1_large_products",
-    title=f"{FEW} products of {LARGE} x {LARGE}, on one stream and on several",
-    caption="One product fills the GPU, so the next has to wait for room.",
-)
+title = f"{FEW} products of {LARGE} x {LARGE}, on one stream and on several"
+ap.show_timelines(timelines_at(LARGE), "x1_large_products", title=title)
 
 # %%
 # Small products wait for the host
@@ -137,37 +129,33 @@ ap.show_timelines(
 # the host more to do for each. The profiler widens these gaps, so the table below is without it.
 
 parts = len(timelines_at(SMALL)[ONE].select("compute")) // MANY
-ap.show(
-    ap.draw(
-        timelines_at(SMALL),
-        title=f"{MANY} products of {SMALL} x {SMALL}, on one stream and on several",
-        caption=f"A product takes longer to launch than to compute, and is {parts} kernels here.",
-    )
-)
+title = f"{MANY} products of {SMALL} x {SMALL}, on one stream and on several"
+caption = f"A product takes longer to launch than to compute, and is {parts} kernels here."
+ap.show(ap.draw(timelines_at(SMALL), title=title, caption=caption))
 
 # %%
 # What streams gain at each size
 # ------------------------------
 # Small products don't fill the GPU, so we had expected that they gain most. At the top of this
-# table they do the opposite, for a gain below 1 is a loss.
+# table they do the opposite, for a gain below 1 is a loss. At the bottom streams change next to
+# nothing. In between they can gain a little, from the side on at which a product takes long enough
+# for the host to launch the next, to that at which it fills the GPU.
 
 # Folded: the table
-rows, lose = [], []
+rows = []
 for size, count in COUNTS:
     one, several = (gpu.measurements[f"{size}, {way}"].median_s for way in (ONE, STREAMS))
     times = [f"{1e6 * taken_s / count:.1f} µs" for taken_s in (one, several)]
     rows.append([f"{size} x {size}", *times, f"{one / several:.2f} ×"])
-    lose += [f"{size}"] if one / several < 0.95 else []
-caption = f"One GPU, eight streams; they lose at {', '.join(lose) or 'none'} of these sides"
 headers = ["matrices", f"a product on {ONE}", f"on {STREAMS}", "gain"]
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin))
+ap.show(ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.origin))
 
 # %%
-# Compare the first rows with the last: at the top streams lose, at the bottom they change next to
-# nothing. In between they can gain a little, from the side on at which a product takes long enough
-# for the host to launch the next, to that at which it fills the GPU.
+# *At once* is the time of all kernels added up, over the time in which any of them ran. The last
+# claim is of the smallest sides only, since how much further the loss goes depends on the machine.
 
 
+# Folded: the claims
 def at_once(size, way):
     """How many kernels ran at once in a timeline, on average while any ran."""
     timeline = gpu.timelines[f"{size}, {way}"]
@@ -175,23 +163,15 @@ def at_once(size, way):
     return gpu.estimate(lambda _: total_s / busy_s)  # of one run, so without an interval
 
 
-def gain(size):
-    """What several streams gain over one; a loss is below 1."""
-    return gpu.estimate(lambda s: s[f"{size}, {ONE}"] / s[f"{size}, {STREAMS}"])
-
-
-# %%
-# *At once* is the time of all kernels added up, over the time in which any of them ran. The last
-# claim is of the smallest sides only, since how much further the loss goes depends on the machine.
-
 in_turn = max((at_once(size, ONE) for size in (SMALL, LARGE)), key=lambda number: number.value)
 overlap = at_once(SMALL, STREAMS)
+large = gpu.estimate(lambda s: s[f"{LARGE}, {ONE}"] / s[f"{LARGE}, {STREAMS}"])
 loss = gpu.estimate(
     lambda s: min(s[f"{size}, {STREAMS}"] / s[f"{size}, {ONE}"] for size in (64, 128, 256))
 )
 ap.show(
     ap.claim("By itself PyTorch runs about one at a time.", in_turn, at_most=1.1, unit="at once"),
-    ap.claim("Large products gain little on streams.", gain(LARGE), at_most=1.2, unit="×"),
+    ap.claim("Large products gain little on streams.", large, at_most=1.2, unit="×"),
     ap.claim(
         "On streams fewer than two small products overlap.", overlap, at_most=1.5, unit="at once"
     ),
@@ -213,8 +193,7 @@ ap.show(
 # On this machine
 # ---------------
 # On a CPU an operator of PyTorch returns when it is done, so a loop can't overlap anything there
-# either. Two CPU lanes, each a queue with a thread of its own, can where two cores are free. The
-# *spread (IQR)* in a table is how far the middle half of the samples lies apart.
+# either. Two CPU lanes, each a queue with a thread of its own, can where two cores are free.
 
 
 def on_lanes(count, size):
@@ -229,7 +208,7 @@ def on_lanes(count, size):
 
 
 here = ap.observed(on_lanes, name="products on CPU lanes", parameters={"count": 24, "size": 384})
-ap.show(ap.compare(here.measurements), ap.draw(here.timelines, title="On one lane and on two"))
+ap.show(ap.draw(here.timelines, title="On one lane and on two"))
 
 # %%
 # Now you

@@ -3,8 +3,9 @@
 Run small operators at once
 ===========================
 
-| **You'll do:** exercise 2 of the chapter: many small products on one GPU and on one CPU, in every
-  way that may run several at once.
+| **You'll do:** exercise 2 of the `chapter
+  <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small products on
+  one GPU and on one CPU, in every way that may run several at once.
 | **You'll learn:** up to which size parallelism pays on one device, and how to get it.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`plot_1_do_independent_products_run_at_once` first; :doc:`plot_3_cpu_gpu_and_the_bus` comes
@@ -24,7 +25,6 @@ of the time.
 # kernel takes less.
 
 import os
-from functools import partial
 
 import matplotlib.pyplot as plt
 import torch
@@ -60,27 +60,19 @@ def as_graph(batch):
 
 
 # %%
-# All ways were timed in one sweep, which :doc:`plot_1_do_independent_products_run_at_once` has.
-
-gpu = ap.newest_record("x1_one_device")
-counts = dict(gpu.parameters["work"])
-WAYS = ["one stream", "several streams", "a CUDA graph", "a batch"]
-
-
-def us(size, way):
-    """Microseconds for one product."""
-    return 1e6 * gpu.measurements[f"{size}, {way}"].median_s / counts[size]
-
-
-# %%
-# Look at the left end of the picture at the top. The curves of one stream and of several are flat
-# and far above the others: there the launches take the time. To the right the arithmetic takes
-# over, and all ways come together.
+# All ways were timed in the sweep of :doc:`plot_1_do_independent_products_run_at_once`. Look at the
+# left end of the picture at the top. The curves of one stream and of several are flat and far above
+# the others: there the launches take the time. To the right the arithmetic takes over, and all ways
+# come together.
 
 # Folded: the figure
+gpu = ap.newest_record("x1_one_device")
+counts = dict(gpu.parameters["work"])
 figure, ax = plt.subplots(layout="constrained")
-for way, marker in zip(WAYS, "os^D", strict=True):
-    ax.plot([*counts], [us(size, way) for size in counts], marker=marker, label=way)
+ways = ["one stream", "several streams", "a CUDA graph", "a batch"]
+for way, marker in zip(ways, "os^D", strict=True):
+    us = [1e6 * gpu.measurements[f"{n}, {way}"].median_s / count for n, count in counts.items()]
+    ax.plot([*counts], us, marker=marker, label=way)
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="µs for a product")
 ax.set_xticks([*counts], [str(size) for size in counts])
 ax.minorticks_off()
@@ -90,41 +82,21 @@ figure.supxlabel(gpu.origin, fontsize=7)
 ap.plot.show("x2_small_operators")
 
 # %%
-# What do branches add to one launch?
-# -----------------------------------
 # A chain of the same graph saves the launches, too, but runs one product at a time. So the gain of
-# branches over the chain is what running at once is worth, without any launches.
+# branches over the chain is what running at once is worth. The larger the products, the less room
+# each of them leaves, and the less branches gain.
 
-# Folded: the table
-BRANCHES = (2, 4, 8)  # the numbers that `capture` tries
+SMALL = (64, 128, 256)
 
 
 def gain(s, size):
     """What the best number of branches gains over one chain."""
-    return s[f"{size}, 1 branches"] / min(s[f"{size}, {number} branches"] for number in BRANCHES)
+    return s[f"{size}, 1 branches"] / min(s[f"{size}, {number} branches"] for number in (2, 4, 8))
 
 
-median_s = {label: one.median_s for label, one in gpu.measurements.items()}
-rows = []
-for size in counts:
-    times = [f"{us(size, way):.1f} µs" for way in ("one stream", "a CUDA graph", "a batch")]
-    rows.append([f"{size} x {size}", *times, f"{gain(median_s, size):.2f} ×"])
-headers = ["matrices", "one stream", "a CUDA graph", "a batch", "branches over a chain"]
-most = max(counts, key=lambda size: gain(median_s, size))
-caption = f"Time for a product, on one GPU; branches gain most at {most} x {most}"
-ap.show(ap.tabulate(headers, rows, caption=caption, origin=gpu.origin))
-
-# %%
-# Look at the last column, from the row that the caption names downwards: the larger the products,
-# the less room each of them leaves, and the less branches gain. For the largest, one product fills
-# the GPU, and nothing is left to gain. Between a batch and branches the order may differ from
-# machine to machine. The first two claims are of these three sides only; the table shows how it
-# goes on.
-
-SMALL, LARGE = (64, 128, 256), 4000
 branches = gpu.estimate(lambda s: min(gain(s, size) for size in SMALL))
 batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] for n in SMALL))
-nothing = gpu.estimate(partial(gain, size=LARGE))
+nothing = gpu.estimate(lambda s: gain(s, 4000))
 ap.show(
     ap.claim(
         "Up to 256 x 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
@@ -141,6 +113,7 @@ ap.show(
 # thread, that is a queue whose tasks run on a thread of its own.
 
 # Folded: the measurement
+CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]
 ONE, INSIDE, LANES = "one thread", "all threads for each", "lanes of one thread"
 
 
@@ -172,42 +145,25 @@ def on_cpu(work):
     return ap.Findings(measurements, {}, checks)
 
 
-def gains(record, way):
-    """What a way gains over one thread, by size."""
-    s = {label: one.median_s for label, one in record.measurements.items()}
-    return {
-        size: s[f"{size}, {ONE}"] / s[f"{size}, {way}"] for size, _ in record.parameters["work"]
-    }
-
-
 # %%
-# Look at the left end of the curves first: a product that small takes less time than to hand it
-# over, so both ways lose. From there the lanes rise sooner, since each product stays on one thread.
-# The other curve follows later, where there is enough inside a product for all threads.
+# Look at the first rows: a product that small takes less time than to hand it over, so both ways
+# lose. From there the lanes rise sooner, since each product stays on one thread. The other column
+# follows later, where there is enough inside a product for all threads. The claim is of a size at
+# which lanes beat the better one of the other two ways.
 
-CPU = [[64, 512], [128, 512], [192, 512], [256, 512], [384, 256], [512, 128], [768, 48]]
 cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})  # side, and how many
-figure, ax = plt.subplots(layout="constrained")
-for way, marker in zip([LANES, INSIDE], "os", strict=True):
-    ax.plot(*zip(*gains(cpu, way).items(), strict=True), marker=marker, label=way)
-ax.set(xscale="log", xlabel="side of the matrices", ylabel="gain over one thread, ×")
-ax.set_xticks(sizes := [size for size, _ in CPU], [str(size) for size in sizes])
-ax.minorticks_off()
-ax.legend(fontsize="small")
-figure.supxlabel(f"{cpu.hardware['cpu']}, {cpu.origin}", fontsize=7)
-ap.plot.show("x2_on_cpu")
-
-# %%
-# Lanes are *ahead* where they beat the better one of the other two ways.
-
-
-def ahead(s, size):
-    """What lanes gain over one thread or all threads inside, whichever is faster."""
-    return min(s[f"{size}, {INSIDE}"], s[f"{size}, {ONE}"]) / s[f"{size}, {LANES}"]
-
-
-best = cpu.estimate(lambda s: max(ahead(s, size) for size, _ in CPU))
-ap.show(ap.claim("At some size lanes of one thread win.", best, at_least=1.2, unit="×"))
+rows = []
+for size, _ in CPU:
+    one, *more = (cpu.measurements[f"{size}, {way}"].median_s for way in (ONE, INSIDE, LANES))
+    rows.append([f"{size} x {size}", *(f"{one / way:.2f} ×" for way in more)])
+caption = f"Gain over one thread, on {cpu.hardware['cpu']}"
+best = cpu.estimate(
+    lambda s: max(min(s[f"{n}, {INSIDE}"], s[f"{n}, {ONE}"]) / s[f"{n}, {LANES}"] for n, _ in CPU)
+)
+ap.show(
+    ap.tabulate(["matrices", INSIDE, LANES], rows, caption=caption, origin=cpu.origin),
+    ap.claim("At some size lanes of one thread win.", best, at_least=1.2, unit="×"),
+)
 
 # %%
 # MXNet, in which the chapter was first written, has such lanes built in, as workers of its engine.
@@ -215,10 +171,8 @@ ap.show(ap.claim("At some size lanes of one thread win.", best, at_least=1.2, un
 # products by each library, in a process of its own with one thread for each product.
 
 # Folded: the same products in MXNet
-TORCH, MXNET = (
-    ["PyTorch, loop", "PyTorch, graph on 2 lanes"],
-    ["MXNet, 1 worker", "MXNet, 2 workers"],
-)
+TORCH = ["PyTorch, loop", "PyTorch, graph on 2 lanes"]
+MXNET = ["MXNet, 1 worker", "MXNet, 2 workers"]
 PYTHON = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
 
 
@@ -294,20 +248,17 @@ ap.show(
 # When this does not help
 # -----------------------
 # A batch needs operators of one shape, and a graph needs shapes that stay the same from replay to
-# replay. Neither helps operators that fill the device. PyTorch's page on `CUDA graphs
-# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ has the rules for captures,
-# and the book's `chapter
-# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_ the exercise. For how
-# small a task on lanes may be, see :doc:`/auto_gallery/graphs/plot_5_how_fine_may_tasks_be`.
+# replay; PyTorch's page on `CUDA graphs
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ has the rules for captures.
+# Neither helps operators that fill the device. For how small a task on lanes may be, see
+# :doc:`/auto_gallery/graphs/plot_5_how_fine_may_tasks_be`.
 #
 # On this machine
 # ---------------
-# The same three ways on this CPU. The lanes gain no more than there are cores, and where a product
-# takes less time than to hand it over they lose, as at the left end of the last picture. The
-# *spread (IQR)* is how far the middle half of the samples lies apart.
+# The lanes gain no more than there are cores, and where a product takes less time than to hand it
+# over they lose. The *spread (IQR)* is how far the middle half of the samples lies apart.
 
-HERE = [[64, 64], [128, 96], [256, 32], [512, 8]]
-here = ap.observed(on_cpu, name="small products here", parameters={"work": HERE})
+here = ap.observed(on_cpu, name="small products here", parameters={"work": [[64, 64], [256, 32]]})
 ap.show(ap.compare(here.measurements, caption="Products on this CPU, by side"))
 
 # %%

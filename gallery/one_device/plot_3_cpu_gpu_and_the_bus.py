@@ -49,7 +49,8 @@ def one_stream(x, count):
 # ---------------------------------
 # The right way changes one line: a pipeline has a stream for the copies, and each of them waits for
 # its own product alone. With `pin=True` the results land in pinned memory, to which the GPU can
-# write by itself, so no CPU thread has to move them.
+# write by itself, so no CPU thread has to move them. Half of the CPU's threads multiply, as
+# launching and waiting need some, too.
 
 
 def with_pipeline(pipeline, x, count):
@@ -58,9 +59,11 @@ def with_pipeline(pipeline, x, count):
 
 
 # %%
-# In turn, each part waits for the one before it.
+# `race` waits for what is on lanes, compares all results, and times the ways and their `parts` in
+# turn. In the slowest of the ways each part waits for the one before it.
 
 
+# Folded: the parts in turn, and the measurement
 def in_turn(lane, x, u, count, cpu_count):
     """Products on the GPU, then their copies, then products on the CPU."""
     results = ap.workload.products(x, count)
@@ -68,14 +71,6 @@ def in_turn(lane, x, u, count, cpu_count):
     on_host = [y.to("cpu", non_blocking=True) for y in results]
     ap.synchronize(x.device)
     return on_lane(lane, u, cpu_count), on_host
-
-
-# %%
-# Half of the CPU's threads multiply, as launching and waiting need some, too. `race` waits for what
-# is on lanes, compares all results, and times the ways and their `parts` in turn. `see` names the
-# ways whose timelines are taken, and `devices` what to wait for.
-
-# Folded: the measurement
 
 
 def three_parts(count, size, cpu_count, cpu_size):
@@ -98,38 +93,36 @@ def three_parts(count, size, cpu_count, cpu_size):
 
 
 # %%
-# The sizes are the chapter's. No order beats the longest part. Copies need products, so the first
-# product or the last copy stands alone; the CPU's part needs nothing of either.
+# The sizes are the `chapter's
+# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_. No order beats the
+# longest part. Copies need products, so the first product or the last copy stands alone; the CPU's
+# part needs nothing of either. Look at the lower half of the picture at the top: three rows, all of
+# them busy from the start. In the upper half the CPU works beside the GPU as well, but each copy
+# pushes the next product back.
 
 BOOK = {"count": 50, "size": 4000, "cpu_count": 6, "cpu_size": 2000}
 gpu = ap.recorded(three_parts, name="x3_cpu_gpu_and_the_bus", parameters=BOOK)
 limit_s = max(gpu.limit_s([PRODUCTS, COPIES], pieces=BOOK["count"]), gpu.limit_s([ON_CPU]))
-ap.show_timelines(
-    gpu.timelines,
-    "x3_cpu_gpu_and_the_bus",
-    title="The CPU, a GPU and the bus",
-    caption="The same products and copies in both; only the queue of the copies differs.",
-    limit_s=limit_s,
-)
+title = "The CPU, a GPU and the bus"
+ap.show_timelines(gpu.timelines, "x3_cpu_gpu_and_the_bus", title=title, limit_s=limit_s)
 
 # %%
-# Look at the lower half of the picture at the top: three rows, all of them busy from the start. In
-# the upper half the CPU works beside the GPU as well, but each copy pushes the next product back.
-#
 # The whole takes as long as its longest part
 # -------------------------------------------
-# The parts alone, in grey, tell the limit of the whole. The *spread (IQR)* is how far the middle
-# half of the samples lies apart.
+# The parts alone, in grey, tell the limit of the whole. Compare the row in bold with them: it takes
+# hardly longer than the longest. The row above it takes as long as the GPU's products and the
+# copies together, so its lane hides the CPU's part and nothing else. The *spread (IQR)* is how far
+# the middle half of the samples lies apart.
 
 ap.show(
     ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=SERIAL, highlight=PIPELINE)
 )
 
 # %%
-# Compare the row in bold with the grey ones: it takes hardly longer than the longest of them. The
-# row above it takes as long as the GPU's products and the copies together, so its lane hides the
-# CPU's part and nothing else.
+# *Hidden* is by the clock: what was saved, of the two shorter parts. *Beside* is by the timeline of
+# one run: the share of a part during which the GPU computed, too.
 
+# Folded: the claims
 LANE = "CPU lane"  # in a timeline
 timeline = gpu.timelines[PIPELINE]
 stream = next(span.lane for span in timeline.select("compute") if span.lane != LANE)
@@ -140,10 +133,6 @@ def beside(other):
     share = timeline.overlap_s(stream, other) / min(map(timeline.busy_s, (stream, other)))
     return gpu.estimate(lambda _: share)  # of one run, so without an interval
 
-
-# %%
-# *Hidden* is by the clock: what was saved, of the two shorter parts. *Beside* is by the timeline of
-# one run: the share of a part during which the GPU computed, too.
 
 hidden = gpu.hidden(PIPELINE, PARTS)
 chained = gpu.estimate(lambda s: s[ONE_STREAM] / (s[PRODUCTS] + s[COPIES]))
@@ -164,19 +153,18 @@ ap.show(
 # Only the shorter parts can hide: where the GPU's products take longest, a faster bus gains
 # nothing. And the three are not quite independent. A lane with all threads competes with the thread
 # that launches kernels. Results in ordinary memory take threads and memory bandwidth from the CPU's
-# products, as :doc:`/auto_gallery/copies/plot_5_the_pipeline_against_its_limits` shows. The
-# exercise is at the end of the book's `chapter
-# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_, and PyTorch's
-# `tutorial on pinned memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`_
-# has more on copies.
+# products, as :doc:`/auto_gallery/copies/plot_5_the_pipeline_against_its_limits` shows. PyTorch's
+# `tutorial on pinned memory
+# <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`_ has more on copies.
 #
 # On this machine
 # ---------------
-# Three CPU lanes play the three parts. The first and the last one want a core each.
+# Three CPU lanes play the three parts. On three lanes the first and the last one compute at the
+# same time, if two cores are free. The claim is of the time in which the less busy one of them
+# computes. It says that they run at once, not that they save time.
+
 
 # Folded: the three parts on CPU lanes
-
-
 def three_lanes(count, size):
     """Products that are copied, the copies, and other products, on one lane and on three."""
     x, buffers = ap.workload.matrix(size), torch.empty(count, size, size)
@@ -198,11 +186,6 @@ def three_lanes(count, size):
         forget = partial(buffers.fill_, torch.nan)
         return ap.race(ways, reset=forget, see=list(ways), repeats=9)
 
-
-# %%
-# On three lanes the first and the last one compute at the same time, if two cores are free. The
-# share is of the time in which the less busy one of them computes. It says that they run at once,
-# not that they save time: lanes that share two cores may take as long as one.
 
 here = ap.observed(three_lanes, name="three CPU lanes", parameters={"count": 12, "size": 512})
 seen, lanes = here.timelines["three lanes"], ("first lane", "last lane")

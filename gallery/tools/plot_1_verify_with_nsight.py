@@ -20,6 +20,7 @@ answers by counters of one kernel. Who asks the wrong tool gets a number that me
 # -----------------------
 # A profiler sees all that a program does, so the part in question needs a name. `annotate` gives it
 # one: a *range*, which both tools know. The wait is inside, so that the range holds all its work.
+# The program runs each way once without a name, so that no memory is pinned in the range.
 
 import tempfile
 from pathlib import Path
@@ -28,9 +29,6 @@ import torch
 
 import autopar as ap
 from autopar.records import nsight
-
-BOOK, SIZES = {"count": 20, "size": 4000}, [256, 1024, 4000]
-ONE, TWO = "one stream", "two streams"
 
 
 def one_stream(x, buffers, lane):
@@ -44,10 +42,25 @@ def two_streams(x, buffers, lane):
 
 
 # %%
-# The program runs each way once without a name, so that no memory is pinned in the range.
+# Nsight Systems: does anything wait?
+# -----------------------------------
+# One command runs the program and leaves a report, another turns the report into an SQLite file.
+# The `user guide <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__ has all options.
+
+print(nsight.SYSTEMS.format(report="x4"), "python program.py")
+print(nsight.EXPORT.format(report="x4"))
+
+# %%
+# What ran in the two ranges is small enough to keep: :download:`x4_nsight.sqlite
+# <../../../src/autopar/recorded/2-x-nvidia-h200/x4_nsight.sqlite>`. `read_trace` reads it, and
+# `python -m autopar timeline x4_nsight.sqlite` says what it shows:
+# :doc:`/howto/profile_your_own_program` goes through the answer.
+
+# Folded: the program, under Nsight Systems
+BOOK, SIZES = {"count": 20, "size": 4000}, [256, 1024, 4000]
+ONE, TWO = "one stream", "two streams"
 
 
-# Folded: the program
 def both_ways(count, size):
     """Run both ways in ranges; return whether their results are right."""
     x, equal = ap.workload.matrix(size, ap.gpu(0)), {}
@@ -65,23 +78,6 @@ def both_ways(count, size):
     return equal
 
 
-# %%
-# Nsight Systems: does anything wait?
-# -----------------------------------
-# One command runs the program and leaves a report, another turns the report into an SQLite file.
-# The `user guide <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__ has all options.
-
-print(nsight.SYSTEMS.format(report="x4"), "python program.py")
-print(nsight.EXPORT.format(report="x4"))
-
-# %%
-# What ran in the two ranges is small enough to keep:
-# :download:`x4_nsight.sqlite <../../../src/autopar/recorded/2-x-nvidia-h200/x4_nsight.sqlite>`.
-# `read_trace` reads it, and `python -m autopar timeline x4_nsight.sqlite` says what it shows:
-# :doc:`/howto/profile_your_own_program` goes through the answer.
-
-
-# Folded: both ways under Nsight Systems
 def seen_by_systems(count, size):
     """Both ways under Nsight Systems, with what its report has of them."""
     with tempfile.TemporaryDirectory() as folder:
@@ -96,23 +92,18 @@ def seen_by_systems(count, size):
 
 
 # %%
-# The limit comes from the report as well: how long the GPU computed, and how long it copied.
+# The limit comes from the report as well: how long the GPU computed, and how long it copied. Look
+# for white space in the picture at the top: on one stream the copies wait for all products. On two
+# nothing waits, and all ends near the limit, the longer part and one piece of the other.
 
 report = ap.recorded(seen_by_systems, name="x4_nsight_systems", parameters=BOOK, programs=["nsys"])
 parts_s = sorted(report.timelines[TWO].busy_s(kind) for kind in ("compute", "copy"))
 limit_s = parts_s[1] + parts_s[0] / BOOK["count"]
-ap.show_timelines(
-    report.timelines,
-    "x4_verify_with_nsight",
-    title="Two ways, as Nsight Systems saw them",
-    caption="The same products in both, and copies of their results.",
-    limit_s=limit_s,
-)
+title = "The same products and copies, as Nsight Systems saw them"
+ap.show_timelines(report.timelines, "x4_verify_with_nsight", title=title, limit_s=limit_s)
 
 # %%
-# Look for white space in the picture at the top: on one stream the copies wait for all products. On
-# two nothing waits, and all ends near the limit, the longer part and one piece of the other. The
-# second claim is of the shorter part: how much of its time the other one works as well.
+# The second claim is of the shorter part: how much of its time the other one works as well.
 
 one, two = (report.timelines[way] for way in (ONE, TWO))
 hides = report.estimate(lambda _: one.hidden())
@@ -128,10 +119,22 @@ ap.show(
 # Nsight Compute: does what runs fill the GPU?
 # --------------------------------------------
 # This tool runs one kernel over and over and reads other counters each time. So a product of each
-# size is all that it gets, in a range named `compute`, each on a stream that tells it apart.
+# size is all that it gets, in a range named `compute`, each on a stream that tells it apart. The
+# command names the range and three sections of counters. The options before them keep the GPU's
+# clocks as they are in other programs, since else the tool would hold them below their rate.
+
+command = f"{nsight.COMPUTE.format(log='x4.csv')} python program.py"
+print(command.replace(" --", " \\\n    --"))
+
+# %%
+# In the table, compare the first row with the last. A small product leaves most of the arithmetic
+# units idle: it has fewer blocks of threads than the GPU has room for, which is one *wave* of them.
+# A large one fills several waves and keeps the units busy, so a second product beside it has little
+# to gain. This is why :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`
+# finds that large products gain little on several streams.
 
 
-# Folded: a product of each size under Nsight Compute
+# Folded: a product of each size under Nsight Compute, and the table
 def one_product_each(sizes):
     """A product of each size in a range, and one before it, which loads the kernel."""
     streams = [
@@ -151,12 +154,6 @@ def seen_by_compute(sizes):
     return ap.Findings([], values={f"{n}, {key}": v for n, of in counted for key, v in of.items()})
 
 
-# %%
-# Its command names the range and three sections of counters. The options before them keep the GPU's
-# clocks as they are in other programs, since else the tool would hold them below their rate.
-
-command = f"{nsight.COMPUTE.format(log='x4.csv')} python program.py"
-print(command.replace(" --", " \\\n    --"))
 kernels = ap.recorded(
     seen_by_compute, name="x4_nsight_compute", parameters={"sizes": SIZES}, programs=["ncu"]
 )
@@ -165,19 +162,9 @@ busy, waves = ([kernels.values[f"{n}, {what}"] for n in SIZES] for what in (BUSY
 figures = zip(SIZES, busy, waves, strict=True)
 rows = [[f"{n}", f"{100 * share:.1f} %", f"{count:.2f}"] for n, share, count in figures]
 headers = ["side of the matrix", "arithmetic units busy", "waves of blocks"]
-ap.show(ap.tabulate(headers, rows, origin=kernels.origin))
-
-# %%
-# Compare the first row with the last. A small product leaves most of the arithmetic units idle: it
-# has fewer blocks of threads than the GPU has room for, which is one *wave* of them. A large one
-# fills several waves and keeps the units busy, so a second product beside it has little to gain.
-# This is why :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` finds that
-# large products gain little on several streams.
-
-small, large = (
-    kernels.estimate(lambda _, n=n: kernels.values[f"{n}, {BUSY}"]) for n in (SIZES[0], SIZES[-1])
-)
+small, large = (kernels.estimate(lambda _, share=share: share) for share in (busy[0], busy[-1]))
 ap.show(
+    ap.tabulate(headers, rows, origin=kernels.origin),
     ap.claim(
         "A large product keeps most of the arithmetic units busy.", large, at_least=0.6, unit="%"
     ),

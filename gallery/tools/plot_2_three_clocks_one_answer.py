@@ -18,24 +18,14 @@ has the kernel alone. A clock is not wrong then. It answers another question.
 # -----------------------------------------
 # The tempting way to time a kernel is to stop the wall clock before and after it. A pair of
 # *events* seems better, marks in the GPU's queue that the GPU itself stamps with its time (see
-# :class:`torch.cuda.Event`). Here both clocks stop for the same work.
+# :class:`torch.cuda.Event`). Here both clocks stop for the same work. The program waits before the
+# first of them starts, and before the last one stops.
 
-import tempfile
 import time
-from dataclasses import replace
-from pathlib import Path
 
 import torch
 
 import autopar as ap
-from autopar.records import nsight
-
-WORK = {"counts": [1, 4, 16, 64, 256], "size": 1024, "book": [20, 4000], "rounds": 5}
-LONG, WALL, EVENTS, TRACE = "products and copies", "wall clock", "events", "trace"
-NONE, PROFILER, NSIGHT = "no tool", "torch.profiler", "Nsight Systems"
-
-# %%
-# The program waits before the first clock starts, and before the last one stops.
 
 
 def by_both(work):
@@ -59,10 +49,21 @@ def by_both(work):
 # -----------------------------------
 # The work is one kernel, then ever more, and at last the products and copies of
 # :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. A range names each for the profilers. It
-# is a program of its own, since Nsight Systems has to start the program that it looks at.
+# is a program of its own, since Nsight Systems has to start the program that it looks at. It runs
+# three times: without a tool, under `torch.profiler`, and under Nsight Systems.
+
+# Folded: the program, and the measurement
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from autopar.records import nsight
+
+WORK = {"counts": [1, 4, 16, 64, 256], "size": 1024, "book": [20, 4000], "rounds": 5}
+LONG, WALL, EVENTS, TRACE = "products and copies", "wall clock", "events", "trace"
+NONE, PROFILER, NSIGHT = "no tool", "torch.profiler", "Nsight Systems"
 
 
-# Folded: the program
 def clocked(counts, size, book, rounds, trace):
     """Both clocks for each work, in rounds; and a trace of torch.profiler, if it has a path."""
     gpu, taken_s = ap.gpu(0), []
@@ -97,11 +98,6 @@ def clocked(counts, size, book, rounds, trace):
     return taken_s, equal
 
 
-# %%
-# It runs three times: without a tool, under `torch.profiler`, and under Nsight Systems.
-
-
-# Folded: the measurement
 def three_clocks(counts, size, book, rounds):
     """All clocks without a tool and under each."""
     measurements, timelines, checks = {}, {}, {}
@@ -127,31 +123,25 @@ def three_clocks(counts, size, book, rounds):
     return ap.Findings(timed, timelines, checks)
 
 
-gpu = ap.recorded(three_clocks, name="b9_three_clocks", parameters=WORK, programs=["nsys"])
-ap.show_timelines(
-    gpu.timelines,
-    "b9_two_traces",
-    title="The same work in two traces",
-    caption="Two runs in two processes, one seen by each tool.",
-)
-
 # %%
 # Look at both panels of the picture at the top: the same rows, the same bars, about the same
-# length. Two tools that were written apart see the same.
-#
+# length. Two tools that were written apart see the same, each in a run of its own.
+
+gpu = ap.recorded(three_clocks, name="b9_three_clocks", parameters=WORK, programs=["nsys"])
+ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two traces")
+
+# %%
 # Long work: all clocks agree
 # ---------------------------
+# Read the column of medians from top to bottom: within a tool all clocks read the same runs, and
+# between tools the runs differ as well. The *spread (IQR)* is how far the middle half of the
+# samples lies apart.
 
+# Folded: the table of long work
 CLOCKS = [(tool, clock) for tool in (NONE, PROFILER, NSIGHT) for clock in (WALL, EVENTS)]
 CLOCKS += [(PROFILER, TRACE), (NSIGHT, TRACE)]
 times = {f"{tool}, {LONG}, {clock}": f"{clock}, {tool}" for tool, clock in CLOCKS}
 shown = [replace(gpu.measurements[label], label=name) for label, name in times.items()]
-ap.show(ap.compare(shown, caption="Products and copies by all clocks"))
-
-# %%
-# Read the column of medians from top to bottom: within a tool all clocks read the same runs, and
-# between tools the runs differ as well. The *spread (IQR)* is how far the middle half of the
-# samples lies apart.
 
 
 def apart(seconds):
@@ -164,6 +154,7 @@ def apart(seconds):
 
 between = gpu.estimate(lambda s: max(s[t] for t in times) / min(s[t] for t in times) - 1)
 ap.show(
+    ap.compare(shown, caption="Products and copies by all clocks"),
     ap.claim("All clocks agree on long runs to 5 %.", gpu.estimate(apart), at_most=0.05, unit="%"),
     ap.claim("Long runs take about as long under each tool.", between, at_most=0.1, unit="%"),
 )
@@ -172,20 +163,18 @@ ap.show(
 # Short work: each clock has something else in it
 # -----------------------------------------------
 # This table has the times by the number of kernels. The trace of Nsight has the kernels alone.
+# Compare the first row with the last: for one kernel the wall clock and the events have far more
+# than the kernel in their time, and for hundreds next to nothing is left of the difference. One
+# kernel can even take longer than four by these two clocks. It comes first in each round, right
+# after the long work, and may pay for what that leaves behind; what this is was not measured.
 
+# Folded: the table of short work
 works = [f"{count} of {WORK['size']}" for count in WORK["counts"]]
 columns = {"wall clock": (NONE, WALL), "events": (NONE, EVENTS), "Nsight's trace": (NSIGHT, TRACE)}
 rows = []
 for count, work in zip(WORK["counts"], works, strict=True):
     by = (gpu.measurements[f"{tool}, {work}, {clock}"].median_s for tool, clock in columns.values())
     rows.append([f"{count}", *(f"{1e6 * seconds:,.0f} µs" for seconds in by)])
-ap.show(ap.tabulate(["kernels", *columns], rows, caption="Medians", origin=gpu.origin))
-
-# %%
-# Compare the first row with the last: for one kernel the wall clock and the events have far more
-# than the kernel in their time, and for hundreds next to nothing is left of the difference. One
-# kernel can even take longer than four by these two clocks. It comes first in each round, right
-# after the long work, and may pay for what that leaves behind; what this is was not measured.
 
 
 def too_long(seconds, clock, work):
@@ -195,13 +184,10 @@ def too_long(seconds, clock, work):
 
 one = gpu.estimate(lambda s: too_long(s, WALL, works[0]))
 many = gpu.estimate(lambda s: max(abs(too_long(s, c, works[-1])) for c in (WALL, EVENTS)))
+more = "For one kernel the wall clock shows at least a fifth too much."
 ap.show(
-    ap.claim(
-        "For one kernel the wall clock shows at least a fifth too much.",
-        one,
-        at_least=0.2,
-        unit="%",
-    ),
+    ap.tabulate(["kernels", *columns], rows, caption="Medians", origin=gpu.origin),
+    ap.claim(more, one, at_least=0.2, unit="%"),
     ap.claim("For 256 kernels both clocks have little else in them.", many, at_most=0.05, unit="%"),
 )
 
@@ -215,8 +201,7 @@ ap.show(
 # On this machine
 # ---------------
 # On a CPU there are two of these clocks: the wall clock, and the range in the profiler's trace. The
-# range is begun before the wall clock is read and ended after it, so it is a little longer. Runs as
-# short as these differ much if the machine has other work.
+# range is begun before the wall clock is read and ended after it, so it is a little longer.
 
 
 def on_this_cpu(count, size, rounds):
