@@ -10,7 +10,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 
 _GPU = torch.device("cuda", 0)
 _N = 2**20
-AFTER = "comes after 'writes', as one may change what the other uses"
 
 
 @pytest.fixture
@@ -22,18 +21,12 @@ def adds_one_late(spin):
     return add
 
 
-def writer_and_reader(adds_one_late, device=None):
-    """A graph in which one task writes and the next one reads, on another stream or device."""
-    x = torch.zeros(_N, device=_GPU)
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(adds_one_late, x, name="writes")
-    read = graph.add(torch.clone, x, device=device, name="reads")
-    return graph, read
-
-
 @pytest.mark.parametrize("device", [None, "cpu"])
 def test_an_untold_write_is_in_order(adds_one_late, device):
-    graph, read = writer_and_reader(adds_one_late, device)
+    x = torch.zeros(_N, device=_GPU)
+    graph = TaskGraph(cpu_lanes=2)
+    graph.add(adds_one_late, x)
+    read = graph.add(torch.clone, x, device=device)
     for times in range(1, 5):
         assert graph.run()[read].unique().tolist() == [times]
 
