@@ -61,6 +61,18 @@ def control_by_data():
     return fn, X3()
 
 
+@refused(r"line \d+ of test_tracing_refused.py.*'nothing'")
+def code_that_fails_when_it_has_changed_things():
+    module = Counts()
+
+    def fn(x):
+        module.last = module(x)
+        module.register_buffer("more", x * 2)
+        return {}["nothing"]
+
+    return fn, X3()
+
+
 @refused("draws random numbers anew")
 def recomputing_with_dropout():
     layer = seeded(lambda: nn.Sequential(nn.Linear(3, 3), nn.Dropout()))
