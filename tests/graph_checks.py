@@ -4,21 +4,18 @@ import contextlib
 import random
 from collections import deque
 
+import networkx as nx
 import pytest
 import torch
 from graph_programs import alike
 
 from autopar.graph.node import Node
+from autopar.graph.schedule import Schedule
 
 
 def ancestors(nodes, number):
     """Numbers of all nodes that one comes after, by way of others too."""
-    left, earlier = [number], set()
-    while left:
-        for before in nodes[left.pop()].before - earlier:
-            earlier.add(before)
-            left.append(before)
-    return earlier
+    return nx.descendants(nx.DiGraph({node.number: [*node.before] for node in nodes}), number)
 
 
 @contextlib.contextmanager
@@ -46,6 +43,15 @@ def around_calls(before=lambda node: None, after=lambda node: None):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Node, "call", called)
         yield
+
+
+def without_a_wait(schedule):
+    """Schedules that each lack one wait, with the number of the job that is waited for."""
+    entries = schedule.entries
+    for place, entry in enumerate(entries):
+        for wait in entry.waits:
+            hasty = entry._replace(waits=tuple(other for other in entry.waits if other != wait))
+            yield Schedule(schedule.jobs, (*entries[:place], hasty, *entries[place + 1 :])), wait
 
 
 def simulated(plan, choose):

@@ -259,27 +259,18 @@ def test_what_is_not_declared_comes_after_all_before_it_and_before_all_after(kin
     assert [node.before for node in graph.plan().nodes] == [set()] * 3
 
 
-def test_a_program_of_pythons_own_objects_is_right_unchecked():
-    graph, seen, found = TaskGraph(cpu_lanes=3), [], {}
-    for n in range(9):
-        graph.add(seen.append, n)
-        graph.add(found.__setitem__, n, n)
-        graph.add(lambda: found.pop(len(found) - 1, None) if len(seen) % 3 == 0 else None)
-    graph.run()
-    assert seen == [*range(9)]
-    assert len(found) == 6
-
-
-def test_a_model_may_be_trained_by_tasks():
-    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
+def test_a_model_may_be_trained_by_tasks_where_it_is(device):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True)).to(device)
     optimizer = torch.optim.Adam(model.parameters())
-    graph = TaskGraph(cpu_lanes=2)
-    loss = graph.add(torch.sum, graph.add(model, torch.rand(8, 4)))
-    graph.add(optimizer.zero_grad)
+    graph, x = TaskGraph(cpu_lanes=2), torch.rand(8, 4, device=device)
+    loss = graph.add(torch.sum, graph.add(torch.square, graph.add(model, x)))
+    graph.add(optimizer.zero_grad, device=device)
     graph.add(torch.Tensor.backward, loss)
-    graph.add(optimizer.step)
+    step = graph.add(optimizer.step)
+    assert step.device == torch.device(device)
     before = [each.clone() for each in model.parameters()]
     for _ in range(3):
         graph.run()
-    assert model[1].num_batches_tracked == 3
+    assert model[1].num_batches_tracked.item() == 3
     assert not any(map(torch.equal, before[:2], list(model.parameters())[:2]))

@@ -14,16 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import (  # noqa: F401 - few_objects is a fixture
-    called,
-    fakes,
-    few_objects,
-    numbers,
-    same,
-    seeded,
-    sequence,
-    state,
-)
+from tracing_checks import called, fakes, numbers, same, seeded, sequence, state
 
 from autopar import TaskGraph
 

@@ -15,15 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import spectral_norm
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import (  # noqa: F401 - few_objects is a fixture
-    called,
-    fakes,
-    few_objects,
-    numbers,
-    same,
-    seeded,
-    state,
-)
+from tracing_checks import called, fakes, numbers, same, seeded, state
 
 from autopar import TaskGraph
 
