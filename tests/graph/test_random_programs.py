@@ -5,13 +5,11 @@ import random
 import time
 
 import pytest
-import torch
-from graph_checks import Case, around_calls, labels, simulated, without_a_wait
+from graph_checks import Case, around_calls, labels, without_a_wait
 from graph_programs import CPU, Program
 from hypothesis import strategies as st
 from random_cases import hold_for_all, shares
 
-from autopar import TaskGraph
 from autopar.graph.node import Result
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -54,17 +52,6 @@ def test_cpu_lanes_give_what_the_program_gives_and_its_twin_too(share):
 
     with around_calls(late):
         hold_for_all(right, programs(devices=CPU), share=share, examples=30)
-
-
-def test_a_written_copy_is_not_read_in_place_of_its_source():
-    with labels():
-        graph = TaskGraph()
-        x = graph.add(torch.ones, 2)
-        there = graph.add(lambda value: value, x, device="cuda:1")
-        graph.add(torch.Tensor.add_, there, 1, writes=[there])
-        again = graph.add(torch.mul, x, 1, device="cuda:1")
-        results = simulated(graph.plan(), min)
-        assert torch.equal(results[again.number], torch.ones(2))
 
 
 # -- that these checks can fail -------------------------------------------------------------------
