@@ -70,11 +70,6 @@ def simulated(plan, choose):
     return results
 
 
-def starving(chance, late):
-    """Some lanes go on only if no other can."""
-    return lambda able: chance.choice([lane for lane in able if lane not in late] or able)
-
-
 class Case:
     """A program's graph, which can be run again and again on the same given tensors."""
 
@@ -109,5 +104,8 @@ class Case:
     def orders(self):
         """Ways to choose among lanes: by chance, and with each lane starved."""
         chance = random.Random(self.program.seed)
-        lanes = self.graph.plan().schedule.lanes
-        return [chance.choice, *(starving(chance, {lane}) for lane in lanes)]
+        yield chance.choice
+        for late in self.graph.plan().schedule.lanes:
+            yield lambda able, late=late: chance.choice(
+                [lane for lane in able if lane != late] or able
+            )
