@@ -37,6 +37,7 @@ REFUSED = {  # b: what was built; add: a new task of it
     OF_ANOTHER: (ValueError, lambda b, add: add({"a": [b.elsewhere]})),
     f"{OF_ANOTHER} ": (ValueError, lambda b, add: add(b.x, writes=[b.elsewhere])),
     NO_ARGUMENT: (ValueError, lambda b, add: add(b.x, writes=[b.first])),
+    "'new' holds a generator.*list": (TypeError, lambda b, add: add(x for x in [b.x])),
     "'new' holds 3; expected": (TypeError, lambda b, add: add(3, writes=[3])),
     "writes of task 'new' is one ndarray.*a list": (
         *(TypeError, lambda b, add: add(3, writes=np.ones(1))),
