@@ -4,21 +4,18 @@ import contextlib
 import random
 from collections import deque
 
+import networkx as nx
 import pytest
 import torch
 from graph_programs import alike
 
 from autopar.graph.node import Node
+from autopar.graph.schedule import Schedule
 
 
 def ancestors(nodes, number):
     """Numbers of all nodes that one comes after, by way of others too."""
-    left, earlier = [number], set()
-    while left:
-        for before in nodes[left.pop()].before - earlier:
-            earlier.add(before)
-            left.append(before)
-    return earlier
+    return nx.descendants(nx.DiGraph({node.number: [*node.before] for node in nodes}), number)
 
 
 @contextlib.contextmanager
@@ -48,6 +45,15 @@ def around_calls(before=lambda node: None, after=lambda node: None):
         yield
 
 
+def without_a_wait(schedule):
+    """Schedules that each lack one wait, with the number of the job that is waited for."""
+    entries = schedule.entries
+    for place, entry in enumerate(entries):
+        for wait in entry.waits:
+            hasty = entry._replace(waits=tuple(other for other in entry.waits if other != wait))
+            yield Schedule(schedule.jobs, (*entries[:place], hasty, *entries[place + 1 :])), wait
+
+
 def simulated(plan, choose):
     """All results, if `choose` picks among the lanes that can go on."""
     lanes = {lane: deque(entries) for lane, entries in plan.schedule.lanes.items()}
@@ -62,11 +68,6 @@ def simulated(plan, choose):
         results[entry.job] = plan.nodes[entry.job].call(results)
         done.add(entry.job)
     return results
-
-
-def starving(chance, late):
-    """Some lanes go on only if no other can."""
-    return lambda able: chance.choice([lane for lane in able if lane not in late] or able)
 
 
 class Case:
@@ -103,5 +104,8 @@ class Case:
     def orders(self):
         """Ways to choose among lanes: by chance, and with each lane starved."""
         chance = random.Random(self.program.seed)
-        lanes = self.graph.plan().schedule.lanes
-        return [chance.choice, *(starving(chance, {lane}) for lane in lanes)]
+        yield chance.choice
+        for late in self.graph.plan().schedule.lanes:
+            yield lambda able, late=late: chance.choice(
+                [lane for lane in able if lane != late] or able
+            )

@@ -191,11 +191,7 @@ class Program:
 
 def replaced(values, kind, fn):
     """Nested containers, with `fn` of each leaf of a kind in its place."""
-
-    def is_kind(value):
-        return isinstance(value, kind)
-
-    return pytree.tree_map(lambda x: fn(x) if is_kind(x) else x, values, is_leaf=is_kind)
+    return pytree.tree_map_only(kind, fn, values, is_leaf=lambda value: isinstance(value, kind))
 
 
 def alike(one, other):

@@ -5,13 +5,11 @@ import random
 import time
 
 import pytest
-import torch
-from graph_checks import Case, around_calls, labels, simulated
+from graph_checks import Case, around_calls, labels, without_a_wait
 from graph_programs import CPU, Program
 from hypothesis import strategies as st
 from random_cases import hold_for_all, shares
 
-from autopar import TaskGraph
 from autopar.graph.node import Result
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -56,30 +54,14 @@ def test_cpu_lanes_give_what_the_program_gives_and_its_twin_too(share):
         hold_for_all(right, programs(devices=CPU), share=share, examples=30)
 
 
-def test_a_written_copy_is_not_read_in_place_of_its_source():
-    with labels():
-        graph = TaskGraph()
-        x = graph.add(torch.ones, 2)
-        there = graph.add(lambda value: value, x, device="cuda:1")
-        graph.add(torch.Tensor.add_, there, 1, writes=[there])
-        again = graph.add(torch.mul, x, 1, device="cuda:1")
-        results = simulated(graph.plan(), min)
-        assert torch.equal(results[again.number], torch.ones(2))
-
-
 # -- that these checks can fail -------------------------------------------------------------------
 
 
-def without_a_wait(plan):
+def without_one(plan):
     """Plans that each lack one wait, and what the lack of it is called."""
-    entries = plan.schedule.entries
-    for place, entry in enumerate(entries):
-        for wait in entry.waits:
-            hasty = entry._replace(waits=tuple(other for other in entry.waits if other != wait))
-            changed = (*entries[:place], hasty, *entries[place + 1 :])
-            schedule = dataclasses.replace(plan.schedule, entries=changed)
-            fault = f"does not wait for {plan.nodes[wait].name!r}"
-            yield dataclasses.replace(plan, schedule=schedule), fault
+    for schedule, wait in without_a_wait(plan.schedule):
+        fault = f"does not wait for {plan.nodes[wait].name!r}"
+        yield dataclasses.replace(plan, schedule=schedule), fault
 
 
 def without_a_copy(plan):
@@ -95,7 +77,7 @@ def without_a_copy(plan):
                 yield dataclasses.replace(plan, nodes=nodes), "reads a result on"
 
 
-@pytest.mark.parametrize("broken_plans", [without_a_wait, without_a_copy])
+@pytest.mark.parametrize("broken_plans", [without_one, without_a_copy])
 def test_a_dropped_wait_and_a_missed_copy_are_faults_of_the_plan_and_show(broken_plans):
     shows = []
     with labels():

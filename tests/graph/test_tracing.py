@@ -14,16 +14,7 @@ from torch import nn
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import (  # noqa: F401 - few_objects is a fixture
-    called,
-    fakes,
-    few_objects,
-    numbers,
-    same,
-    seeded,
-    sequence,
-    state,
-)
+from tracing_checks import called, fakes, numbers, same, seeded, sequence, state
 
 from autopar import TaskGraph
 
@@ -94,7 +85,6 @@ def of_other_kinds(x):
 
 X = functools.partial(numbers, 4)
 FORMS |= {
-    "rnn": lambda: (seeded(nn.RNN, 4, 5, num_layers=2, bidirectional=True), numbers(6, 2, 4)),
     "lstm": lambda: (seeded(nn.LSTM, 4, 5, num_layers=2, dropout=0.5), numbers(6, 2, 4)),
     "transformer in evaluation": lambda: (
         seeded(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True).eval(),
@@ -247,11 +237,9 @@ def summed(memory, x):
 
 
 FORMS |= {
-    "buffers assigned anew": lambda: (Average(), numbers(3, 4)),
-    "buffers inside": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
+    "buffers assigned anew": lambda: (sequence(lambda: nn.Linear(4, 4), Average), numbers(3, 4)),
     "tensors that change places": lambda: (Shift(), numbers(3)),
-    "a dictionary": lambda: (using({"last": torch.zeros(3)}, summed), numbers(3)),
-    "a dictionary of arguments": lambda: (summed, {"last": torch.zeros(3)}, numbers(3)),
+    "a dictionary": lambda: (summed, {"last": torch.zeros(3)}, numbers(3)),
 }
 
 

@@ -15,15 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import spectral_norm
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import (  # noqa: F401 - few_objects is a fixture
-    called,
-    fakes,
-    few_objects,
-    numbers,
-    same,
-    seeded,
-    state,
-)
+from tracing_checks import called, fakes, numbers, same, seeded, state
 
 from autopar import TaskGraph
 
@@ -57,6 +49,18 @@ def control_by_data():
         if x.sum() > 0:
             return x
         return -x
+
+    return fn, X3()
+
+
+@refused(r"line \d+ of test_tracing_refused.py.*'nothing'")
+def code_that_fails_when_it_has_changed_things():
+    module = Counts()
+
+    def fn(x):
+        module.last = module(x)
+        module.register_buffer("more", x * 2)
+        return {}["nothing"]
 
     return fn, X3()
 

@@ -1,0 +1,61 @@
+"""Traced modules on a GPU: their graphs and replays compute, draw and change as they do."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from tracing_checks import numbers
+
+from autopar import TaskGraph, gpu
+
+pytestmark = pytest.mark.gpu
+
+
+class Average(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ema", torch.zeros(4))
+
+    def forward(self, x):
+        self.ema = 0.5 * self.ema + x.mean(0)
+        return x - self.ema
+
+
+def convolutions():
+    first = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)]
+    return nn.Sequential(*first, nn.Dropout()), numbers(2, 3, 12, 12)
+
+
+def attention():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    return layer, numbers(2, 5, 16)
+
+
+def embeddings():
+    return nn.EmbeddingBag(20, 8), 5 * numbers(4, 3).abs().long()
+
+
+def averages():
+    return Average(), numbers(8, 4)
+
+
+@pytest.mark.parametrize("replays", [False, True])
+@pytest.mark.parametrize("kind", [convolutions, attention, embeddings, averages])
+def test_traced_modules_compute_draw_and_change_as_in_eager_mode(kind, replays):
+    torch.manual_seed(0)
+    module, x = (made.to(gpu(0)) for made in kind())
+    twin = copy.deepcopy(module)
+    graph, result = TaskGraph.trace(module, x)
+    captured = graph.capture([x]) if replays else None
+    torch.testing.assert_close(module.state_dict(), twin.state_dict(), rtol=0, atol=0)
+    for seed in range(3):
+        x.copy_(x.roll(1, 0))
+        torch.manual_seed(seed)
+        found = (captured.replay(x) if replays else graph.run())[result].clone()
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            wanted = twin(x)
+        close = {"rtol": 1e-3, "atol": 1e-3}  # convolutions are in TF32
+        torch.testing.assert_close(found, wanted, **close)
+        torch.testing.assert_close(module.state_dict(), twin.state_dict(), **close)
