@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from autopar.effects.memory import held_by, is_array
+from autopar.effects.memory import held_by
 from autopar.effects.task import Task
-from autopar.torch_private import pytree
 
 # What nothing is hidden in, so that most leaves cost no more than a look at their type.
 _OPEN = {type(None), bool, int, float, complex, str, bytes, range, type, types.FunctionType}
 _ONCE = (types.GeneratorType, map, filter, zip)  # made as they are iterated over
+_PARTS = 1_000  # of an object: more would take longer than to copy what is beside it
 _DICTS = (dict, OrderedDict, defaultdict)
 
 
@@ -28,16 +28,17 @@ def require_none_hidden(
     name: str,
     what: str,
 ) -> None:
-    """Refuse containers that hold something of a kind where nobody looks for it, one level deep.
+    """Refuse containers that hold something of a kind where nobody looks for it.
 
-    `leaves` are those that are not of that kind; `name` says where they are from, `what` what is
-    looked for. What is only made as it is iterated over, such as a generator, is refused as it is.
+    `leaves` are those that are not of that kind, and of each the first thousand parts are looked
+    at; `name` says where they are from, `what` what is looked for. What is only made as it is
+    iterated over, such as a generator, is refused as it is.
     """
     for leaf in itertools.chain(leaves, _keys_in(values)):
         if type(leaf) in _OPEN:
             continue
         _require_made(leaf, name, what)
-        if any(issubclass(type(part), kind) for part in pytree.tree_leaves(_inside(leaf))):
+        if any(issubclass(type(part), kind) for part in itertools.islice(held_by(leaf), _PARTS)):
             msg = (
                 f"{name} holds a {type(leaf).__name__} with {what} in it; expected {what} in "
                 f"lists, tuples and values of dicts, as others are not looked into. Pass them so, "
@@ -74,13 +75,6 @@ def _require_made(leaf: object, name: str, what: str) -> None:
             f"already. Pass list(x) of it."
         )
         raise TypeError(msg)
-
-
-def _inside(leaf: Any) -> list[Any]:
-    """What an object holds, as far as it can be seen without calling anything of its own."""
-    if issubclass(type(leaf), (type, types.ModuleType)):
-        return []
-    return gc.get_referents(leaf.tolist() if is_array(leaf) and leaf.dtype.hasobject else leaf)
 
 
 def _keys_in(values: Any) -> Iterator[object]:

@@ -122,7 +122,7 @@ class Watch(TorchDispatchMode):
         if torch.get_default_dtype() != self._dtype:
             msg = "it sets torch's default dtype, which no operator shows. Set it before."
             raise ValueError(msg)
-        if torch.Tag.nondeterministic_seeded in func.tags and _chance() != self._chance:
+        if torch.Tag.nondeterministic_seeded in func.tags and not _is_as_before(self._chance):
             msg = (
                 "it seeds torch's random numbers and draws from them, and a run only draws. Seed "
                 "them before the run, or give the operator a generator."
@@ -155,10 +155,15 @@ class Watch(TorchDispatchMode):
             set_versions(tuple(changed), tuple(changed.values()))
 
 
-def _chance() -> bytes:
+def _chance() -> torch.Tensor:
     """The state of the random numbers that all share."""
-    with disable_current_modes(), torch._C.DisableTorchFunction():
-        return torch.default_generator.get_state().numpy().tobytes()
+    with disable_current_modes():
+        return torch.default_generator.get_state()
+
+
+def _is_as_before(chance: torch.Tensor) -> bool:
+    with disable_current_modes():
+        return torch.equal(chance, torch.default_generator.get_state())
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -41,11 +42,15 @@ class Delivery:
         self._piece_bytes = piece_bytes
         self._workers = workers
         self._dropping = False
+        self._name, self._process = load.name, os.getpid()
         self._working = threading.Lock()
         self.handle = _handle(load, lane, self.synchronize)
 
     def synchronize(self) -> None:
         """Move it, or wait for who does; Ctrl-C ends the wait, and somebody else moves it."""
+        if self._process != os.getpid():
+            msg = f"{self._name} was under way in another process; expected the one that began it"
+            raise RuntimeError(msg)
         if not self._workers.is_one_calling():  # as they collect garbage: they wait for nobody
             with self._working:
                 self._deliver()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import operator
 import sys
@@ -15,6 +16,7 @@ from typing_extensions import override
 
 from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
+from autopar.lanes.outcome import note
 from autopar.torch_private import pytree
 from autopar.transfer.copy_plan import ALIGNMENT, Pack, packs
 from autopar.transfer.copy_stream import CopyStream, Past, Waitable
@@ -42,6 +44,7 @@ _FIRST_TOGETHER = 256
 
 _flatten = pytree.tree_flatten
 _memory_bytes = torch.UntypedStorage.nbytes
+_WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 _kind_of = operator.attrgetter("dtype", "requires_grad")
 
 
@@ -75,8 +78,8 @@ class Parcels(ABC):
         try:
             yield from self._loads()
         except Exception as error:
-            error.add_note(f"in item {self._number} of {self._verb}")
             self._failure = error
+            note(error, f"in item {self._number} of {self._verb}")
 
     def raise_failure(self) -> None:
         """Raise the error that ended them, if one did."""
@@ -134,7 +137,9 @@ class ToHostParcels(Parcels):
     ) -> None:
         super().__init__(f"{verb} from {stream.device}", stream, source, given)
         self._slot_bytes = slot_bytes
+        self._maps = verb == "map"
         self._out = out
+        self._targets = _Targets()
         self._pin = pin
         self._ended = False
         self._caller = stream.caller()  # the stream that the first of a group was computed on
@@ -144,7 +149,7 @@ class ToHostParcels(Parcels):
     def _loads(self) -> Iterator[Load]:
         while True:
             start_s = time.perf_counter()
-            group, failure = self._pull()
+            group, failure = self._pull(until_s=start_s + _SOON_S)
             loads = self._loads_of(group)
             while True:
                 with self._stream.caller_on(self._caller):
@@ -170,10 +175,12 @@ class ToHostParcels(Parcels):
         together = self._together * _FASTER if soon else self._together // _FASTER
         self._together = min(max(1, together), self._slot_bytes)
         results: list[torch.Tensor] = load.unpack()
+        if self._out is not None:
+            self._targets.give_back(results)
         return results
 
-    def _pull(self) -> tuple[list[torch.Tensor], Exception | None]:
-        """The next item, others to travel with it if it is small, and the source's error."""
+    def _pull(self, until_s: float) -> tuple[list[torch.Tensor], Exception | None]:
+        """The next item, small ones to travel with it if they come soon, and the source's error."""
         group: list[torch.Tensor] = []
         try:
             group.append(self._take())
@@ -184,6 +191,8 @@ class ToHostParcels(Parcels):
             else:
                 room_bytes = self._slot_bytes
                 while len(group) <= more and _is_small(group[-1]):
+                    if time.perf_counter() > until_s:
+                        break
                     room_bytes -= group[-1].nbytes
                     if room_bytes < 0:
                         break
@@ -249,7 +258,8 @@ class ToHostParcels(Parcels):
         self, tensor: torch.Tensor, number: int
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """A tensor that can be copied, and where to, if that is given."""
-        check_tensor(tensor, f"tensors[{number}]", self._stream.device)
+        name = f"what fn returned for item {number}" if self._maps else f"tensors[{number}]"
+        check_tensor(tensor, name, self._stream.device)
         return tensor, None if self._out is None else self._target(tensor, number)
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
@@ -258,15 +268,17 @@ class ToHostParcels(Parcels):
             return None
         try:
             alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
-            dense = set(map(type, group)) <= PLAIN and all(map(torch.Tensor.is_contiguous, group))
-            if alike and group[0].dim() and dense and _have_memory(group):
+            plain = set(map(type, group)) <= PLAIN and all(map(torch.Tensor.is_contiguous, group))
+            if alike and group[0].dim() and plain and _have_memory(group):
                 block = check_tensor(torch.stack(group), "", self._stream.device)
-                if block.numel():
+                # Those of one element in some dimension may have any strides there.
+                if block.numel() and {block.stride()[1:]} == set(map(torch.Tensor.stride, group)):
                     return block
         except (AttributeError, TypeError, ValueError, RuntimeError):
             pass  # something is not as it should be: they are looked at one by one
         return None
 
+    @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
     def _block_load(self, block: _Alike | _Joined, targets: list[torch.Tensor] | None) -> Load:
         host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
         load = self._load_of(block.count, block.device, host, staged=not self._pin)
@@ -276,6 +288,7 @@ class ToHostParcels(Parcels):
             load.unpack = lambda: _copy_into(targets, block.split(host))
         return load
 
+    @torch.inference_mode(False)
     def _single_load(self, tensor: torch.Tensor, target: torch.Tensor | None) -> Load:
         dense = _dense(tensor)
         if target is not None and is_plain(target):
@@ -317,6 +330,7 @@ class ToHostParcels(Parcels):
             )
             raise ValueError(msg)
         check_no_overlap(target, name)
+        self._targets.take(target, name)
         return target
 
 
@@ -349,11 +363,13 @@ class ToDeviceParcels(Parcels):
         self._stream.caller_receives(load.copied, load.device_tensors())
         return load.unpack()
 
+    @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
     def _batch_load(self, batch: Any) -> Load:
         if type(batch) is torch.Tensor:
             part, result = self._lone_part(self._host_tensor(batch, 0))
             return Load(self._count(1), self._stream, (part,), result)
-        leaves, structure = _flatten(batch)
+        # To put these together anew would make other objects of them, or fail.
+        leaves, structure = _flatten(batch, is_leaf=lambda part: type(part) in _WHOLE)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         name = f"batches[{self._number}]"
@@ -399,6 +415,41 @@ def lone_load(
     landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
     part = Part(source, ((0, landing),), staged=False)
     return Load(name, stream, (part,), landing), result
+
+
+class _Targets:
+    """Memory of the caller's that copies may be under way to, by address."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: dict[int, tuple[int, str]] = {}  # and the names, by start
+
+    def take(self, target: torch.Tensor, name: str) -> None:
+        """Note one more, and refuse it if another lies there, too."""
+        start, stop = target.data_ptr(), target.data_ptr() + target.nbytes
+        if not target.numel():
+            return
+        at = bisect.bisect_left(self._starts, start)
+        beside = self._starts[max(0, at - 1) : at + 1]
+        dense = is_dense(target)
+        for other in beside:
+            other_stop, other_name = self._stops[other]
+            if other == start or (dense and other < stop and start < other_stop):
+                msg = (
+                    f"{name} shares memory with {other_name}, whose item is still under way; "
+                    f"expected memory of its own. Give one tensor for each, or as many in turn as "
+                    f"are on their way at once, and one more."
+                )
+                raise ValueError(msg)
+        self._starts.insert(at, start)
+        self._stops[start] = (stop if dense else start), name
+
+    def give_back(self, targets: list[torch.Tensor]) -> None:
+        """Forget those whose items are there."""
+        for target in filter(torch.Tensor.numel, targets):
+            start = target.data_ptr()
+            del self._stops[start]
+            del self._starts[bisect.bisect_left(self._starts, start)]
 
 
 class _Alike:

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -148,8 +148,12 @@ class CopyPipeline:
             msg = "out and pin are both given; expected one: results go to out, or are allocated."
             raise ValueError(msg)
         source = _iterated(tensors, "tensors", "to_host_async(x), or [x], for a single tensor")
+        if not isinstance(pin, bool):
+            msg = f"pin is {what(pin)}; expected True or False."
+            raise TypeError(msg)
         if out is not None:  # the rows of a single tensor will do
-            out = iter(out) if isinstance(out, torch.Tensor) else _iterated(out, "out", "a list")
+            rows = isinstance(out, torch.Tensor) and out.dim()
+            out = iter(out) if rows else _iterated(out, "out", "a list")
         with self._turn():
             ring = self._ring(ToHostRing)
             parcels = ToHostParcels(
@@ -307,11 +311,13 @@ class CopyPipeline:
                         moving.append(load)
                         ring.send(load)
                         del load
-                    if not moving:
-                        parcels.raise_failure()
-                        return
-                    items = deque(parcels.unpack(moving[0]))
-                    moving.popleft()  # not before, or nobody would give it up after Ctrl-C
+                    items = deque(parcels.unpack(moving[0]) if moving else ())
+                    is_over = not moving
+                    if moving:
+                        moving.popleft()  # not before, or nobody would give it up after Ctrl-C
+                if is_over:
+                    parcels.raise_failure()
+                    return
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
@@ -378,6 +384,10 @@ def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
     """An iterator, refused for what could only be a mistake."""
     if isinstance(values, torch.Tensor):
         msg = f"{name} is a single tensor; expected an iterable of them. Pass {instead}."
+        raise TypeError(msg)
+    if isinstance(values, (str, bytes, Mapping)):
+        msg = f"{name} is {what(values)}, whose items are none; expected an iterable of them. "
+        msg += f"Pass {instead}."
         raise TypeError(msg)
     if not isinstance(values, Iterable):
         msg = f"{name} is {what(values)}; expected an iterable, such as a list or a generator."
