@@ -1,17 +1,9 @@
-"""Checks of a copy plan: by CSAN, by running it at its worst, by proof, and for needless waits."""
+"""Checks of a copy plan: by proof, over every order that it allows, and for needless waits."""
 
-import contextlib
-import functools
-import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, combinations, count, pairwise, starmap
+from itertools import accumulate, combinations, pairwise, starmap
 from typing import NamedTuple
-from unittest import mock
-
-import torch
-from torch.cuda import _gpu_trace
 
 from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST, Rule
 
@@ -99,102 +91,6 @@ class Work(NamedTuple):
         return pairs
 
 
-def by_csan(work: Work, plan: Plan) -> list[str]:
-    """What CSAN says of a plan whose steps are launched in the order given.
-
-    A wait for an event that was not recorded yet is no wait, as on a GPU.
-    """
-    handler = _event_handler()()
-    streams = _numbers(step.lane for step in plan)  # from 1: 0 is the default stream
-    pointers = _numbers(name for step in plan for name in (*step.reads, *step.writes))
-    events = _numbers(end for step in plan for end in (step.end, *step.waits))
-    for stream in streams.values():
-        handler._handle_stream_creation(stream)
-    for event in events.values():
-        handler._handle_event_creation(event)
-    errors = []
-    for step in plan:
-        for end in step.waits:
-            handler._handle_event_wait(events[end], streams[step.lane])
-        reads, writes = ({pointers[name] for name in names} for names in (step.reads, step.writes))
-        found = handler._handle_kernel_launch(
-            streams[step.lane], reads, writes, set(), str(step), defaultdict(list)
-        )
-        errors += [
-            f"CSAN: {error.current_access.operator}, {error.previous_access.operator}"
-            for error in found
-        ]
-        handler._handle_event_record(events[step.end], streams[step.lane])
-    return errors
-
-
-@functools.cache
-def _event_handler():
-    """CSAN's bookkeeping. What imports it begins to trace all calls of CUDA's, for good."""
-    with mock.patch.object(torch._C, "_activate_gpu_trace"), contextlib.ExitStack() as block:
-        for registry in vars(_gpu_trace).values():
-            if isinstance(registry, _gpu_trace.CallbackRegistry):
-                block.enter_context(mock.patch.object(registry, "callback_list", []))
-        from torch.cuda._sanitizer import EventHandler
-    return EventHandler
-
-
-def run(plan: Plan, choose: Callable[[list[Step]], Step]) -> Plan:
-    """Steps as they begin if `choose` picks among those that may; a deadlock leaves some out."""
-    lanes: dict[str, deque[Step]] = defaultdict(deque)
-    for step in plan:
-        lanes[step.lane].append(step)
-    ended: set[End] = set()
-    begun = []
-    while able := [own[0] for own in lanes.values() if own and ended.issuperset(own[0].waits)]:
-        step = choose(able)
-        begun.append(lanes[step.lane].popleft())
-        ended.add(step.end)
-    return tuple(begun)
-
-
-def starve(lanes: set[str]) -> Callable[[list[Step]], Step]:
-    """Let these lanes go only when no other can."""
-    return lambda able: min(able, key=lambda step: step.lane in lanes)
-
-
-def on_host(plan: Plan) -> set[str]:
-    """The lanes of all threads that move host memory."""
-    return {step.lane for step in plan if step.lane.startswith("host")}
-
-
-def orders(plan: Plan, seeds: int) -> Iterator[Plan]:
-    """Runs that starve each lane in turn, then all on the host at once; then runs by chance."""
-    for lane in dict.fromkeys(step.lane for step in plan):
-        yield run(plan, starve({lane}))
-    yield run(plan, starve(on_host(plan)))
-    for seed in range(seeds):
-        yield run(plan, random.Random(seed).choice)
-
-
-def wrong_data(work: Work, order: Plan) -> list[str]:
-    """Steps that would read wrong data in an order; memory holds numbers of chunks.
-
-    Each item's memory begins with all its chunks. A slot holds one chunk, a result gathers them,
-    and memory that is free, or new, holds none.
-    """
-    memory: dict[str, set[int]] = defaultdict(set)
-    errors = []
-    for step in order:
-        of_chunk = step.name in {"copy", "empty", "fill"}
-        data = {step.number} if of_chunk else set(work.items[step.number])
-        if of_chunk:
-            right = all(data <= memory[name] for name in step.reads)
-        else:
-            right = not step.reads or data == set().union(*(memory[name] for name in step.reads))
-        if not right:
-            errors.append(f"wrong data: {step} reads {[memory[name] for name in step.reads]}")
-        for name in step.writes:
-            kept = memory[name] if of_chunk and name.startswith("result") else set()
-            memory[name] = kept | (set() if step.name in {"free", "room"} else data)
-    return errors
-
-
 def before(plan: Plan) -> dict[End, set[End]] | None:
     """All that has ended when a step begins, whatever the times; None if some never begins."""
     directly = {step.end: set(step.waits) for step in plan}
@@ -210,16 +106,6 @@ def before(plan: Plan) -> dict[End, set[End]] | None:
     except CycleError:
         return None
     return history
-
-
-def by_running(work: Work, plan: Plan, seeds: int = 3) -> list[str]:
-    """The first run that goes wrong: one that stops early, or reads wrong data."""
-    for order in orders(plan, seeds):
-        if len(order) < len(plan):
-            return [f"deadlock after {order[-1] if order else 'nothing'}"]
-        if errors := wrong_data(work, order):
-            return errors
-    return []
 
 
 def by_proof(work: Work, plan: Plan) -> list[str]:
@@ -253,11 +139,7 @@ def by_need(work: Work, plan: Plan) -> list[str]:
     ]
 
 
-CHECKS = {"CSAN": by_csan, "running": by_running, "proof": by_proof, "need": by_need}
-
-
-def _numbers(names: Iterator[object]) -> dict[object, int]:
-    return dict(zip(dict.fromkeys(names), count(1), strict=False))
+CHECKS = {"proof": by_proof, "need": by_need}
 
 
 def _meet(a: Step, b: Step) -> bool:
