@@ -8,11 +8,9 @@ import torch
 from hypothesis import strategies as st
 from random_cases import hold_for_all
 
-from autopar.device import cpu
 from autopar.transfer.layout import (
     Layout,
     check_no_overlap,
-    check_tensor,
     flat,
     is_dense,
     is_plain,
@@ -117,45 +115,3 @@ def test_elements_that_share_memory_are_refused(tensor):
 )
 def test_elements_that_do_not_are_not(tensor):
     check_no_overlap(tensor, "x")
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        torch.ones(3),
-        torch.ones(()),
-        torch.ones(0, 3),
-        torch.ones(3, 4).T,
-        torch.ones(1).expand(5),
-        torch.nn.Parameter(torch.ones(3), requires_grad=False),
-        torch.ones(3, dtype=torch.complex64).conj(),
-    ],
-)
-def test_dense_tensors_pass(tensor):
-    assert check_tensor(tensor, "x", cpu()) is tensor
-
-
-@pytest.mark.parametrize(
-    ("tensor", "error", "match"),
-    [
-        (3, TypeError, "^x is 3; expected a tensor on cpu.$"),
-        ("y" * 61, TypeError, r"^x is 'y{59}\.\.\.;"),
-        ("y" * 58, TypeError, r"^x is 'y{58}';"),
-        (
-            *(torch.eye(2).to_sparse(), TypeError),
-            r"^x is a sparse tensor \(torch.sparse_coo\); expected a dense one.*x.to_dense\(\)",
-        ),
-        (
-            *(torch.ones(3, device="meta"), ValueError),
-            "^x is on meta; expected it on cpu. Move it there first.$",
-        ),
-        (
-            *(torch.ones(3, requires_grad=True), ValueError),
-            r"^x requires grad;.*Pass x.detach\(\)",
-        ),
-        (torch.ones(3, requires_grad=True) * 2, ValueError, "^x requires grad"),
-    ],
-)
-def test_other_things_do_not(tensor, error, match):
-    with pytest.raises(error, match=match):
-        check_tensor(tensor, "x", cpu())

@@ -214,20 +214,6 @@ def test_a_source_that_uses_the_pipeline(pipeline):
     assert first_elements(pipeline.to_host(source())) == list(range(1, 21))
 
 
-def test_an_error_comes_in_its_place(pipeline):
-    def source():
-        yield from numbers(7)
-        raise KeyError("on purpose")
-
-    got = []
-    with pytest.raises(KeyError, match="on purpose") as caught:
-        for result in pipeline.to_host(source()):
-            got.append(result[0].item())
-    assert got == list(range(7))
-    assert caught.value.__notes__ == ["in item 7 of to_host from cpu"]
-    assert first_elements(pipeline.to_host(numbers(3))) == [0, 1, 2]
-
-
 def test_what_waits_is_given_up_while_somebody_holds_the_error(pipeline, monkeypatch):
     """An error holds on to frames, and these to the batches that were under way."""
     kept = []

@@ -1,6 +1,5 @@
 """Copy pipelines on the CPU: every bit comes out, in batches and from `map`, too."""
 
-import random
 from collections import OrderedDict
 
 import pytest
@@ -79,22 +78,6 @@ def test_any_layout(layout, slot_bytes, sizes):
         assert result.stride() == expected.stride()
         assert not result.is_conj()
         assert not result.is_neg()
-
-
-@every_way
-@pytest.mark.usefixtures("company")
-def test_random_mixtures(way):
-    chance = random.Random(way)
-    for _ in range(10):
-        items = [
-            filled((chance.choice((0, 1, 3, 17, 200, 3000)),), chance.choice(DTYPES[4:11]), seed)
-            for seed in range(chance.randrange(20))
-        ]
-        slots, slot_bytes = chance.randint(1, 4), chance.choice((64, 300, 4096))
-        threads = chance.randint(1, 3)
-        with CopyPipeline("cpu", slots=slots, slot_bytes=slot_bytes, threads=threads) as pipeline:
-            results = list(WAYS[way](pipeline, items))
-        assert [(x.dtype, bits_of(x)) for x in results] == [(x.dtype, bits_of(x)) for x in items]
 
 
 @pytest.mark.parametrize("alike", [True, False])
