@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+from pipeline_ways import blank, equals
 
 from autopar import CopyPipeline
 from autopar.transfer import parcel
@@ -18,14 +19,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 _GPU = torch.device("cuda", 0)
 _N = 2**20  # numbers of four bytes: too large to travel with others
 _two = pytest.mark.gpu(2)
-
-
-def equals(tensor, value):
-    return bool((tensor == value).all().item())
-
-
-def blank(item, pin):
-    return torch.empty_like(item, pin_memory=pin).zero_()
 
 
 # -- memory that is freed or overwritten ----------------------------------------------------------

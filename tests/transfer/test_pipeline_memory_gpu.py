@@ -4,6 +4,7 @@ import gc
 
 import pytest
 import torch
+from pipeline_ways import equals
 
 from autopar import CopyPipeline, empty_pinned_pool
 
@@ -11,10 +12,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 _GPU = torch.device("cuda", 0)
 _N = 2**20  # numbers of four bytes: too large to travel with others
 _MIB = 2**20
-
-
-def equals(tensor, value):
-    return bool((tensor == value).all().item())
 
 
 def pinned_memory():
