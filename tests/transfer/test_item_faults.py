@@ -1,6 +1,5 @@
 """Faults of sources, functions and copies: errors name their item, and work goes on."""
 
-import contextlib
 import gc
 import itertools
 import threading
@@ -208,23 +207,25 @@ def test_a_copy_that_fails_is_named(bench, verb, sign, size, slots, k, kind, thr
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["mark", "current"])
 @pytest.mark.parametrize("call", range(8))
 @pytest.mark.parametrize("verb", VERBS)
 @ends
-def test_an_event_that_cannot_be_recorded_is_an_error(bench, verb, call, device):
+def test_a_stream_that_cannot_be_used_is_an_error(bench, verb, call, method, device):
     calls = itertools.count()
 
-    def mark(own, **options):
+    def used(own, **options):
         if next(calls) == call:
             breaks(Broken("on purpose"))
         return own(**options)
 
-    bench.on_stream["mark"] = mark
-    with bench.pipeline(device, "chunked") as pipeline:
+    bench.on_stream[method] = used
+    with bench.pipeline(device, "chunked", threads=1 + call % 2) as pipeline:
         received, error = bench.run(verb, pipeline)
         assert isinstance(error, Broken)
         assert received in named(error) or verb == "to_host_async"
         assert bench.works(pipeline)
+    assert bench.a_new_one_works()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -256,19 +257,6 @@ def test_the_first_error_is_the_first_also_if_a_later_one_is_there_before(
         assert received == 1
         assert named(error) == range(1, 2)
         assert bench.works(pipeline)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("verb", STAGED)
-@ends
-def test_a_stream_that_cannot_be_used_is_an_error(bench, verb, threads, device):
-    bench.on_stream["current"] = lambda own: breaks(Broken("on purpose"))
-    with contextlib.suppress(Broken), bench.pipeline(device, threads=threads) as pipeline:
-        received, error = bench.run(verb, pipeline)
-        assert isinstance(error, Broken)
-        assert received == 0
-    assert bench.a_new_one_works()
 
 
 @pytest.mark.parametrize("device", DEVICES)
