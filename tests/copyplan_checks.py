@@ -1,8 +1,8 @@
 """Checks of a copy plan: by proof, over every order that it allows, and for needless waits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, combinations, pairwise, starmap
+from itertools import accumulate, combinations, pairwise
 from typing import NamedTuple
 
 from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST, Rule
@@ -60,7 +60,8 @@ class Work(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        plan = (to_host_plan if self.to_host else to_device_plan)(self.chunks, self.slots)
+        """Every step, the caller's too, in an order that can be run."""
+        plan = tuple(step for item, own in enumerate(self.items) for step in self._steps(item, own))
         # Plans go item by item, so `free 0` holds `given 1` back. Callers need not do so: with
         # all items under way at once the fewest orders hold, and the ring has to hold alone.
         return tuple(sorted(plan, key=lambda step: step.name in _LAST)) if self.late else plan
@@ -70,9 +71,47 @@ class Work(NamedTuple):
         """The numbers of each item's chunks."""
         return [range(*ends) for ends in pairwise(accumulate(self.chunks, initial=0))]
 
+    def _steps(self, item: int, own: range) -> Iterator[Step]:
+        """The caller's steps with an item, and around them those that the rules make."""
+        source, result = (f"source {item}",), (f"result {item}",)
+        copied = (End("copy", own[-1]),)
+        if self.to_host:
+            yield Step("ready", item, "compute", (), writes=source)
+            yield from self._steps_of_chunks(TO_HOST, item, own)
+            yield Step("free", item, "compute", copied, writes=source)
+            arrived = tuple(f"chunk {chunk}" for chunk in own)
+            emptied = tuple(End("empty", chunk) for chunk in own)
+            yield Step("take", item, "caller", emptied, reads=arrived)
+        else:
+            yield Step("given", item, "caller", (), writes=source)
+            yield Step("room", item, "compute", (), writes=result)
+            yield from self._steps_of_chunks(TO_DEVICE, item, own)
+            filled = tuple(End("fill", chunk) for chunk in own)
+            yield Step("free", item, "caller", filled, writes=source)
+            yield Step("use", item, "compute", copied, reads=result)
+
+    def _steps_of_chunks(
+        self, rules: tuple[Rule, Rule], item: int, chunks: range
+    ) -> Iterator[Step]:
+        for chunk in chunks:
+            memory = {
+                "source": f"source {item}",
+                "slot": f"slot {chunk % self.slots}",
+                "chunk": f"chunk {chunk}",
+                "result": f"result {item}",
+            }
+            for rule, before in zip(rules, (chunk - self.slots, chunk), strict=True):
+                callers = rule.item_step(first=chunk == chunks[0])
+                waits = [End(callers, item)] if callers else []
+                if before >= 0:
+                    waits.append(End(rule.slot, before))
+                lane = rule.lane if rule.lane == "stream" else f"{rule.lane} {chunk}"
+                reads, writes = (memory[rule.reads],), (memory[rule.writes],)
+                yield Step(rule.name, chunk, lane, tuple(waits), reads, writes)
+
     @property
     def needed(self) -> set[tuple[End, End]]:
-        """What has to end before what, from the drawing in `copyplan` and not from its code."""
+        """What has to end before what, from the drawing in `copy_plan` and not from its code."""
         into, out = ("copy", "empty") if self.to_host else ("fill", "copy")
         first, last = ("ready", "take") if self.to_host else ("given", "use")
         pairs = set()
@@ -144,69 +183,3 @@ CHECKS = {"proof": by_proof, "need": by_need}
 
 def _meet(a: Step, b: Step) -> bool:
     return not {*a.reads, *a.writes}.isdisjoint(b.writes) or not set(a.writes).isdisjoint(b.reads)
-
-
-# -- every step that the rules make of given chunks -----------------------------------------------
-
-
-def to_host_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
-    """Every step of copying items to the host, the caller's too, in an order that can be run.
-
-    Args:
-        chunks: How many chunks each item has, at least one.
-        slots: How many slots the ring has.
-    """
-    steps: list[Step] = []
-    for item, own in enumerate(_numbered(chunks)):
-        steps.append(Step("ready", item, "compute", (), writes=(f"source {item}",)))
-        steps += _steps(TO_HOST, item, own, slots)
-        taken = tuple(End("empty", chunk) for chunk in own)
-        arrived = tuple(f"chunk {chunk}" for chunk in own)
-        last = End("copy", own[-1])
-        steps.append(Step("free", item, "compute", (last,), writes=(f"source {item}",)))
-        steps.append(Step("take", item, "caller", taken, reads=arrived))
-    return tuple(steps)
-
-
-def to_device_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
-    """Every step of copying items to the device, the caller's too, in an order that can be run.
-
-    Args:
-        chunks: How many chunks each item has, at least one.
-        slots: How many slots the ring has.
-    """
-    steps: list[Step] = []
-    for item, own in enumerate(_numbered(chunks)):
-        source, result = f"source {item}", f"result {item}"
-        steps.append(Step("given", item, "caller", (), writes=(source,)))
-        steps.append(Step("room", item, "compute", (), writes=(result,)))
-        steps += _steps(TO_DEVICE, item, own, slots)
-        filled = tuple(End("fill", chunk) for chunk in own)
-        steps.append(Step("free", item, "caller", filled, writes=(source,)))
-        last = End("copy", own[-1])
-        steps.append(Step("use", item, "compute", (last,), reads=(result,)))
-    return tuple(steps)
-
-
-def _steps(rules: tuple[Rule, Rule], item: int, chunks: range, slots: int) -> Iterator[Step]:
-    """The steps of an item's chunks."""
-    for chunk in chunks:
-        memory = {
-            "source": f"source {item}",
-            "slot": f"slot {chunk % slots}",
-            "chunk": f"chunk {chunk}",
-            "result": f"result {item}",
-        }
-        for rule, before in zip(rules, (chunk - slots, chunk), strict=True):
-            callers = rule.item_step(first=chunk == chunks[0])
-            waits = [End(callers, item)] if callers else []
-            if before >= 0:
-                waits.append(End(rule.slot, before))
-            lane = rule.lane if rule.lane == "stream" else f"{rule.lane} {chunk}"
-            reads, writes = (memory[rule.reads],), (memory[rule.writes],)
-            yield Step(rule.name, chunk, lane, tuple(waits), reads, writes)
-
-
-def _numbered(chunks: Sequence[int]) -> Iterator[range]:
-    """The numbers of each item's chunks, counted over all of the ring."""
-    return starmap(range, pairwise(accumulate(chunks, initial=0)))
