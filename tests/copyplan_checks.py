@@ -1,17 +1,9 @@
-"""Checks of a copy plan: by CSAN, by running it at its worst, by proof, and for needless waits."""
+"""Checks of a copy plan: by proof, over every order that it allows, and for needless waits."""
 
-import contextlib
-import functools
-import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
-from itertools import accumulate, combinations, count, pairwise, starmap
+from itertools import accumulate, combinations, pairwise
 from typing import NamedTuple
-from unittest import mock
-
-import torch
-from torch.cuda import _gpu_trace
 
 from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST, Rule
 
@@ -68,7 +60,8 @@ class Work(NamedTuple):
 
     @property
     def plan(self) -> Plan:
-        plan = (to_host_plan if self.to_host else to_device_plan)(self.chunks, self.slots)
+        """Every step, the caller's too, in an order that can be run."""
+        plan = tuple(step for item, own in enumerate(self.items) for step in self._steps(item, own))
         # Plans go item by item, so `free 0` holds `given 1` back. Callers need not do so: with
         # all items under way at once the fewest orders hold, and the ring has to hold alone.
         return tuple(sorted(plan, key=lambda step: step.name in _LAST)) if self.late else plan
@@ -78,9 +71,47 @@ class Work(NamedTuple):
         """The numbers of each item's chunks."""
         return [range(*ends) for ends in pairwise(accumulate(self.chunks, initial=0))]
 
+    def _steps(self, item: int, own: range) -> Iterator[Step]:
+        """The caller's steps with an item, and around them those that the rules make."""
+        source, result = (f"source {item}",), (f"result {item}",)
+        copied = (End("copy", own[-1]),)
+        if self.to_host:
+            yield Step("ready", item, "compute", (), writes=source)
+            yield from self._steps_of_chunks(TO_HOST, item, own)
+            yield Step("free", item, "compute", copied, writes=source)
+            arrived = tuple(f"chunk {chunk}" for chunk in own)
+            emptied = tuple(End("empty", chunk) for chunk in own)
+            yield Step("take", item, "caller", emptied, reads=arrived)
+        else:
+            yield Step("given", item, "caller", (), writes=source)
+            yield Step("room", item, "compute", (), writes=result)
+            yield from self._steps_of_chunks(TO_DEVICE, item, own)
+            filled = tuple(End("fill", chunk) for chunk in own)
+            yield Step("free", item, "caller", filled, writes=source)
+            yield Step("use", item, "compute", copied, reads=result)
+
+    def _steps_of_chunks(
+        self, rules: tuple[Rule, Rule], item: int, chunks: range
+    ) -> Iterator[Step]:
+        for chunk in chunks:
+            memory = {
+                "source": f"source {item}",
+                "slot": f"slot {chunk % self.slots}",
+                "chunk": f"chunk {chunk}",
+                "result": f"result {item}",
+            }
+            for rule, before in zip(rules, (chunk - self.slots, chunk), strict=True):
+                callers = rule.item_step(first=chunk == chunks[0])
+                waits = [End(callers, item)] if callers else []
+                if before >= 0:
+                    waits.append(End(rule.slot, before))
+                lane = rule.lane if rule.lane == "stream" else f"{rule.lane} {chunk}"
+                reads, writes = (memory[rule.reads],), (memory[rule.writes],)
+                yield Step(rule.name, chunk, lane, tuple(waits), reads, writes)
+
     @property
     def needed(self) -> set[tuple[End, End]]:
-        """What has to end before what, from the drawing in `copyplan` and not from its code."""
+        """What has to end before what, from the drawing in `copy_plan` and not from its code."""
         into, out = ("copy", "empty") if self.to_host else ("fill", "copy")
         first, last = ("ready", "take") if self.to_host else ("given", "use")
         pairs = set()
@@ -99,102 +130,6 @@ class Work(NamedTuple):
         return pairs
 
 
-def by_csan(work: Work, plan: Plan) -> list[str]:
-    """What CSAN says of a plan whose steps are launched in the order given.
-
-    A wait for an event that was not recorded yet is no wait, as on a GPU.
-    """
-    handler = _event_handler()()
-    streams = _numbers(step.lane for step in plan)  # from 1: 0 is the default stream
-    pointers = _numbers(name for step in plan for name in (*step.reads, *step.writes))
-    events = _numbers(end for step in plan for end in (step.end, *step.waits))
-    for stream in streams.values():
-        handler._handle_stream_creation(stream)
-    for event in events.values():
-        handler._handle_event_creation(event)
-    errors = []
-    for step in plan:
-        for end in step.waits:
-            handler._handle_event_wait(events[end], streams[step.lane])
-        reads, writes = ({pointers[name] for name in names} for names in (step.reads, step.writes))
-        found = handler._handle_kernel_launch(
-            streams[step.lane], reads, writes, set(), str(step), defaultdict(list)
-        )
-        errors += [
-            f"CSAN: {error.current_access.operator}, {error.previous_access.operator}"
-            for error in found
-        ]
-        handler._handle_event_record(events[step.end], streams[step.lane])
-    return errors
-
-
-@functools.cache
-def _event_handler():
-    """CSAN's bookkeeping. What imports it begins to trace all calls of CUDA's, for good."""
-    with mock.patch.object(torch._C, "_activate_gpu_trace"), contextlib.ExitStack() as block:
-        for registry in vars(_gpu_trace).values():
-            if isinstance(registry, _gpu_trace.CallbackRegistry):
-                block.enter_context(mock.patch.object(registry, "callback_list", []))
-        from torch.cuda._sanitizer import EventHandler
-    return EventHandler
-
-
-def run(plan: Plan, choose: Callable[[list[Step]], Step]) -> Plan:
-    """Steps as they begin if `choose` picks among those that may; a deadlock leaves some out."""
-    lanes: dict[str, deque[Step]] = defaultdict(deque)
-    for step in plan:
-        lanes[step.lane].append(step)
-    ended: set[End] = set()
-    begun = []
-    while able := [own[0] for own in lanes.values() if own and ended.issuperset(own[0].waits)]:
-        step = choose(able)
-        begun.append(lanes[step.lane].popleft())
-        ended.add(step.end)
-    return tuple(begun)
-
-
-def starve(lanes: set[str]) -> Callable[[list[Step]], Step]:
-    """Let these lanes go only when no other can."""
-    return lambda able: min(able, key=lambda step: step.lane in lanes)
-
-
-def on_host(plan: Plan) -> set[str]:
-    """The lanes of all threads that move host memory."""
-    return {step.lane for step in plan if step.lane.startswith("host")}
-
-
-def orders(plan: Plan, seeds: int) -> Iterator[Plan]:
-    """Runs that starve each lane in turn, then all on the host at once; then runs by chance."""
-    for lane in dict.fromkeys(step.lane for step in plan):
-        yield run(plan, starve({lane}))
-    yield run(plan, starve(on_host(plan)))
-    for seed in range(seeds):
-        yield run(plan, random.Random(seed).choice)
-
-
-def wrong_data(work: Work, order: Plan) -> list[str]:
-    """Steps that would read wrong data in an order; memory holds numbers of chunks.
-
-    Each item's memory begins with all its chunks. A slot holds one chunk, a result gathers them,
-    and memory that is free, or new, holds none.
-    """
-    memory: dict[str, set[int]] = defaultdict(set)
-    errors = []
-    for step in order:
-        of_chunk = step.name in {"copy", "empty", "fill"}
-        data = {step.number} if of_chunk else set(work.items[step.number])
-        if of_chunk:
-            right = all(data <= memory[name] for name in step.reads)
-        else:
-            right = not step.reads or data == set().union(*(memory[name] for name in step.reads))
-        if not right:
-            errors.append(f"wrong data: {step} reads {[memory[name] for name in step.reads]}")
-        for name in step.writes:
-            kept = memory[name] if of_chunk and name.startswith("result") else set()
-            memory[name] = kept | (set() if step.name in {"free", "room"} else data)
-    return errors
-
-
 def before(plan: Plan) -> dict[End, set[End]] | None:
     """All that has ended when a step begins, whatever the times; None if some never begins."""
     directly = {step.end: set(step.waits) for step in plan}
@@ -210,16 +145,6 @@ def before(plan: Plan) -> dict[End, set[End]] | None:
     except CycleError:
         return None
     return history
-
-
-def by_running(work: Work, plan: Plan, seeds: int = 3) -> list[str]:
-    """The first run that goes wrong: one that stops early, or reads wrong data."""
-    for order in orders(plan, seeds):
-        if len(order) < len(plan):
-            return [f"deadlock after {order[-1] if order else 'nothing'}"]
-        if errors := wrong_data(work, order):
-            return errors
-    return []
 
 
 def by_proof(work: Work, plan: Plan) -> list[str]:
@@ -253,78 +178,8 @@ def by_need(work: Work, plan: Plan) -> list[str]:
     ]
 
 
-CHECKS = {"CSAN": by_csan, "running": by_running, "proof": by_proof, "need": by_need}
-
-
-def _numbers(names: Iterator[object]) -> dict[object, int]:
-    return dict(zip(dict.fromkeys(names), count(1), strict=False))
+CHECKS = {"proof": by_proof, "need": by_need}
 
 
 def _meet(a: Step, b: Step) -> bool:
     return not {*a.reads, *a.writes}.isdisjoint(b.writes) or not set(a.writes).isdisjoint(b.reads)
-
-
-# -- every step that the rules make of given chunks -----------------------------------------------
-
-
-def to_host_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
-    """Every step of copying items to the host, the caller's too, in an order that can be run.
-
-    Args:
-        chunks: How many chunks each item has, at least one.
-        slots: How many slots the ring has.
-    """
-    steps: list[Step] = []
-    for item, own in enumerate(_numbered(chunks)):
-        steps.append(Step("ready", item, "compute", (), writes=(f"source {item}",)))
-        steps += _steps(TO_HOST, item, own, slots)
-        taken = tuple(End("empty", chunk) for chunk in own)
-        arrived = tuple(f"chunk {chunk}" for chunk in own)
-        last = End("copy", own[-1])
-        steps.append(Step("free", item, "compute", (last,), writes=(f"source {item}",)))
-        steps.append(Step("take", item, "caller", taken, reads=arrived))
-    return tuple(steps)
-
-
-def to_device_plan(chunks: Sequence[int], slots: int) -> tuple[Step, ...]:
-    """Every step of copying items to the device, the caller's too, in an order that can be run.
-
-    Args:
-        chunks: How many chunks each item has, at least one.
-        slots: How many slots the ring has.
-    """
-    steps: list[Step] = []
-    for item, own in enumerate(_numbered(chunks)):
-        source, result = f"source {item}", f"result {item}"
-        steps.append(Step("given", item, "caller", (), writes=(source,)))
-        steps.append(Step("room", item, "compute", (), writes=(result,)))
-        steps += _steps(TO_DEVICE, item, own, slots)
-        filled = tuple(End("fill", chunk) for chunk in own)
-        steps.append(Step("free", item, "caller", filled, writes=(source,)))
-        last = End("copy", own[-1])
-        steps.append(Step("use", item, "compute", (last,), reads=(result,)))
-    return tuple(steps)
-
-
-def _steps(rules: tuple[Rule, Rule], item: int, chunks: range, slots: int) -> Iterator[Step]:
-    """The steps of an item's chunks."""
-    for chunk in chunks:
-        memory = {
-            "source": f"source {item}",
-            "slot": f"slot {chunk % slots}",
-            "chunk": f"chunk {chunk}",
-            "result": f"result {item}",
-        }
-        for rule, before in zip(rules, (chunk - slots, chunk), strict=True):
-            callers = rule.item_step(first=chunk == chunks[0])
-            waits = [End(callers, item)] if callers else []
-            if before >= 0:
-                waits.append(End(rule.slot, before))
-            lane = rule.lane if rule.lane == "stream" else f"{rule.lane} {chunk}"
-            reads, writes = (memory[rule.reads],), (memory[rule.writes],)
-            yield Step(rule.name, chunk, lane, tuple(waits), reads, writes)
-
-
-def _numbered(chunks: Sequence[int]) -> Iterator[range]:
-    """The numbers of each item's chunks, counted over all of the ring."""
-    return starmap(range, pairwise(accumulate(chunks, initial=0)))

@@ -125,6 +125,21 @@ class EarlyStream(LateStream):
         self.mark().synchronize()
 
 
+class SlowStream(LateStream):
+    """Queues copies late, too."""
+
+    def copy(self, to, source):
+        time.sleep(2e-3)
+        super().copy(to, source)
+
+
+class LateCallers(LateStream):
+    """A stream of the caller's that comes to what it receives later."""
+
+    def caller_receives(self, end, tensors):
+        self.compute(end.synchronize)
+
+
 class LateMoves:
     """Workers take over whatever they can, and dawdle over it; so does who waits for them."""
 

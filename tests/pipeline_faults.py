@@ -187,7 +187,7 @@ class Bench:
         """Items for a verb; a fault is called when it is its turn."""
         device = "cpu" if verb in FROM_HOST else self.device
         at = -1 if fault is None else at
-        return _SOURCES[kind](functools.partial(self.tensor, device=device), self.count, at, fault)
+        return SOURCES[kind](functools.partial(self.tensor, device=device), self.count, at, fault)
 
     def equal(self, verb, i, result):
         assert result.device == (
@@ -276,7 +276,7 @@ class _Listed(list):
             yield tensor
 
 
-_SOURCES = {"fresh": _fresh, "kept": _kept, "iterator": _Iterator, "list": _Listed}
+SOURCES = {"fresh": _fresh, "kept": _kept, "iterator": _Iterator, "list": _Listed}
 
 
 def blanks(bench):

@@ -55,6 +55,16 @@ def filled(shape, dtype, seed=0):
     return (bits > 100 if dtype == torch.bool else bits.view(dtype)).view(shape)
 
 
+def blank(item, pin):
+    """Host memory like an item's, full of zeros."""
+    return torch.empty_like(item, pin_memory=pin).zero_()
+
+
+def equals(tensor, value):
+    """Whether all elements are of one value; on a GPU it is waited for."""
+    return bool((tensor == value).all().item())
+
+
 def ahead(slots):
     """How many large items may be asked for ahead: one for each slot, and as many that wait."""
     return slots + max(slots, 2)

@@ -9,6 +9,7 @@ from pipeline_faults import Bench
 from pipeline_ways import Noting
 
 import autopar
+from autopar.transfer.copy_stream import CudaCopyStream
 from autopar.transfer.pipeline import CopyPipeline
 
 
@@ -43,6 +44,22 @@ def streams(monkeypatch):
 
     monkeypatch.setattr("autopar.transfer.pipeline.copy_stream", stream)
     return made
+
+
+@pytest.fixture
+def late_copies(spin, monkeypatch):
+    """Make each copy of all pipelines late by some milliseconds."""
+
+    def make(ms):
+        copy = CudaCopyStream.copy
+
+        def delayed(stream, to, source):
+            spin(ms)
+            copy(stream, to, source)
+
+        monkeypatch.setattr(CudaCopyStream, "copy", delayed)
+
+    return make
 
 
 @pytest.fixture

@@ -1,23 +1,12 @@
 """Plans of copies against every order of events, and mutants of them that have to be caught."""
 
-import random
 from collections import Counter
 from itertools import chain, pairwise, product
 
 import pytest
-from copyplan_checks import (
-    CHECKS,
-    End,
-    Step,
-    Work,
-    before,
-    by_csan,
-    by_running,
-    on_host,
-    orders,
-    run,
-    starve,
-)
+from copyplan_checks import CHECKS, End, Step, Work, before
+from hypothesis import strategies as st
+from random_cases import hold_for_all
 from sampling import every
 
 from autopar.transfer.copy_plan import packs
@@ -51,26 +40,6 @@ def test_waits_are_for_steps_of_other_lanes_that_are_listed_before(work):
 @pytest.mark.parametrize("check", CHECKS)
 def test_every_check_passes_a_plan(work, check):
     assert CHECKS[check](work, work.plan) == []
-
-
-@every_work
-def test_chance_finds_no_run_that_goes_wrong(work):
-    assert by_running(work, work.plan, seeds=20) == []
-
-
-@pytest.mark.parametrize("work", every(7, _WORKS[::3], name_of))
-def test_csan_passes_a_plan_in_whatever_order_it_runs(work):
-    for order in orders(work.plan, seeds=3):
-        assert len(order) == len(work.plan)
-        assert by_csan(work, order) == []
-
-
-@every_work
-def test_every_slot_fills_before_the_first_is_needed_back(work):
-    into, out = ("copy", "empty") if work.to_host else ("fill", "copy")
-    emptying = on_host(work.plan) if work.to_host else {"stream"}
-    names = [step.name for step in run(work.plan, starve(emptying))]
-    assert names[: names.index(out)].count(into) == min(work.slots, sum(work.chunks))
 
 
 # Mutants: a plan with one mistake. None is left out because it passes, but some are no mistake:
@@ -209,22 +178,14 @@ def test_every_mutant_is_caught(caught, mutated):
     assert not [mutant for mutant, (_, checks) in caught.items() if not checks]
 
 
-def test_every_check_catches_its_share(caught):
-    counts = Counter(name for _, checks in caught.values() for name in checks)
-    print({name: counts[name] / len(caught) for name in CHECKS})
-    # Measured: CSAN 0.95, running 0.91, proof 0.91, need 0.54.
-    assert all(counts[name] >= 0.9 * len(caught) for name in ("CSAN", "running", "proof"))
-    assert counts["need"] >= 0.5 * len(caught)
-
-
-def test_running_goes_wrong_just_where_the_proof_fails(caught):
-    """Running samples orders and knows data; the proof covers all orders and knows none."""
-    assert not [found for found in caught.values() if len({"running", "proof"} & found[1]) == 1]
+def test_the_proof_catches_most(caught):
+    count = sum("proof" in checks for _, checks in caught.values())
+    print("proof:", count / len(caught))  # measured: 0.91
+    assert count >= 0.9 * len(caught)
 
 
 def test_what_the_proof_allows_waits_for_too_much(caught):
-    """A wait for a later event on the same lane is safe once it runs, but delays; CSAN may see it
-    as no wait at all, if that event is recorded later than it is waited for."""
+    """A wait for a later event on the same lane is safe once it runs, but delays."""
     safe = [(kind, checks) for kind, checks in caught.values() if "proof" not in checks]
     assert {kind for kind, _ in safe} == {"wrong event", "swapped records"}
     assert all("need" in checks for _, checks in safe)
@@ -236,20 +197,13 @@ def test_a_step_says_what_it_waits_for():
     assert str(Step("ready", 1, "compute", ())) == "compute: ready 1 after nothing"
 
 
-def test_nothing_makes_no_pack():
-    assert list(packs([], capacity_bytes=1024)) == []
-
-
 def test_what_is_larger_than_a_slot_goes_alone():
     blocks = packs([8, 4096, 0, 2048, 1024], capacity_bytes=1024)
     assert [pack.members for pack in blocks] == [[0], [1], [2], [3], [4]]
 
 
 def test_packs_of_any_sizes_fit_keep_their_order_and_waste_no_room():
-    chance = random.Random(0)
-    for _ in range(500):
-        sizes = [chance.choice((0, 1, 63, 64, 65, 200, 999)) for _ in range(chance.randrange(12))]
-        capacity = chance.choice((0, 64, 100, 256, 500, 512))
+    def check(sizes, capacity):
         blocks = list(packs(iter(sizes), capacity))
         assert [member for pack in blocks for member in pack.members] == list(range(len(sizes)))
         for pack in blocks:
@@ -260,6 +214,10 @@ def test_packs_of_any_sizes_fit_keep_their_order_and_waste_no_room():
         for pack, after in pairwise(blocks):
             assert aligned(pack.size_bytes) + sizes[after.members[0]] > capacity
 
+    sizes = st.lists(st.sampled_from((0, 1, 63, 64, 65, 200, 999)), max_size=12)
+    capacities = st.sampled_from((0, 64, 100, 256, 500, 512))
+    hold_for_all(check, sizes, capacities, share=0, examples=300)
+
 
 def aligned(size_bytes):
-    return next(at for at in range(size_bytes, size_bytes + 64) if at % 64 == 0)
+    return -(-size_bytes // 64) * 64

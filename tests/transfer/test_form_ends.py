@@ -1,20 +1,16 @@
 """Every way in which copy pipelines end, and how much is under way until then."""
 
-import contextlib
-import dis
 import gc
 import itertools
 import json
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
+from interruptions import interrupted_at
 from pipeline_ways import on_devices, values_of
 
-import autopar
 from autopar import CopyPipeline
 from autopar.transfer import delivery, ring
 
@@ -85,7 +81,6 @@ def test_many_small_ones_need_not_wait_for_each_other():
 _OWN = "autopar copies"
 _PARTS = 12
 PARTS = [0, *(pytest.param(i, marks=pytest.mark.stress) for i in range(1, _PARTS))]
-_HOME = str(Path(autopar.__file__).parent)
 
 
 class Broken(Exception):
@@ -115,43 +110,6 @@ def no_threads_are_left():
         gc.collect()
         time.sleep(1e-3)
     return not own_threads()
-
-
-def hearing(code, known={}):  # noqa: B006
-    """Where in some code Python hears a signal: as it begins, goes back, or returns from a call."""
-    if code not in known:
-        before, known[code] = "", set()
-        for each in dis.get_instructions(code):
-            if each.opname in ("RESUME", "JUMP_BACKWARD") or before in ("CALL", "CALL_FUNCTION_EX"):
-                known[code].add(each.offset)
-            before = each.opname
-    return known[code]
-
-
-def interrupted_at(number, run):
-    """Run something but for a Ctrl-C at one of the places where it can come; how many there are."""
-    places = itertools.count()
-    heard_in = (_HOME, contextlib.__file__, threading.__file__)
-
-    def trace(frame, event, argument):
-        if not frame.f_code.co_filename.startswith(heard_in):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode" and frame.f_lasti in hearing(frame.f_code) and next(places) == number:
-            sys.settrace(None)
-            raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at this when tracing begins
-    sys.settrace(trace)
-    try:
-        run()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
-    return next(places)
 
 
 @on_devices

@@ -3,6 +3,7 @@
 import itertools
 import weakref
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -98,6 +99,25 @@ class Overwritten:
             values[:] = i
             yield torch.from_numpy(values)
 
+    def buffer(self):
+        values = bytearray(len(self.made[1]))
+        yield self.made[0]
+        for i in range(1, COUNT):
+            values[:] = bytes([i]) * len(values)
+            yield torch.frombuffer(values, dtype=torch.uint8)
+
+    def sequence_that_makes_its_items(self):
+        class Frames(Sequence):
+            def __len__(own):
+                return COUNT
+
+            def __getitem__(own, i):
+                if i >= COUNT:
+                    raise IndexError
+                return self.made[0].fill_(i)
+
+        return Frames()
+
     def deque(self):
         return deque(self.made)
 
@@ -115,7 +135,7 @@ SOURCES = [name for name in vars(Overwritten) if not name.startswith("_")]
 def test_a_source_may_overwrite_an_item_when_it_is_asked_for_the_next_one(
     in_time, verb, source, size, device
 ):
-    if source == "array" and side(verb, device) != "cpu":
+    if source in ("array", "buffer") and side(verb, device) != "cpu":
         return
     items = getattr(Overwritten(side(verb, device), size), source)()
 

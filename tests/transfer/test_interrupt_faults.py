@@ -2,20 +2,16 @@
 
 import functools
 import itertools
-import linecache
 import signal
-import sys
 import threading
 import time
 from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from interruptions import interrupted_at
 from pipeline_faults import HELD, SLOT_BYTES, STAGED, THREADS, VERBS, number_in
 from pipeline_ways import DEVICES
-
-from autopar.transfer import delivery, load, parcel, ring
-from autopar.transfer import pipeline as transfer
 
 pytestmark = pytest.mark.stress
 _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
@@ -131,56 +127,28 @@ def test_ctrl_c_while_leaving_drops_what_has_not_begun(bench, items, threads, de
     bench.a_new_one_works()
 
 
-def interrupted_at(line, run):
-    """Run something, but for a Ctrl-C at a line of the pipeline's own; whether it came to that."""
-    own = {module.__file__ for module in (transfer, parcel, ring, load, delivery)}
-    left, before = [None] * line, sys.gettrace()
-
-    def trace(frame, event, argument):
-        path = frame.f_code.co_filename
-        if path not in own:
-            return None
-        # Python hears no signal between a block's end and the release of its lock.
-        deaf = linecache.getline(path, frame.f_lineno).lstrip().startswith(("with ", "except "))
-        if event == "line" and not deaf:
-            if not left:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-            left.pop()
-        return trace
-
-    sys.settrace(trace)
-    try:
-        run()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("part", range(3))
-def test_ctrl_c_at_any_line(bench, verb, part, device):
-    """The iterator is interrupted in whatever it is doing, at some lines per case."""
+def test_ctrl_c_anywhere(bench, verb, part, device):
+    """The iterator is interrupted in whatever it is doing, at some places per case."""
 
     def run():
         received, error = bench.run(verb, pipeline)
         _raising(error)
         assert received == bench.count
 
-    def interrupt(line):
+    def interrupt(place):
         nonlocal pipeline
         with bench.pipeline(device, "alone") as pipeline:
             bench.count = 3
             assert bench.run(verb, pipeline) == (3, None)
-            came = interrupted_at(line, run)
+            came = interrupted_at(place, run) > place
             assert bench.works(pipeline)
         return came
 
     pipeline = None
-    for line in itertools.count(13 * part, 41):
-        if not bench.in_time(functools.partial(interrupt, line)):
+    for place in itertools.count(13 * part, 41):
+        if not bench.in_time(functools.partial(interrupt, place)):
             break
-    assert line > 80
+    assert place > 80

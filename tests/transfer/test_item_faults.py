@@ -1,6 +1,5 @@
 """Faults of sources, functions and copies: errors name their item, and work goes on."""
 
-import contextlib
 import gc
 import itertools
 import threading
@@ -16,6 +15,7 @@ from pipeline_faults import (
     HELD,
     NUMBERS,
     SIZES,
+    SOURCES,
     STAGED,
     STREAMING,
     THREADS,
@@ -37,37 +37,23 @@ pytestmark = pytest.mark.stress
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", SOURCES)
 @pytest.mark.parametrize(("slots", "k"), AT)
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("verb", STREAMING)
 @ends
 def test_an_error_of_the_source_comes_after_the_items_before_it(
-    bench, verb, size, slots, k, device
+    bench, verb, size, slots, k, kind, device
 ):
     with bench.pipeline(device, size, slots, threads=1 + k % 2) as pipeline:
         broken = Broken("on purpose")
-        received, error = bench.run(verb, pipeline, lambda: breaks(broken), k)
+        received, error = bench.run(verb, pipeline, lambda: breaks(broken), k, kind)
         assert error is broken
         assert received == k
         assert named(error) == range(k, k + 1)
         assert traceback.extract_tb(error.__traceback__)[-1].name == "breaks"
         assert bench.works(pipeline)
     assert bench.a_new_one_works()
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("kind", ["kept", "iterator", "list"])
-@pytest.mark.parametrize(("slots", "k"), FEW_AT)
-@pytest.mark.parametrize("size", ["alone", "packed"])
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
-@ends
-def test_an_error_of_any_kind_of_source_does(bench, verb, size, slots, k, kind, device):
-    with bench.pipeline(device, size, slots) as pipeline:
-        received, error = bench.run(verb, pipeline, lambda: breaks(Broken("on purpose")), k, kind)
-        assert isinstance(error, Broken)
-        assert received == k
-        assert named(error) == range(k, k + 1)
-        assert bench.works(pipeline)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -113,33 +99,19 @@ def _bad(bench, what):
 @pytest.mark.parametrize("what", ["a list", "nothing", "sparse", "grad", "elsewhere"])
 @pytest.mark.parametrize(("slots", "k"), FEW_AT)
 @pytest.mark.parametrize("size", ["alone", "packed"])
-@pytest.mark.parametrize("out", [False, True])
+@pytest.mark.parametrize("verb", ["to_host", "to_host out", "prefetch"])
 @ends
-def test_an_item_that_cannot_be_copied_is_named(bench, out, size, slots, k, what, device):
+def test_an_item_that_cannot_be_copied_is_named(bench, verb, size, slots, k, what, device):
+    if verb == "prefetch" and what in ("a list", "nothing"):
+        return  # as other things in a batch, they are passed on
     with bench.pipeline(device, size, slots) as pipeline:
-        source = bench.source("to_host")
-        items = itertools.chain(itertools.islice(source, k), [_bad(bench, what)], source)
-        results = pipeline.to_host(items, out=blanks(bench) if out else None)
-        received, error = bench.take("to_host", results)
-        assert isinstance(error, (TypeError, ValueError))
-        assert f"tensors[{k}]" in str(error)
-        assert received == k
-        assert named(error) == range(k, k + 1)
-        assert bench.works(pipeline)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("what", ["sparse", "grad", "elsewhere"])
-@pytest.mark.parametrize(("slots", "k"), FEW_AT)
-@ends
-def test_a_batch_that_cannot_be_copied_is_named(bench, slots, k, what, device):
-    with bench.pipeline(device, slots=slots) as pipeline:
-        source = bench.source("prefetch")
-        bad = (3, {"x": bench.tensor(0), "y": _bad(bench, what)})
+        source, bad = bench.source(verb), _bad(bench, what)
+        if verb == "prefetch":
+            bad = (3, {"x": bench.tensor(0), "y": bad})
         items = itertools.chain(itertools.islice(source, k), [bad], source)
-        received, error = bench.take("prefetch", pipeline.prefetch(items))
+        received, error = bench.take(verb, VERBS[verb](pipeline, items, bench))
         assert isinstance(error, (TypeError, ValueError))
-        assert f"batches[{k}]" in str(error)
+        assert f"{'batches' if verb == 'prefetch' else 'tensors'}[{k}]" in str(error)
         assert received == k
         assert named(error) == range(k, k + 1)
         assert bench.works(pipeline)
@@ -164,6 +136,7 @@ def test_a_result_that_has_no_place_is_named(bench, size, slots, k, what, device
         results = pipeline.to_host(bench.source("to_host"), out=places())
         received, error = bench.take("to_host", results)
         assert isinstance(error, Broken if what == "raises" else ValueError)
+        assert what != "missing" or f"out has only {k} tensors; expected one for" in str(error)
         assert received == k
         assert named(error) == range(k, k + 1)
         assert bench.works(pipeline)
@@ -173,17 +146,22 @@ def test_a_result_that_has_no_place_is_named(bench, size, slots, k, what, device
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("what", ["raises", "nothing", "a number", "elsewhere"])
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize(("slots", "k"), AT)
 @pytest.mark.parametrize("size", SIZES)
 @ends
-def test_an_error_of_fn_comes_after_the_results_before_it(bench, size, slots, k, threads, device):
+def test_an_error_of_fn_or_its_result_comes_after_the_results_before_it(
+    bench, size, slots, k, threads, what, device
+):
     calls, closed = itertools.count(), []
 
     def fn(batch):
-        if next(calls) == k:
+        if next(calls) != k:
+            return -batch
+        if what == "raises":
             breaks(Broken("on purpose"))
-        return -batch
+        return {"nothing": None, "a number": 3, "elsewhere": batch.to("meta")}[what]
 
     def source():
         try:
@@ -193,33 +171,14 @@ def test_an_error_of_fn_comes_after_the_results_before_it(bench, size, slots, k,
 
     with bench.pipeline(device, size, slots, threads) as pipeline:
         received, error = bench.take("map", pipeline.map(fn, source()))
-        assert isinstance(error, Broken)
+        assert isinstance(error, Broken if what == "raises" else (TypeError, ValueError))
         assert closed
         assert received == k
         assert named(error) == range(k, k + 1)
-        assert traceback.extract_tb(error.__traceback__)[-1].name == "breaks"
+        if what == "raises":
+            assert traceback.extract_tb(error.__traceback__)[-1].name == "breaks"
         assert bench.works(pipeline)
     assert bench.a_new_one_works()
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("result", [None, 3, "elsewhere"])
-@pytest.mark.parametrize(("slots", "k"), FEW_AT)
-@ends
-def test_a_result_of_fn_that_cannot_be_copied_is_named(bench, slots, k, result, device):
-    calls = itertools.count()
-
-    def fn(batch):
-        if next(calls) != k:
-            return -batch
-        return batch.to("meta") if result == "elsewhere" else result
-
-    with bench.pipeline(device, slots=slots) as pipeline:
-        received, error = bench.take("map", pipeline.map(fn, bench.source("map")))
-        assert isinstance(error, (TypeError, ValueError))
-        assert received == k
-        assert named(error) == range(k, k + 1)
-        assert bench.works(pipeline)
 
 
 # -- a copy fails ---------------------------------------------------------------------------------
@@ -249,23 +208,25 @@ def test_a_copy_that_fails_is_named(bench, verb, sign, size, slots, k, kind, thr
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("method", ["mark", "current"])
 @pytest.mark.parametrize("call", range(8))
 @pytest.mark.parametrize("verb", VERBS)
 @ends
-def test_an_event_that_cannot_be_recorded_is_an_error(bench, verb, call, device):
+def test_a_stream_that_cannot_be_used_is_an_error(bench, verb, call, method, device):
     calls = itertools.count()
 
-    def mark(own, **options):
+    def used(own, **options):
         if next(calls) == call:
             breaks(Broken("on purpose"))
         return own(**options)
 
-    bench.on_stream["mark"] = mark
-    with bench.pipeline(device, "chunked") as pipeline:
+    bench.on_stream[method] = used
+    with bench.pipeline(device, "chunked", threads=1 + call % 2) as pipeline:
         received, error = bench.run(verb, pipeline)
         assert isinstance(error, Broken)
         assert received in named(error) or verb == "to_host_async"
         assert bench.works(pipeline)
+    assert bench.a_new_one_works()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -297,19 +258,6 @@ def test_the_first_error_is_the_first_also_if_a_later_one_is_there_before(
         assert received == 1
         assert named(error) == range(1, 2)
         assert bench.works(pipeline)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("threads", THREADS)
-@pytest.mark.parametrize("verb", STAGED)
-@ends
-def test_a_stream_that_cannot_be_used_is_an_error(bench, verb, threads, device):
-    bench.on_stream["current"] = lambda own: breaks(Broken("on purpose"))
-    with contextlib.suppress(Broken), bench.pipeline(device, threads=threads) as pipeline:
-        received, error = bench.run(verb, pipeline)
-        assert isinstance(error, Broken)
-        assert received == 0
-    assert bench.a_new_one_works()
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -2,11 +2,12 @@
 
 import ctypes
 import itertools
-import random
 from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from hypothesis import strategies as st
+from random_cases import hold_for_all
 
 from autopar.device import cpu
 from autopar.transfer.copy_stream import CopyStream
@@ -14,49 +15,38 @@ from autopar.transfer.layout import flat
 from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import ToDeviceParcels, ToHostParcels
 
-_WAIT_S = 10  # for what should come at once
-
-
 # -- parts ----------------------------------------------------------------------------------------
 
 
-def part_by(chance):
+@st.composite
+def staged_parts(draw):
     """A stretch of device memory, and pieces of host memory with gaps between them."""
     pieces, at = [], 0
-    for _ in range(chance.randrange(5)):
-        size = chance.choice((0, 1, 2, 5, 9, 16))
+    for size in draw(st.lists(st.sampled_from((0, 1, 2, 5, 9, 16)), max_size=4)):
         piece = torch.arange(at, at + size, dtype=torch.uint8)
         pieces.append((at, piece.view(torch.int32).view(2, 2).T if size == 16 else piece))
-        at += size + chance.choice((0, 0, 1, 4))
+        at += size + draw(st.sampled_from((0, 0, 1, 4)))
     return Part(torch.arange(at, dtype=torch.uint8), tuple(pieces), staged=True)
 
 
-@pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64, 128])
-def test_a_parts_chunks_cover_it_once(slot_bytes):
-    chance = random.Random(slot_bytes)
-    for _ in range(100):
-        part = part_by(chance)
-        chunks = [on_device for on_device, _ in part.cut(slot_bytes)]
-        covered = [byte for chunk in chunks for byte in chunk.tolist()]
+def test_a_parts_chunks_cover_it_once_with_all_the_host_memory_that_it_has():
+    def check(part, slot_bytes):
+        chunks = list(part.cut(slot_bytes))
+        covered = [byte for on_device, _ in chunks for byte in on_device.tolist()]
         assert covered == list(range(part.device.numel()))
-        assert all(0 < len(chunk) <= slot_bytes for chunk in chunks)
-        assert all(len(chunk) == slot_bytes for chunk in chunks[:-1])
-
-
-@pytest.mark.parametrize("slot_bytes", [1, 2, 4, 8, 64, 128])
-def test_a_chunks_pieces_are_all_the_host_memory_that_it_has(slot_bytes):
-    chance = random.Random(slot_bytes)
-    for _ in range(100):
-        part = part_by(chance)
-        whole = [byte for _, piece in part.host for byte in flat(piece).tolist()]
+        assert all(0 < len(on_device) <= slot_bytes for on_device, _ in chunks)
+        assert all(len(on_device) == slot_bytes for on_device, _ in chunks[:-1])
         found = []
-        for on_device, stretches in part.cut(slot_bytes):
+        for on_device, stretches in chunks:
             for at, address, size in stretches:
                 bytes_ = list(ctypes.string_at(address, size))
                 assert size > 0
                 assert bytes_ == on_device[at : at + size].tolist()
                 found += bytes_
-        assert found == whole
+        assert found == [byte for _, piece in part.host for byte in flat(piece).tolist()]
+
+    sizes = st.sampled_from((1, 2, 4, 8, 64, 128))
+    hold_for_all(check, staged_parts(), sizes, share=0, examples=400)
 
 
 # -- loads ----------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 import threading
 import time
 import weakref
-from collections import deque
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -18,60 +16,7 @@ pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
 
 
-# -- sources that change or end -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
-@pytest.mark.parametrize("size", [1, 1000])
-@pytest.mark.usefixtures("company")
-class TestASourceMayOverwrite:
-    """What it has handed over."""
-
-    def hold(self, pipeline, verb, source):
-        args = (torch.clone, source) if verb == "map" else (source,)
-        results = list(getattr(pipeline, verb)(*args))
-        assert [x.unique().tolist() for x in results] == [[i] for i in range(20)]
-
-    def test_its_only_tensor(self, pipeline, verb, size):
-        def source():
-            kept = torch.zeros(size)
-            for i in range(20):
-                yield kept.fill_(i)
-            kept.fill_(-1)
-
-        self.hold(pipeline, verb, source())
-
-    def test_what_a_view_shares(self, pipeline, verb, size):
-        def source():
-            kept = torch.zeros(2, size)
-            for i in range(20):
-                yield kept.fill_(i)[1]
-
-        self.hold(pipeline, verb, source())
-
-    def test_what_a_buffer_shares(self, pipeline, verb, size):
-        def source():
-            kept = bytearray(size)
-            for i in range(20):
-                kept[:] = bytes([i] * size)
-                yield torch.frombuffer(kept, dtype=torch.uint8)
-
-        self.hold(pipeline, verb, source())
-
-    def test_the_elements_of_a_sequence_that_makes_them(self, pipeline, verb, size):
-        class Frames(Sequence):
-            def __init__(self):
-                self._kept = torch.zeros(size)
-
-            def __len__(self):
-                return 20
-
-            def __getitem__(self, i):
-                if i >= 20:
-                    raise IndexError
-                return self._kept.fill_(i)
-
-        self.hold(pipeline, verb, Frames())
+# -- sources that change --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [4, 1000])
@@ -155,24 +100,6 @@ def test_a_result_that_the_caller_drops_is_gone(pipeline, way, sizes):
         watched = [weakref.ref(result)]
         del result
         assert all_gone(watched)
-
-
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
-@pytest.mark.parametrize("size", [0, 1, 1000])
-@pytest.mark.usefixtures("company", "no_collector")
-def test_a_source_that_was_copied_is_gone(pipeline, verb, size):
-    watched = []
-
-    def source():
-        for i in range(20):
-            made = torch.full((size,), i)
-            watched.append(weakref.ref(made))
-            yield made
-            del made
-
-    args = (torch.clone, source()) if verb == "map" else (source(),)
-    deque(getattr(pipeline, verb)(*args), maxlen=0)
-    assert all_gone(watched)
 
 
 @pytest.mark.usefixtures("no_collector")
@@ -292,14 +219,6 @@ def test_out_may_be_longer_and_is_taken_as_it_is_needed(pipeline):
     assert len(list(out)) == 92
 
 
-@pytest.mark.usefixtures("company")
-def test_out_is_no_more_touched_once_its_item_was_yielded(pipeline):
-    out = [torch.zeros(300, dtype=torch.int64) for _ in range(20)]
-    for result in pipeline.to_host(numbers(20, 300), out):
-        result.fill_(-1)
-    assert torch.equal(torch.stack(out), torch.full((20, 300), -1))
-
-
 def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
     """Closing waits for the worker who is at it; here that is the second item."""
     out = [torch.zeros(1 << 18) for _ in range(3)]
@@ -357,16 +276,6 @@ def test_a_place_that_does_not_fit_is_named(pipeline, bad, where):
         got.extend(pipeline.to_host([torch.full((4,), float(i)) for i in range(12)], out))
     assert f"in item {where} of to_host from cpu" in caught.value.__notes__
     assert first_elements(out[:where]) == list(range(where))
-
-
-@pytest.mark.usefixtures("company")
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_too_few_places_are_named(pipeline, count):
-    got = []
-    with pytest.raises(ValueError, match=rf"out has only {count} tensors; expected one for each"):
-        for result in pipeline.to_host(numbers(12), out=torch.zeros(count, 4).long()):
-            got.append(result[0].item())
-    assert got == list(range(count))
 
 
 def test_pinning_on_the_cpu_gives_ordinary_memory(pipeline):

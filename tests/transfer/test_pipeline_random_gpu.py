@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from pipeline_ways import blank, filled
 
 from autopar import CopyPipeline
 from autopar.transfer import parcel, ring
@@ -51,11 +52,10 @@ class Work:
         chance, self.verb = random.Random(seed), verbs[seed % len(verbs)]
         self.slots, self.threads = chance.randint(1, 4), chance.choice((1, 2, 4, 8))
         self.slot_bytes = chance.choice((2**12, 2**15, 2**18))
-        numbers = torch.Generator().manual_seed(seed)
         alike, kind = chance.random() < 0.5, self._kind(chance)
         self.items = []
         for _ in range(chance.randint(2, 8)):
-            self.items.append(noise(*kind, numbers))
+            self.items.append(noise(*kind, 100 * seed + len(self.items)))
             kind = kind if alike else self._kind(chance)
         self.batches, rest = [], list(self.items)
         while rest:
@@ -75,16 +75,12 @@ class Work:
         )
 
 
-def noise(dtype, size_bytes, turned, numbers):
+def noise(dtype, size_bytes, turned, seed):
     """A tensor of random bits; a turned one has its strides the other way round."""
     count = size_bytes // dtype.itemsize
     if turned:
         count = 3 * max(2, count // 3)
-    if dtype == torch.bool:
-        flat = torch.randint(2, (count,), generator=numbers, dtype=torch.uint8).bool()
-    else:
-        size = (count * dtype.itemsize,)
-        flat = torch.randint(256, size, generator=numbers, dtype=torch.uint8).view(dtype)
+    flat = filled((count,), dtype, seed)
     return flat.view(3, -1).t() if turned else flat
 
 
@@ -159,10 +155,6 @@ def written(x, late):
     y = x.clone()
     late.on_stream("compute after")
     return y
-
-
-def blank(item, pin):
-    return torch.empty_like(item, pin_memory=pin).zero_()
 
 
 def outcome(work, device, late):

@@ -1,8 +1,10 @@
 """Copy pipelines on the CPU: every bit comes out, in batches and from `map`, too."""
 
-import random
-from collections import OrderedDict
+import dataclasses
+from collections import OrderedDict, deque
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from pipeline_ways import (
@@ -15,6 +17,7 @@ from pipeline_ways import (
     filled,
     first_elements,
     numbers,
+    on_devices,
 )
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, TensorDataset
@@ -79,22 +82,6 @@ def test_any_layout(layout, slot_bytes, sizes):
         assert result.stride() == expected.stride()
         assert not result.is_conj()
         assert not result.is_neg()
-
-
-@every_way
-@pytest.mark.usefixtures("company")
-def test_random_mixtures(way):
-    chance = random.Random(way)
-    for _ in range(10):
-        items = [
-            filled((chance.choice((0, 1, 3, 17, 200, 3000)),), chance.choice(DTYPES[4:11]), seed)
-            for seed in range(chance.randrange(20))
-        ]
-        slots, slot_bytes = chance.randint(1, 4), chance.choice((64, 300, 4096))
-        threads = chance.randint(1, 3)
-        with CopyPipeline("cpu", slots=slots, slot_bytes=slot_bytes, threads=threads) as pipeline:
-            results = list(WAYS[way](pipeline, items))
-        assert [(x.dtype, bits_of(x)) for x in results] == [(x.dtype, bits_of(x)) for x in items]
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -183,27 +170,40 @@ BATCHES = {
     "twice": lambda x: (x, x),
     "none": lambda x: ("no", ["tensor", {}]),
     "number": lambda x: 3,
+    "deque": lambda x: deque([x]),
+    "torch's named tuple": lambda x: torch.return_types.max((x, x)),
+    "objects": lambda x: [x, np.ones(3), torch.float32, len, True, range(3), {"a": {"b"}}],
+    "objects that hold no tensors": lambda x: [x, SimpleNamespace(y=3), Number(3)],
 }
 
 
+@dataclasses.dataclass
+class Number:
+    x: int
+
+
+@on_devices
 @pytest.mark.parametrize("kind", BATCHES)
 @pytest.mark.parametrize("size", [0, 1000])
 @pytest.mark.parametrize("verb", ["a list", "a generator", "map"])
-def test_batches_keep_their_form(pipeline, kind, size, verb):
+def test_batches_keep_their_form(kind, size, verb, device):
     batches = [BATCHES[kind](torch.full((size,), i)) for i in range(8)]
-    if verb == "map":
-        results = []
-        list(pipeline.map(lambda batch: (results.append(batch), torch.ones(1))[1], batches))
-    else:
-        results = list(pipeline.prefetch(batches if verb == "a list" else iter(batches)))
+    with CopyPipeline(device, slot_bytes=1024) as pipeline:
+        if verb == "map":
+            results, nothing = [], torch.ones(1, device=device)
+            list(pipeline.map(lambda batch: (results.append(batch), nothing)[1], batches))
+        else:
+            results = list(pipeline.prefetch(batches if verb == "a list" else iter(batches)))
     assert len(results) == 8
     for batch, result in zip(batches, results, strict=True):
         before, form = pytree.tree_flatten(batch)
         after, form_after = pytree.tree_flatten(result)
+        assert type(result) is type(batch)
         assert form == form_after
         for x, y in zip(before, after, strict=True):
             if isinstance(x, torch.Tensor):
-                assert torch.equal(x, y)
+                assert y.device == torch.device(device)
+                assert torch.equal(x, y.cpu())
                 assert y is not x
             else:
                 assert y is x

@@ -15,9 +15,11 @@ from late_streams import (
     VERBS,
     EarlyStream,
     ErraticStream,
+    LateCallers,
     LateMoves,
     LateStream,
     Mark,
+    SlowStream,
     check,
     poisoned,
     poisoning,
@@ -84,14 +86,6 @@ def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, see
             verb(pipeline, chance)
 
 
-class SlowStream(LateStream):
-    """Queues copies late, too."""
-
-    def copy(self, to, source):
-        time.sleep(2e-3)
-        super().copy(to, source)
-
-
 @pytest.mark.parametrize("kind", [LateStream, EarlyStream, SlowStream, CopyStream])
 def test_batches_of_pinned_and_other_tensors(streams, kind):
     """One of a batch's copies is queued at once, and others once their slots were filled."""
@@ -113,13 +107,6 @@ def test_batches_of_pinned_and_other_tensors(streams, kind):
         for i, batch in enumerate(pipeline.prefetch(batches())):
             assert [x.unique().tolist() for x in batch[:6]] == [[10 * i + j] for j in range(6)]
             assert [len(x) for x in batch[5:]] == [1 << 21, 0, 0]
-
-
-class LateCallers(LateStream):
-    """A stream of the caller's that comes to what it receives later."""
-
-    def caller_receives(self, end, tensors):
-        self.compute(end.synchronize)
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -256,18 +243,6 @@ def test_a_worker_that_collects_an_iterator_of_its_ring_waits_for_nobody(
     finally:
         gc.enable()
     assert collected
-
-
-def test_memory_of_what_is_given_up_is_kept_for_the_copies(streams):
-    made = streams(LateStream)
-    with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20) as pipeline:
-        results = pipeline.prefetch(torch.full((1 << 20,), i, dtype=torch.uint8) for i in range(9))
-        next(results)
-        before = len(made[0].log)
-        results.close()
-        kept = {entry for entry in made[0].log[before:] if isinstance(entry, int)}
-        assert kept
-        check([torch.ones(3)], pipeline.prefetch([torch.ones(3)]))
 
 
 @pytest.mark.parametrize("pinned", [False, True])
