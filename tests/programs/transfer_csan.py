@@ -29,7 +29,7 @@ from torch.cuda import _sanitizer as csan
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autopar import CopyPipeline
-from autopar.transfer import parcel
+from autopar.transfer import to_host as to_host_parcels
 from autopar.transfer.copy_stream import CudaCopyStream
 
 DEVICE = torch.device("cuda", 0)
@@ -265,7 +265,7 @@ RACES = {
     ),
     "marks come before their copies": (prefetch, CudaCopyStream, "mark", early_mark),
     "only the first item is waited for": (to_host, CudaCopyStream, "caller_mark", stale_mark()),
-    "what others can write to is not cloned": (overwrite, parcel, "next_owned", all_owned),
+    "what others can write to is not cloned": (overwrite, to_host_parcels, "next_owned", all_owned),
 }
 
 

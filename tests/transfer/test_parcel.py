@@ -13,7 +13,8 @@ from autopar.device import cpu
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import flat
 from autopar.transfer.load import Load, Part
-from autopar.transfer.parcel import ToDeviceParcels, ToHostParcels
+from autopar.transfer.to_device import ToDeviceParcels
+from autopar.transfer.to_host import ToHostParcels
 
 # -- parts ----------------------------------------------------------------------------------------
 
@@ -89,7 +90,7 @@ def counts(parcels):
 
 
 def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
     found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
     assert found[0] == 1
     assert sum(found) == 1000
@@ -102,20 +103,20 @@ def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
 
 
 def test_none_waits_for_others_that_come_late(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 0)
     assert counts(parcels_of(torch.ones(1) for _ in range(50))) == [1] * 50
     assert counts(parcels_of((torch.ones(1) for _ in range(50)), given=False)) == [1] * 50
 
 
 def test_fewer_travel_together_once_they_come_late(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
     parcels = parcels_of(torch.ones(1) for _ in range(1000))
     found = []
     for load in parcels:
         carry(load)
         found.append(len(parcels.unpack(load)))
         if found[-1] > 50:
-            monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
+            monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 0)
     falling = found[found.index(max(found)) :]
     assert falling == sorted(falling, reverse=True)
     assert falling[-1] == 1
@@ -124,7 +125,7 @@ def test_fewer_travel_together_once_they_come_late(monkeypatch):
 
 @pytest.mark.parametrize("given", [False, True])
 def test_only_small_ones_travel_together(monkeypatch, given):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
     sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
     found = counts(parcels_of((torch.ones(n).byte() for n in sizes), given=given))
     ends = list(itertools.accumulate(found))
@@ -136,14 +137,14 @@ def test_only_small_ones_travel_together(monkeypatch, given):
 
 
 def test_large_items_do_not_travel_together_even_if_they_fit_a_slot(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
     large = (torch.ones(1 << 17) for _ in range(12))
     assert counts(parcels_of(large, slot_bytes=1 << 30)) == [1] * 12
 
 
 @pytest.mark.parametrize("given", [False, True])
 def test_errors_name_the_item_and_come_after_those_before(monkeypatch, given):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
 
     def source():
         yield from (torch.ones(1) for _ in range(20))

@@ -16,7 +16,7 @@ import torch
 from pipeline_ways import blank, filled
 
 from autopar import CopyPipeline
-from autopar.transfer import parcel, ring
+from autopar.transfer import ring, to_host
 from autopar.transfer.copy_stream import CopyStream, CudaCopyStream
 from autopar.transfer.load import Load
 
@@ -303,7 +303,7 @@ def slots_count_as_free(patch):
 
 
 def nothing_is_cloned(patch):
-    patch.setattr(parcel, "next_owned", lambda source: (next(source), True))
+    patch.setattr(to_host, "next_owned", lambda source: (next(source), True))
 
 
 def batches_count_as_read(patch):

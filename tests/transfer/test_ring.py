@@ -74,7 +74,7 @@ def late_moves(monkeypatch):
 def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, seed):
     chance = random.Random(seed)
     streams(kind)
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", chance.choice((0, 1e9)))
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", chance.choice((0, 1e9)))
     pipeline = CopyPipeline(
         "cpu",
         slots=chance.randint(1, 5),
@@ -290,7 +290,7 @@ def in_one_place(patch):
 
 
 def without_clones(patch):
-    patch.setattr("autopar.transfer.parcel.next_owned", lambda source: (next(source), True))
+    patch.setattr("autopar.transfer.to_host.next_owned", lambda source: (next(source), True))
 
 
 def without_workers_end(patch):

@@ -64,6 +64,12 @@ def resolved(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.resolve_conj().resolve_neg() if _is_put_off(tensor) else tensor
 
 
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where its elements lie apart or are still to be conjugated."""
+    tensor = resolved(tensor)
+    return tensor if is_dense(tensor) else tensor.clone()
+
+
 def is_ordinary(tensor: torch.Tensor) -> bool:
     """Whether all that there is of a tensor lies in its own memory, dense or with gaps.
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import inspect
 import itertools
 import os
-import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -19,19 +16,21 @@ from autopar.device import present
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.refusal import what, whole_number
-from autopar.torch_private import transform
 from autopar.transfer.copy_stream import copy_stream, time_of
 from autopar.transfer.delivery import Deliveries
 from autopar.transfer.layout import check_tensor
 from autopar.transfer.load import Load
-from autopar.transfer.parcel import Parcels, ToDeviceParcels, ToHostParcels, lone_load
+from autopar.transfer.parcel import Parcels
 from autopar.transfer.ring import Ring, ToDeviceRing, ToHostRing
+from autopar.transfer.source import closing, is_given, iterated
+from autopar.transfer.to_device import ToDeviceParcels
+from autopar.transfer.to_host import ToHostParcels, lone_load
+from autopar.transfer.use import LEFT, Use
 from autopar.transfer.workers import Workers
 
 T = TypeVar("T")
 
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
-_GIVEN = {list, tuple, type(iter([])), type(iter(()))}  # whose items are there already
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
@@ -94,13 +93,11 @@ class CopyPipeline:
         threads = most if threads is None else whole_number("threads", threads)
         self._rings: dict[type[Ring], Ring] = {}
         self._workers = Workers(threads, self.slots)
-        self._open, self._left = False, False
-        self._process = os.getpid()
-        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
+        self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
         room_bytes = self._most_ahead * self.slot_bytes
         # Where nobody leaves it, as when a generator that holds it is never closed.
-        self._forgotten = weakref.finalize(self, _give_up, self._rings, self._process)
+        self._forgotten = weakref.finalize(self, _give_up, self._rings, os.getpid())
         self._deliveries = Deliveries(room_bytes, self.slot_bytes, self._workers)
 
     def to_host(
@@ -147,18 +144,18 @@ class CopyPipeline:
         if pin and out is not None:
             msg = "out and pin are both given; expected one: results go to out, or are allocated."
             raise ValueError(msg)
-        source = _iterated(tensors, "tensors", "to_host_async(x), or [x], for a single tensor")
+        source = iterated(tensors, "tensors", "to_host_async(x), or [x], for a single tensor")
         if not isinstance(pin, bool):
             msg = f"pin is {what(pin)}; expected True or False."
             raise TypeError(msg)
         if out is not None:  # the rows of a single tensor will do
             rows = isinstance(out, torch.Tensor) and out.dim()
-            out = iter(out) if rows else _iterated(out, "out", "a list")
-        with self._turn():
+            out = iter(out) if rows else iterated(out, "out", "a list")
+        with self._use.turn():
             ring = self._ring(ToHostRing)
             parcels = ToHostParcels(
                 *(ring.stream, self.slot_bytes, source),
-                given=_is_given(tensors),
+                given=is_given(tensors),
                 out=out,
                 pin=pin and self.device.type == "cuda",
                 verb=verb,
@@ -188,10 +185,10 @@ class CopyPipeline:
             RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `batches` raised, after the items before. Errors name their item.
         """
-        source = _iterated(batches, "batches", "[x] for a single batch")
-        with self._turn():
+        source = iterated(batches, "batches", "[x] for a single batch")
+        with self._use.turn():
             ring = self._ring(ToDeviceRing)
-            parcels = ToDeviceParcels(ring.stream, source, given=_is_given(batches))
+            parcels = ToDeviceParcels(ring.stream, source, given=is_given(batches))
         return self._relay(ring, parcels)
 
     def map(
@@ -222,7 +219,7 @@ class CopyPipeline:
             raise TypeError(msg)
         on_device = self.prefetch(batches)
         results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
-        return _closing(results, on_device)
+        return closing(results, on_device)
 
     def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
@@ -243,7 +240,7 @@ class CopyPipeline:
             TypeError: It is not a tensor, or not plain memory.
             RuntimeError: The pipeline is not open, or in use by another thread.
         """
-        with self._turn():
+        with self._use.turn():
             check_tensor(tensor, "tensor", self.device)
             ring = self._ring(ToHostRing)
             self._deliveries.make_room(tensor.nbytes)
@@ -263,13 +260,10 @@ class CopyPipeline:
             return handle
 
     def __repr__(self) -> str:
-        state = "open" if self._open else "left" if self._left else "not open yet"
-        return f"<CopyPipeline: {self.device}, {self.slots} slots, {state}>"
+        return f"<CopyPipeline: {self.device}, {self.slots} slots, {self._use.state}>"
 
     def __enter__(self) -> Self:
-        if self._open or self._left:
-            raise RuntimeError(self._not_open())
-        self._open = True
+        self._use.begin()
         return self
 
     def __exit__(
@@ -278,8 +272,8 @@ class CopyPipeline:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._open, self._left = False, True
-        rings = list(self._rings.values()) if self._process == os.getpid() else []
+        self._use.end()
+        rings = list(self._rings.values()) if self._use.is_here() else []
         try:
             if error is not None:
                 self._deliveries.drop()
@@ -305,7 +299,7 @@ class CopyPipeline:
         ahead = parcels.ahead_at_first
         try:
             while True:
-                with self._turn():
+                with self._use.turn():
                     ahead = min(2 * ahead, self._most_ahead)
                     for load in itertools.islice(coming, ahead - len(moving)):
                         moving.append(load)
@@ -321,7 +315,7 @@ class CopyPipeline:
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
-            if self._process == os.getpid():  # else nobody is there to be waited for
+            if self._use.is_here():  # else nobody is there to be waited for
                 for load in moving:
                     load.abandon()
                 parcels.give_back()
@@ -330,9 +324,9 @@ class CopyPipeline:
         ring = self._rings.get(kind)
         if ring is None:
             ring = self._rings[kind] = self._new_ring(kind)
-            if self._left:  # meanwhile, by another thread
+            if self._use.state == LEFT:  # meanwhile, by another thread
                 del self._rings[kind]
-                raise RuntimeError(self._not_open())
+                raise RuntimeError(self._use.refusal())
         return ring
 
     def _new_ring(self, kind: type[Ring]) -> Ring:
@@ -344,75 +338,8 @@ class CopyPipeline:
             note(error, f"while pinning {size}; give fewer slots or a smaller slot_bytes")
             raise
 
-    @contextlib.contextmanager
-    def _turn(self) -> Iterator[None]:
-        """One thread at a time; the same thread may come again, as in a generator."""
-        turn, mine = (threading.get_ident(),), True
-        try:
-            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
-            mine = holder is turn
-            if holder != turn:
-                msg = (
-                    f"the pipeline on {self.device} is in use by another thread; expected one "
-                    f"thread at a time. Make a pipeline for each thread."
-                )
-                raise RuntimeError(msg)
-            if not self._open or self._process != os.getpid():
-                raise RuntimeError(self._not_open())
-            if transform() is not None:
-                msg = (
-                    f"the pipeline on {self.device} is used inside of a transform of torch.func, "
-                    f"where tensors have no memory. Copy before it or behind it."
-                )
-                raise RuntimeError(msg)
-            yield
-        finally:
-            if mine:
-                self._turns.clear()
-
-    def _not_open(self) -> str:
-        state = "was left" if self._left else "is open" if self._open else "is not open yet"
-        if self._process != os.getpid():
-            state = "is another process's"
-        return (
-            f"the pipeline on {self.device} {state}; it works inside one `with` block. "
-            f"Make a new one: with CopyPipeline({str(self.device)!r}) as pipeline: ..."
-        )
-
-
-def _iterated(values: Iterable[T], name: str, instead: str) -> Iterator[T]:
-    """An iterator, refused for what could only be a mistake."""
-    if isinstance(values, torch.Tensor):
-        msg = f"{name} is a single tensor; expected an iterable of them. Pass {instead}."
-        raise TypeError(msg)
-    if isinstance(values, (str, bytes, Mapping)):
-        msg = f"{name} is {what(values)}, whose items are none; expected an iterable of them. "
-        msg += f"Pass {instead}."
-        raise TypeError(msg)
-    if not isinstance(values, Iterable):
-        msg = f"{name} is {what(values)}; expected an iterable, such as a list or a generator."
-        raise TypeError(msg)
-    if inspect.isgenerator(values) and values.gi_running:
-        msg = f"{name} is a generator that is running already; expected one that is suspended."
-        raise ValueError(msg)
-    return iter(values)
-
 
 def _give_up(rings: dict[type[Ring], Ring], process: int) -> None:
     if process == os.getpid():
         for ring in list(rings.values()):
             ring.stop(_LAST_WAIT_S)
-
-
-def _is_given(values: Iterable[Any]) -> bool:
-    """Whether all items are there already; a subclass may make them as it is iterated over."""
-    return type(values) in _GIVEN
-
-
-def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
-    """Yield the results, and close their source's generator whatever happens."""
-    try:
-        yield from results
-    finally:
-        if inspect.isgenerator(source):
-            source.close()

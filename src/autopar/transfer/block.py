@@ -1,0 +1,58 @@
+"""Block: small tensors that travel as one stretch of memory, and how each comes out of it."""
+
+from __future__ import annotations
+
+import torch
+
+from autopar.transfer.copy_plan import ALIGNMENT, Pack
+from autopar.transfer.layout import (
+    Layout,
+    flat,
+)
+
+_memory_bytes = torch.UntypedStorage.nbytes
+
+
+class Alike:
+    """Tensors of one dtype and shape, stacked."""
+
+    def __init__(self, block: torch.Tensor) -> None:
+        self.device = block
+        self.count = len(block)
+
+    def split(self, host: torch.Tensor) -> list[torch.Tensor]:
+        """Each of them, in the block that has come."""
+        count, size, *rest = host.shape
+        # Unlike what `split` gives, these may be written to in place, each by itself.
+        return list(host.view(count * size, *rest).unsafe_split_with_sizes([size] * count))
+
+
+class Joined:
+    """Tensors of any dtypes and shapes in one block, with gaps that keep them aligned."""
+
+    def __init__(self, tensors: list[torch.Tensor], pack: Pack) -> None:
+        self._layouts = [Layout.of(each) for each in tensors]
+        self._pack = pack
+        self.count = len(tensors)
+        gap = torch.zeros(ALIGNMENT, dtype=torch.uint8, device=tensors[0].device)
+        pieces, stop = [], 0
+        for tensor, offset in zip(tensors, pack.offsets, strict=True):
+            pieces += [gap[: offset - stop], flat(tensor)]
+            stop = offset + tensor.nbytes
+        self.device = torch.cat(pieces)
+
+    def split(self, host: torch.Tensor) -> list[torch.Tensor]:
+        """Each of them, in the block that has come."""
+        return within(host, self._layouts, self._pack)
+
+
+def within(block: torch.Tensor, layouts: list[Layout], pack: Pack) -> list[torch.Tensor]:
+    """The tensors in a block; `.data`, so that each counts its own changes, as autograd does."""
+    pairs = zip(layouts, pack.offsets, strict=True)
+    return [layout.within(block, offset).data for layout, offset in pairs]
+
+
+def have_memory(group: list[torch.Tensor]) -> bool:
+    """Whether tensors that may be alike lie in their memory; where not so it may be, even so."""
+    last = max(map(torch.Tensor.storage_offset, group)) * group[0].itemsize + group[0].nbytes
+    return last <= min(map(_memory_bytes, map(torch.Tensor.untyped_storage, group)))

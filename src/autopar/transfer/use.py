@@ -1,0 +1,81 @@
+"""Use: who may use a pipeline: one thread at a time, of one process, inside of its `with`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from autopar.torch_private import transform
+
+_NEW, _OPEN, LEFT = "not open yet", "open", "left"
+
+
+class Use:
+    """Whether a pipeline can be used, and by whom.
+
+    Args:
+        device: The pipeline's.
+
+    Attributes:
+        state: In one or a few words.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.state = _NEW
+        self._device = device
+        self._process = os.getpid()
+        self._turns: dict[None, tuple[int]] = {}  # whose turn it is
+
+    def begin(self) -> None:
+        """Open it, which can be done once."""
+        if self.state != _NEW:
+            raise RuntimeError(self.refusal())
+        self.state = _OPEN
+
+    def end(self) -> None:
+        """Leave it."""
+        self.state = LEFT
+
+    def is_here(self) -> bool:
+        """Whether it was made in this process."""
+        return self._process == os.getpid()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One thread at a time; the same thread may come again, as in a generator."""
+        turn, mine = (threading.get_ident(),), True
+        try:
+            holder = self._turns.setdefault(None, turn)  # one step, whatever thread comes between
+            mine = holder is turn
+            if holder != turn:
+                msg = (
+                    f"the pipeline on {self._device} is in use by another thread; expected one "
+                    f"thread at a time. Make a pipeline for each thread."
+                )
+                raise RuntimeError(msg)
+            if self.state != _OPEN or not self.is_here():
+                raise RuntimeError(self.refusal())
+            if transform() is not None:
+                msg = (
+                    f"the pipeline on {self._device} is used inside of a transform of torch.func, "
+                    f"where tensors have no memory. Copy before it or behind it."
+                )
+                raise RuntimeError(msg)
+            yield
+        finally:
+            if mine:
+                self._turns.clear()
+
+    def refusal(self) -> str:
+        """Why it can't be used, or opened."""
+        state = f"{'was' if self.state == LEFT else 'is'} {self.state}"
+        if not self.is_here():
+            state = "is another process's"
+        return (
+            f"the pipeline on {self._device} {state}; it works inside one `with` block. "
+            f"Make a new one: with CopyPipeline({str(self._device)!r}) as pipeline: ..."
+        )
