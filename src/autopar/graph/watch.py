@@ -97,7 +97,7 @@ class Watch(TorchDispatchMode):
             if func in self._mode.lift_fns:
                 return func(*args, **(kwargs or {}))
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
-        last = next(reversed(self.tracer.graph.nodes), None)
+        last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
             with self.keeping(_DATA_DEPENDENT in func.tags):
                 return func(*args, **kwargs)
