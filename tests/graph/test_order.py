@@ -247,6 +247,8 @@ def test_what_is_not_declared_comes_after_all_before_it_and_before_all_after(kin
     assert [node.before for node in graph.plan().nodes] == [set()] * 3
 
 
+# Tasks of a GPU have streams of their own, and torch says that it waits where gradients meet.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream:UserWarning")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)])
 def test_a_model_may_be_trained_by_tasks_where_it_is(device):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True)).to(device)

@@ -198,7 +198,7 @@ class Execution:
                         value = self._held(nodes[job], watched)
                     else:
                         value = call() if call else nodes[job].call(results)
-                    if not nodes[job].complete:
+                    if nodes[job].may_queue:
                         _wait_for_gpus()
                     elif value is not None and not getattr(value, "is_cpu", False):
                         _wait_for_gpus(value)

@@ -36,6 +36,7 @@ class Node:
     # Names of the last arguments if no argument is a container, which spares a step in each run.
     keywords: tuple[str, ...] | None = None
     complete: bool = True  # whether it writes nothing but what it says, as torch's operators
+    may_queue: bool = True  # whether it may use a GPU without saying so, as Python functions may
 
     @functools.cached_property
     def resource(self) -> str:

@@ -122,6 +122,7 @@ class Program:
             cost_s=cost_s,
             keywords=tuple(kwargs) if _are_same(flat_given, leaves) else None,
             complete=told is not None and told.complete,
+            may_queue=told is None,
         )
         return Task(self._graph, number, task_name, place)
 

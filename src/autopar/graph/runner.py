@@ -112,5 +112,5 @@ def _is_done_by_one(plan: Plan) -> bool:
     A function that is not torch's may queue something on one, and that must not be mixed with what
     the caller has queued there.
     """
-    all_known = all(node.complete for node in plan.nodes)
-    return not plan.uses_gpus and (all_known or not torch.cuda.is_initialized())
+    may_queue = any(node.may_queue for node in plan.nodes)
+    return not plan.uses_gpus and not (may_queue and torch.cuda.is_initialized())

@@ -267,9 +267,9 @@ class TaskGraph(Closed):
         whole_number("repeats", repeats)
         self.plan()  # refuses what can't be run
         with self._alone(), self._runner.kept():
-            self._measured_s = {
-                lanes: self._costs_s(lanes, repeats, alone) for lanes in self._choices
-            }
+            on_cpu = any(node.resource == "cpu" for node in self._program.nodes)
+            choices = self._choices if on_cpu else self._choices[-1:]
+            self._measured_s = {lanes: self._costs_s(lanes, repeats, alone) for lanes in choices}
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -337,7 +337,7 @@ class TaskGraph(Closed):
         nodes = self._program.in_order(tracks=tracks)
         if not choices:
             unmeasured = self._choices[-1:] if self._tracks else self._choices[:1]
-            choices = self._choices if self._measured_s else unmeasured
+            choices = [*self._measured_s] or unmeasured
         plans = [
             planned(
                 *(self, nodes, self._program.hazards),
