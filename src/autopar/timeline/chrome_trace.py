@@ -40,8 +40,12 @@ def trace_bytes(timeline: Timeline) -> bytes:
     Lanes are threads, numbered in the order of their first use. In a thread of the format's, spans
     follow or hold each other: one that does neither goes to another thread of the lane's name.
     """
+    zero_s = timeline.start_s if timeline.spans else 0.0
     # In whole nanoseconds, rounded once, or spans that touch could overlap.
-    timed = [(round(s.start_s * 1e9), round(s.end_s * 1e9), s) for s in timeline.rebased().spans]
+    timed = [
+        (round((span.start_s - zero_s) * 1e9), round((span.end_s - zero_s) * 1e9), span)
+        for span in timeline.spans
+    ]
     rows: dict[str, list[list[int]]] = {lane: [] for lane in timeline.lanes}
     placed = [
         (start, end, span, _row(rows[span.lane], start, end))

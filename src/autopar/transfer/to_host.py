@@ -197,11 +197,12 @@ class ToHostParcels(Parcels):
             return None
         try:
             alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
-            plain = set(map(type, group)) <= PLAIN and all(map(torch.Tensor.is_contiguous, group))
-            if alike and group[0].dim() and plain and have_memory(group):
+            dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
+            plain = set(map(type, group)) <= PLAIN
+            if alike and group[0].dim() and dense and plain and have_memory(group):
                 block = check_tensor(torch.stack(group), "", self._stream.device)
                 # Those of one element in some dimension may have any strides there.
-                if block.numel() and {block.stride()[1:]} == set(map(torch.Tensor.stride, group)):
+                if block.numel() and block.stride()[1:] == group[0].stride():
                     return block
         except (AttributeError, TypeError, ValueError, RuntimeError):
             pass  # something is not as it should be: they are looked at one by one
