@@ -127,7 +127,8 @@ class CopyPipeline:
 
         Raises:
             ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
-                grad; a tensor of `out` is missing, or has another shape, dtype or device.
+                grad; a tensor of `out` is missing, has another shape, dtype or device, or shares
+                memory with that of another item under way.
             TypeError: An item is not a tensor, or not plain memory.
             RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `tensors` raised, after the items before. Errors name their item.
