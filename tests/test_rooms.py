@@ -131,4 +131,13 @@ def test_a_room_names_every_file_that_it_has():
     for room in set(_MAY) - {_CORE}:
         text = ast.get_docstring(tree_of(f"{room}.__init__"))
         files = {name.split(".")[1] for name in _MODULES if room_of(name) == room} - _DOOR
-        assert files <= set(re.findall(r"`(\w+)`", text)), room
+        named = set(re.findall(r"`(\w+)`", text))
+        assert files <= named, room
+        defined = {
+            node.name
+            for module in _MODULES
+            if room_of(module) == room
+            for node in ast.walk(tree_of(module))
+            if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+        }
+        assert named <= files | defined, room

@@ -98,8 +98,8 @@ ap.show_timelines(
 # Look at the row of the GPU in the picture at the top: in plain PyTorch it begins where the CPU
 # ends. On lanes both begin together. The lengths are those of one run each.
 #
-# Only the first row is slow
-# --------------------------
+# Only one order takes the sum of both
+# ------------------------------------
 # Neither part needs anything of the other, so the limit is the longer of the two at its fastest.
 
 ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=CPU_FIRST))

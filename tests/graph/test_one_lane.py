@@ -1,6 +1,7 @@
 """What one CPU lane does is done by who calls `run`; and which graphs have one."""
 
 import contextvars
+import sys
 import threading
 
 import pytest
@@ -111,3 +112,57 @@ def test_plans_have_the_lanes_that_measured_times_speak_for(monkeypatch, alone_s
     )
     graph.measure()
     assert len(graph.plan().schedule.lanes) == lanes
+
+
+def test_the_choice_is_by_measured_times_also_where_costs_were_given(monkeypatch):
+    monkeypatch.setattr("autopar.graph.task_graph.os.cpu_count", lambda: 4)
+    graph = ap.TaskGraph()
+    for _ in range(4):
+        graph.add(torch.neg, torch.ones(1), cost_s=1.0)
+    monkeypatch.setattr(
+        graph, "_costs_s", lambda count, *_: dict.fromkeys(range(4), 1.0 * count**2)
+    )
+    graph.measure()
+    assert len(graph.plan().schedule.lanes) == 1
+
+
+def test_an_error_that_another_thread_has_seen_is_raised_in_the_run(in_time):
+    graph = ap.TaskGraph(cpu_lanes=2)
+    graph.add(raise_, ValueError("once"))
+
+    def wait():
+        with pytest.raises(ValueError, match="once"):
+            graph.waitall()
+
+    def run():
+        with graph.start():
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            waiting.join()
+
+    with pytest.raises(ValueError, match="once"):
+        in_time(run)
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_run_that_is_interrupted_as_it_begins_locks_nothing(step):
+    """Ctrl-C before each of the steps by which a run takes its turn."""
+    graph, (task,) = graph_of(int)
+    code, left = type(graph)._alone.__wrapped__.__code__, [step]
+
+    def trace(frame, event, _):
+        if frame.f_code is not code:
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            graph.run()
+    finally:
+        sys.settrace(None)
+    assert graph.run()[task] == 0

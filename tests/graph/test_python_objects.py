@@ -161,6 +161,11 @@ def seeded(x):
         return x + torch.rand(3)
 
 
+def forked(x):
+    with torch.random.fork_rng():
+        return x + torch.rand(3)
+
+
 def widened(x):
     torch.set_default_dtype(torch.float64)
     try:
@@ -174,10 +179,13 @@ def widened(x):
     [
         (caught(lambda x: float(x.numpy().max())), "it reads a tensor's numbers by NumPy"),
         (caught(lambda x: int(x.sum())), "depends on the data"),
-        (seeded, "it seeds torch's random numbers and draws from them"),
+        (seeded, "it seeds torch's random numbers, or puts their state back"),
+        (forked, "it seeds torch's random numbers, or puts their state back"),
+        (caught(lambda x: int(x[0].item())), "depends on the data"),
+        (caught(lambda x: [5, 6, 7][x[0].long()]), "depends on the data"),
         (widened, "it sets torch's default dtype"),
     ],
-    ids=["numpy", "int", "seeds", "dtype"],
+    ids=["numpy", "int", "seeds", "forks", "item", "index", "dtype"],
 )
 def test_what_can_not_be_traced_is_refused_also_where_the_code_catches_that(code, message):
     with pytest.raises(ValueError, match=message):

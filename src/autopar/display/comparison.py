@@ -82,7 +82,7 @@ def compare(
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
     if any(share and round(share, 3) > 1 for share in shares):
         notes.append(
-            f"over 100 %: faster than its {limit_name}, which is computed from measured times, too"
+            f"over 100 %: faster than its {limit_name}; one of measured times has a spread, too"
         )
     if baseline is not None:
         notes.append(f"speed-up: over {baseline}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from autopar.display.graph_plot import Planned
 
 __all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
+_TITLE_PER_INCH = 8  # characters
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
 # Backends that only write files; all others have a window or a page to show figures in.
 _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
@@ -67,7 +69,7 @@ def timeline(
     """
     check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
     (ax,) = draw_panels([timeline], limit_s, ax, above=0.0)
-    ax.set_title(heading(title), pad=_TITLE_PAD, parse_math=False)
+    ax.set_title(_wrapped(title, ax), pad=_TITLE_PAD, parse_math=False)
     return ax
 
 
@@ -101,7 +103,7 @@ def timelines(
         above = f"{heading(name) or 'makespan'}: {format_seconds(one.makespan_s)}"
         ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
     if title:
-        axes[0].figure.suptitle(heading(title), parse_math=False)
+        axes[0].figure.suptitle(_wrapped(title, axes[0]), parse_math=False)
     return axes
 
 
@@ -149,7 +151,7 @@ def bars(
     ax.invert_yaxis()
     longest_s = max([one.max_s for one in chosen] + [limit for limit in limits if limit])
     ax.set_xlim(0, 1.2 * longest_s / scale_s)  # room for the figures beside the bars
-    ax.set_title(heading(title))
+    ax.set_title(_wrapped(title, ax))
     if any(limits):
         ax.legend(loc="best", fontsize="small")
     noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
@@ -273,3 +275,11 @@ def _write(figure: Figure, path: Path) -> None:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _wrapped(title: str, ax: Axes) -> str:
+    """A title in lines that fit into the figure."""
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    width_in = figure.get_figwidth()
+    return textwrap.fill(heading(title), max(20, int(width_in * _TITLE_PER_INCH)))

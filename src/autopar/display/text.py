@@ -100,7 +100,10 @@ def _hidden(timeline: Timeline) -> str:
     for kind, words in (("copy", "copies"), ("communication", "communication")):
         busy = [gpu for gpu in gpus if computing and kind in kinds[gpu]]
         for gpu in busy:
-            share = Timeline(tuple(gpus[gpu])).hidden(kind) if gpu in computing else 0.0
+            beside = gpus[gpu]
+            if not gpu and gpu not in computing:  # a lane that tells no GPU may be any one's
+                beside = [*beside, *(span for one in computing for span in gpus[one])]
+            share = Timeline(tuple(beside)).hidden(kind) if gpu in computing or not gpu else 0.0
             where = f"{gpu or 'other lanes'}: " if len(busy) > 1 else ""
             said.append(f"{where}{words} {percent(share)} hidden behind compute")
     return ", ".join(said)

@@ -1,9 +1,9 @@
 """Effects: what does a call read, write and draw? Only `task` knows that there are graphs.
 
-Read `calls` first: what torch's `operators` say of a call before it is made; of others nothing is
-known. `observer` sees what a call really reads and writes, as `memory`, and `access` who then has
-to wait for whom. `state` is all that a call can reach, by the names that its code `loads` and the
-`objects` it holds: to see what it changed, and to put that back; `binder` notes what it has done
-that is not known to be harmless. `hidden` is what lies where nobody looks. `task` stands for a
-result.
+Read `calls` first: what torch's `operators` say of a call before it is made; of other functions
+nothing is known. `memory` tells where tensors and arrays lie, `access` which of two calls must wait
+for the other by that, and an `observer` sees what a call really reads and writes. `state` is all
+that a call can reach, by the names that its code `loads` and by the attributes of `objects`: to see
+what it changed, and to put that back. `hidden` finds tensors and tasks in objects which torch's
+containers don't look into. A `task` stands for a result.
 """

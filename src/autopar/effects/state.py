@@ -35,6 +35,7 @@ _OPEN = (  # of libraries' classes, those whose objects are looked into
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
     types.SimpleNamespace,
 )
+_OPEN_HOMES = {"argparse", "collections"}  # of these, all that are no builtins: plain holders
 _CLOSED = (bytearray, memoryview, threading.local, torch.jit.ScriptModule)  # never looked into
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
@@ -145,7 +146,7 @@ class State:
         elif _is_iterator(value) or is_a(value, (types.MethodType, functools.partial)):
             self.iterators += [name] if _is_iterator(value) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
-        elif is_a(value, _OPEN) or _is_own(type(value)):
+        elif is_a(value, _OPEN) or _is_own(type(value)) or home(type(value)) in _OPEN_HOMES:
             self._left.append((name, type(value)))
             self._hold_object(name, value)
             if is_a(value, torch.nn.Module):
@@ -164,10 +165,15 @@ class State:
         self._left.append((fn.__qualname__, vars(fn)))
         names = names_in(fn.__code__)
         self._hold_names(fn.__globals__, names, str)
-        for name in names:
-            module: Any = fn.__globals__.get(name)
-            if is_a(module, types.ModuleType) and not is_library(module.__name__):
-                self._hold_names(vars(module), names, f"{name}.{{}}".format)
+        left: list[tuple[str, Any]] = [(name, fn.__globals__.get(name)) for name in names]
+        while left:
+            path, module = left.pop()
+            if not is_a(module, types.ModuleType) or is_library(module.__name__):
+                continue
+            if id(module) not in self._seen:
+                self._seen[id(module)] = module
+                self._hold_names(vars(module), names, f"{path}.{{}}".format)
+                left += [(f"{path}.{name}", vars(module).get(name)) for name in names]
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:

@@ -7,12 +7,12 @@ a GPU's launcher        queues its lanes' tasks on their streams, which wait for
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
 import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -70,13 +70,12 @@ class Execution:
         self.workers: list[Handle[None]] = []  # what the threads do
         self.error: BaseException | None = None  # the first, or why the run was broken off
         self.failed: Node | None = None  # which has raised it
-        self.seen = False  # whether somebody has got it
+        self._seen = set[int]()  # threads that have got it
         self.wall_s = float("nan")  # from the start to the end, once it is there
         self.shares, self._streams, self._tracks, self._alone = shares, streams, tracks, alone
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
-        self._failing = threading.Lock()
-        self._in_order, self._audit = in_order, audit
+        self._in_order, self._audit, self._failing = in_order, audit, threading.Lock()
         self.ready = {  # events after what the GPUs' current streams have by now
             gpu: torch.cuda.current_stream(gpu).record_event()
             for gpu in set(plan.gpu_of_lane.values())
@@ -97,13 +96,12 @@ class Execution:
     def start_here(self) -> None:
         """Let the calling thread do the only share there is, once it waits for it."""
         (host,), me = self.shares, threading.get_ident()
-        work = functools.partial(contextvars.copy_context().run, self._work, host)
-        modes = caller_modes()
+        call = functools.partial(caller_modes().call, copy_context().run, self._work, host)
 
         def urge() -> None:
             if threading.get_ident() == me and handle.issued.begin():
                 handle.start = time.perf_counter()
-                modes.call(work)
+                call()
                 handle.issued.set_result(None)
 
         waits_for = lambda: me if handle.start else None  # noqa: E731 (its tasks must not wait)
@@ -113,8 +111,7 @@ class Execution:
     def stop(self) -> None:
         """Begin nothing more."""
         with self._failing:
-            if self.error is None:
-                self.error, self.seen = RuntimeError("the run was broken off"), True
+            self.error = self.error or RuntimeError("the run was broken off")
 
     def end(self) -> None:
         """Note that all threads are done."""
@@ -125,12 +122,16 @@ class Execution:
     def raise_error(self) -> None:
         """Raise the first error, if there is one."""
         if self.error is not None:
-            self.seen = True
+            self._seen.add(threading.get_ident())
             raise self.error
+
+    def is_seen(self) -> bool:
+        """Whether the calling thread has got the error, if a task has raised it."""
+        return self.failed is None or threading.get_ident() in self._seen
 
     def tell(self, error: BaseException) -> None:
         """Note on an error that is on its way that a task has failed, too, if nobody saw that."""
-        if self.failed is not None and not self.seen and self.error is not error:
+        if self.failed and not self.is_seen() and self.error is not error:
             note(error, f"task {self.failed.name!r} failed, too: {self.error!r}")
 
     def is_issued(self, number: int) -> bool:
@@ -314,8 +315,7 @@ class Execution:
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""
         self._issued[number] = True  # before the look at who waits, as they look after they wait
-        lock = self._awaited.pop(number, None)
-        if lock is not None:
+        if lock := self._awaited.pop(number, None):
             lock.release()
 
     def _wait_for_end(self, number: int) -> None:

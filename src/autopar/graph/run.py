@@ -88,7 +88,7 @@ class Run(Closed):
         execution = self._execution
         for worker in execution.workers:
             worker.wait()
-        if not execution.seen:
+        if not execution.is_seen():
             execution.raise_error()
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
@@ -183,14 +183,14 @@ def at_once(resource: Resource) -> int:
     return min(resource.lanes, resource.at_once)
 
 
-def handed_over_s(schedule: Schedule) -> float:
-    """When the last job ends if each wait for another lane costs what it costs on a CPU."""
+def handed_over_s(schedule: Schedule, costs_s: Mapping[int, float]) -> float:
+    """When the last job ends by some costs if each wait for another lane takes time on a CPU."""
     end_s: dict[int, float] = {}
     free_s: dict[str, float] = {}
     for job, lane, waits, *_ in schedule.entries:
         ready_s = max((end_s[wait] + _HANDED_OVER_S for wait in waits), default=0.0)
         start_s = max(ready_s, free_s.get(lane, 0.0))
-        end_s[job] = free_s[lane] = start_s + schedule.jobs[job].cost_s
+        end_s[job] = free_s[lane] = start_s + costs_s.get(job, schedule.jobs[job].cost_s)
     return max(end_s.values(), default=0.0)
 
 

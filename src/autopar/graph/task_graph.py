@@ -9,9 +9,9 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import statistics
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -61,14 +61,14 @@ class TaskGraph(Closed):
         self.cpu_lanes = whole_number("cpu_lanes", given, most=_MOST_LANES)
         self.streams = whole_number("streams", streams, most=_MOST_LANES)
         self._program = Program(self)
-        # From how many lanes plans may choose, and by number of lanes what `measure` has found.
+        # Of how many lanes plans may choose, and what `measure` has found with each.
         self._choices = sorted({1 if cpu_lanes is None else self.cpu_lanes, self.cpu_lanes})
         self._measured_s: dict[int, dict[int, float]] = {}
         self._runner = Runner()
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
-        self._running = threading.Lock()
+        self._turns: dict[None, object] = {}  # whose turn it is
 
     def add(
         self,
@@ -256,6 +256,7 @@ class TaskGraph(Closed):
 
         Args:
             repeats: How often; the median counts. One more run comes first, in order, to warm up.
+                Without `cpu_lanes` all this is done with one CPU lane and with several.
             alone: One after another, so that times and limit are those of each task by itself.
                 Otherwise as `run` runs them, after a run to warm up so: times have in them what
                 tasks take from each other, such as bandwidth, and plans come closer to a run.
@@ -323,14 +324,16 @@ class TaskGraph(Closed):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """One run at a time."""
-        if not self._running.acquire(blocking=False):
-            msg = "the graph is running; expected one run at a time. Wait for it: graph.waitall()."
-            raise RuntimeError(msg)
-        try:
+        turn = object()
+        try:  # each step is one of the interpreter's, as Ctrl-C may come after any
+            if self._turns.setdefault(None, turn) is not turn:
+                msg = "the graph is running; expected one run at a time. Wait: graph.waitall()."
+                raise RuntimeError(msg)
             yield
         finally:
-            self._run = None
-            self._running.release()
+            if self._turns.get(None) is turn:
+                self._run = None
+                self._turns.clear()
 
     def _plan(self, tracks: bool, choices: Sequence[int] = ()) -> Plan:
         """The plan with as many CPU lanes as make it shortest."""
@@ -338,13 +341,8 @@ class TaskGraph(Closed):
         if not choices:
             unmeasured = self._choices[-1:] if self._tracks else self._choices[:1]
             choices = [*self._measured_s] or unmeasured
-        plans = [
-            planned(
-                *(self, nodes, self._program.hazards),
-                cpu_lanes=lanes,
-                streams=self.streams,
-                measured_s=self._measured_s.get(lanes, {}),
-            )
-            for lanes in choices
-        ]
-        return min(plans, key=lambda plan: handed_over_s(plan.schedule))
+        make = functools.partial(planned, self, nodes, self._program.hazards, streams=self.streams)
+        costs_s = [self._measured_s.get(lanes, {}) for lanes in choices]
+        plans = [make(cpu_lanes=n, measured_s=s) for n, s in zip(choices, costs_s, strict=True)]
+        made_s = [handed_over_s(plan.schedule, s) for plan, s in zip(plans, costs_s, strict=True)]
+        return plans[made_s.index(min(made_s))]

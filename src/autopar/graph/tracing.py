@@ -72,11 +72,11 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
             for tensor in attempt.tensors:
                 require_memory(tensor)
             module = make(attempt.on_tensors)(*attempt.tensors)
+            trace = attempt.calls(module)
         except Exception as error:
             msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
             attempt.forget(error)
             raise ValueError(msg) from error
-        trace = attempt.calls(module)
         left = attempt.forget()
     if left:
         msg = (
@@ -119,12 +119,13 @@ class _Attempt:
                     results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
                 if self._watch.refused is not None:  # which the code has caught
                     raise self._watch.refused
+                self._watch.take_draws_back()
                 with disable_current_modes():
                     changed = reassigned(before.changes())
             finally:
                 with disable_current_modes():
                     before.restore()
-                    self._watch.restore_versions()
+                    self._watch.end()
             results = copied_back(changed, before, results, self._watch)
         for result in results:
             _require_known(result)

@@ -84,7 +84,10 @@ class Watch(TorchDispatchMode):
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
         self.refused: Exception | None = None
         self._mode = get_dispatch_mode(FAKE)
-        self._dtype, self._chance = torch.get_default_dtype(), _chance()
+        self._dtype, self._first = torch.get_default_dtype(), _chance()
+        self._chance = self._first  # what it is now, if the code has only drawn
+        env = self._mode.shape_env  # of this trace alone
+        self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -122,10 +125,32 @@ class Watch(TorchDispatchMode):
         if torch.get_default_dtype() != self._dtype:
             msg = "it sets torch's default dtype, which no operator shows. Set it before."
             raise ValueError(msg)
-        if torch.Tag.nondeterministic_seeded in func.tags and not _is_as_before(self._chance):
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self._draw()
+
+    def _guarded(self, *args: Any, **kwargs: Any) -> Any:
+        """Decide by a number, or refuse that if only a run has it."""
+        with self.keeping():
+            return self._guard(*args, **kwargs)
+
+    def _draw(self) -> None:
+        """Draw as a call would: nothing is drawn here, and a state put back would not show."""
+        self._require_drawn()
+        with disable_current_modes():
+            torch.rand(1, device="cpu")
+        self._chance = _chance()
+
+    def take_draws_back(self) -> None:
+        """Put the random numbers' state back, if the code has done no more than draw."""
+        self._require_drawn()
+        with disable_current_modes():
+            torch.default_generator.set_state(self._first)
+
+    def _require_drawn(self) -> None:
+        if not _is_as_before(self._chance):
             msg = (
-                "it seeds torch's random numbers and draws from them, and a run only draws. Seed "
-                "them before the run, or give the operator a generator."
+                "it seeds torch's random numbers, or puts their state back, and a run only draws. "
+                "Do it before the run, or give the operators a generator."
             )
             raise ValueError(msg)
 
@@ -146,8 +171,9 @@ class Watch(TorchDispatchMode):
             self._shown[id(tensor)] = tensor, alike
         return self._shown[id(tensor)][1]
 
-    def restore_versions(self) -> None:
+    def end(self) -> None:
         """Take back that torch has counted changes of tensors, which there were none of."""
+        del self._mode.shape_env.evaluate_expr
         changed = {
             tensor: version for tensor, version in self._versions if tensor._version != version
         }

@@ -144,7 +144,11 @@ class Record:
 
         Raises:
             KeyError: Nothing was measured under one of the labels.
+            ValueError: There are not two parts.
         """
+        if len(parts) < 2:
+            msg = f"parts is {parts}; expected the labels of two or more parts."
+            raise ValueError(msg)
         return self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
 
     def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:

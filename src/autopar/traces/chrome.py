@@ -193,7 +193,8 @@ class Events:
                 "cuda_runtime or user_annotation."
             )
         return TraceError(
-            "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA."
+            "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA, or, "
+            "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
         )
 
 
