@@ -139,7 +139,11 @@ def sweeps(count, size, slots, slot_mib):
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
 limits_s = {label: limit_s for label in swept.measurements if label not in PARTS}
-ap.plot.bars(swept.measurements, limit_s=limits_s, title="Products and their copies, by slots and MiB in each")
+ap.plot.bars(
+    swept.measurements,
+    limit_s=limits_s,
+    title="Products and their copies, by slots and MiB in each",
+)
 ap.plot.show("b2_slots")
 one = swept.estimate(lambda s: s["1 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (2, 3, 4)))
 two = swept.estimate(lambda s: s["2 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (3, 4)))
