@@ -90,7 +90,7 @@ ap.plot.show("b5_small_tensors")
 
 # %%
 # In the table, look at the speed-up in bold: it is over copies that nobody waits for one by one.
-# The row below it puts the results into ordinary memory, which costs little more.
+# The row below it puts the results into ordinary memory, which the CPU has to copy to.
 
 gain = many.estimate(lambda s: s[NOT_WAITING] / s[TOGETHER])
 faster = "Many small tensors go faster together than one by one."

@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 
 from autopar.transfer.copy_plan import ALIGNMENT, Pack
-from autopar.transfer.layout import (
-    Layout,
-    flat,
-)
+from autopar.transfer.layout import Layout, flat
 
 _memory_bytes = torch.UntypedStorage.nbytes
 

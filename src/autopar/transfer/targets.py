@@ -6,9 +6,7 @@ import bisect
 
 import torch
 
-from autopar.transfer.layout import (
-    is_dense,
-)
+from autopar.transfer.layout import is_dense
 
 
 class Targets:

@@ -14,11 +14,7 @@ from autopar.torch_private import pytree
 from autopar.transfer.block import within
 from autopar.transfer.copy_plan import Pack, packs
 from autopar.transfer.copy_stream import CopyStream
-from autopar.transfer.layout import (
-    Layout,
-    check_tensor,
-    dense,
-)
+from autopar.transfer.layout import Layout, check_tensor, dense
 from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import Parcels
 
