@@ -1,11 +1,15 @@
 """Trace files told apart by content; damaged ones give their valid part or a clear error."""
 
 import gzip
+import io
+import itertools
 import json
 import os
 import pickle
 import random
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,6 +96,51 @@ def test_folders_and_missing_files_are_refused(tmp_path):
         read_trace(tmp_path)
     with pytest.raises(FileNotFoundError):
         read_trace(tmp_path / "missing.json")
+
+
+def test_pipes_are_read_as_files_are(tmp_path, monkeypatch):
+    (files := tmp_path / "files").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for path in write_all(files).values():
+        content, whole = path.read_bytes(), read_evidence(path)
+        packed = content if path.suffix == ".gz" else gzip.compress(content)
+        for sent, first in itertools.product((content, packed), (1, 20, 500)):
+            out, end = os.pipe()
+            with ThreadPoolExecutor(1) as pool, os.fdopen(out, "rb") as pipe:
+                pool.submit(_send, end, sent[:first], sent[first:])
+                assert read_evidence(f"/dev/fd/{pipe.fileno()}") == whole
+            file = io.BytesIO(b"x" * first + sent)
+            file.seek(first)
+            assert read_evidence("standard input", file) == whole
+    assert os.listdir(tmp_path) == ["files"], "no copy is left"
+
+
+def _send(end, *pieces):
+    with os.fdopen(end, "wb", buffering=0) as file:
+        for piece in pieces:
+            file.write(piece)
+            time.sleep(0.005)  # most often, the reader finds this piece alone
+
+
+def test_packed_files_may_be_put_together(file):
+    text = kineto().encode()
+    parts = gzip.compress(text[:700]) + gzip.compress(text[700:])
+    assert read_trace(file(parts)) == read_trace(file(text))
+
+
+def test_an_open_file_is_named_in_errors():
+    with pytest.raises(TraceError, match="^'standard input' can't be read as a trace: it is empty"):
+        read_evidence("standard input", io.BytesIO())
+
+
+def test_a_file_that_cannot_be_read_is_named(file):
+    unreadable = file(kineto())
+    unreadable.chmod(0)
+    # Of a process's own memory, the first page can be opened and not be read.
+    paths = [Path("/proc/self/mem")] + [unreadable] * (os.geteuid() != 0)
+    for path in paths:
+        with pytest.raises(OSError, match=f"'{path}'$"):
+            read_trace(path)
 
 
 def test_a_file_cut_anywhere_gives_what_comes_before(file):
