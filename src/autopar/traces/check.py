@@ -42,6 +42,7 @@ class TraceEntry(NamedTuple):
     stream: str = ""  # empty if the record does not say
     size_bytes: int | None = None
     memory: str | None = None
+    collective: str = ""  # which one a kernel belongs to, if the record says
 
     @property
     def end_us(self) -> float:
@@ -105,7 +106,8 @@ def evidence_of(
         if before is None or entry.end_us > before.end_us:
             last[place] = entry
         span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
-        activities.append(Activity(span, launch, entry.size_bytes, entry.memory, *place))
+        what_it_did = (entry.size_bytes, entry.memory, *place, entry.collective)
+        activities.append(Activity(span, launch, *what_it_did))
     wrong = complaints.sentences()
     doubts = {where: why for where, why in wrong.items() if where}
     if "" in wrong:  # it may have been on any of them
