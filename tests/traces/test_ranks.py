@@ -148,6 +148,10 @@ def test_chance_makes_no_straggler() -> None:
     for seed in range(60):
         assert certain(*calls(begun(ranks=4, late=slow, seed=seed))).stragglers == ()
         assert certain(*calls(begun(ranks=2, seed=seed))).stragglers == ()
+    starts_ms = begun(400, ranks=2)
+    starts_ms[:250, 1] += 0.4  # one phase of the program
+    starts_ms[250:, 0] += 0.4
+    assert certain(*calls(starts_ms)).stragglers == (), "five of eight are not most"
     few = certain(*calls(begun(12, ranks=2, late={1: 0.4})))
     assert few.of["rank 1"].came_last == 12
     assert few.stragglers == (), "twelve of twelve may be chance"
@@ -192,6 +196,24 @@ def test_other_collectives_or_another_order_are_not_matched() -> None:
 def test_what_cannot_be_one_collective_is_not_matched() -> None:
     one, other = begun(ranks=2, seed=1), begun(ranks=2, seed=2)
     assert compared(calls(one)[0], calls(other)[1]) is None, "a rank ended before the other began"
+    numbered = [f"allreduce {i} of group 0, ranks [0, 1]" for i in range(20)]  # of two programs
+    assert compared(calls(one, of=numbered)[0], calls(other, of=numbered)[1]) is None
+    first, second = calls(one, of=numbered)
+    early = second[3].span
+    early = replace(early, start_s=early.start_s - 1.5 * MS, end_s=early.end_s - 1 * MS)
+    second[3] = replace(second[3], span=early)
+    (group,) = certain(first, second).matched
+    assert len(group.names) == 19, "the one that can't be is left out"
+
+
+def test_groups_that_disagree_on_a_clock_make_the_error() -> None:
+    of = "allreduce of group 0, ranks [0, 1]", "allreduce of group 1, ranks [0, 1]"
+    first, second = calls(begun(ranks=2), of=of[0])
+    others = calls(begun(ranks=2, seed=5), of=of[1], clocks_ms=(0, 1), stream="24")
+    ranks = certain(first + others[0], second + others[1])
+    assert ranks.offsets_s["rank 1"] == pytest.approx(0, abs=1e-6)
+    assert ranks.error_s == pytest.approx(1 * MS, rel=0.01)
+    assert ranks.of["rank 0"].waiting_s <= ranks.of["rank 0"].communication_s
 
 
 def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:

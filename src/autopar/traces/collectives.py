@@ -85,7 +85,7 @@ def _of_group(of_rank: _Calls, kernel: str) -> Collectives | None:
         lists = [[call for call in calls if call[0] in shared] for calls in lists]
     names = [name for name, _, _ in lists[0]]
     same = all([name for name, _, _ in calls] == names for calls in lists)
-    if not same or len(lists) < 2 or len(names) < _FEWEST:
+    if not same or not names or len(lists) < 2:
         return None
     times_s = np.array([[call[1:] for call in calls] for calls in lists])
     starts_s, ends_s = times_s[..., 0].T, times_s[..., 1].T
