@@ -25,9 +25,10 @@ def kernel(
     stream: str = "7",
     name: str = "gemm",
     kind: str = "compute",
+    collective: str = "",
 ) -> Activity:
     span = Span(name, f"{gpu} stream {stream}", start_ms * MS, end_ms * MS, kind)
-    return Activity(span, by, gpu=gpu, stream=f"stream {stream}")
+    return Activity(span, by, gpu=gpu, stream=f"stream {stream}", collective=collective)
 
 
 def copy(

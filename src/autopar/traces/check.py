@@ -16,6 +16,7 @@ from autopar.refusal import what
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import as_array, covered, length_s
 from autopar.timeline.span import Span
+from autopar.traces.communication import COMMUNICATION
 from autopar.traces.trace import Activity, Trace
 
 HOST = "host"
@@ -27,7 +28,6 @@ _MOST_SKEW_US = 100.0  # by which two clocks may disagree; beyond it the record 
 _LONGEST_WAIT_US = 6e7  # a launch that waits for a minute is a launch of something else
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MOST_NAMES = 10_000  # to keep; programs have hundreds
-_COMMUNICATION = re.compile(r"\bnccl\w*Kernel")  # ncclDevKernel_..., before 2.19 ncclKernel_...
 _DIRECTIONS = {"HtoD": "from host", "HtoA": "from host", "DtoH": "to host", "AtoH": "to host"}
 _DIRECTIONS |= {"PtoP": "to a peer", "DtoD": "within"}
 _DIRECTION = re.compile("|".join(_DIRECTIONS))
@@ -48,6 +48,7 @@ class TraceEntry(NamedTuple):
     stream: str = ""  # empty if the record does not say
     size_bytes: int | None = None
     memory: str | None = None
+    collective: str = ""  # which one a kernel belongs to, if the record says
 
     @property
     def end_us(self) -> float:
@@ -128,7 +129,8 @@ def evidence_of(
         launch = api_calls[asked[entry.launch]] if entry.launch in asked else None
         span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
         place = (entry.where, entry.stream)
-        activities.append(Activity(span, launch, entry.size_bytes, entry.memory, *place))
+        details = (entry.size_bytes, entry.memory, *place, entry.collective)
+        activities.append(Activity(span, launch, *details))
     doubts, warnings = _judged(complaints, kept, len(host))
     if skew_us:
         skew = format_seconds(skew_us / 1e6)
@@ -156,7 +158,7 @@ def work_entry(
 ) -> TraceEntry:
     """Work of a GPU; a copy's lane is told by its name, as `Memcpy DtoH (Device -> Pinned)`."""
     if not is_copy:
-        kind = "communication" if _COMMUNICATION.search(name) else "compute"
+        kind = "communication" if COMMUNICATION.match(name) else "compute"
         return TraceEntry(name, gpu, clean(f"{gpu} {stream}"), *times_us, launch, kind, stream)
     way, memory = _DIRECTION.search(name), _MEMORY.search(name)
     lane = clean(f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}")

@@ -243,7 +243,21 @@ def _entry(event: Event, category: str) -> TraceEntry:
     gpu = clean(f"GPU {device}") if type(device) is int and device >= 0 else ""
     queue = clean(f"stream {stream}") if type(stream) is int else ""
     is_copy, size = category in _COPIES, arguments.get("bytes")
-    return work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
+    entry = work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
+    if entry.kind == "communication":
+        return entry._replace(collective=_collective(arguments))
+    return entry
+
+
+def _collective(arguments: Event) -> str:
+    """Which call of a process group a kernel belongs to; older torch does not say."""
+    keys = ("Collective name", "Process Group Name", "Process Group Ranks")
+    name, group, ranks = (arguments.get(key) for key in keys)
+    if not (type(name) is str and type(group) is str and name and group):
+        return ""
+    sequence = arguments.get("Seq")  # since Kineto of 2026
+    number_ = f" {sequence}" if type(sequence) is int else ""
+    return clean(f"{name}{number_} of group {group}, ranks {ranks or 'unknown'}")
 
 
 def _of_rank(work: list[TraceEntry], header: Event) -> tuple[list[TraceEntry], set[str]]:

@@ -18,13 +18,15 @@ from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Timeline
+from autopar.traces.ranks import compare_ranks, tables
 from autopar.traces.read import read_evidence, uncollected
-from autopar.traces.report import SITE, TOP, Report, Section, comparison, fitted
+from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison, fitted
 from autopar.traces.trace import Trace, TraceError
 
 VERSION = 2  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
+_APART = "Each file is on its own clock: nothing else is said of overlap between files."
 _TEXT_WIDTH = 100
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
@@ -52,7 +54,7 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     """Report on trace files or folders of them, each on its own clock.
 
     Returns the text to print and the exit status: 0, 1 if nothing could be analysed or a file that
-    was named could not be read, 3 if a GPU is farther from its lower bound than `fail_under` allows.
+    was named could not be read, 3 if a GPU is farther from its lower bound than it may be.
     """
     paths = _paths(files)
     _require_own_files(wanted.outputs, [*paths, *([wanted.before] if wanted.before else [])])
@@ -69,10 +71,13 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
             msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
             raise ValueError(msg)
         sections = comparison(before, after) + sections
+    if len(reports) > 1:
+        usages = {report.name: report.view.usages for report in reports}
+        ranks = compare_ranks({report.name: report.view.trace for report in reports})
+        blocks: list[Block] = [*tables(ranks, usages), _APART]
+        sections.append(Section("Side by side", blocks, level=1))
     brief = [Section(each.name, each.verdict() + each.doubts(), level=1) for each in reports]
     text = _shown(as_text(brief if wanted.is_brief else sections), left_out)
-    if len(reports) > 1:
-        text += "\nEach file is on its own clock: nothing is said of overlap between files.\n"
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION}
     formats: dict[str, Callable[[], str | bytes]] = {
@@ -137,8 +142,8 @@ def _traces(
             is_piped = path == STANDARD
             traces[name] = read_evidence(path, sys.stdin.buffer if is_piped else None)
         except (TraceError, OSError) as error:
-            is_trace = isinstance(error, TraceError)
-            left_out.append(str(error) if is_trace else f"{path}: {error.strerror or error}")
+            is_file = isinstance(error, OSError)  # which names it in its own way
+            left_out.append(f"{path}: {error.strerror or error}" if is_file else str(error))
             missing |= path in files
     if not traces:
         why = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]

@@ -38,9 +38,8 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
 
     Reads the Chrome traces of `torch.profiler`, the SQLite exports of Nsight Systems, and what
     `write_trace` wrote, plain or gzipped, told apart by content. What was left out is given as
-    warnings. A GPU whose records contradict themselves (a start of zero, a kernel before its
-    launch, an overlap within a stream) is left out as a whole, as no figure of it could be
-    trusted.
+    warnings: records that can't be right (a start of zero, work long before its launch), and as a
+    whole a GPU of which they are more than a hundredth, as no figure of it could be trusted.
 
     Args:
         path: The file, or a pipe; of several ranks each has its own file.
@@ -58,7 +57,7 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     0.5
     """
     trace = read_evidence(path)
-    for words in trace.warnings:
+    for words in trace.remarks:
         warnings.warn(f"{os.fspath(path)}: {words}", stacklevel=2)
     trusted = tuple(trace.trusted())
     if trace.activities and not trusted:

@@ -30,6 +30,9 @@ class Activity:
     memory: str | None = None  # the host's side of a copy: `pinned` or `pageable`, if known
     gpu: str = ""  # such as `GPU 0` or `rank 1 GPU 0`; empty for work that was not on a GPU
     stream: str = ""  # its in-order queue; lanes of copies are directions instead
+    # Of communication: such as `allreduce of group 0, ranks [0, 1]`, with its number in the group
+    # after its name if the trace tells.
+    collective: str = ""
 
 
 @dataclass(frozen=True)
