@@ -141,9 +141,11 @@ def _traces(
         try:
             is_piped = path == STANDARD
             traces[name] = read_evidence(path, sys.stdin.buffer if is_piped else None)
-        except (TraceError, OSError) as error:
-            is_file = isinstance(error, OSError)  # which names it in its own way
-            left_out.append(f"{path}: {error.strerror or error}" if is_file else str(error))
+        except TraceError as error:
+            left_out.append(str(error))
+            missing |= path in files
+        except OSError as error:
+            left_out.append(f"{path}: {error.strerror or error}")
             missing |= path in files
     if not traces:
         why = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
