@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from late_cuda import LateCuda, Stream
+from late_cuda import LateCuda
 
 import autopar as ap
 from autopar.__main__ import main
