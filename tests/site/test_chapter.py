@@ -1,4 +1,4 @@
-"""The form of the chapter and of the recipes, by their source: short, and with no number typed in."""
+"""The form of the chapter and the recipes, by their source: short, and with no typed numbers."""
 
 import re
 from pathlib import Path
