@@ -8,14 +8,15 @@ import autopar as ap
 
 
 def fed(loader, device):
-    """Yield each batch on the GPU, while the next one is copied; batches are pinned tensors."""
+    """Yield batches on the GPU, the next one copied meanwhile; each is a list of pinned tensors."""
     side, ready = torch.cuda.Stream(device), None
     for batch in itertools.chain(loader, [None]):
         torch.cuda.current_stream(device).wait_stream(side)  # for the copy of `ready`, no later one
         with torch.cuda.stream(side):
-            coming = None if batch is None else batch.to(device, non_blocking=True)
+            coming = None if batch is None else [x.to(device, non_blocking=True) for x in batch]
         if ready is not None:
-            ready.record_stream(torch.cuda.current_stream(device))  # who uses it, and until when
+            for x in ready:
+                x.record_stream(torch.cuda.current_stream(device))  # who uses it
             yield ready
         ready = coming
 

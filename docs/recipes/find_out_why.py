@@ -6,15 +6,15 @@ from torch.profiler import profile, record_function
 import autopar as ap
 
 
-def trace_of(step, path):
+def trace_of(step, path, devices):
     """Write what ran when in one step to a file, such as `trace.json.gz`."""
     for _ in range(3):  # without the first calls, which load kernels and allocate memory
         step()
     with profile() as session:
         with record_function("step"):
             step()
-        for gpu in range(torch.cuda.device_count()):
-            torch.cuda.synchronize(gpu)  # or the trace lacks the end
+        for device in devices:
+            torch.cuda.synchronize(device)  # or the trace lacks the end
     session.export_chrome_trace(path)
 
 
