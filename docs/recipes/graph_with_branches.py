@@ -7,23 +7,18 @@ import autopar as ap
 
 def captured_branches(functions, x):
     """A CUDA graph that has each function of x on a branch, and their results."""
+    graph, main = torch.cuda.CUDAGraph(), torch.cuda.Stream(x.device)
     sides = [torch.cuda.Stream(x.device) for _ in functions]
-
-    def branches():
-        main, results = torch.cuda.current_stream(x.device), []
-        for fn, side in zip(functions, sides, strict=True):
-            side.wait_stream(main)  # fork
-            with torch.cuda.stream(side):
-                results.append(fn(x))
-        for side in sides:
-            main.wait_stream(side)  # join
-        return results
-
-    branches()  # a first time outside: libraries load their kernels
-    torch.cuda.synchronize(x.device)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.Stream(x.device)):
-        results = branches()
+    main.wait_stream(torch.cuda.current_stream(x.device))  # for x
+    for stage in (torch.cuda.stream(main), torch.cuda.graph(graph, stream=main)):
+        with stage:  # a first time outside of the capture: libraries load their kernels
+            results = []
+            for fn, side in zip(functions, sides, strict=True):
+                side.wait_stream(main)  # fork
+                with torch.cuda.stream(side):
+                    results.append(fn(x))
+            for side in sides:
+                main.wait_stream(side)  # join
     return graph, results  # x.copy_(new), then graph.replay(): results have new values
 
 
