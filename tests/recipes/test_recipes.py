@@ -79,13 +79,12 @@ def squares_in_a_loop(recipe, device, fn):
 def state_after_steps(recipe, device, fn):
     """A state that is sent away after each step, and is back for the next one."""
     state, pinned = list(matrices(device)), pinned_like(matrices(device))
-    side = torch.cuda.Stream(device)
+    side, other = torch.cuda.Stream(device), state[0]
     for _ in range(3):
         state = [fn(x) for x in state]
         recipe.send_away(state, pinned, side)
         state.clear()
-        state, busy = recipe.bring_back(pinned, side, lambda: fn(matrices(device)[0]))
-        del busy
+        state, _ = recipe.bring_back(pinned, side, lambda: fn(other))
     results = [fn(x) for x in state]
     torch.cuda.synchronize(device)
     return results
