@@ -62,6 +62,7 @@ def read_text(text: str, damage: str = "") -> Trace:
     """What the text of a Chrome trace says, up to its first damage; some may be known already."""
     events = Events()
     header, end = _decode(text, events.take)
+    del text  # as long as all that comes of it
     damage = damage or end
     if header is None:
         msg = f"it is no trace: {damage}. {_EXPECTED}"

@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
@@ -221,9 +222,8 @@ class _Split:
         records = self._host.of(self._threads[i], cause)
         if cause == "elsewhere":  # the innermost of what the program named
             records = self._host.of(self._threads[i][:1], _NAMED)
-            half_s = length_s(late) / 2
-            inside = [r for r in records if _lengths([r], late)[0] > half_s]
-            records = sorted(inside, key=lambda record: record.duration_s)[:1]
+            half = _lengths(records, late) > length_s(late) / 2
+            records = sorted(compress(records, half), key=lambda one: one.duration_s)[:1]
             names.update(record.name for record in records)
         lengths_s = _lengths(records, late)
         shown = [records[lengths_s.argmax()]] if len(records) and lengths_s.max() > 0 else []

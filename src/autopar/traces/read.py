@@ -111,9 +111,9 @@ def _read(path: Path, file: BinaryIO, *, is_file: bool) -> Trace:
     content, damage = _unpacked(file) if start.startswith(_GZIP) else (file.read(), "")
     if content.startswith(_SQLITE):
         return _read_copy(content, io.BytesIO())
-    text = content.decode("utf-8-sig", "replace")
+    contents = [content]
     del content, file
-    return read_text(text, damage)
+    return read_text(contents.pop().decode("utf-8-sig", "replace"), damage)  # and keep neither
 
 
 def _read_copy(start: bytes, rest: BinaryIO) -> Trace:
