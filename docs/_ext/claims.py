@@ -1,27 +1,35 @@
-"""Claims: what the gallery's pages claim, collected as they run, and shown by machine."""
+"""Claims: what the gallery's pages claim, collected as they run, and shown machine by machine."""
 
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
+from machines import claims_by_machine
 from sphinx.addnodes import pending_xref
 from sphinx.util import logging
 
 from autopar.records.claim import FAILS, HOLDS, UNSURE
+from autopar.records.gallery import GALLERY
+from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
-GALLERY = DOCS.parent / "gallery"
 SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
 WORDS = {  # of a verdict behind the number of claims that have it: one, or several
     HOLDS: ("holds", "hold"),
     FAILS: ("does not hold here", "do not hold here"),
     UNSURE: ("is too noisy to tell", "are too noisy to tell"),
+    "met": ("is met", "are met"),
+    "missed": ("is missed", "are missed"),
 }
+GOOD = HOLDS, "met"  # what needs no emphasis
+BOUNDS = {"claim": "claimed", "goal": "goal"}
 logger = logging.getLogger(__name__)
 
 
@@ -42,52 +50,85 @@ def collected():
 
 
 class ClaimsByMachine(Directive):
-    """A table for each machine: every claim with its page, its figure, its bound, its verdict."""
+    """Every claim with a column for each machine that has records, then what was claimed live."""
 
     def run(self):
-        self.state.document.settings.env.note_reread()  # other pages' claims change by themselves
-        by_machine = {}
-        for page, claim in collected():
-            machine = claim["machine"] or "Of no one machine"
-            by_machine.setdefault(machine, []).append((page, claim))
-        if not by_machine:
-            return [nodes.paragraph(text="No page has run in this build.")]
-        return [
-            section
-            for machine, claims in sorted(by_machine.items())
-            for section in [self.section(machine, claims)]
+        env = self.state.document.settings.env
+        read = [*GALLERY.rglob("plot_*.py"), *FOLDER.rglob("*.json")]
+        for path in {*read, *(path.parent for path in read), *PAGES.rglob(f"*{SUFFIX}")}:
+            env.note_dependency(str(path))
+        told = [(one.page, one.by_machine) for one in claims_by_machine()]
+        live = [
+            (page, {claim["machine"]: SimpleNamespace(**claim)})
+            for page, claim in collected()
+            if claim["origin"].startswith("measured live")
         ]
+        return [*by_machine(told), *([self.section_of_live(live)] if live else [])]
 
-    def section(self, machine, claims):
-        section = nodes.section(ids=[nodes.make_id(f"on {machine}")], names=[machine.lower()])
-        section += nodes.title(text=machine)
-        section += nodes.paragraph(text=f"{counted(claim for _, claim in claims)}.")
+    def section_of_live(self, live):
+        title = "Measured live where this site was built"
+        section = nodes.section(ids=[nodes.make_id(title)], names=[title.lower()])
+        section += nodes.title(text=title)
         self.state.document.note_explicit_target(section)
-        section += table(claims)
+        section += by_machine(live)
         return section
 
 
-def table(claims):
-    head = ("Claim", "Measured", "Claimed", "Verdict", "Page")
-    group = nodes.tgroup(cols=len(head))
-    group += [nodes.colspec(colwidth=width) for width in (40, 20, 15, 10, 15)]
-    group += nodes.thead("", row(*(nodes.Text(text) for text in head)))
-    group += nodes.tbody()
-    for page, claim in claims:
-        texts = [nodes.Text(unbroken(claim[key])) for key in ("sentence", "measured", "bound")]
-        verdict = claim["verdict"]
-        shown = nodes.Text(verdict) if verdict == HOLDS else nodes.strong(text=verdict)
-        group.children[-1] += row(*texts, shown, link(page))
+def by_machine(told, what="claim", linked=None):
+    """How many claims or goals are met on each machine, and all: a row each, a column a machine."""
+    machines = sorted({machine for _, ones in told for machine in ones})
+    counts = nodes.bullet_list()
+    for machine in machines:
+        ones = [of[machine] for _, of in told if machine in of]
+        words = nodes.Text(f": of {counted(ones, what)}.")
+        counts += nodes.list_item("", nodes.paragraph("", "", nodes.strong(text=machine), words))
+    return [counts, table(what, machines, told, linked or link)]
+
+
+def table(what, machines, told, linked):
+    """A row for each claim or goal, a column for each machine, and a link above those of a page."""
+    group = nodes.tgroup(cols=1 + len(machines))
+    group += [nodes.colspec(colwidth=width) for width in (2, *(1 for _ in machines))]
+    group += nodes.thead("", row(nodes.Text(what.capitalize()), *map(nodes.Text, machines)))
+    body, last = nodes.tbody(), None
+    for page, by_machine in told:
+        if page != last:
+            whole = nodes.entry("", nodes.paragraph("", "", linked(page)), morecols=len(machines))
+            body += nodes.row("", whole, classes=["autopar-page"])
+            last = page
+        one = next(iter(by_machine.values()))
+        said = [nodes.Text(one.sentence), small(f"{BOUNDS[what]}: {one.bound}")]
+        body += row(said, *(cell(machine, by_machine.get(machine)) for machine in machines))
+    group += body
     return nodes.table("", group, classes=["autopar-claims"])
 
 
+def cell(machine, claim):
+    """A figure, its verdict, and how sure it is; the machine is shown where columns are stacked."""
+    where = nodes.inline(text=machine, classes=["autopar-where"])
+    if claim is None:
+        return [where, nodes.Text("no record")]
+    figure, _, sure = claim.measured.partition(" (")
+    verdict = claim.verdict
+    shown = nodes.Text(verdict) if verdict in GOOD else nodes.strong(text=verdict)
+    more = [small(sure.removesuffix(")"))] if sure else []
+    return [where, nodes.Text(f"{unbroken(figure)}: "), shown, *more]
+
+
+def small(text):
+    return nodes.inline(text=unbroken(text), classes=["autopar-small"])
+
+
 def unbroken(text):
-    """Words with each unit on the line of its number."""
+    """Words with each unit on the line of its number, and no break in a date."""
+    text = re.sub(r"(?<=\d)-(?=\d)", "\N{NON-BREAKING HYPHEN}", text)
     return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ×", "\N{NO-BREAK SPACE}×")
 
 
 def row(*cells):
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in cells))
+    """A row of cells, each of one piece of text or of several."""
+    pieces = (cell if isinstance(cell, list) else [cell] for cell in cells)
+    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in pieces))
 
 
 def link(page):
@@ -104,13 +145,18 @@ def link(page):
     )
 
 
-def counted(claims):
-    """How many claims there are, and how many of them have each verdict, in words."""
-    verdicts = Counter(claim["verdict"] for claim in claims)
+def link_to(title):
+    """A link to a section of the same page."""
+    return nodes.reference("", title, internal=True, refid=nodes.make_id(title))
+
+
+def counted(claims, what="claim"):
+    """How many claims or goals there are, and how many of them have each verdict, in words."""
+    verdicts = Counter(claim.verdict for claim in claims)
     words = " and ".join(
         f"{number} {WORDS[verdict][number > 1]}" for verdict, number in verdicts.most_common()
     )
-    return f"Of {verdicts.total()} claims {words}"
+    return f"{verdicts.total()} {what}s {words}"
 
 
 def summarize(app, error) -> None:
@@ -118,7 +164,7 @@ def summarize(app, error) -> None:
     if error is not None or app.builder.name != "html":
         return
     claims = [(page, claim) for page, claim in collected()]
-    logger.info("%s", counted(claim for _, claim in claims))
+    logger.info("Of %s", counted(SimpleNamespace(**claim) for _, claim in claims))
     for page, claim in claims:
         if claim["verdict"] != HOLDS:
             where = f"{page.rpartition('/')[2]} on {claim['machine'] or 'any machine'}"

@@ -161,7 +161,7 @@ class Claim:
 
     def _text(self, number: float | None, more: int) -> str:
         if self.unit == "%":
-            return f"{number:.{1 + more}%}".replace("%", " %")
+            return f"{number:z.{1 + more}%}".replace("%", " %")
         return f"{number:.{4 + more}g} {self.unit}".rstrip()
 
     def __str__(self) -> str:
