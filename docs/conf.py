@@ -50,6 +50,7 @@ extensions = [
     "gallery_pages",
     "glossary_links",
     "goals",
+    "records",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}

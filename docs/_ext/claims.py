@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +9,7 @@ from types import SimpleNamespace
 from docutils import nodes
 from docutils.parsers.rst import Directive
 from machines import claims_by_machine
-from sphinx.addnodes import pending_xref
+from side_by_side import Row, link, small, table, unbroken
 from sphinx.util import logging
 
 from autopar.records.claim import FAILS, HOLDS, UNSURE
@@ -74,80 +73,30 @@ class ClaimsByMachine(Directive):
         return section
 
 
-def by_machine(told, what="claim", linked=None):
+def by_machine(told, what="claim", linked=link):
     """How many claims or goals are met on each machine, and all: a row each, a column a machine."""
     machines = sorted({machine for _, ones in told for machine in ones})
     counts = nodes.bullet_list()
     for machine in machines:
         ones = [of[machine] for _, of in told if machine in of]
         words = nodes.Text(f": of {counted(ones, what)}.")
-        counts += nodes.list_item("", nodes.paragraph("", "", nodes.strong(text=machine), words))
-    return [counts, table(what, machines, told, linked or link)]
-
-
-def table(what, machines, told, linked):
-    """A row for each claim or goal, a column for each machine, and a link above those of a page."""
-    group = nodes.tgroup(cols=1 + len(machines))
-    group += [nodes.colspec(colwidth=width) for width in (2, *(1 for _ in machines))]
-    group += nodes.thead("", row(nodes.Text(what.capitalize()), *map(nodes.Text, machines)))
-    body, last = nodes.tbody(), None
-    for page, by_machine in told:
-        if page != last:
-            whole = nodes.entry("", nodes.paragraph("", "", linked(page)), morecols=len(machines))
-            body += nodes.row("", whole, classes=["autopar-page"])
-            last = page
-        one = next(iter(by_machine.values()))
+        named = nodes.strong(text=machine)
+        counts += nodes.list_item("", nodes.paragraph("", "", named, words))
+    rows = []
+    for place, ones in told:
+        one = next(iter(ones.values()))
         said = [nodes.Text(one.sentence), small(f"{BOUNDS[what]}: {one.bound}")]
-        body += row(said, *(cell(machine, by_machine.get(machine)) for machine in machines))
-    group += body
-    return nodes.table("", group, classes=["autopar-claims"])
+        rows.append(Row(linked(place), said, {it: shown(claim) for it, claim in ones.items()}))
+    return [counts, table(what.capitalize(), machines, rows)]
 
 
-def cell(machine, claim):
-    """A figure, its verdict, and how sure it is; the machine is shown where columns are stacked."""
-    where = nodes.inline(text=machine, classes=["autopar-where"])
-    if claim is None:
-        return [where, nodes.Text("no record")]
+def shown(claim):
+    """A figure, its verdict, and how sure it is."""
     figure, _, sure = claim.measured.partition(" (")
     verdict = claim.verdict
-    shown = nodes.Text(verdict) if verdict in GOOD else nodes.strong(text=verdict)
+    said = nodes.Text(verdict) if verdict in GOOD else nodes.strong(text=verdict)
     more = [small(sure.removesuffix(")"))] if sure else []
-    return [where, nodes.Text(f"{unbroken(figure)}: "), shown, *more]
-
-
-def small(text):
-    return nodes.inline(text=unbroken(text), classes=["autopar-small"])
-
-
-def unbroken(text):
-    """Words with each unit on the line of its number, and no break in a date."""
-    text = re.sub(r"(?<=\d)-(?=\d)", "\N{NON-BREAKING HYPHEN}", text)
-    return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ×", "\N{NO-BREAK SPACE}×")
-
-
-def row(*cells):
-    """A row of cells, each of one piece of text or of several."""
-    pieces = (cell if isinstance(cell, list) else [cell] for cell in cells)
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in pieces))
-
-
-def link(page):
-    """A link to a page, under its title."""
-    return pending_xref(
-        "",
-        nodes.inline(),
-        refdomain="std",
-        reftype="doc",
-        refexplicit=False,
-        refwarn=True,
-        refdoc="claims",
-        reftarget=page,
-    )
-
-
-def link_to(title):
-    """A link to a section of the same page."""
-    return nodes.reference("", title, internal=True, refid=nodes.make_id(title))
+    return [nodes.Text(f"{unbroken(figure)}: "), said, *more]
 
 
 def counted(claims, what="claim"):

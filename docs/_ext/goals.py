@@ -6,9 +6,10 @@ from html import escape
 from statistics import median
 from typing import NamedTuple
 
-from claims import by_machine, link_to
+from claims import by_machine
 from docutils.parsers.rst import Directive
 from machines import records_by_machine
+from side_by_side import link_to
 
 import autopar as ap
 from autopar.display.format import percent

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 from collections import Counter
+from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -17,6 +18,7 @@ import autopar
 from autopar.records.claim import CLAIMS_TO, Claim
 from autopar.records.gallery import GALLERY, all_records, scripts_of
 from autopar.records.record import Record
+from autopar.records.store import FOLDER
 
 
 def machine_of(hardware):
@@ -30,9 +32,42 @@ def machine_of(hardware):
 def records_by_machine() -> dict[str, dict[str, Record]]:
     """Every record by machine and name: what needs no GPU is with the machine that had one."""
     found: dict[str, dict[str, Record]] = {}
-    for record in all_records():
+    for record, _ in files():
         found.setdefault(machine_of(record.hardware), {})[record.experiment] = record
     return dict(sorted(found.items()))
+
+
+@functools.cache
+def files() -> list[tuple[Record, Path]]:
+    """Every record with its file."""
+    return list(zip(all_records(), sorted(FOLDER.glob("*/*.json")), strict=True))
+
+
+class Experiment(NamedTuple):
+    """What a page measures or shows a record of."""
+
+    page: str  # its name in the documentation
+    name: str  # of its record
+    what: str  # it is, in the words of the code
+
+
+def experiments() -> list[Experiment]:
+    """Every experiment that keeps a record, in the order of the pages."""
+    found = []
+    for script in scripts_of():
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+        functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "ap.recorded":
+                (name,) = (ast.literal_eval(it.value) for it in call.keywords if it.arg == "name")
+                what = ast.get_docstring(functions[ast.unparse(call.args[0])]) or ""
+                found.append(Experiment(page_of(script), name, what.partition("\n")[0]))
+    return found
+
+
+def page_of(script):
+    """The name of a script's page in the documentation."""
+    return f"/auto_gallery/{script.relative_to(GALLERY).with_suffix('').as_posix()}"
 
 
 class Told(NamedTuple):
@@ -49,7 +84,6 @@ def claims_by_machine() -> list[Told]:
     with mock.patch.dict(os.environ):
         os.environ.pop(CLAIMS_TO, None)  # these are no claims of a page that runs
         for script in scripts_of():
-            page = f"/auto_gallery/{script.relative_to(GALLERY).with_suffix('').as_posix()}"
             body = without_experiments(ast.parse(script.read_text(encoding="utf-8"))).body
             for needed, call in claims_in(body):
                 made = {
@@ -57,7 +91,7 @@ def claims_by_machine() -> list[Told]:
                     for machine, records in records_by_machine().items()
                     if (claim := told_by(records, needed, call))
                 }
-                told += [Told(page, made)] if made else []
+                told += [Told(page_of(script), made)] if made else []
     return told
 
 
