@@ -35,7 +35,7 @@ def table(first, machines, rows):
         )
         body += line(row.said, *cells)
     group += body
-    return nodes.table("", group, classes=["autopar-machines"])
+    return nodes.table("", group, classes=["autopar-machines", "autopar-cards"])
 
 
 def line(*cells):
