@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from claims import by_machine
 from docutils.parsers.rst import Directive
-from machines import records_by_machine
+from machines import comparable
 from side_by_side import link_to
 
 import autopar as ap
@@ -172,7 +172,7 @@ def reached(record, figures, name):
 def told_goals():
     """Of each goal the section with its table, and how near each machine comes to it."""
     for section, name, figures in FIGURES:
-        records = {machine: of[name] for machine, of in records_by_machine().items() if name in of}
+        records = {machine: of[name] for machine, of in comparable().items() if name in of}
         one = next(iter(records.values()))
         for goal in figures(median_s(one), one):
             yield (
@@ -196,7 +196,7 @@ class ByMachine:
     def __init__(self, show, *names):
         newest = [ap.newest_record(name) for name in names]
         self.shown, self.folded = show(*newest), {}
-        for machine, of in records_by_machine().items():
+        for machine, of in comparable().items():
             records = [of[name] for name in names if name in of]
             if [one.recorded_at for one in records] != [one.recorded_at for one in newest]:
                 self.folded |= {machine: show(*records)} if len(records) == len(names) else {}

@@ -10,6 +10,7 @@ import functools
 import json
 import os
 from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -35,6 +36,23 @@ def records_by_machine() -> dict[str, dict[str, Record]]:
     for record, _ in files():
         found.setdefault(machine_of(record.hardware), {})[record.experiment] = record
     return dict(sorted(found.items()))
+
+
+@functools.cache
+def comparable() -> dict[str, dict[str, Record]]:
+    """The records, by machine and name, of what the newest record of that name measured, too."""
+
+    def measured(record):
+        parts = (record.measurements, record.timelines, record.values)
+        return [record.parameters, *(part.keys() for part in parts)]
+
+    everywhere = [it for records in records_by_machine().values() for it in records.values()]
+    everywhere.sort(key=lambda it: (not it.code_changed, datetime.fromisoformat(it.recorded_at)))
+    newest = {it.experiment: measured(it) for it in everywhere}  # the last of each name
+    return {
+        machine: {name: it for name, it in records.items() if measured(it) == newest[name]}
+        for machine, records in records_by_machine().items()
+    }
 
 
 @functools.cache
@@ -88,7 +106,7 @@ def claims_by_machine() -> list[Told]:
             for needed, call in claims_in(body):
                 made = {
                     machine: claim
-                    for machine, records in records_by_machine().items()
+                    for machine, records in comparable().items()
                     if (claim := told_by(records, needed, call))
                 }
                 told += [Told(page_of(script), made)] if made else []

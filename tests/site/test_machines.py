@@ -31,7 +31,10 @@ ap.show(
 
 @pytest.fixture
 def machines(extension):
-    return extension("machines")
+    machines = extension("machines")
+    machines.comparable.cache_clear()
+    yield machines
+    machines.comparable.cache_clear()
 
 
 def test_a_claim_is_told_by_another_record_and_runs_no_more_than_it_needs(machines):
@@ -47,6 +50,17 @@ def test_a_claim_is_told_by_another_record_and_runs_no_more_than_it_needs(machin
     fields["parameters"] = {"count": 4}
     assert machines.told_by({"one": ap.Record(**fields)}, needed, first) is None
     assert machines.told_by({"one": record}, needed, second) is None  # kept in no record
+
+
+def test_records_that_measured_something_else_are_not_compared(machines, monkeypatch):
+    newest = ap.newest_record("e3_compute_and_copy")
+    other = dict(newest.measurements)
+    del other["one stream"]
+    by_machine = {"new": {newest.experiment: newest}}
+    fields = {**vars(newest), "measurements": other, "recorded_at": "2025-01-01T00:00:00+00:00"}
+    by_machine["old"] = {newest.experiment: ap.Record(**fields)}
+    monkeypatch.setattr(machines, "records_by_machine", lambda: by_machine)
+    assert machines.comparable() == {"new": by_machine["new"], "old": {}}
 
 
 def test_every_claim_of_a_page_that_shows_a_record_is_told_as_there(machines, extension):
