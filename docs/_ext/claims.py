@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,7 +57,10 @@ class ClaimsByMachine(Directive):
         read = [*GALLERY.rglob("plot_*.py"), *FOLDER.rglob("*.json")]
         for path in {*read, *(path.parent for path in read), *PAGES.rglob(f"*{SUFFIX}")}:
             env.note_dependency(str(path))
-        told = [(one.page, one.by_machine) for one in claims_by_machine()]
+        told = [
+            (one.page, {it: dated(claim) for it, claim in one.by_machine.items()})
+            for one in claims_by_machine()
+        ]
         live = [
             (page, {claim["machine"]: SimpleNamespace(**claim)})
             for page, claim in collected()
@@ -71,6 +75,16 @@ class ClaimsByMachine(Directive):
         self.state.document.note_explicit_target(section)
         section += by_machine(live)
         return section
+
+
+def dated(claim):
+    """A claim whose figure says when it was measured."""
+    found = re.search(r"\d{4}-\d\d-\d\d", claim.estimate.origin)
+    figure, _, sure = claim.measured.removesuffix(")").partition(" (")
+    said = "; ".join(filter(None, (sure, found and found[0])))
+    names = "sentence", "verdict", "bound"
+    fields = {name: getattr(claim, name) for name in names}
+    return SimpleNamespace(**fields, measured=f"{figure} ({said})" if said else figure)
 
 
 def by_machine(told, what="claim", linked=link):
