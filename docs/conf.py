@@ -8,9 +8,10 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 sys.path[:0] = [str(ROOT / "src"), str(DOCS / "_ext")]
 
-# A bare checkout builds as well as an installed package, in notebook kernels too.
+# A bare checkout builds as well as an installed package, in notebook kernels too; their
+# pages share what is in _ext.
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    [*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
@@ -48,6 +49,8 @@ extensions = [
     "freshness",
     "gallery_pages",
     "glossary_links",
+    "goals",
+    "records",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}

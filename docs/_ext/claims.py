@@ -1,27 +1,35 @@
-"""Claims: what the gallery's pages claim, collected as they run, and shown by machine."""
+"""Claims: what the gallery's pages claim, collected as they run, and shown machine by machine."""
 
 import json
 import os
+import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from sphinx.addnodes import pending_xref
+from machines import claims_by_machine
+from side_by_side import Row, link, small, table, unbroken
 from sphinx.util import logging
 
 from autopar.records.claim import FAILS, HOLDS, UNSURE
+from autopar.records.gallery import GALLERY
+from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
-GALLERY = DOCS.parent / "gallery"
 SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
 WORDS = {  # of a verdict behind the number of claims that have it: one, or several
     HOLDS: ("holds", "hold"),
     FAILS: ("does not hold here", "do not hold here"),
     UNSURE: ("is too noisy to tell", "are too noisy to tell"),
+    "met": ("is met", "are met"),
+    "missed": ("is missed", "are missed"),
 }
+GOOD = HOLDS, "met"  # what needs no emphasis
+BOUNDS = {"claim": "claimed", "goal": "goal"}
 logger = logging.getLogger(__name__)
 
 
@@ -42,75 +50,76 @@ def collected():
 
 
 class ClaimsByMachine(Directive):
-    """A table for each machine: every claim with its page, its figure, its bound, its verdict."""
+    """Every claim with a column for each machine that has records, then what was claimed live."""
 
     def run(self):
-        self.state.document.settings.env.note_reread()  # other pages' claims change by themselves
-        by_machine = {}
-        for page, claim in collected():
-            machine = claim["machine"] or "Of no one machine"
-            by_machine.setdefault(machine, []).append((page, claim))
-        if not by_machine:
-            return [nodes.paragraph(text="No page has run in this build.")]
-        return [
-            section
-            for machine, claims in sorted(by_machine.items())
-            for section in [self.section(machine, claims)]
+        env = self.state.document.settings.env
+        read = [*GALLERY.rglob("plot_*.py"), *FOLDER.rglob("*.json")]
+        for path in {*read, *(path.parent for path in read), *PAGES.rglob(f"*{SUFFIX}")}:
+            env.note_dependency(str(path))
+        told = [
+            (one.page, {it: dated(claim) for it, claim in one.by_machine.items()})
+            for one in claims_by_machine()
         ]
+        live = [
+            (page, {claim["machine"]: SimpleNamespace(**claim)})
+            for page, claim in collected()
+            if claim["origin"].startswith("measured live")
+        ]
+        return [*by_machine(told), *([self.section_of_live(live)] if live else [])]
 
-    def section(self, machine, claims):
-        section = nodes.section(ids=[nodes.make_id(f"on {machine}")], names=[machine.lower()])
-        section += nodes.title(text=machine)
-        section += nodes.paragraph(text=f"{counted(claim for _, claim in claims)}.")
+    def section_of_live(self, live):
+        title = "Measured live where this site was built"
+        section = nodes.section(ids=[nodes.make_id(title)], names=[title.lower()])
+        section += nodes.title(text=title)
         self.state.document.note_explicit_target(section)
-        section += table(claims)
+        section += by_machine(live)
         return section
 
 
-def table(claims):
-    head = ("Claim", "Measured", "Claimed", "Verdict", "Page")
-    group = nodes.tgroup(cols=len(head))
-    group += [nodes.colspec(colwidth=width) for width in (40, 20, 15, 10, 15)]
-    group += nodes.thead("", row(*(nodes.Text(text) for text in head)))
-    group += nodes.tbody()
-    for page, claim in claims:
-        texts = [nodes.Text(unbroken(claim[key])) for key in ("sentence", "measured", "bound")]
-        verdict = claim["verdict"]
-        shown = nodes.Text(verdict) if verdict == HOLDS else nodes.strong(text=verdict)
-        group.children[-1] += row(*texts, shown, link(page))
-    return nodes.table("", group, classes=["autopar-claims"])
+def dated(claim):
+    """A claim whose figure says when it was measured."""
+    found = re.search(r"\d{4}-\d\d-\d\d", claim.estimate.origin)
+    figure, _, sure = claim.measured.removesuffix(")").partition(" (")
+    said = "; ".join(filter(None, (sure, found and found[0])))
+    names = "sentence", "verdict", "bound"
+    fields = {name: getattr(claim, name) for name in names}
+    return SimpleNamespace(**fields, measured=f"{figure} ({said})" if said else figure)
 
 
-def unbroken(text):
-    """Words with each unit on the line of its number."""
-    return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ×", "\N{NO-BREAK SPACE}×")
+def by_machine(told, what="claim", linked=link):
+    """How many claims or goals are met on each machine, and all: a row each, a column a machine."""
+    machines = sorted({machine for _, ones in told for machine in ones})
+    counts = nodes.bullet_list()
+    for machine in machines:
+        ones = [of[machine] for _, of in told if machine in of]
+        words = nodes.Text(f": of {counted(ones, what)}.")
+        named = nodes.strong(text=machine)
+        counts += nodes.list_item("", nodes.paragraph("", "", named, words))
+    rows = []
+    for place, ones in told:
+        one = next(iter(ones.values()))
+        said = [nodes.Text(one.sentence), small(f"{BOUNDS[what]}: {one.bound}")]
+        rows.append(Row(linked(place), said, {it: shown(claim) for it, claim in ones.items()}))
+    return [counts, table(what.capitalize(), machines, rows)]
 
 
-def row(*cells):
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in cells))
+def shown(claim):
+    """A figure, its verdict, and how sure it is."""
+    figure, _, sure = claim.measured.partition(" (")
+    verdict = claim.verdict
+    said = nodes.Text(verdict) if verdict in GOOD else nodes.strong(text=verdict)
+    more = [small(sure.removesuffix(")"))] if sure else []
+    return [nodes.Text(f"{unbroken(figure)}: "), said, *more]
 
 
-def link(page):
-    """A link to a page, under its title."""
-    return pending_xref(
-        "",
-        nodes.inline(),
-        refdomain="std",
-        reftype="doc",
-        refexplicit=False,
-        refwarn=True,
-        refdoc="claims",
-        reftarget=page,
-    )
-
-
-def counted(claims):
-    """How many claims there are, and how many of them have each verdict, in words."""
-    verdicts = Counter(claim["verdict"] for claim in claims)
+def counted(claims, what="claim"):
+    """How many claims or goals there are, and how many of them have each verdict, in words."""
+    verdicts = Counter(claim.verdict for claim in claims)
     words = " and ".join(
         f"{number} {WORDS[verdict][number > 1]}" for verdict, number in verdicts.most_common()
     )
-    return f"Of {verdicts.total()} claims {words}"
+    return f"{verdicts.total()} {what}s {words}"
 
 
 def summarize(app, error) -> None:
@@ -118,7 +127,7 @@ def summarize(app, error) -> None:
     if error is not None or app.builder.name != "html":
         return
     claims = [(page, claim) for page, claim in collected()]
-    logger.info("%s", counted(claim for _, claim in claims))
+    logger.info("Of %s", counted(SimpleNamespace(**claim) for _, claim in claims))
     for page, claim in claims:
         if claim["verdict"] != HOLDS:
             where = f"{page.rpartition('/')[2]} on {claim['machine'] or 'any machine'}"

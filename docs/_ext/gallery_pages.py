@@ -7,11 +7,17 @@ from html import escape
 from docutils import nodes
 from gallery_hooks import IMAGE, PICTURE
 
+from autopar.display.format import EARLIER
+
 _BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
 _HERE = "On this machine"  # the heading of what is measured wherever the page is built
 _OF_HERE = (
     "These numbers are of small sizes, on the machine that built this page. With few cores, or "
     "other work beside, what runs at once may gain little or nothing."
+)
+_STILL_SHOWN = (
+    "Code of autopar has changed since that record was made. It is shown until a machine with the "
+    "same GPUs has measured again."
 )
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
@@ -101,6 +107,8 @@ def say_origins_once(doctree):
             node.replace_self(raw(_BADGE.sub(lambda badge: marks[badge[0]], text)))
     if full:
         line = f'<p class="autopar-origins">{" ".join(full)}</p>'
+        if EARLIER in line:
+            line += f'<p class="autopar-small">{_STILL_SHOWN}</p>'
         next(doctree.findall(nodes.section)).insert(1, raw(line))
 
 

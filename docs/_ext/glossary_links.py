@@ -21,7 +21,7 @@ _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes
 _IN_OUTPUTS = re.compile(
     r"(?<=>)(spread)(?= \(IQR\)</th>)|(?<=>share of )(makespan)(?=</th>)"
     r"|(?<=: )(95 % interval|range)(?=, \d+ samples\))"
-    r"|(?<=, with )(earlier code)(?=</span>)"
+    r"|(?<=, with an )(earlier version)(?= of autopar</span>)"
 )
 _TOLD_WITH = {"range": "95 % interval"}  # of a few samples; in prose a range is something else
 

@@ -271,6 +271,9 @@ def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts():
 def test_limit_and_origin_and_unit_alone():
     assert limits_of(["a", "b"], None) == (None, None)
     assert limits_of(["a", "a"], {"a": 2}) == (2.0, 2.0)
+    earlier = tabulate(["a"], [["1"]], origin="recorded on H200, with earlier code")
+    assert earlier.origins == ("recorded on H200, with an earlier version of autopar",)
+    assert earlier.origins[0] in earlier._repr_html_()
     assert badge("<b>") == '<span class="autopar-live">&lt;b&gt;</span>'
     # The machine alone does not tell these apart.
     assert short_origins(["GPU, May", "GPU, June", ""]) == ["GPU, May", "GPU, June", "-"]

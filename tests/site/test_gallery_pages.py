@@ -1,6 +1,7 @@
 """Where pictures, images, origins and folds stand on a page of the gallery."""
 
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -77,6 +78,10 @@ def test_origins_are_said_once_and_marked_where_they_belong(arrange):
     assert marks == [["recorded 1"], ["live"], ["recorded 2"], ["recorded 1"]]
     assert re.search(rf"<span[^>]*>1 {WHERE}", origins)
     assert arrange(cell("a")) == ["opening", "a"]
+    assert "has changed since" not in origins
+    old, *_ = arrange(html(compare([replace(there, origin=f"{WHERE}, with earlier code")])))
+    assert "with an earlier version of autopar" in old
+    assert "has changed since" in old
     table = compare([there])._repr_html_()
     assert arrange(html(table), docname="how_we_measure") == ["opening", table]
 

@@ -14,7 +14,7 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from autopar.display import plot
-from autopar.display.format import badge, format_seconds, origins_of, printable
+from autopar.display.format import badge, format_seconds, origins_of, printable, worded
 from autopar.display.page import page
 from autopar.display.rows import MANY_SPANS, scale_of
 from autopar.display.shapes import KEY, add, add_shapes
@@ -198,7 +198,8 @@ def _words(drawing: Drawing) -> list[str]:
     for name, timeline in drawing.panels:
         panel = [f"{name}:"] * bool(name)
         # Where panels come from different places, each says its own; the badges don't tell which.
-        where = [f"({timeline.origin})"] if len(drawing.origins) > 1 and timeline.origin else []
+        says = len(drawing.origins) > 1 and timeline.origin
+        where = [f"({worded(timeline.origin)})"] if says else []
         shown.append(" ".join(panel + sentences(timeline) + where))
         if left_out := titled(timeline)[1]:
             without.append(" ".join([*panel, said_of(left_out)]))

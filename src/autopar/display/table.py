@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from numbers import Real
 
-from autopar.display.format import NOTHING, badge, short_origins
+from autopar.display.format import NOTHING, badge, short_origins, worded
 from autopar.refusal import check_type, several
 from autopar.timing.measurement import Measurement
 
@@ -186,7 +186,7 @@ def tabulate(
         headers = headers[0], "where", *headers[1:]
         places = short_origins(origins)
         cells = tuple((row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True))
-    shown = tuple(dict.fromkeys(filter(None, origins)))
+    shown = tuple(dict.fromkeys(map(worded, filter(None, origins))))
     return Table(headers, cells, caption, shown, notes)
 
 

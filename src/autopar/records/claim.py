@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autopar.display.format import badge
+from autopar.display.format import badge, worded
 from autopar.files import append_line
 from autopar.timing.measurement import Measurement
 
@@ -161,11 +161,11 @@ class Claim:
 
     def _text(self, number: float | None, more: int) -> str:
         if self.unit == "%":
-            return f"{number:.{1 + more}%}".replace("%", " %")
+            return f"{number:z.{1 + more}%}".replace("%", " %")
         return f"{number:.{4 + more}g} {self.unit}".rstrip()
 
     def __str__(self) -> str:
-        where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
+        where = f" [{worded(self.estimate.origin)}]" if self.estimate.origin else ""
         return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}"
 
     __repr__ = __str__

@@ -1,0 +1,200 @@
+"""Machines: the records of each, and what the gallery's pages claim by the records of each.
+
+A page runs with one machine's record. Its claims are told for the others, too, by the statements
+that a claim needs: nothing else of the script runs, and nothing is measured.
+"""
+
+import ast
+import contextlib
+import functools
+import json
+import os
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+import autopar
+from autopar.records.claim import CLAIMS_TO, Claim
+from autopar.records.gallery import GALLERY, all_records, scripts_of
+from autopar.records.record import Record
+from autopar.records.store import FOLDER
+
+
+def machine_of(hardware):
+    """What a machine is called: by its GPUs and by what its CPU runs at once."""
+    gpus = Counter(gpu["name"] for gpu in hardware["gpus"])
+    named = " and ".join(f"{count} × {name}" for name, count in gpus.items())
+    return f"{named or hardware['cpu']}, {hardware['cpu_cores']} CPU threads"
+
+
+@functools.cache
+def records_by_machine() -> dict[str, dict[str, Record]]:
+    """Every record by machine and name: what needs no GPU is with the machine that had one."""
+    found: dict[str, dict[str, Record]] = {}
+    for record, _ in files():
+        found.setdefault(machine_of(record.hardware), {})[record.experiment] = record
+    return dict(sorted(found.items()))
+
+
+@functools.cache
+def comparable() -> dict[str, dict[str, Record]]:
+    """The records, by machine and name, of what the newest record of that name measured, too."""
+
+    def measured(record):
+        parts = (record.measurements, record.timelines, record.values)
+        return [record.parameters, *(part.keys() for part in parts)]
+
+    everywhere = [it for records in records_by_machine().values() for it in records.values()]
+    everywhere.sort(key=lambda it: (not it.code_changed, datetime.fromisoformat(it.recorded_at)))
+    newest = {it.experiment: measured(it) for it in everywhere}  # the last of each name
+    return {
+        machine: {name: it for name, it in records.items() if measured(it) == newest[name]}
+        for machine, records in records_by_machine().items()
+    }
+
+
+@functools.cache
+def files() -> list[tuple[Record, Path]]:
+    """Every record with its file."""
+    return list(zip(all_records(), sorted(FOLDER.glob("*/*.json")), strict=True))
+
+
+class Experiment(NamedTuple):
+    """What a page measures or shows a record of."""
+
+    page: str  # its name in the documentation
+    name: str  # of its record
+    what: str  # it is, in the words of the code
+
+
+def experiments() -> list[Experiment]:
+    """Every experiment that keeps a record, in the order of the pages."""
+    found = []
+    for script in scripts_of():
+        tree = ast.parse(script.read_text(encoding="utf-8"))
+        functions = {one.name: one for one in tree.body if isinstance(one, ast.FunctionDef)}
+        for call in ast.walk(tree):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "ap.recorded":
+                (name,) = (ast.literal_eval(it.value) for it in call.keywords if it.arg == "name")
+                what = ast.get_docstring(functions[ast.unparse(call.args[0])]) or ""
+                found.append(Experiment(page_of(script), name, what.partition("\n")[0]))
+    return found
+
+
+def page_of(script):
+    """The name of a script's page in the documentation."""
+    return f"/auto_gallery/{script.relative_to(GALLERY).with_suffix('').as_posix()}"
+
+
+class Told(NamedTuple):
+    """A claim of a page, and what became of it on each machine that has a record of it."""
+
+    page: str  # its name in the documentation
+    by_machine: dict[str, Claim]
+
+
+@functools.cache
+def claims_by_machine() -> list[Told]:
+    """Every claim that follows from records, in the order of the pages."""
+    told = []
+    with mock.patch.dict(os.environ):
+        os.environ.pop(CLAIMS_TO, None)  # these are no claims of a page that runs
+        for script in scripts_of():
+            body = without_experiments(ast.parse(script.read_text(encoding="utf-8"))).body
+            for needed, call in claims_in(body):
+                made = {
+                    machine: claim
+                    for machine, records in comparable().items()
+                    if (claim := told_by(records, needed, call))
+                }
+                told += [Told(page_of(script), made)] if made else []
+    return told
+
+
+class Missing(Exception):
+    """A machine has no such record."""
+
+
+class _Autopar:
+    """The package as a script uses it, with one machine's records, and without measuring."""
+
+    def __init__(self, records):
+        self._records = records
+
+    def __getattr__(self, name):
+        return getattr(autopar, name)
+
+    def recorded(self, *, name, parameters, **_):
+        record = self._records.get(name)
+        others = (None, record and record.parameters)  # of other parameters there is no such record
+        if record is None or json.loads(json.dumps(parameters)) not in others:
+            raise Missing(name)
+        return record
+
+    def newest_record(self, name):
+        return self.recorded(name=name, parameters=None)
+
+    def observed(self, *_, name, **__):
+        raise Missing(name)  # it is measured where a page is built, and no record is kept
+
+
+def told_by(records, needed, call):
+    """The claim that a call makes with a machine's records; nothing if these don't have it all."""
+    values = {"ap": _Autopar(records)}
+    for statement in needed:
+        with contextlib.suppress(Missing, NameError):  # what a missing record leaves out
+            exec(compile(ast.Module([statement], []), "claim", "exec"), values)
+    try:
+        return eval(compile(ast.Expression(call), "claim", "eval"), values)
+    except NameError:
+        return None
+
+
+def claims_in(body):
+    """Each call of `ap.claim` among statements, with those before it that make what it needs."""
+    for at, statement in enumerate(body):
+        if isinstance(statement, ast.FunctionDef):
+            continue
+        for call in ast.walk(statement):
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "ap.claim":
+                needed, kept = used(call), []
+                for before in reversed(body[:at]):
+                    if made := changed(before) & needed:
+                        kept.append(before)
+                        needed = needed - made if isinstance(before, ast.Assign) else needed
+                        needed |= used(before)
+                yield kept[::-1], call
+
+
+def without_experiments(script):
+    """A script whose calls of `recorded` don't name what they would run."""
+    for call in ast.walk(script):
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "ap.recorded":
+            call.args = []
+    return script
+
+
+def used(node):
+    """The names that a node reads."""
+    names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Load)} - {"ap"}
+
+
+def changed(statement):
+    """The names that a statement binds, or whose values a method that it calls may change."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {(one.asname or one.name).split(".")[0] for one in statement.names} - {"ap"}
+    if isinstance(statement, ast.Expr):
+        node = statement.value
+        while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return {node.id} - {"ap"} if isinstance(node, ast.Name) else set()
+    names = (one for one in ast.walk(statement) if isinstance(one, ast.Name))
+    stored = {name.id for name in names if isinstance(name.ctx, ast.Store | ast.Del)}
+    parts = (one for one in ast.walk(statement) if isinstance(one, ast.Subscript | ast.Attribute))
+    inside = (one.value for one in parts if isinstance(one.ctx, ast.Store | ast.Del))
+    return stored | {one.id for one in inside if isinstance(one, ast.Name)}

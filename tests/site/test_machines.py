@@ -1,0 +1,94 @@
+"""What pages claim and what tools reach by the records of each machine, on the site."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import autopar as ap
+
+pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
+
+SCRIPT = """
+import autopar as ap
+import math
+LEAST = {"a": 1.0}
+LEAST["a"] = 2.0
+def measure(count):
+    return expensive(count)
+def figure(seconds):
+    return math.floor(seconds["x"]) * LEAST["a"]
+other = ap.observed(measure, name="here", parameters={})
+unused = expensive()
+record = ap.recorded(measure, name="one", parameters={"count": 3})
+ap.show(
+    ap.claim("A.", record.estimate(figure), at_least=1),
+    ap.claim("B.", other.estimate(figure), at_least=1),
+)
+"""
+
+
+@pytest.fixture
+def machines(extension):
+    machines = extension("machines")
+    machines.comparable.cache_clear()
+    yield machines
+    machines.comparable.cache_clear()
+
+
+def test_a_claim_is_told_by_another_record_and_runs_no_more_than_it_needs(machines):
+    measured = {"x": ap.Measurement("x", (3.5, 3.5, 3.5))}
+    record = ap.newest_record("e3_compute_and_copy")
+    fields = {**vars(record), "measurements": measured, "parameters": {"count": 3}}
+    script = machines.without_experiments(ast.parse(SCRIPT))
+    (needed, first), (_, second) = machines.claims_in(script.body)
+    assert not [one for one in map(ast.unparse, needed) if "expensive" in one]
+    told = machines.told_by({"one": ap.Record(**fields)}, needed, first)
+    assert (told.sentence, told.estimate.value) == ("A.", 6.0)
+    assert machines.told_by({}, needed, first) is None
+    fields["parameters"] = {"count": 4}
+    assert machines.told_by({"one": ap.Record(**fields)}, needed, first) is None
+    assert machines.told_by({"one": record}, needed, second) is None  # kept in no record
+
+
+def test_records_that_measured_something_else_are_not_compared(machines, monkeypatch):
+    newest = ap.newest_record("e3_compute_and_copy")
+    other = dict(newest.measurements)
+    del other["one stream"]
+    by_machine = {"new": {newest.experiment: newest}}
+    fields = {**vars(newest), "measurements": other, "recorded_at": "2025-01-01T00:00:00+00:00"}
+    by_machine["old"] = {newest.experiment: ap.Record(**fields)}
+    monkeypatch.setattr(machines, "records_by_machine", lambda: by_machine)
+    assert machines.comparable() == {"new": by_machine["new"], "old": {}}
+
+
+def test_every_claim_of_a_page_that_shows_a_record_is_told_as_there(machines, extension):
+    collected = list(extension("claims").collected())
+    if not collected:
+        pytest.skip("no page has run: run `nox -s docs`")
+    told = {
+        (one.page, claim.sentence, claim.measured, claim.verdict, claim.estimate.origin)
+        for one in machines.claims_by_machine()
+        for claim in one.by_machine.values()
+    }
+    names = "sentence", "measured", "verdict", "origin"
+    there = {
+        (page, *(claim[name] for name in names))
+        for page, claim in collected
+        if claim["origin"].startswith("recorded")
+    }
+    assert there <= told
+
+
+def test_each_goal_is_told_once_and_names_a_row_of_its_section(extension):
+    goals = extension("goals")
+    told = list(goals.told_goals())
+    named = [next(iter(by_machine.values())).sentence for _, by_machine in told]
+    assert sorted(named) == sorted(goals.GOALS)
+    for _, by_machine in told:
+        for one in by_machine.values():
+            assert one.verdict in ("met", "missed")
+            assert re.search(r"\d{4}-\d\d-\d\d\)$", one.measured)
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    assert {section for section, _ in told} <= set(re.findall(r"^## (.*)$", page, re.MULTILINE))
