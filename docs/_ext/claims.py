@@ -68,16 +68,18 @@ class ClaimsByMachine(Directive):
 
 
 def table(claims):
-    head = ("Claim", "Measured", "Claimed", "Verdict", "Page")
+    """Each claim over its page, and what was measured over what is claimed: it fits on a phone."""
+    head = ("Claim", "Measured", "Verdict")
     group = nodes.tgroup(cols=len(head))
-    group += [nodes.colspec(colwidth=width) for width in (40, 20, 15, 10, 15)]
-    group += nodes.thead("", row(*(nodes.Text(text) for text in head)))
+    group += [nodes.colspec(colwidth=width) for width in (50, 35, 15)]
+    group += nodes.thead("", row(*([nodes.Text(text)] for text in head)))
     group += nodes.tbody()
     for page, claim in claims:
-        texts = [nodes.Text(unbroken(claim[key])) for key in ("sentence", "measured", "bound")]
         verdict = claim["verdict"]
         shown = nodes.Text(verdict) if verdict == HOLDS else nodes.strong(text=verdict)
-        group.children[-1] += row(*texts, shown, link(page))
+        sentence, measured = (nodes.Text(unbroken(claim[key])) for key in ("sentence", "measured"))
+        bound = nodes.Text(f"Claimed: {unbroken(claim['bound'])}")
+        group.children[-1] += row([sentence, link(page)], [measured, bound], [shown])
     return nodes.table("", group, classes=["autopar-claims"])
 
 
@@ -87,7 +89,10 @@ def unbroken(text):
 
 
 def row(*cells):
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", cell)) for cell in cells))
+    """A row of cells with some paragraphs each."""
+    return nodes.row(
+        "", *(nodes.entry("", *(nodes.paragraph("", "", each) for each in cell)) for cell in cells)
+    )
 
 
 def link(page):
