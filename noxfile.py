@@ -16,6 +16,7 @@ SITE = Path("docs/_build/html")
 RECORDS = Path("src/autopar/recorded")
 
 BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "docs", str(SITE))
+CHECK_LINKS = (*BUILD_SITE[:-3], "-b", "linkcheck", "docs", "docs/_build/linkcheck")
 SITE_TESTS = "tests/site"  # `docs` runs them
 TEST = ("python", "-m", "pytest", f"--ignore={SITE_TESTS}")
 ON_TWO_CORES = ("-n", "2")
@@ -54,8 +55,15 @@ def stress(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the site, check it, and say where to open it."""
-    install(session, "docs")
+    install(session, "docs", "browser")
     build_site(session)
+
+
+@nox.session
+def links(session: nox.Session) -> None:
+    """Ask the network whether the site's links to elsewhere still lead somewhere."""
+    install(session, "docs")
+    session.run(*CHECK_LINKS, *session.posargs)
 
 
 @on_gpu
@@ -82,10 +90,10 @@ def gpu(session: nox.Session) -> None:
     session.run(*RECORD, "--check")
 
 
-def install(session: nox.Session, group: str) -> None:
+def install(session: nox.Session, *groups: str) -> None:
     # Few modules of what is installed are ever imported: pip need not compile them all.
     session.env["PYTHONDONTWRITEBYTECODE"] = ""  # so that those are compiled once
-    packages = nox.project.dependency_groups(GROUPS, group)
+    packages = nox.project.dependency_groups(GROUPS, *groups)
     session.install("--no-compile", CONSTRAINTS, "-e", ".", *packages)
 
 

@@ -128,6 +128,7 @@ html_theme = "furo"
 html_title = "autopar"
 html_baseurl = ADDRESS
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["autopar.css"]
 html_js_files = [("autopar.js", {"defer": "defer"})]
 html_favicon = "_static/favicon.svg"

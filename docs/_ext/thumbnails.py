@@ -3,6 +3,9 @@
 from itertools import islice
 
 import matplotlib.pyplot as plt
+from matplotlib.collections import LineCollection
+from matplotlib.container import BarContainer
+from matplotlib.text import Annotation
 
 from autopar.display.format import format_seconds, printable, shortened
 from autopar.display.rows import COLOURS, lanes_of
@@ -12,13 +15,14 @@ _INCHES, _DOTS = (4.0, 2.8), 108  # which the gallery makes smaller by a tenth
 _ROWS = 8  # of words and of bars: more could not be told apart
 _LETTERS = 34  # of this size, beside each other
 _SIZE = 15
+_BARS = 9  # with their words in them, which takes less room
 
 
 def save(figure, shown, path):
     """Draw a figure anew for a card, or instead of it the timelines that the cell has shown."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(shown, Drawing):
-        own = drawn(shown)
+    own = drawn(shown) if isinstance(shown, Drawing) else charted(figure)
+    if own:
         own.savefig(path, dpi=_DOTS)
         plt.close(own)
         return
@@ -51,3 +55,49 @@ def drawn(drawing):
     ax.set(xlim=(0, drawing.scale_s), ylim=(y, 0))
     ax.axis("off")
     return figure
+
+
+def charted(figure):
+    """The bars of a figure that has one chart of bars, each with its name and its value in it."""
+    (chart, *others) = figure.axes
+    bars = [bar for each in chart.containers if isinstance(each, BarContainer) for bar in each]
+    names = [tick.get_text() for tick in chart.get_yticklabels()]
+    notes = [each for each in chart.texts if isinstance(each, Annotation)]
+    values = [each.get_text().strip() for each in notes if each.xycoords == "data"]
+    if others or not len(bars) == len(names) == len(values) > 0 or chart.get_xscale() != "linear":
+        return None
+    unit = chart.get_xlabel().split(" ")[0]  # of values that say none
+    rows = sorted(
+        zip(bars, names, values, strict=True),
+        key=lambda row: row[0].get_y(),
+        reverse=not chart.yaxis_inverted(),
+    )
+    if len(rows) > _BARS:  # of so many, some from first to last
+        rows = [rows[i * (len(rows) - 1) // (_BARS - 1)] for i in range(_BARS)]
+    card, ax = plt.subplots(figsize=_INCHES, layout="none")
+    card.subplots_adjust(left=0.02, right=0.98, bottom=0.02, top=0.98)  # whatever its letters need
+    words = [shortened(chart.get_title().replace("\n", " "), _LETTERS)]
+    for y, (bar, name, value) in enumerate(rows, start=1):
+        ax.barh(y, bar.get_width(), height=0.8, color=COLOURS["compute"], alpha=0.4)
+        value += f" {unit}" * value.replace(".", "").isdecimal()
+        words.append(f"{shortened(name, _LETTERS + 2 - len(value))}: {value}")
+    for y, text in enumerate(words):
+        ax.text(0, y, f" {text}" if y else text, fontsize=_SIZE - 2, va="center", parse_math=False)
+    ax.set(xlim=(0, max(bar.get_width() for bar in bars)), ylim=(len(words) - 0.5, -0.5))
+    if len(limits := limits_of(chart)) == 1:
+        across = [0.5, len(words) - 0.5]
+        ax.plot([*limits] * 2, across, color="0.4", linestyle="--", zorder=1)
+    ax.axis("off")
+    return card
+
+
+def limits_of(chart):
+    """Where lines stand across the bars of a chart."""
+    marks = [
+        one
+        for each in chart.collections
+        if isinstance(each, LineCollection)
+        for one in each.get_segments()
+    ]
+    marks += [line.get_xydata() for line in chart.lines]
+    return {ends[0][0] for ends in marks if len({x for x, _ in ends}) == 1}

@@ -83,7 +83,7 @@ def test_html_is_a_captioned_table_in_a_box_for_the_keyboard():
     box = parsed(compare([serial, noisy], caption="Two ways"))
     assert box.tag == "div"
     named = [box.get(name) for name in ("tabindex", "role", "aria-label")]
-    assert named == ["0", "region", "Two ways"]
+    assert named == ["0", "group", "Two ways"]
     assert text_of(box.find("table/caption")) == f"Two ways {LIVE}"
     assert [th.get("scope") for th in box.findall("table/thead/tr/th")] == ["col"] * 5
     rows = box.findall("table/tbody/tr")

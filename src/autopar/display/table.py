@@ -94,7 +94,7 @@ class Table:
             look += f" autopar-first-{barred.index(True) + 1}"
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return (
-            f'<div class="autopar-table-box" tabindex="0" role="region" aria-label="{name}" '
+            f'<div class="autopar-table-box" tabindex="0" role="group" aria-label="{name}" '
             f'style="overflow-x:auto">\n<table class="{look}">{caption}\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{notes}\n</div>"
         )
