@@ -48,6 +48,8 @@ extensions = [
     "freshness",
     "gallery_pages",
     "glossary_links",
+    "on_demand",
+    "simulator",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}

@@ -99,7 +99,7 @@ def test_kinds_differ_in_colour_in_height_by_hatching_and_in_the_legend():
     copy = Span("D2H", "GPU 0 copies", 3, 5, "copy")
     drawing = alone(Span("mm", STREAM, 0, 4), copy, Span("nccl", "GPU 0", 3, 5, "communication"))
     svg, heights, lines = svg_of(drawing), set(), {}
-    for group in svg.findall(f".//{SVG}g[@class]"):
+    for group in svg.findall(f".//{SVG}g[@data-lane]"):
         heights.add(group.find(f"{SVG}rect[@height]").get("height"))
         kind, style = group.get("class").removeprefix("autopar-"), group.get("style")
         pattern = re.search(r"fill:url\(#([\w-]+)\)", style)
