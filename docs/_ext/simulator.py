@@ -93,7 +93,11 @@ def form(runs):
             choice("Recorded run", "run", [*labels, ("", "none: your own")]),
             choice("Streams", "streams", streams),
             choice("Copies", "ways", ways),
-            choice("Slots", "slots", [*zip(_SLOTS, _SLOTS, strict=True), ("all", "one a chunk")]),
+            choice(
+                "Slots, or buffers",
+                "slots",
+                [*zip(_SLOTS, _SLOTS, strict=True), ("all", "one a chunk")],
+            ),
             slider("Chunks", "chunks", 1, _MOST_CHUNKS, chunk["chunks"], 1),
             *(
                 slider(label, name, 0.05, most_ms, 1e3 * seconds, "any")
@@ -133,7 +137,7 @@ def markup(record):
             '<div class="autopar-simulator">',
             f'<script type="application/json">{data}</script>',
             form(runs),
-            '<dl hidden data-live class="autopar-tiles">',
+            '<dl hidden data-live class="autopar-times simple">',
             *(tile(words, part) for part, words in tiles.items()),
             "</dl>",
             '<figure hidden data-live class="autopar-figure">',
