@@ -131,6 +131,14 @@ def test_the_limit_is_a_dashed_line_at_its_time_that_words_break():
         assert ("one may end before it" in words) == explained
 
 
+def test_rows_of_bars_name_their_panel_and_lane_for_scripts():
+    rows = svg_of(BOTH).findall(f".//{SVG}g[@data-lane]")
+    lanes = [f"{name}: {lane}" for name in PANELS for lane in (COMPUTING, COPYING)]
+    assert [row.get("data-lane") for row in rows] == lanes
+    assert sum(len(row.findall(f"{SVG}rect")) for row in rows) == len(bars(BOTH))
+    assert svg_of(alone(Span("a", "lane", 0, 1))).find(f".//{SVG}g[@data-lane='lane']") is not None
+
+
 def test_axis_has_round_times_from_zero():
     placed = svg_of(BOTH).findall(f".//{SVG}text[@text-anchor]")
     axis = {text.text: share(text, "x") for text in placed if re.fullmatch(r"\d+ ms", text.text)}
