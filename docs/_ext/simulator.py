@@ -16,7 +16,7 @@ from autopar.display import prediction
 from autopar.records.store import FOLDER
 
 _EXPERIMENT, _PARTS = "e3_compute_and_copy", ["products", "copies"]
-_RUNS = {"two streams": ("Two streams", 2), "one stream": ("One stream, as in the book", 1)}
+_RUNS = {"two streams": ("Two streams", 2), "one stream": ("One stream", 1)}
 _STAGE = {"compute": "compute_s", "copy": "to_host_s"}  # of a recorded span, by its kind
 _SLOTS = (1, 2, 3, 4, 8)
 _MOST_CHUNKS, _MOST_TIMES = 64, 4  # as many times as long as what was recorded
@@ -72,9 +72,9 @@ def form(runs):
     chunk = runs[0]["setting"]
     most_ms = 1e3 * _MOST_TIMES * chunk["compute_s"]
     times = {
-        "compute_s": ("Computing a chunk", chunk["compute_s"]),
-        "from_host_s": ("Copying a chunk to the GPU", chunk["to_host_s"]),
-        "to_host_s": ("Copying a chunk to the host", chunk["to_host_s"]),
+        "compute_s": ("Computing", chunk["compute_s"]),
+        "from_host_s": ("Copy to GPU", chunk["to_host_s"]),
+        "to_host_s": ("Copy to host", chunk["to_host_s"]),
     }
     labels = [(number, run["label"]) for number, run in enumerate(runs)]
     ways = [
@@ -83,14 +83,14 @@ def form(runs):
         ("from_host_s to_host_s", "both ways"),
     ]
     streams = [
-        (1, "one for everything"),
-        (2, "one to compute, one to copy"),
-        (3, "one to compute, one for each direction"),
+        (1, "1, for everything"),
+        (2, "2, one to copy"),
+        (3, "3, one each way"),
     ]
     return "\n".join(
         [
             '<form hidden data-live aria-label="A copy pipeline to change">',
-            choice("Recorded run", "run", [*labels, ("", "none: your own")]),
+            choice("Recorded run", "run", [*labels, ("", "none")]),
             choice("Streams", "streams", streams),
             choice("Copies", "ways", ways),
             choice(
@@ -146,8 +146,9 @@ def markup(record):
             f'<p data-part="legend">Wide bars: predicted. Narrow bars beneath: measured, as '
             f'<span class="autopar-recorded">{origin}</span>. The parts were timed '
             "by themselves, so that a run may end a hair before the limit.</p>",
-            '<p><a data-part="file" download="schedule.csv">schedule.csv</a>, the predicted '
-            "schedule</p></figcaption>",
+            "<p>The times to choose are of one chunk. "
+            '<a data-part="file" download="schedule.csv">schedule.csv</a> is the predicted '
+            "schedule.</p></figcaption>",
             "</figure>",
             f"<div data-static>{figure._repr_html_()}</div>",
             "</div>",
