@@ -51,6 +51,8 @@ extensions = [
     "glossary_links",
     "goals",
     "records",
+    "on_demand",
+    "simulator",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}

@@ -99,7 +99,7 @@ def test_kinds_differ_in_colour_in_height_by_hatching_and_in_the_legend():
     copy = Span("D2H", "GPU 0 copies", 3, 5, "copy")
     drawing = alone(Span("mm", STREAM, 0, 4), copy, Span("nccl", "GPU 0", 3, 5, "communication"))
     svg, heights, lines = svg_of(drawing), set(), {}
-    for group in svg.findall(f".//{SVG}g[@class]"):
+    for group in svg.findall(f".//{SVG}g[@data-lane]"):
         heights.add(group.find(f"{SVG}rect[@height]").get("height"))
         kind, style = group.get("class").removeprefix("autopar-"), group.get("style")
         pattern = re.search(r"fill:url\(#([\w-]+)\)", style)
@@ -129,6 +129,14 @@ def test_the_limit_is_a_dashed_line_at_its_time_that_words_break():
     for part, explained in ((1.01, True), (0.99, False)):  # a run may end before its limit
         words = words_of(draw(SERIAL, title="t", limit_s=part * SERIAL.makespan_s))
         assert ("one may end before it" in words) == explained
+
+
+def test_rows_of_bars_name_their_panel_and_lane_for_scripts():
+    rows = svg_of(BOTH).findall(f".//{SVG}g[@data-lane]")
+    lanes = [f"{name}: {lane}" for name in PANELS for lane in (COMPUTING, COPYING)]
+    assert [row.get("data-lane") for row in rows] == lanes
+    assert sum(len(row.findall(f"{SVG}rect")) for row in rows) == len(bars(BOTH))
+    assert svg_of(alone(Span("a", "lane", 0, 1))).find(f".//{SVG}g[@data-lane='lane']") is not None
 
 
 def test_axis_has_round_times_from_zero():

@@ -50,6 +50,7 @@ def add_shapes(
     _add_patterns(svg, kinds)
     # From the back: bars lie over the axis' lines, and rims of words break the limit's line.
     axis, bars, limit, words = (add(svg, "g") for _ in range(4))
+    axis.set("class", "autopar-axis")
     words.set("style", _RIM)
     y = top = _LINE if limit_s else 0
     for name, timeline in panels:
@@ -77,7 +78,7 @@ def _add_panel(
         add(words, "text", shortened(lane, _LONGEST_NAME), y=y - 5)
         for row in rows:
             top, height = y + row.top, HEIGHTS[row.kind]
-            group = add(bars, "g", **_look(row.kind))
+            group = add(bars, "g", **_look(row.kind), data_lane=f"{name}: {lane}" if name else lane)
             for span, opacity, named in row.bars:
                 ends = {"x": _across(span.start_s, scale_s)}
                 ends["width"] = _across(span.duration_s, scale_s)

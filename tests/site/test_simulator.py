@@ -1,0 +1,234 @@
+"""The simulator: its schedule is the package's, and a person can use it and look into timelines."""
+
+import json
+import random
+import shutil
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+import autopar as ap
+from autopar.display.format import format_seconds
+from autopar.display.prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
+
+pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
+
+STATIC = Path(__file__).parents[2] / "docs" / "_static"
+LANES = {
+    "copying to the GPU": FROM_HOST,
+    "computing": COMPUTE,
+    "copying to the host": TO_HOST,
+}
+SETTINGS = 200
+RUN = """
+const script = require("fs").readFileSync(process.argv[1], "utf8");
+const { predict, inWords } = require("vm").runInThisContext(`${script}; Simulator`);
+const settings = JSON.parse(require("fs").readFileSync(0, "utf8"));
+const found = settings.map(predict).map((one) => ({ ...one, words: inWords(one.makespan / 1e3) }));
+console.log(JSON.stringify(found));
+"""
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+
+
+def random_setting(chance):
+    """Times are any, or whole, so that many ends coincide."""
+    time = chance.choice([chance.random, lambda: chance.randint(1, 4)])
+    return Prediction(
+        chunks=chance.randint(1, 40),
+        compute_s=time(),
+        from_host_s=chance.choice([0, time()]),
+        to_host_s=chance.choice([0, time()]),
+        slots=chance.randint(1, 10),
+        streams=chance.randint(1, 3),
+    )
+
+
+@pytest.mark.skipif(
+    not shutil.which("node"), reason="node, which runs the script, is not installed"
+)
+def test_the_pages_script_predicts_what_the_package_does():
+    chance = random.Random(0)
+    predictions = [random_setting(chance) for _ in range(SETTINGS)]
+    given = json.dumps([asdict(one) for one in predictions])
+    command = ["node", "-e", RUN, str(STATIC / "simulator.js")]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout)
+    assert len(found) == SETTINGS
+    for one, result in zip(predictions, found, strict=True):
+        spans = {
+            (span["name"], LANES[span["stage"]["lane"]]): (span["start"], span["end"])
+            for span in result["spans"]
+        }
+        timeline = one.timeline
+        # The same sums in the same order: equal to the last bit.
+        assert spans == {
+            (span.name, span.lane): (span.start_s, span.end_s) for span in timeline.spans
+        }
+        assert result["makespan"] == timeline.makespan_s
+        assert result["limit"] == one.limit_s
+        assert result["words"].replace("\u00a0", " ") == format_seconds(timeline.makespan_s / 1e3)
+        times = (one.from_host_s, one.compute_s, one.to_host_s)
+        parts_s = [one.chunks * time_s for time_s in times if time_s]
+        if len(parts_s) > 1:
+            assert result["hidden"] == pytest.approx(
+                ap.hidden_share(parts_s, timeline.makespan_s), abs=1e-9
+            )
+        assert result["busy"] == pytest.approx(max(parts_s) / timeline.makespan_s)
+
+
+@pytest.fixture
+def page(extension, tmp_path):
+    """A page with the simulator and a timeline, in Chromium."""
+    if not CHROMIUM:
+        pytest.skip("Chromium is not installed")
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    simulator = extension("simulator").markup(ap.newest_record("e3_compute_and_copy"))
+    copies = [ap.Span(f"copy: {i}", "bus", i + 0.5, i + 1.0, "copy") for i in range(4)]
+    products = [ap.Span(f"mm {i}", "stream", float(i), i + 1.0) for i in range(4)]
+    timeline = ap.draw(ap.Timeline(products + copies), title="Four products")._repr_html_()
+    path = tmp_path / "page.html"
+    path.write_text(f"<!doctype html><meta charset=utf-8><body>{simulator}{timeline}", "utf-8")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])
+        page = browser.new_page()
+        faults = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(path.as_uri())
+        for name in ("simulator", "timeline"):
+            page.add_style_tag(path=STATIC / f"{name}.css")
+            page.add_script_tag(path=STATIC / f"{name}.js")
+        yield page
+        browser.close()
+    assert faults == []
+
+
+def shown(page, part):
+    return page.text_content(f"[data-part={part}]").replace("\u00a0", " ")
+
+
+def test_a_reader_changes_the_schedule_by_keyboard(page):
+    record = ap.newest_record("e3_compute_and_copy")
+    limit = format_seconds(record.limit_s(["products", "copies"], pieces=50))
+    serial = Prediction(50, **times_of(record), slots=50, streams=1).timeline
+    assert not page.is_visible("[data-static]")
+    assert (shown(page, "makespan"), shown(page, "limit")) == (limit, limit)
+    assert shown(page, "measured") == format_seconds(record.timelines["two streams"].makespan_s)
+    assert bars(page, "measured") == bars(page, "predicted") == 100
+    assert f"Predicted: {limit}, and the limit is {limit}" in shown(page, "words")
+    # From the first control to the second, which has the streams: one for everything.
+    page.focus("[name=run]")
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowUp")
+    assert shown(page, "makespan") == format_seconds(serial.makespan_s)
+    assert page.input_value("[name=run]") == "1"
+    assert shown(page, "measured") == format_seconds(record.timelines["one stream"].makespan_s)
+    page.focus("[name=chunks]")
+    page.keyboard.press("ArrowLeft")
+    fewer = Prediction(49, **times_of(record), slots=49, streams=1)
+    assert shown(page, "makespan") == format_seconds(fewer.timeline.makespan_s)
+    assert shown(page, "limit") == format_seconds(fewer.limit_s)
+    assert shown(page, "measured") == "none"
+    assert (bars(page, "predicted"), bars(page, "measured")) == (98, 0)
+    assert page.input_value("[name=run]") == ""
+    page.select_option("[name=ways]", "from_host_s to_host_s")
+    assert bars(page, "predicted") == 3 * 49
+    page.select_option("[name=run]", "0")
+    assert shown(page, "makespan") == limit
+    page.wait_for_function("/Measured/.test(document.querySelector('[role=status]').innerText)")
+    assert f"Predicted: {limit}" in shown(page, "words")
+
+
+def times_of(record):
+    products, copies = (record.measurements[part].min_s / 50 for part in ("products", "copies"))
+    return {"compute_s": products, "to_host_s": copies}
+
+
+def bars(page, which):
+    return page.locator(f".autopar-simulator g[data-lane$='{which}'] > rect").count()
+
+
+def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(page):
+    figure = page.locator(".autopar-figure").last
+    told = figure.locator(".autopar-tools span")
+    where = "document.activeElement.querySelector('title').textContent"
+    assert figure.locator("svg [tabindex='0']").count() == 1, "a drawing is one tab stop"
+    page.locator("[data-part=file]").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate(where) == "mm 0: 1.000 s, from 0 to 1.0 s"
+    for key, name in (
+        ("ArrowRight", "mm 1"),
+        ("End", "mm 3"),
+        ("ArrowRight", "mm 3"),
+        ("ArrowDown", "copy: 3"),
+        ("ArrowLeft", "copy: 2"),
+        ("ArrowUp", "mm 2"),
+    ):
+        page.keyboard.press(key)
+        assert page.evaluate(where).startswith(f"{name}: ")
+    assert told.text_content() == "stream · 1.000 s, from 2.0 to 3.0 s · mm 2"
+    svg = figure.locator("svg").first
+    width = svg.bounding_box()["width"]
+    ticks = svg.locator(".autopar-axis text").count()
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    assert svg.bounding_box()["width"] == pytest.approx(4 * width, abs=1)
+    assert "0.5 s" in svg.locator(".autopar-axis text").all_text_contents()
+    box = figure.locator(".autopar-zoom").bounding_box()
+    focused = page.locator("rect:focus").bounding_box()
+    assert figure.locator(".autopar-zoom").evaluate("(box) => box.scrollLeft") > width
+    assert box["x"] <= focused["x"] + focused["width"] / 2 <= box["x"] + box["width"]
+    page.keyboard.press("0")
+    assert svg.bounding_box()["width"] == pytest.approx(width, abs=1)
+    assert svg.locator(".autopar-axis text").count() == ticks
+    figure.get_by_label("Zoom in").click()
+    assert svg.bounding_box()["width"] == pytest.approx(2 * width, abs=1)
+    figure.locator("rect", has_text="mm 0").hover()
+    assert told.text_content().endswith("mm 0")
+
+
+def test_spans_come_as_a_table(page):
+    figure = page.locator(".autopar-figure").last
+    figure.locator("summary").click()
+    link = figure.locator("a[download='four-products.csv']")
+    address = link.get_attribute("href")
+    text = page.evaluate("async (address) => (await fetch(address)).text()", address)
+    head, *lines = text.splitlines()
+    assert head == "name,lane,kind,start_us,length_us"
+    assert '"copy: 3","bus",copy,3500000,500000' in lines
+    assert len(lines) == 8
+
+
+def test_without_scripts_the_prediction_is_a_figure(extension):
+    record = ap.newest_record("e3_compute_and_copy")
+    html = extension("simulator").markup(record)
+    static = html.partition("<div data-static>")[2]
+    assert html.count(" hidden data-live") == 3
+    assert "hidden" not in static.partition("<svg")[0]
+    assert f"measured: {format_seconds(record.timelines['two streams'].makespan_s)}" in static
+    assert record.origin in static
+
+
+@pytest.mark.parametrize(
+    ("body", "files"),
+    [
+        ('<figure class="autopar-figure" style="">', ["timeline.css", "timeline.js"]),
+        ('<div class="autopar-simulator">', ["simulator.css", "simulator.js"]),
+        ("<p>autopar-figure</p>", []),
+    ],
+)
+def test_a_page_loads_the_files_that_it_needs(extension, body, files):
+    class App:
+        def __init__(self):
+            self.files = []
+
+        def add_css_file(self, file):
+            self.files.append(file)
+
+        add_js_file = lambda self, file, **options: self.files.append(file)  # noqa: E731
+
+    app = App()
+    extension("on_demand").add_files(app, "page", "page.html", {"body": body}, None)
+    assert app.files == files
+    assert all((STATIC / file).is_file() for file in files)
