@@ -147,9 +147,9 @@ def put_row_below_title(doctree, page):
     needs.replace(text, nodes.Text(rest))
     script = page.removeprefix("auto_gallery/")
     links = [nodes.reference("", "Colab", refuri=f"{COLAB}/{script.rpartition('/')[2]}.ipynb")]
-    files = doctree.findall(download_reference)  # and last one with both
-    for words, file in zip(("Notebook", "Script"), files, strict=False):
-        link = file.deepcopy()
+    files = list(doctree.findall(download_reference))
+    for words, ending in (("Notebook", ".ipynb"), ("Script", ".py")):
+        link = next(file for file in files if file["reftarget"].endswith(ending)).deepcopy()
         link.children = [nodes.inline(text=words)]
         links.append(link)
     links.append(nodes.reference("", "Source", refuri=f"{SOURCES}/gallery/{script}.py"))
