@@ -15,6 +15,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
+from addresses import INSTALL, REPOSITORY, SITE  # noqa: E402
 from freshness import stamp  # noqa: E402
 from gallery_hooks import FIRST_CELL  # noqa: E402
 from inventories import write_inventories  # noqa: E402
@@ -29,8 +30,7 @@ project = "autopar"
 author = "The autopar authors"
 copyright = "2026, The autopar authors"
 release = autopar.__version__
-REPOSITORY = "https://github.com/autopar/autopar"
-ADDRESS = os.environ.get("READTHEDOCS_CANONICAL_URL", "https://autopar.readthedocs.io/en/latest/")
+ADDRESS = os.environ.get("READTHEDOCS_CANONICAL_URL", SITE)
 
 # -- Sphinx -----------------------------------------------------------------------------------
 extensions = [
@@ -44,7 +44,6 @@ extensions = [
     "sphinx_copybutton",
     "sphinxcontrib.bibtex",
     "sphinxext.opengraph",
-    "notfound.extension",
     "claims",
     "freshness",
     "gallery_pages",
@@ -53,6 +52,8 @@ extensions = [
     "records",
     "on_demand",
     "simulator",
+    "published",
+    "search_words",
 ]
 # Without .ipynb: the gallery writes notebooks to download, and myst-nb would run them again.
 source_suffix = {".rst": "restructuredtext", ".md": "myst-nb"}
@@ -86,7 +87,11 @@ nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_output_stderr = "warn"
 nb_merge_streams = True
-myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
+myst_substitutions = {
+    "install": f"```sh\n{INSTALL}\n```",
+    "checkout": f"```sh\ngit clone {REPOSITORY}\ncd autopar\npip install .\n```",
+}
 myst_heading_anchors = 3
 
 sphinx_gallery_conf = {
@@ -136,6 +141,7 @@ html_js_files = [("autopar.js", {"defer": "defer"})]
 html_favicon = "_static/favicon.svg"
 html_show_sphinx = False
 html_show_sourcelink = False
+html_search_scorer = str(DOCS / "_ext" / "search_order.js")
 html_theme_options = {
     "source_repository": REPOSITORY,
     "source_branch": "main",
@@ -147,8 +153,11 @@ html_theme_options = {
     ],
 }
 ogp_site_url = ADDRESS
-ogp_social_cards = {"enable": False}
-notfound_urls_prefix = "/en/latest/"
+ogp_social_cards = {
+    "font": "DejaVu Sans",  # comes with matplotlib
+    "line_color": "#1f5fbf",
+    "image_mini": "_static/thumbnail.png",
+}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 copybutton_exclude = ".linenos, .gp, .go"

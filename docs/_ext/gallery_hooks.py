@@ -7,9 +7,9 @@ from textwrap import indent
 import matplotlib.pyplot as plt
 import thumbnails
 import torch
+from addresses import INSTALL
 from sphinx_gallery.scrapers import matplotlib_scraper
 
-INSTALL = 'pip install "autopar @ git+https://github.com/autopar/autopar"'  # scripts' first line
 FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
 import importlib.util
 

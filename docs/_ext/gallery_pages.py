@@ -4,8 +4,10 @@ import re
 from collections import Counter
 from html import escape
 
+from addresses import COLAB, SOURCES
 from docutils import nodes
 from gallery_hooks import IMAGE, PICTURE
+from sphinx.addnodes import download_reference
 
 from autopar.display.format import EARLIER
 
@@ -25,6 +27,7 @@ _DRAWING = '<figure class="autopar-figure"'
 _ID = re.compile(r"autopar-[0-9a-f]{10}")  # of a drawing, by what it shows
 _TIP = re.compile(r' tooltip="([^"]*)"')
 _DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTALL)
+_NEED = "You need:"  # how the line of the opening begins that goes to the row
 _CARD = '<div class="sphx-glr-thumbnail-title">'
 
 
@@ -36,6 +39,7 @@ def arrange(app, doctree):
         say_origins_once(doctree)
         give_each_drawing_an_id(doctree)
         fold(doctree)
+        put_row_below_title(doctree, app.env.docname)
 
 
 def raws(doctree):
@@ -138,6 +142,34 @@ def fold(doctree):
         if section[0].astext() == _HERE:
             section.insert(1, nodes.paragraph(text=_OF_HERE))
             enclose(section, 1, "Measured where this page was built", stop=len(section))
+
+
+def put_row_below_title(doctree, page):
+    """Say in one row where a page runs, which files it has, and what it needs, and only there."""
+    needs = next((line for line in doctree.findall(nodes.line) if line.astext()[:9] == _NEED), None)
+    if needs is None:
+        return  # an index
+    label, text = needs[:2]
+    need, _, rest = text.partition(". ")
+    needs.remove(label)
+    needs.replace(text, nodes.Text(rest))
+    script = page.removeprefix("auto_gallery/")
+    links = [nodes.reference("", "Colab", refuri=f"{COLAB}/{script.rpartition('/')[2]}.ipynb")]
+    files = list(doctree.findall(download_reference))
+    for words, ending in (("Notebook", ".ipynb"), ("Script", ".py")):
+        link = next(file for file in files if file["reftarget"].endswith(ending)).deepcopy()
+        link.children = [nodes.inline(text=words)]
+        links.append(link)
+    links.append(nodes.reference("", "Source", refuri=f"{SOURCES}/gallery/{script}.py"))
+    row = nodes.bullet_list()
+    for item in (*links, nodes.inline(text=need.strip())):
+        row += nodes.list_item("", nodes.paragraph("", "", item))
+    # As an admonition, which no summary of the page begins with.
+    box = nodes.admonition("", row, classes=["autopar-row"])
+    next(doctree.findall(nodes.section)).insert(1, box)
+    for note in list(doctree.findall(nodes.note)):
+        if "sphx-glr-download-link-note" in note["classes"]:  # says where the files are, too
+            note.parent.remove(note)
 
 
 def enclose(parent, start, summary, stop=None):

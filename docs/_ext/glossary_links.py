@@ -12,10 +12,8 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-_PAGES = (
-    *("chapter/", "recipes", "auto_gallery/", "howto/"),
-    *("benchmarks", "book_against_hardware"),
-)
+# These pages stay: they explain the terms, or are for those who know them.
+_OTHERS = ("glossary", "reference", "contributing", "404")
 # Where a term is a name or a label, or leads somewhere already.
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
 _IN_OUTPUTS = re.compile(
@@ -30,7 +28,7 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
     """Link the first use of each term in the paragraphs of a page."""
     objects = app.env.get_domain("std").objects  # type: ignore[attr-defined]
     entries = {name: place for (kind, name), place in objects.items() if kind == "term"}
-    if not page.startswith(_PAGES) or not entries:
+    if page.startswith(_OTHERS) or not entries:
         return
     linked: set[str] = set()
 

@@ -5,7 +5,8 @@ import pkgutil
 from operator import attrgetter
 from pathlib import Path
 
-SOURCE = "https://github.com/autopar/autopar/blob/main"
+from addresses import SOURCES
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -22,4 +23,4 @@ def linkcode_resolve(domain, info):
         path = Path(inspect.getsourcefile(defined)).resolve().relative_to(ROOT)
     except (AttributeError, OSError, TypeError, ValueError):
         return None  # a field, a constant, or a method that Python wrote
-    return f"{SOURCE}/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"
+    return f"{SOURCES}/{path.as_posix()}#L{first}-L{first + len(lines) - 1}"

@@ -65,7 +65,7 @@ def test_the_notebooks_cache_is_there_before_pages_are_read_in_parallel(freshnes
 
 
 def test_each_script_begins_with_the_install_line(freshness):
-    line = importlib.import_module("gallery_hooks").INSTALL
+    line = importlib.import_module("addresses").INSTALL
     scripts = sorted((Path(__file__).parents[2] / "gallery").rglob("plot_*.py"))
     assert len(scripts) > 15
     for script in scripts:

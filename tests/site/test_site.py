@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 SITE = ROOT / "docs" / "_build" / "html"
 PAGES = sorted(SITE.rglob("*.html"))
 SCRIPTS = sorted((ROOT / "gallery").rglob("plot_*.py"))
+_NOT_WRITTEN = {"404.html", "genindex.html", "py-modindex.html", "search.html"}  # or no place to go
 _WIDEST = 480  # pixels of a figure, of which a phone shows 358
-NOT_FOUND_PREFIX = "/en/latest/"  # page 404 is served for any address: its links start at the root
 
 # What a browser fetches by itself; plain links to elsewhere are welcome.
 LOADS = {"audio", "embed", "iframe", "img", "input", "object", "script", "source", "track", "video"}
@@ -41,6 +42,10 @@ def elements(page: Path) -> Iterator[ElementTree.Element]:
     return (each for each in parse(page)[0].iter() if isinstance(each.tag, str))
 
 
+def class_of(each: ElementTree.Element) -> list[str]:
+    return each.get("class", "").split()
+
+
 @functools.cache
 def anchors(page: Path) -> set[str]:
     return {each.get(name) for each in elements(page) for name in ("id", "name") if each.get(name)}
@@ -60,8 +65,6 @@ def target(page: Path, reference: str) -> tuple[Path, str]:
     """The file and the anchor that a relative reference on a page means."""
     parts = urlsplit(reference)
     path = unquote(parts.path)
-    if path.startswith(NOT_FOUND_PREFIX):
-        return SITE / path.removeprefix(NOT_FOUND_PREFIX), parts.fragment
     return (page.parent / path).resolve() if path else page, unquote(parts.fragment)
 
 
@@ -129,6 +132,26 @@ def test_style_sheets_load_nothing_from_elsewhere() -> None:
 def test_gallery_page_says_where_its_numbers_are_from(script: Path) -> None:
     classes = " ".join(each.get("class", "") for each in elements(built_page(script))).split()
     assert {"autopar-live", "autopar-recorded"} & set(classes)
+
+
+@each_script
+def test_gallery_page_has_its_notebook_script_and_source_in_one_row(script: Path) -> None:
+    (row,) = (each for each in elements(built_page(script)) if "autopar-row" in class_of(each))
+    colab, notebook, file, source, *_ = (each.get("href", "") for each in row.iter("a"))
+    assert colab.endswith(f"/{script.stem}.ipynb")
+    assert (notebook[-6:], file[-3:]) == (".ipynb", ".py")
+    assert source.endswith(f"/gallery/{script.parent.name}/{script.name}")
+    assert re.search(r"\d+ minutes, .*GPU", "".join(row.itertext()))
+
+
+def test_sitemap_has_every_page() -> None:
+    places = {
+        each.text or "" for each in ElementTree.parse(SITE / "sitemap.xml").iter() if each.text
+    }
+    written = {page.relative_to(SITE).as_posix() for page in PAGES} - _NOT_WRITTEN
+    assert len(written) > len(SCRIPTS)
+    for page in written:
+        assert any(place.endswith(f"/{page}") for place in places), page
 
 
 @each_script

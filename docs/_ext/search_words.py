@@ -1,0 +1,32 @@
+"""Search words: the search finds what pages say, and not what their cells put out."""
+
+from docutils import nodes
+
+_OUTPUTS = {"cell_output", "sphx-glr-script-out", "sphx-glr-timing", "sphx-glr-footer"}
+_SKIPPED = "no-search"  # the class of what Sphinx's index leaves out
+
+
+def leave_outputs_out(app):
+    """Mark outputs while a page is indexed, and only then: marked HTML would get a box."""
+    index_page = getattr(app.builder, "index_page", None)
+    if index_page is None:  # a builder without a search
+        return
+
+    def index_without_outputs(page, doctree, title):
+        outputs = [node for node in doctree.findall(nodes.Element) if is_output(node)]
+        for node in outputs:
+            node["classes"].append(_SKIPPED)
+        index_page(page, doctree, title)
+        for node in outputs:
+            node["classes"].remove(_SKIPPED)
+
+    app.builder.index_page = index_without_outputs
+
+
+def is_output(node):
+    return isinstance(node, nodes.raw) or bool(_OUTPUTS & set(node["classes"]))
+
+
+def setup(app):
+    app.connect("builder-inited", leave_outputs_out)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
