@@ -80,7 +80,7 @@ def into_the_host(size_mb, count, rings):
 # ------------------
 # In the figure at the top of this page, look at the dashed line, which is the bus: `pin=True` alone
 # comes near to it. In all others the CPU has its part. In the shortest the system has to clear each
-# page of fresh memory, too: :doc:`plot_1_where_a_copys_time_goes`.
+# page of fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)

@@ -7,8 +7,8 @@ Hide the copies behind the computing
   does, then in a way that hides the copies.
 | **You'll learn:** why `non_blocking=True` alone hides nothing, and which five lines do.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_1_the_front_end_returns_first` first;
-  :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` comes next.
+  :doc:`plot_1_the_front_end_returns_first` first; :doc:`plot_5_why_the_book_prints_a_gain` comes
+  next.
 
 A GPU computes with one part of its hardware and copies with another, so it can do both at once.
 The book's code makes them take turns, though it says `non_blocking=True`. On a second stream, with
@@ -122,8 +122,8 @@ ap.show(
 # When this does not help
 # -----------------------
 # Only the shorter part can hide, so where the copies take longer the bus is the limit. The book
-# prints a gain for its code all the same: it comes from memory, not from overlap, and
-# :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` takes it apart.
+# prints a gain for its code all the same. It comes from memory, not from overlap:
+# :doc:`plot_5_why_the_book_prints_a_gain`.
 #
 # On this machine
 # ---------------
