@@ -20,6 +20,7 @@ to give it.
 # `The book <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_ computes all
 # products, waits, and copies each result to the host.
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -100,7 +101,8 @@ def one_result(size):
 # bus. The table's caption says how many page faults the first one has, and what pinning costs.
 
 one = ap.recorded(one_result, name="e3_one_result", parameters={"size": 4000})
-ap.plot.bars(one.measurements, title="One result of 64 MB to the host")
+names = zip(one.measurements.values(), ("fresh", "touched", "pinned"), strict=True)
+ap.plot.bars([replace(each, label=name) for each, name in names], title="64 MB into memory")
 ap.plot.show("e3_one_result")
 
 # %%

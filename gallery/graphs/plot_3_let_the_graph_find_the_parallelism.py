@@ -27,7 +27,6 @@ from functools import partial, reduce
 
 import torch
 from torch import nn
-from torch._inductor import config
 
 import autopar as ap
 
@@ -132,6 +131,8 @@ def block_ways(channels, size):
 
 def towers_ways(width, depth, batch):
     """A path for each of two inputs, and how well their results match; also compiled."""
+    from torch._inductor import config
+
     layers = [(nn.Linear(width, width), nn.ReLU()) for _ in range(2 * depth)]
     layers = [layer.requires_grad_(False).to(ap.gpu(0)) for pair in layers for layer in pair]
     u, v = nn.Sequential(*layers[: 2 * depth]), nn.Sequential(*layers[2 * depth :])
