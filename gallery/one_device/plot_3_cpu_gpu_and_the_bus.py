@@ -99,9 +99,9 @@ ap.show_timelines(gpu.timelines, "x3_cpu_gpu_and_the_bus", title=title, limit_s=
 # %%
 # The whole takes as long as its longest part
 # -------------------------------------------
-# Compare the row in bold with the parts alone, in grey: it takes hardly longer than the longest. The
-# row above it takes as long as the GPU's products and the copies together. The *spread (IQR)* is
-# how far the middle half of the samples lies apart.
+# Compare the row in bold with the parts alone, in grey: it takes hardly longer than the longest.
+# The row above it takes as long as the GPU's products and the copies together. The *spread (IQR)*
+# is how far the middle half of the samples lies apart.
 
 ap.show(
     ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=SERIAL, highlight=PIPELINE)
@@ -139,7 +139,8 @@ ap.show(
 # ordinary memory take threads from the CPU's products:
 # :doc:`/auto_gallery/copies/plot_5_the_pipeline_against_its_limits`. PyTorch's `tutorial on pinned
 # memory <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`_ has more on
-# copies, and lanes run without a GPU in :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once`.
+# copies, and lanes run without a GPU in
+# :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once`.
 #
 # Now you
 # -------
