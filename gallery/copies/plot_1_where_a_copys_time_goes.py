@@ -10,9 +10,8 @@ Find where a copy's time goes
   :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain` first;
   :doc:`plot_2_five_wrong_answers` comes next.
 
-A copy can run while the GPU computes the next result, but only if three things come together: the
-host's memory is pinned, it was there before, and the copies have a stream of their own. Take away
-any one of them and next to nothing is hidden.
+A copy can run while the GPU computes the next result, if three things come together: the host's
+memory is pinned, it was there before, and the copies have a stream of their own.
 """
 
 # %%

@@ -47,9 +47,8 @@ def through_ring(pipeline, y, outs):
 
 
 # %%
-# Three rings show what threads are worth: the default one, and two of six small slots, with many
-# threads and with few. In two more ways results have memory of their own: with `pin=True` it is
-# pinned, with `.cpu()` fresh.
+# Three rings show what threads are worth: the default one, and two of six small slots. With
+# `pin=True` results have pinned memory of their own, and with `.cpu()` fresh memory.
 
 # Folded: the measurement
 DEFAULT, MANY, FEW = "default ring", "ring of 24 threads", "ring of 6 threads"

@@ -11,8 +11,8 @@ Hide the copies behind the computing
   next.
 
 A GPU computes with one part of its hardware and copies with another, so it can do both at once.
-The book's code makes them take turns, though it says `non_blocking=True`. On a second stream, with
-one event for each result, every copy but the last runs while the next product is computed.
+The book's code makes them take turns. On a second stream, with one event for each result, every
+copy but the last runs while the next product is computed.
 """
 
 # %%
@@ -66,12 +66,11 @@ def two_streams(x, buffers, side):
 
 # %%
 # A *lane* of autopar's is a stream that does the waiting and the keeping by itself. `race` compares
-# all results, bit by bit, times all ways in turn, and takes their timelines.
+# all results, bit by bit, and times all ways in turn.
 
 
 # Folded: the same in two lines, and the measurement
 def with_lane(x, buffers, lane):
-    """The same in two lines."""
     for buffer in buffers:
         lane.submit(buffer.copy_, x.mm(x), non_blocking=True)
     return buffers
@@ -106,10 +105,9 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # %%
 # How near to the limit?
 # ----------------------
-# No way can be faster than the longer part and one piece of the shorter: the first copy has to wait
-# for a product, and nothing is left to hide the last one. Compare the row *one stream* with the two
-# parts above it: it takes the sum of both. *two streams* takes hardly longer than the products
-# alone, and the lane's row is the same within its spread.
+# No way can be faster than the longer part and one piece of the shorter. Compare the row *one
+# stream* with the two parts above it: it takes the sum of both. *two streams* takes hardly longer
+# than the products alone, and the lane's row is about the same.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(
@@ -127,8 +125,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# A lane runs on a CPU, too: this thread computes, and the lane copies what is there. The copies are
-# short, so little can be gained.
+# A lane runs on a CPU, too. The copies are short, so little can be gained.
 
 
 def on_cpu_lane(count, size):

@@ -57,8 +57,6 @@ def with_pipeline(pipeline, x, count):
 
 # Folded: the measurement
 def three_parts(count, size, cpu_count, cpu_size):
-    """The parts alone, in turn, and at once in two ways."""
-
     def in_turn():
         results = ap.workload.products(x, count)
         ap.synchronize(gpu)

@@ -10,8 +10,7 @@ Get back what MXNet's engine does
   comes next.
 
 The chapter was first written for MXNet, whose *engine* notes what each operator reads and writes,
-and runs at once what doesn't depend on each other. PyTorch runs operators in the order of the
-program. A graph of tasks gives it back what the engine did.
+and runs at once what it may. A graph of tasks gives this back to PyTorch.
 """
 
 # %%
@@ -128,7 +127,6 @@ ap.plot.bars(there.measurements, ax, title="400 products, by library")
 ap.plot.show("x1_engines")
 
 # %%
-# The claims have both gains in numbers.
 
 engine = there.estimate(lambda s: s[MXNET[0]] / s[MXNET[1]])
 lanes = there.estimate(lambda s: s[TORCH[0]] / s[TORCH[1]])
@@ -140,9 +138,9 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Where each product fills all cores, neither the engine nor a graph gains anything. MXNet is
-# retired: its `last release <https://pypi.org/project/mxnet/1.9.1/>`_ needs an old Python.
-# :doc:`/book_against_hardware` sets both libraries beside what the book prints, and
+# Where each product fills all cores, neither gains anything. MXNet is retired, and its `last
+# release <https://pypi.org/project/mxnet/1.9.1/>`_ needs an old Python.
+# :doc:`/book_against_hardware` has the same times in a table, and
 # :doc:`/auto_gallery/graphs/plot_1_tasks_that_depend` has tasks that do depend on each other.
 #
 # Now you
@@ -155,7 +153,7 @@ ap.show(
 #
 # .. dropdown:: An answer
 #
-#     One: each has to wait for the one before it, as all write the same matrix.
+#     One, as all write the same matrix.
 #
 #     .. code-block:: python
 #
