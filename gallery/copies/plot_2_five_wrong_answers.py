@@ -9,8 +9,8 @@ Spot the missing line: five wrong answers
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
 No line of these programs looks wrong, and none of them raises an error. Each copies without
-blocking, and does not wait for something that it needs. The picture shows the first one: what looks
-like perfect overlap is a copy of a product that is not there yet.
+blocking, and does not wait for something that it needs. What looks like perfect overlap in the
+picture is a copy of a product that is not there yet.
 """
 
 # %%
@@ -61,9 +61,9 @@ def missing_event(x, mended, product=late_product):
 
 
 # %%
-# The copy brings ``ON_GPU``, the old contents. In the wild: diffusers copies weights to a GPU on a
-# second stream. A `proposed mend <https://github.com/huggingface/diffusers/pull/13502>`_ adds the
-# wait, and `without one <https://github.com/ROCm/pytorch/issues/3194>`_ products were wrong.
+# The copy brings ``ON_GPU``, the old contents. In the wild: a `proposed mend
+# <https://github.com/huggingface/diffusers/pull/13502>`_ of diffusers adds this wait, and `without
+# one <https://github.com/ROCm/pytorch/issues/3194>`_ products were wrong.
 #
 # 2: the source is gone before it is read
 # ---------------------------------------
@@ -146,22 +146,19 @@ def wrong_device(x, mended):
 #
 # Five wrong answers, and no error
 # --------------------------------
-# The folded code compares each program's result, mended and as it is, with the plain product, and
-# runs it under `CSAN <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_, too. This tool
-# of torch's follows what streams read and write, and ends a program that has a race. Look at the
-# last column: only its first row has CSAN, which follows neither the host's memory nor memory that
-# was freed and given away. In a program of yours the wrong numbers would look right.
+# Each result is compared with the plain product. Each program runs under `CSAN
+# <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_, too, a tool of torch's that follows
+# what streams read and write. In the table, look at the last column: only the row *missing event*
+# has CSAN, which follows neither the host's memory nor memory that was freed and given away.
 
 
 # Folded: the measurement and the table
 def programs():
-    """The five by their names."""
     five = (missing_event, source_freed, slot_reused, read_early, wrong_device)
     return {program.__name__.replace("_", " "): program for program in five}
 
 
 def outcome(name, mended, size):
-    """What a program brings to the host, and what it should."""
     x = ap.workload.matrix(size, ap.gpu(1 if name == "wrong device" else 0))
     result, expected = programs()[name](x, mended), x.mm(x).cpu()
     ap.synchronize()
@@ -221,8 +218,8 @@ ap.show(
 )
 
 # %%
-# Compare where the orange bar begins in the two panels of the picture at the top. They have no
-# delay, for a large product takes long enough by itself.
+# In the picture at the top, compare where the orange bar begins in the two panels. No delay is
+# needed here, for a large product takes long enough by itself.
 
 title = "A copy that does not wait for its product, and one that does"
 caption = "The product is the same. Below it is there when it is copied, so no copy can hide."
@@ -231,19 +228,18 @@ ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title=title, caption=
 # %%
 # When this does not help
 # -----------------------
-# A delay shows the race that it was put beside, and no other. So such waits belong in one place,
-# which is tested with everything late in turn, such as the pipeline of
-# :doc:`plot_3_copy_both_ways_while_you_compute`. A sixth mistake returns the right numbers, only
-# late: :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about it.
+# A delay shows the race that it was put beside, and no other. So such waits belong in one place
+# that is tested for all, such as the pipeline of :doc:`plot_3_copy_both_ways_while_you_compute`. A
+# sixth mistake returns the right numbers, only late:
+# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`.
 #
 # On this machine
 # ---------------
-# The third mistake needs no GPU: a lane, which runs tasks on a thread of its own, empties the slot.
+# The third mistake needs no GPU: a *lane*, a queue with a thread of its own, empties the slot.
 
 
 # Folded: a slot that a CPU lane empties
 def on_a_lane(size):
-    """Whether the first of two results survives."""
     x, is_right = ap.workload.matrix(size), {}
     for label in ("as it is", "mended"):
         slot = x.mm(x)

@@ -10,8 +10,8 @@ Feed a training loop
   :doc:`plot_5_the_pipeline_against_its_limits` comes next.
 
 Where a training step takes longer than the copy of its batch, a loop fed by `prefetch` keeps most
-of the speed that it has with all data on the GPU already, and its losses are the same bit for bit.
-The usual loop copies each batch when its step is due, and no kernel runs meanwhile.
+of the speed that it has with all data on the GPU already. The usual loop copies each batch when its
+step is due, and no *kernel*, which is what the GPU runs, runs meanwhile.
 """
 
 # %%
@@ -29,8 +29,7 @@ The usual loop copies each batch when its step is due, and no kernel runs meanwh
 #
 # The usual advice hides nothing: with `pin_memory=True` batches come in `pinned memory
 # <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__, which the GPU reads by
-# itself, so that `non_blocking=True` lets the host go on. But the copy still stands in one *stream*
-# with the steps, which is a queue of the GPU.
+# itself. But the copy still stands in one *stream* with the steps, which is a queue of the GPU.
 
 import itertools
 
@@ -55,8 +54,7 @@ def train(model, batches):
 
 # %%
 # The images are noise and lie ready in the host's memory, so that what is timed is their way to the
-# GPU. `race` compares the losses bit for bit with those of data that are there already. The folded
-# code makes the images and the network, and trains it in each way to feed it.
+# GPU. `race` compares the losses bit for bit with those of data that are there already.
 
 # Folded: the measurement
 WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}
@@ -109,45 +107,39 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 # %%
 # Prefetch comes near to no copies at all
 # ---------------------------------------
-# The timelines at the top are of some steps from the middle of an epoch. Above, look at the gaps
-# between the kernels, with a copy in each. Below, copies lie under earlier steps.
+# In the timelines at the top, of some steps, look at the gaps between the kernels in the upper one,
+# with a copy in each. In the lower one copies lie under earlier steps.
 
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 title = f"{WIDE['shown']} training steps, fed in two ways"
 ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title=title)
 
 # %%
-# No way can be faster than the loop with its data there already, and the copy of one batch. Compare
-# the row in bold with *data on the device already*: little is left between them. What the row of
-# pinned batches lacks is about the grey row of the copies, which all take their turn.
+# Compare the row in bold with *data on the device already*: little is left between them. No way can
+# be faster than that, and the copy of one batch.
 
 limit_s = wide.limit_s(PARTS, pieces=WIDE["epochs"] * WIDE["batches"])
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
-hidden = wide.estimate(lambda _: wide.timelines[PREFETCH].hidden())
 saved = max((wide.hidden(way, PARTS) for way in (PLAIN, PINNED)), key=lambda share: share.value)
-saves = "The plain ways to feed a loop save little of the copies' time."
 ap.show(
     ap.compare(wide.measurements, limit_s=limit_s, **rows),
     ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
-    ap.claim("Most copies by prefetch run while kernels do.", hidden, at_least=0.8, unit="%"),
-    ap.claim(saves, saved, at_most=0.4, unit="%"),
+    ap.claim("The plain ways save little of the copies' time.", saved, at_most=0.4, unit="%"),
 )
 
 # %%
 # When this does not help
 # -----------------------
-# A narrow network computes too little to hide its batches, so the copies are the limit. Compare the
-# row in bold with the one above it: the pinned loader comes nearer, since it pins the next batch
-# while one is copied. `prefetch` takes also what fills the same memory again for each batch, so it
-# asks for the next batch only after it has read the last.
+# A narrow network computes too little to hide its batches. Compare the row in bold with the grey
+# row of the copies, which are the limit, and with the pinned loader, which pins the next batch
+# while one is copied.
 
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
-bound = "Batches of the narrow network take longer to copy than to compute."
 ap.show(
     ap.compare(narrow.measurements, limit_s=narrow.limit_s(PARTS), **rows),
-    ap.claim(bound, longer, at_least=1.2, unit="×"),
+    ap.claim("Its batches take longer to copy than to compute.", longer, at_least=1.2, unit="×"),
 )
 
 # %%

@@ -47,9 +47,8 @@ def through_ring(pipeline, y, outs):
 
 
 # %%
-# Three rings show what threads are worth: the default one, and two of six small slots, with many
-# threads and with few. In two more ways results have memory of their own: with `pin=True` it is
-# pinned, with `.cpu()` fresh.
+# Three rings show what threads are worth: the default one, and two of six small slots. With
+# `pin=True` results have pinned memory of their own, and with `.cpu()` fresh memory.
 
 # Folded: the measurement
 DEFAULT, MANY, FEW = "default ring", "ring of 24 threads", "ring of 6 threads"
@@ -80,7 +79,7 @@ def into_the_host(size_mb, count, rings):
 # ------------------
 # In the figure at the top of this page, look at the dashed line, which is the bus: `pin=True` alone
 # comes near to it. In all others the CPU has its part. In the shortest the system has to clear each
-# page of fresh memory, too: :doc:`plot_1_where_a_copys_time_goes`.
+# page of fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)

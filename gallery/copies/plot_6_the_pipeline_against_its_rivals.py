@@ -95,9 +95,8 @@ ap.plot.bars(drawn[::-1], limit_s=least_s, title="Results to the host")
 ap.plot.show("b5_against_the_rivals")
 
 # %%
-# The table has the slowest way, too: each copy waits for fresh memory. *Hidden* is the share of the
-# copies' time that was saved. Ordinary memory needs the CPU's help for each byte, so its bound is
-# lower; it should have been touched before, as a buffer has that is used again.
+# The table has *.cpu() each*, too: each copy waits for fresh memory. *Hidden* is the share of the
+# copies' time that was saved. Ordinary memory needs the CPU's help, so its bound is lower.
 
 into_pinned = "The pipeline hides most copies into pinned memory."
 into_touched = "The pipeline hides most copies into touched ordinary memory."

@@ -4,10 +4,10 @@ Send small tensors together
 ===========================
 
 | **You'll do:** bring thousands of small tensors from a GPU to the host, one by one and together.
-| **You'll learn:** why their bytes hardly matter, and what a pipeline itself costs.
+| **You'll learn:** why their bytes hardly matter, and from which size on they do.
 | **You need:** 6 minutes, and no GPU: what needs one is shown from records. Read
-  :doc:`plot_7_reach_the_limit_with_few_slots` first;
-  :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` comes next.
+  :doc:`plot_7_reach_the_limit_with_few_slots` first; :doc:`plot_9_what_a_pipeline_costs` comes
+  next.
 
 Each copy costs the host some time, however few its bytes are. So thousands of small tensors are
 limited by their number, not by the bus. A pipeline puts them together on the GPU, copies them in
@@ -17,156 +17,118 @@ few large pieces, and takes them apart on the host.
 # %%
 # One by one, the host is the limit
 # ---------------------------------
-# The tempting way is a list comprehension. With `non_blocking=True` nobody waits in between, which
-# helps. But there are as many copies, and the host has to launch each of them, which takes some
-# microseconds. In that time the bus would carry many times the bytes of such a tensor.
+# The tempting way is a list comprehension. With `non_blocking=True` nobody waits in between, but
+# the host has to launch as many copies, and a launch takes some microseconds.
 
-from dataclasses import replace
+from functools import partial
 
+import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
 
 
 def one_by_one(tensors):
-    """A copy for each, without waiting."""
     return [x.to("cpu", non_blocking=True) for x in tensors]
 
 
 # %%
+# In the picture at the top, look at where the line bends. At the foot of the slope a copy of four
+# times the size takes hardly longer, so its bytes are nearly free. On the level to the right the
+# bus is always busy.
+
+# Folded: the measurement of all sizes, and the drawing
+BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
+
+
+def queue_copies(target, source, times):
+    for _ in range(times):
+        target.copy_(source, non_blocking=True)
+
+
+def every_size(sizes, moved_bytes, most_copies):
+    """Copies of each size from a GPU into pinned memory."""
+    source = torch.randint(256, (max(sizes),), dtype=torch.uint8, device=ap.gpu(0))
+    target, measurements, checks = torch.zeros_like(source, device="cpu").pin_memory(), [], {}
+    for size in sizes:
+        y, x, times = target[:size], source[:size], max(1, min(most_copies, moved_bytes // size))
+        given = {"warmup": 1, "repeats": 7, "size_bytes": times * size}
+        work, label = partial(queue_copies, y, x, times), f"GPU to host, {size} bytes"
+        measurements.append(ap.measure(work, label=label, **given))
+        checks[f"{size} bytes: equal"] = y.equal(x.cpu())
+    return ap.Findings(measurements, {}, checks)
+
+
+bus = ap.recorded(every_size, name="b1_bandwidth", parameters=BUS)
+rates = [bus.measurements[f"GPU to host, {size} bytes"].gb_per_s for size in BUS["sizes"]]
+figure, ax = plt.subplots(layout="constrained")
+ax.loglog(BUS["sizes"], rates, "o-")
+ax.set_xticks(BUS["sizes"][::3], ["4 KiB", "256 KiB", "16 MiB", "1 GiB"])
+ax.set(title="Pinned copies, one after another", xlabel="one copy", ylabel="GB/s")
+figure.supxlabel(bus.origin, fontsize=7)
+ap.plot.show("b1_bandwidth")
+
+# %%
 # Together they are few copies
 # ----------------------------
-# The right way is the same pipeline as for large tensors. It packs by itself what is small: one
-# kernel puts many tensors side by side, one copy takes them to the host, and each result is a view
-# of its part. Nothing of that shows in the code.
+# The right way is the same pipeline as for large tensors. It packs what is small: one kernel puts
+# many tensors side by side, one copy takes them to the host, and each result is a view of its part.
 
 
 def together(pipeline, tensors, **where):
-    """All of them, packed."""
     return list(pipeline.to_host(tensors, **where))
 
 
 # %%
-# In the picture at the top of this page, look at the last bar: for the bytes of a tensor the bus
-# needs next to nothing, at its rate for large pieces. One by one, the rest is the price of a copy.
-# Even together most of the time is not the bus's, since each tensor is packed and taken apart.
+# With `pin=True` results are views of *pinned* memory, to which the GPU can write by itself.
+# Without it the CPU copies them to ordinary memory, too.
 
-# Folded: the measurement and the drawing
+# Folded: the measurement of many tensors
 SMALL = {"count": 10_000, "length": 1024}  # 4 kB each
 EACH, NOT_WAITING = ".cpu() each", ".to(non_blocking) each"
-PACKED = TOGETHER, FRESH = "pipeline, pin=True", "pipeline"
+PINNED, FRESH = "pipeline, pin=True", "pipeline"
 
 
 def small_tensors(count, length):
     """Many small tensors, one by one and through the pipeline."""
-    gpu = ap.gpu(0)
-    tensors = [torch.full((length,), float(i), device=gpu) for i in range(count)]
-    with ap.CopyPipeline(gpu) as pipeline:
+    tensors = [torch.full((length,), float(i), device=ap.gpu(0)) for i in range(count)]
+    with ap.CopyPipeline(ap.gpu(0)) as pipeline:
         ways = {
             EACH: lambda: [x.cpu() for x in tensors],
             NOT_WAITING: lambda: one_by_one(tensors),
-            TOGETHER: lambda: together(pipeline, tensors, pin=True),
+            PINNED: lambda: together(pipeline, tensors, pin=True),
             FRESH: lambda: together(pipeline, tensors),
         }
-        y = torch.stack(tensors).cpu()
-        checks = {f"{way}: equal": torch.equal(torch.stack(ways[way]()), y) for way in PACKED}
-        given = {"devices": [gpu], "repeats": 5, "setup": lambda: torch.ones(1).pin_memory()}
-        measurements = [
-            ap.measure(way, label=label, warmup=1, **given) for label, way in ways.items()
-        ]
-    return ap.Findings(measurements, {}, checks)
+        setup = torch.ones(1).pin_memory  # torch takes back what others have pinned
+        return ap.race(ways, expected=tensors, setup=setup, repeats=5)
 
 
 many = ap.recorded(small_tensors, name="b5_small_tensors", parameters=SMALL)
-bus = ap.newest_record("b1_bandwidth").measurements["GPU to host, 67108864 bytes"]
-tensors = dict.fromkeys(many.measurements.values(), SMALL["count"])
-tensors[replace(bus, label="the bus alone")] = bus.size_bytes / (4 * SMALL["length"])
-bars = [
-    replace(one, values_s=tuple(taken_s / count for taken_s in one.values_s))
-    for one, count in tensors.items()
-]
-ap.plot.bars(bars, title="One tensor of 4 kB")
-ap.plot.show("b5_small_tensors")
 
 # %%
-# In the table, look at the speed-up in bold: it is over copies that nobody waits for one by one.
-# The row below it puts the results into ordinary memory, which the CPU has to copy to.
+# In the table, look at the speed-up in bold: it is over copies that nobody waits for one by one. At
+# the rate of large pieces the bus would need the time in the caption.
 
-gain = many.estimate(lambda s: s[NOT_WAITING] / s[TOGETHER])
-faster = "Many small tensors go faster together than one by one."
+bus_s = 4096 * SMALL["count"] / 1e9 / rates[-1]
+caption = f"10,000 tensors of 4 kB, for whose bytes the bus needs {1e3 * bus_s:.1f} ms"
+gain = many.estimate(lambda s: s[NOT_WAITING] / s[PINNED])
 ap.show(
-    ap.compare(many.measurements, baseline=NOT_WAITING, highlight=TOGETHER),
-    ap.claim(faster, gain, at_least=2, unit="×"),
+    ap.compare(many.measurements, baseline=NOT_WAITING, highlight=PINNED, caption=caption),
+    ap.claim("Many small tensors go faster together.", gain, at_least=2, unit="×"),
 )
-
-# %%
-# What a pipeline costs
-# ---------------------
-# A chunk, which is what fits into a slot, costs the host time as well. That is told from many that
-# are too small to wait for. Compare the first two rows with the last two, which are bare copies. A
-# pipeline also costs pinned memory, and none once its slots are there: see the :doc:`benchmarks
-# </benchmarks>`.
-
-# Folded: the measurement of cost
-COST = {"count": 5000, "slot_bytes": 4096}
-
-
-def host_time(count, slot_bytes):
-    """Many chunks in both directions, by a pipeline and by bare copies."""
-    gpu, times = ap.gpu(0), range(count)
-    tensor = torch.zeros(count * slot_bytes, dtype=torch.uint8, device=gpu)
-    out = torch.zeros(count * slot_bytes, dtype=torch.uint8)
-    small, pinned = tensor[:slot_bytes], torch.zeros(slot_bytes, dtype=torch.uint8).pin_memory()
-    with ap.CopyPipeline(gpu, slots=64, slot_bytes=slot_bytes) as pipeline:
-        chunks = {
-            "to the host": lambda: list(pipeline.to_host([tensor], out=[out])),
-            "from the host": lambda: list(pipeline.prefetch([out])),
-            "to the host, copy_": lambda: [pinned.copy_(small, non_blocking=True) for _ in times],
-            "from the host, copy_": lambda: [small.copy_(pinned, non_blocking=True) for _ in times],
-        }
-        return ap.measure_in_turn(chunks, devices=[gpu], warmup=1, repeats=7)
-
-
-def cost(count, slot_bytes):
-    """Host time for a chunk, and pinned memory."""
-    measurements = host_time(count, slot_bytes)
-    ap.empty_pinned_pool()
-    stats = [torch.cuda.host_memory_stats()]
-    inputs, outs = ([torch.full((4000, 4000), fill) for _ in range(8)] for fill in (1.0, 0.0))
-    with ap.CopyPipeline(ap.gpu(0)) as pipeline:
-        for _ in range(6):
-            for _ in pipeline.map(lambda x: x + 1, inputs, out=outs):
-                pass
-            stats.append(torch.cuda.host_memory_stats())
-        ring_bytes = 2 * pipeline.slots * pipeline.slot_bytes
-    held, counts = (
-        [of[key] for of in stats] for key in ("allocated_bytes.current", "num_host_alloc")
-    )
-    values = {"bytes pinned": held[-1] - held[0], "bytes of two rings": ring_bytes}
-    values["pinned allocations after the first round"] = counts[-1] - counts[1]
-    checks = {"equal": all(torch.equal(out, x + 1) for out, x in zip(outs, inputs, strict=True))}
-    return ap.Findings(measurements, {}, checks, values)
-
-
-spent = ap.recorded(cost, name="b5_cost", parameters=COST)
-us = {label: 1e6 * one.median_s / COST["count"] for label, one in spent.measurements.items()}
-rows = [(label, f"{chunk_us:.1f} µs") for label, chunk_us in us.items()]
-ap.show(ap.tabulate(["one chunk", "host time"], rows, origin=spent.origin))
 
 # %%
 # When this does not help
 # -----------------------
-# Results that travelled together share one block of memory: clone what is to be kept alone. Tensors
-# that are computed one by one are packed as well, but the first has to wait for those that it
-# travels with. On a CPU a copy has no launch that could be saved.
+# Results that travelled together share one block of memory: clone what is to be kept alone. And of
+# tensors that are computed one by one, the first has to wait for those that it travels with.
 #
 # On this machine
 # ---------------
-# Packing is work without a gain here.
+# On a CPU a copy has no launch that could be saved, so packing is work without a gain.
 
 
 def on_the_cpu(count, length):
-    """Many small tensors within the host, one by one and through a pipeline."""
     tensors = [torch.full((length,), float(i)) for i in range(count)]
     with ap.CopyPipeline("cpu") as pipeline:
         usual = {"clone each": lambda: [x.clone() for x in tensors]}
@@ -179,18 +141,20 @@ ap.show(ap.compare(here.measurements, caption="Small tensors within the host"))
 # %%
 # Now you
 # -------
-# From how many bytes on does the bus take longer for a tensor than the host? Below that, it is the
-# number of tensors that counts.
+# A program copies 16,384 results of 4 KiB each from a GPU. How long does that take, and how long
+# would one copy of them all take, of 64 MiB?
 #
 # .. dropdown:: A hint
 #
-#     The bus takes the bytes over its rate. The table has what a copy costs the host.
+#     Both are points of the line in the picture.
 #
 # .. dropdown:: An answer
 #
-#     With 6 µs for a copy and a bus of 50 GB/s, from 300 kB on.
+#     Ask for ``takes_s(16_384, 2**12)`` and ``takes_s(1, 2**26)``. Their bytes are the same, so it
+#     is the rates that differ.
 #
 #     .. code-block:: python
 #
-#         def bytes_where_even(host_s=6e-6, bytes_per_s=50e9):
-#             return host_s * bytes_per_s
+#         def takes_s(copies, size_bytes):
+#             rate = bus.measurements[f"GPU to host, {size_bytes} bytes"].gb_per_s
+#             return copies * size_bytes / rate / 1e9

@@ -18,7 +18,7 @@ a trap of its own: it waits for one GPU, which need not be the one that works.
 # The calls return first
 # ----------------------
 # PyTorch's functions are its *front end*: they check their arguments and launch a *kernel*, the
-# program that the GPU runs. A launch takes the host some microseconds, however large the product.
+# program that the GPU runs. A launch takes some microseconds, however large the product.
 
 import torch
 
@@ -35,15 +35,13 @@ def issue(x, u, count):
 
 
 # %%
-# A clock around `issue` stops at the end of the narrow bar in the picture above. The products go on
-# for as long as their arithmetic takes. The bar is longer than the time in the table below, because
-# the profiler that drew it slows each launch.
+# A clock around `issue` stops at the end of the narrow bar in the picture above, and the products
+# go on. The profiler that drew the bar slows each launch, so the time in the table is shorter.
 #
 # A bare wait may wait for nothing
 # --------------------------------
-# `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, cures it by this call.
-# It waits for the *current* GPU, which is GPU 0 unless a program says otherwise (see
-# :func:`torch.cuda.synchronize`).
+# `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, cures it by
+# :func:`torch.cuda.synchronize`. It waits for the *current* GPU, mostly GPU 0.
 
 
 def issue_and_wait_bare(x, u, count):
@@ -54,7 +52,7 @@ def issue_and_wait_bare(x, u, count):
 
 
 # %%
-# With the work on GPU 1 there is nothing to wait for. The cure names what it waits for.
+# With the work on GPU 1 there is nothing to wait for. The right wait names what it waits for.
 
 
 def issue_and_wait(x, u, count):
@@ -66,8 +64,8 @@ def issue_and_wait(x, u, count):
 
 
 # %%
-# `race` compares what each way returns with the products by the CPU, then times them in turn. It
-# is told to wait for no device itself, with `devices=()`.
+# `race` compares what each way returns with the products by the CPU, then times them in turn. With
+# `devices=()` it waits for no device itself.
 
 
 def three_clocks(count, size):
@@ -86,21 +84,17 @@ def three_clocks(count, size):
 
 
 # %%
-# The picture at the top of this page is the timeline of the last way. The host has launched all
-# products in the narrow bar at the left, and then only waits.
+# In the picture at the top, the timeline of the last way, look at the narrow bar at the left: the
+# host has launched all products in it, and then only waits.
 
 gpus = ap.recorded(three_clocks, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
 timeline = gpus.timelines[DONE]
-ap.show_timelines(
-    timeline,
-    "e0_the_front_end_returns_first",
-    title="The host issues, then waits; the GPU computes",
-    caption="In the narrow bar at the left (issue) the host makes all launches, and then it waits.",
-)
+caption = "In the narrow bar at the left (issue) the host makes all launches, and then it waits."
+title = "The host issues, then waits; the GPU computes"
+ap.show_timelines(timeline, "e0_the_front_end_returns_first", title=title, caption=caption)
 
 # %%
-# Here is that sliver on a scale of its own. Look at the first kernel: all the other launches have
-# been made before it ends.
+# Here is that bar on a scale of its own. All launches have been made before the first kernel ends.
 
 first_end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
 ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The first kernel's time"))
@@ -108,8 +102,8 @@ ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The firs
 # %%
 # What the three clocks say
 # -------------------------
-# The *estimate* of the last row is how long the GPU was busy with these kernels in the timeline, of
-# another run. The other two rows did not wait for the work, so no estimate of it holds for them.
+# The *estimate* of the last row is how long the GPU was busy with these kernels in the timeline.
+# The other two rows did not wait for the work, so no estimate holds for them.
 
 limits_s = {DONE: timeline.busy_s("compute")}
 ap.show(ap.compare(gpus.measurements, limit_s=limits_s, limit_name="estimate", highlight=DONE))
@@ -127,9 +121,9 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# That calls return first gains nothing by itself. It pays when the host has something else to
-# launch, as in :doc:`plot_2_two_devices_at_once`. And the queue is not endless: once it is full,
-# the next launch waits for the GPU. The `book's section on asynchronous computation
+# That calls return first pays when the host has something else to launch, as in
+# :doc:`plot_2_two_devices_at_once`. Once the queue is full, the next launch waits for the GPU. The
+# `book's section on asynchronous computation
 # <https://d2l.ai/chapter_computational-performance/async-computation.html>`_ has more on it.
 #
 # On this machine
@@ -139,7 +133,6 @@ ap.show(
 
 
 def operators_and_lane(count, size):
-    """CPU operators, and the same work handed to a lane."""
     x, run = ap.workload.matrix(size), ap.workload.products
     with ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as lane:
         ways = {"operators": lambda: run(x, count), "lane": lambda: lane.submit(run, x, count)}

@@ -18,7 +18,7 @@ GPU waits for it. On lanes both orders run in parallel, as they do in MXNet.
 # CPU work first: the GPU waits
 # -----------------------------
 # This is the book's order. A CPU operator returns when its result is there. Only then does the host
-# come to the second line, and the GPU has nothing to do before.
+# come to the second line.
 
 import torch
 
@@ -96,7 +96,7 @@ ap.show_timelines(
 
 # %%
 # Look at the row of the GPU in the picture at the top: in plain PyTorch it begins where the CPU
-# ends. On lanes both begin together. The lengths are those of one run each.
+# ends. On lanes both begin together.
 #
 # Only one order takes the sum of both
 # ------------------------------------
@@ -106,7 +106,7 @@ ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=C
 
 # %%
 # Compare *plain, CPU first* with the two parts: it takes the sum of both. The other two ways take
-# about as long as the longer part. *Hidden* is how much of the shorter part's time was saved.
+# about as long as the longer part. *Hidden* is the share of the shorter part that was saved.
 
 first, second, lanes = (record.hidden(way, ALONE) for way in (CPU_FIRST, GPU_FIRST, LANES))
 ap.show(

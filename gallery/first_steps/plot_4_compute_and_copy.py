@@ -7,12 +7,12 @@ Hide the copies behind the computing
   does, then in a way that hides the copies.
 | **You'll learn:** why `non_blocking=True` alone hides nothing, and which five lines do.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
-  :doc:`plot_1_the_front_end_returns_first` first;
-  :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` comes next.
+  :doc:`plot_1_the_front_end_returns_first` first; :doc:`plot_5_why_the_book_prints_a_gain` comes
+  next.
 
 A GPU computes with one part of its hardware and copies with another, so it can do both at once.
-The book's code makes them take turns, though it says `non_blocking=True`. On a second stream, with
-one event for each result, every copy but the last runs while the next product is computed.
+The book's code makes them take turns. On a second stream, with one event for each result, every
+copy but the last runs while the next product is computed.
 """
 
 # %%
@@ -66,12 +66,11 @@ def two_streams(x, buffers, side):
 
 # %%
 # A *lane* of autopar's is a stream that does the waiting and the keeping by itself. `race` compares
-# all results, bit by bit, times all ways in turn, and takes their timelines.
+# all results, bit by bit, and times all ways in turn.
 
 
 # Folded: the same in two lines, and the measurement
 def with_lane(x, buffers, lane):
-    """The same in two lines."""
     for buffer in buffers:
         lane.submit(buffer.copy_, x.mm(x), non_blocking=True)
     return buffers
@@ -106,10 +105,9 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # %%
 # How near to the limit?
 # ----------------------
-# No way can be faster than the longer part and one piece of the shorter: the first copy has to wait
-# for a product, and nothing is left to hide the last one. Compare the row *one stream* with the two
-# parts above it: it takes the sum of both. *two streams* takes hardly longer than the products
-# alone, and the lane's row is the same within its spread.
+# No way can be faster than the longer part and one piece of the shorter. Compare the row *one
+# stream* with the two parts above it: it takes the sum of both. *two streams* takes hardly longer
+# than the products alone, and the lane's row is about the same.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(
@@ -122,13 +120,12 @@ ap.show(
 # When this does not help
 # -----------------------
 # Only the shorter part can hide, so where the copies take longer the bus is the limit. The book
-# prints a gain for its code all the same: it comes from memory, not from overlap, and
-# :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes` takes it apart.
+# prints a gain for its code all the same. It comes from memory, not from overlap:
+# :doc:`plot_5_why_the_book_prints_a_gain`.
 #
 # On this machine
 # ---------------
-# A lane runs on a CPU, too: this thread computes, and the lane copies what is there. The copies are
-# short, so little can be gained.
+# A lane runs on a CPU, too. The copies are short, so little can be gained.
 
 
 def on_cpu_lane(count, size):

@@ -10,8 +10,8 @@ Run tasks that depend on each other
   :doc:`plot_2_the_figure_made_real` comes next.
 
 Say of each task what it changes, and a graph finds by itself what may run at once. A Cholesky
-factorisation in tiles then takes two GPUs about half of the time that its tasks take in turn, with
-the same bits. No order is faster than the longest chain of tasks that wait for each other.
+factorisation in tiles then takes two GPUs far less time than its tasks take in turn. No order is
+faster than the longest chain of tasks that wait for each other.
 """
 
 # %%
@@ -27,7 +27,6 @@ import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
-from autopar.graph.schedule import upward_ranks  # seconds from each task to the end
 
 
 def potrf(a):  # factor a tile on the diagonal
@@ -58,9 +57,8 @@ def cholesky(do, a, count):
 
 
 # %%
-# It is tempting to let `do` call the function at once. This is right on one GPU. With tiles on two
-# it fails, because a function needs all of its tiles on one. You would have to add each copy, and
-# before each copy a wait for the right task.
+# It is tempting to let `do` call the function at once. This is right on one GPU. On two you would
+# have to add each copy, and before each copy a wait for the right task.
 #
 # Tasks that say what they change find their order
 # ------------------------------------------------
@@ -81,14 +79,11 @@ def owner(i, j, devices):
 
 # %%
 # `writes` names the tile that the task changes; the tiles that it reads are among its arguments.
-# From both the graph finds what each task waits for, and which tiles it has to copy to the other
-# GPU. A function without `writes` keeps the order of the program: to forget it costs time, never a
-# result.
+# From both the graph finds what each task waits for, and what it has to copy to the other GPU. To
+# forget `writes` costs time, never a result: the task then keeps the order of the program.
 #
-# The drawing shows 4 × 4 tiles, and in each the tasks that change it, with the column they are for.
-# Follow the arrows: each `potrf` waits for the last `gemm` of its tile, this `gemm` waits for the
-# `trsm` on its left, and that one for the `potrf` above it. These tasks are the longest chain. All
-# others can run beside it, when their tiles are ready.
+# In the drawing, follow the arrows: each `potrf` waits for the last `gemm` of its tile, this `gemm`
+# for the `trsm` on its left, and that one for the `potrf` above it. These are the longest chain.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2
@@ -155,7 +150,10 @@ def against_twin(graph, tasks, others, close=None):
 
 def chain_s(plan):
     """Seconds of the longest chain of tasks, on however many devices."""
-    return max(upward_ranks(plan.schedule.jobs))
+    ends_s = {}
+    for number, job in sorted(enumerate(plan.schedule.jobs)):  # each after those it waits for
+        ends_s[number] = job.cost_s + max((ends_s[before] for before in job.after), default=0)
+    return max(ends_s.values())
 
 
 # %%
@@ -169,9 +167,9 @@ caption = f"The same tasks run in both. The estimate of the least time is {1e3 *
 ap.show_timelines(gpus.timelines, "x5_tasks_that_depend", title=title, caption=caption)
 
 # %%
-# In the table, compare the row *the graph* with its estimate. The longest chain is shorter, so a
-# third GPU could help. The library's routine does less: it computes only half of each tile on the
-# diagonal. *Spread (IQR)* is how far the middle half of the samples lies apart.
+# In the table, compare the row *the graph* with its estimate, and that with the chain in the
+# caption: where the chain is shorter, another GPU could help. *Spread (IQR)* is how far the middle
+# half of the samples lies apart.
 
 columns = {"limit_name": "estimate", "baseline": TWIN, "highlight": RUN}
 caption = f"The longest chain alone takes {chain_ms:.1f} ms"
@@ -185,9 +183,9 @@ ap.show(
 # %%
 # Where nothing waits, plain PyTorch needs no graph
 # -------------------------------------------------
-# A model of two towers has a chain of layers on each GPU, and joins their results at the end. Only
-# this last task waits for another GPU. Compare the last two rows: plain PyTorch is as fast. Its
-# launches return before their kernels have run, so the queues of both GPUs are full.
+# A model of two towers has a chain of layers on each GPU, and joins their results at the end.
+# Compare the last two rows: plain PyTorch is about as fast. Its launches return before their
+# *kernels*, which are what a GPU runs, so the queues of both GPUs are full.
 
 # Folded: two towers as a graph, and in plain PyTorch
 

@@ -30,7 +30,7 @@ import torch
 from torch.nn.functional import mse_loss
 
 import autopar as ap
-from autopar.graph.schedule import Entry, Job, Schedule
+from autopar.graph import Entry, Job, Schedule
 
 
 def on_each_gpu(shares):
@@ -62,10 +62,9 @@ def plain_step(shares, weights, totals, rate):
 
 
 # %%
-# Three lines of it take care. The copies must not stop the host, or GPU 1 waits for GPU 0 (1). One
-# wait for all of them must be here: without it the CPU adds what has not arrived (2). The replicas
-# may only change when no product reads them any more, which their streams see to (3). Whoever
-# changes the step has to think of all three again.
+# Three lines of it take care. The copies must not stop the host, or GPU 1 waits for GPU 0 (1).
+# Without the wait the CPU adds what has not arrived (2). The replicas may only change when no
+# product reads them any more, which their *streams*, the queues of the GPUs, see to (3).
 #
 # The graph finds copies, waits and order
 # ---------------------------------------
@@ -90,11 +89,10 @@ def as_graph(shares, weights, totals, rate, lanes):
 # %%
 # No line of it says what waits for what, or what is copied. A gradient lies on a GPU, and its sum
 # is wanted on the CPU, so the graph copies it. What a task changes is named in `writes`: a replica
-# is renewed after the last product that reads it. Each GPU has one stream, as a product fills it.
+# is renewed after the last product that reads it.
 #
 # `race` compares what all ways leave with the graph's *serial twin*, the same tasks one after
-# another, and times them in turn. The losses are compared with those of one GPU that has the whole
-# batch.
+# another, and the losses with those of one GPU that has the whole batch.
 
 # Folded: the measurement
 LAYERS = {"inputs": 4096, "hidden": 8192, "outputs": 1024}
@@ -186,10 +184,10 @@ def arrows(plan):
 
 
 # %%
-# The picture at the top is the plan of this graph, drawn from the record of a run. Look at its two
-# outer columns: neither GPU waits for the other. They meet on the CPU, which needs both gradients
-# of a layer for their sum. Follow *gradient w1* from GPU 0 to *renew w1*: this way over the CPU is
-# the end of the longest chain. Tasks that take next to no time are left out.
+# In the picture at the top, which is drawn from a run, look at the two outer columns: neither GPU
+# waits for the other. They meet on the CPU, which needs both gradients of a layer for their sum.
+# Follow *gradient w1* from GPU 0 to *renew w1*: this way over the CPU ends the longest chain. Tasks
+# that take next to no time are left out.
 
 # Folded: the drawing
 gpus = ap.recorded(figure, name="e4_the_figure_made_real", parameters=BOOK, gpus=2)
@@ -219,9 +217,9 @@ ap.plot.show("e4_the_figure_made_real")
 # %%
 # The graph is as fast as the careful code
 # ----------------------------------------
-# The *estimate* of the least time is the longest chain of tasks, or the work of the busiest device,
-# from each task's time alone. The *spread (IQR)* is how far the middle half of the samples lies
-# apart.
+# Compare the row *task graph* with the row *plain PyTorch*. The *estimate* is the longest chain of
+# tasks, or the work of the busiest device. The *spread (IQR)* is how far the middle half of the
+# samples lies apart.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
@@ -232,10 +230,8 @@ ap.show(
 )
 
 # %%
-# Compare the row *task graph* with the row *plain PyTorch*: they are about the same, and both take
-# clearly less than the tasks one after another. In the timeline, look at the right end: when both
-# GPUs have computed the gradient of the first layer, it still has to be copied, added and
-# subtracted, and the new weights copied back. By then too few products are left to hide this.
+# In the timeline, look at the right end: the gradient of the first layer still has to be copied,
+# added and subtracted, and the new weights copied back. No products are left to hide this.
 
 renamed = [replace(span, name=shown_name(span.name)) for span in spans]
 ap.show_timelines(
@@ -254,9 +250,8 @@ ap.show_timelines(
 #
 # On this machine
 # ---------------
-# The CPU takes the place of all three: each of its two lanes has one share of the batch. The tasks
-# are so small here that handing them over costs much of what running at once brings, and plain
-# PyTorch, which hands nothing over, can be faster.
+# The CPU takes the place of all three, with a share of the batch for each of two *lanes*, which are
+# threads with a queue. Plain PyTorch hands nothing over, so it can be faster with tasks this small.
 
 SMALL = {"inputs": 256, "hidden": 256, "outputs": 64}
 HERE = {"batch": 512, **SMALL, "steps": 3, "lanes": 2, "devices": ["cpu", "cpu"]}

@@ -10,41 +10,30 @@ Let the graph find the parallelism
   :doc:`plot_2_the_figure_made_real` first; :doc:`plot_4_does_it_run_as_planned` comes next.
 
 The kernels of a small model leave most of a GPU idle, and yet they run one after another. Two lines
-find which of them don't need each other, in unchanged code, and run these at the same time. How
-long the longest path takes is the limit.
+find those that don't need each other, in unchanged code, and run them at the same time.
 """
 
 # %%
 # A CUDA graph runs one kernel after another
 # ------------------------------------------
-# The model is a block of four paths over one image, as in GoogLeNet. Called as it is, it launches
-# kernel after kernel, and a launch takes longer than a kernel. A `CUDA graph
+# The model is a block of four paths over one image, as in GoogLeNet. A *kernel*, a function that
+# runs on the GPU, takes less time here than its launch. A `CUDA graph
 # <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ is tempting: the launches are
 # recorded once, and replayed as a whole.
 
-import itertools
-import re
-import warnings
+import contextlib
 from dataclasses import replace
-from types import SimpleNamespace
+from functools import partial, reduce
 
 import torch
 from torch import nn
 
 import autopar as ap
-from autopar.graph.schedule import Entry, Schedule
-
-# %%
 
 
 def as_chain(fn, inputs):
     """An ordinary CUDA graph, one kernel after another, and where its result lies."""
-    side, current = torch.cuda.Stream(), torch.cuda.current_stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):  # libraries set themselves up in the first calls
-        for _ in range(3):
-            fn(*inputs)
-    current.wait_stream(side)
+    fn(*inputs)  # the first call sets libraries up, which can't be recorded
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         result = fn(*inputs)
@@ -52,8 +41,8 @@ def as_chain(fn, inputs):
 
 
 # %%
-# That removes the launches. But the kernels were launched to one stream, so in the graph each still
-# waits for the one before it, though the paths don't need each other.
+# But the kernels were launched to one *stream*, a queue of the GPU, so each still waits for the one
+# before it.
 #
 # Two lines find the branches
 # ---------------------------
@@ -68,24 +57,17 @@ def with_branches(fn, inputs):
 
 
 # %%
-# Nothing is computed to find the tasks, so the picture at the top needs no GPU. Look at its
-# columns, which are the four paths: only the last task waits for others. If the GPU is large enough
-# for four kernels at once, the block takes as long as its longest path.
-
-# Folded: the model and the drawing
-BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
-TOWERS = {"width": 256, "depth": 8, "batch": 64}
+# In the picture at the top, look at the columns, which are the four paths: only the last task waits
+# for others. Nothing was computed to find that, so no GPU was needed.
 
 
+# Folded: the model and the picture
 class Block(nn.ModuleList):
-    """Paths over one input, their results joined."""
-
     def forward(self, x):
         return torch.cat([path(x).relu() for path in self], 1)
 
 
 def block(channels):
-    """Four paths with kernels of different sizes."""
     torch.manual_seed(0)
     conv = nn.Conv2d
     middle = nn.Sequential(conv(channels, 96, 1), nn.ReLU(), conv(96, 128, 3, padding=1))
@@ -94,194 +76,121 @@ def block(channels):
     return Block([conv(channels, 64, 1), middle, large, pooled]).requires_grad_(False)
 
 
-x = torch.zeros(1, BLOCK["channels"], BLOCK["size"], BLOCK["size"])
-graph, _ = ap.TaskGraph.trace(block(BLOCK["channels"]), x)
-jobs = graph.plan().schedule.jobs
-path_of, entries = [], []
-for number, job in enumerate(jobs):  # a path begins where nothing comes before
-    path_of.append(path_of[job.after[0]] if job.after else f"path {len({*path_of}) + 1}")
-    waits = tuple(before for before in job.after if path_of[before] != path_of[number])
-    entries.append(Entry(number, path_of[number], waits, 0.0, 0.0))
-plan = SimpleNamespace(schedule=Schedule(jobs, tuple(entries)))
-views = [job.name for job in jobs if job.name.startswith("getitem")]
-ap.plot.graph(plan, title="A block of four paths, as traced", columns=True, hide=views)
+graph, _ = ap.TaskGraph.trace(block(192), torch.zeros(1, 192, 28, 28))
+views = ["getitem", "getitem_1"]
+ap.plot.graph(graph.plan(), title="A block of four paths, as traced", hide=views)
 ap.plot.show("b6_let_the_graph_find_the_parallelism")
 
 # %%
 # The longest path is the limit
 # -----------------------------
 # No number of branches makes the block faster than its slowest path, measured as a CUDA graph of
-# its own. `race` compares all ways bit for bit with what the model returns, and times paths as
-# `parts`; new inputs are compared as well. A replay takes microseconds, so each sample is of many,
-# and the table has the time of one.
+# its own. `race` compares all ways bit for bit with what the model returns.
 
-# Folded: all ways to call a model, its paths alone, and two more models
-EAGER, COMPILED = "eager, one stream", "torch.compile, reduce-overhead"
-CHAIN, BRANCHES = "CUDA graph, one chain", "CUDA graph with branches"
+# Folded: the ways to call a model and its paths alone, and three models
+EAGER, CHAIN, BRANCHES = "eager, one stream", "CUDA graph, one chain", "CUDA graph with branches"
 CALLS = 50  # in each sample, as one takes far less than a millisecond
-WHY_NOT = "b6_towers_compile.txt"  # beside the record: what torch.compile said where it failed
+
+
+def repeated(call):
+    for _ in range(CALLS - 1):
+        call()
+    return call()
+
+
+def against_each_other(fn, inputs, paths=(), others=None):
+    """Every way of calling `fn`, and each of its paths alone, per call."""
+    (chain, in_chain), (captured, task) = as_chain(fn, inputs), with_branches(fn, inputs)
+    in_branches = captured[task]
+    ways = {
+        EAGER: lambda: fn(*inputs),
+        CHAIN: lambda: (chain.replay(), in_chain)[1],
+        BRANCHES: lambda: (captured.replay(), in_branches)[1],
+        **(others or {}),
+    }
+    parts = {f"path {n} alone": as_chain(*path)[0].replay for n, path in enumerate(paths, 1)}
+    found = ap.race(
+        {label: partial(repeated, call) for label, call in ways.items()},
+        parts={label: partial(repeated, call) for label, call in parts.items()},
+        expected=fn(*inputs),
+        close=dict.fromkeys(others or {}, 1e-3),
+        reset=lambda: [result.fill_(torch.nan) for result in (in_chain, in_branches)],
+        repeats=15,
+    )
+    new = [torch.randn_like(x) for x in inputs]
+    checks = {"new inputs: equal": captured.replay(*new)[task].equal(fn(*new))}
+    samples = {one: (taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
+    per_call = [replace(one, values_s=tuple(values_s)) for one, values_s in samples.items()]
+    return replace(found, measurements=per_call, checks=found.checks | checks)
 
 
 def block_ways(channels, size):
-    """The block, for a single image."""
-    model = block(channels).to(ap.gpu(0))
-    x = torch.randn(1, channels, size, size, device=ap.gpu(0))
-    return against_each_other(model, [x], model)
-
-
-def against_each_other(fn, inputs, paths=(), compiles=False):
-    """Every way of calling `fn`, and each of its paths alone, per call."""
-    expected = fn(*inputs)
-    chain, in_chain = as_chain(fn, inputs)
-    captured, task = with_branches(fn, inputs)
-    in_branches = captured[task]
-    ways = {
-        EAGER: lambda: repeated(lambda: fn(*inputs)),
-        CHAIN: lambda: repeated(chain.replay, in_chain),
-        BRANCHES: lambda: repeated(captured.replay, in_branches),
-    }
-    values, files, close = {"branches": captured.branches}, {}, {}
-    if compiles:
-        quick, took, files = compiled(fn, inputs, expected)
-        if quick:
-            values |= took
-            close = {COMPILED: 1e-3}
-            ways[COMPILED] = lambda: repeated(lambda: quick(*inputs))
-    alone = [
-        as_chain(path, [x])[0] for path, x in zip(paths, itertools.cycle(inputs), strict=False)
-    ]
-    parts = {
-        f"path {n} alone": lambda graph=graph: repeated(graph.replay)
-        for n, graph in enumerate(alone, 1)
-    }
-    findings = ap.race(
-        ways,
-        parts=parts,
-        expected=expected,
-        close=close,
-        reset=lambda: forget(in_chain, in_branches),
-        devices=[ap.gpu(0)],
-        repeats=15,
-    )
-    others = [torch.randn_like(given) for given in inputs]
-    new = ap.workload.equal([captured.replay(*others)[task]], [fn(*others)])
-    per_call = [
-        replace(one, values_s=tuple(s / CALLS for s in one.values_s))
-        for one in findings.measurements
-    ]
-    return ap.Findings(
-        [*per_call, *captured.trials.values()],
-        checks=findings.checks | {"new inputs: equal": new},
-        values=values,
-        files=files,
-    )
-
-
-def repeated(call, result=None):
-    """Call many times; the last result, or the memory in which it lies."""
-    for _ in range(CALLS - 1):
-        call()  # no result is kept, as compiled code writes the next to the same memory
-    last = call()
-    return last if result is None else result
-
-
-def forget(*results):
-    """Let no way be right because of what another left."""
-    for result in results:
-        result.fill_(torch.nan)
-
-
-def compiled(fn, inputs, expected):
-    """The function compiled, how far it is off, and what it took; or why it doesn't work here."""
-    from torch._inductor import config
-
-    timer = ap.Timer()
-    try:
-        with config.patch(compile_threads=1), warnings.catch_warnings():
-            # No processes that stay, and disturb what is timed; no advice to use other numbers.
-            warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")
-            quick = torch.compile(fn, mode="reduce-overhead")
-            results = [quick(*inputs).clone() for _ in range(3)]  # from the second call on a graph
-        away = (results[-1] - expected).abs().max() / expected.abs().max()
-    except Exception as error:  # it needs a compiler for C and Python's headers, among others
-        said = re.sub(r"(/[^\s/'\"]+)+/", "", f"{type(error).__name__}: {error}")  # without paths
-        return None, {}, {WHY_NOT: said[:400].encode()}
-    return quick, {"compiling, s": timer.stop(), "compiled, error": away.item()}, {}
-
-
-class Towers(nn.ModuleList):
-    """A path for each of two inputs, and a score of how well they match."""
-
-    def forward(self, x, y):
-        return (self[0](x) * self[1](y)).sum(-1)
-
-
-def towers(width, depth):
-    """Two towers of linear layers."""
-    torch.manual_seed(0)
-    layers = [[(nn.Linear(width, width), nn.ReLU()) for _ in range(depth)] for _ in range(2)]
-    return Towers([nn.Sequential(*sum(one, ())) for one in layers]).requires_grad_(False)
+    model, x = block(channels).to(ap.gpu(0)), torch.randn(1, channels, size, size).to(ap.gpu(0))
+    return against_each_other(model, [x], [(path, [x]) for path in model])
 
 
 def towers_ways(width, depth, batch):
-    """The towers, and what `torch.compile` makes of them."""
-    model = towers(width, depth).to(ap.gpu(0))
-    inputs = torch.randn(2, batch, width, device=ap.gpu(0)).unbind()
-    return against_each_other(model, inputs, model, compiles=True)
+    """A path for each of two inputs, and how well their results match; also compiled."""
+    from torch._inductor import config
+
+    layers = [(nn.Linear(width, width), nn.ReLU()) for _ in range(2 * depth)]
+    layers = [layer.requires_grad_(False).to(ap.gpu(0)) for pair in layers for layer in pair]
+    u, v = nn.Sequential(*layers[: 2 * depth]), nn.Sequential(*layers[2 * depth :])
+    inputs, others = torch.randn(2, batch, width).to(ap.gpu(0)).unbind(), {}
+
+    def match(x, y):
+        return (u(x) * v(y)).sum(-1)
+
+    with contextlib.suppress(Exception), config.patch(compile_threads=1):
+        compiled = torch.compile(match, mode="reduce-overhead")
+        compiled(*inputs)  # works where there are a compiler for C and Python's headers
+        others["torch.compile, reduce-overhead"] = lambda: compiled(*inputs)
+    return against_each_other(match, inputs, zip((u, v), zip(inputs), strict=True), others)
 
 
 def chain_ways(width, depth):
-    """A plain chain of products."""
     weight, x = (ap.workload.matrix(width, ap.gpu(0), seed=seed) for seed in range(2))
+    return against_each_other(lambda x: reduce(torch.mm, [weight] * depth, x), [x])
 
-    def chain(x):
-        for _ in range(depth):
-            x = x @ weight
-        return x
 
-    return against_each_other(chain, [x])
-
+BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
+TOWERS = {"width": 256, "depth": 8, "batch": 64}
+on_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)
+on_towers = ap.recorded(towers_ways, name="b6_towers", parameters=TOWERS)
+on_chain = ap.recorded(chain_ways, name="b6_chain", parameters=CHAIN_OF)
 
 # %%
 # In the table, look at the grey rows first: together the four paths take about as long as the
-# chain. The row with branches takes about half of that. It doesn't reach the slowest path alone, as
-# the paths have to be joined, and share one GPU. What the chain gains over eager code, any CUDA
-# graph gains. The *spread (IQR)* is how far the middle half of the samples lies apart.
+# chain. The row in bold takes less than they do, and more than the slowest of them, as the paths
+# share one GPU and are joined. What the chain gains over eager code, any CUDA graph gains.
 
-in_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)
 PATHS = [f"path {number} alone" for number in range(1, 5)]
-rows = {label: in_block.measurements[label] for label in [*PATHS, EAGER, CHAIN, BRANCHES]}
-limits_s = dict.fromkeys((CHAIN, BRANCHES), in_block.limit_s(PATHS))
+rows = {label: on_block.measurements[label] for label in [*PATHS, EAGER, CHAIN, BRANCHES]}
+limits_s = dict.fromkeys((CHAIN, BRANCHES), on_block.limit_s(PATHS))
 ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
 
 # %%
-# Two more models show that it is not this block alone: two towers, which have two paths, and a
-# chain of products, which has nothing to run at once. All their times are in :doc:`/benchmarks`.
+# Two towers have two paths, and a chain of products has nothing to run at once: all their times,
+# and those of `torch.compile
+# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_, are in :doc:`/benchmarks`.
 
-in_towers = ap.recorded(towers_ways, name="b6_towers", parameters=TOWERS)
-in_chain = ap.recorded(chain_ways, name="b6_chain", parameters=CHAIN_OF)
-on_block, on_towers, on_chain = (
-    record.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for record in (in_block, in_towers, in_chain)
-)
+gains = [one.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for one in (on_block, on_towers, on_chain)]
 ap.show(
-    ap.claim("Branches clearly gain on a block of four paths.", on_block, at_least=1.3, unit="×"),
-    ap.claim("Branches clearly gain on two towers.", on_towers, at_least=1.3, unit="×"),
-    ap.claim("Where nothing can run at once, little is lost.", on_chain, at_least=0.9, unit="×"),
+    ap.claim("Branches clearly gain on a block of four paths.", gains[0], at_least=1.3, unit="×"),
+    ap.claim("Branches clearly gain on two towers.", gains[1], at_least=1.3, unit="×"),
+    ap.claim("Where nothing can run at once, little is lost.", gains[2], at_least=0.9, unit="×"),
 )
 
 # %%
 # When this does not help
 # -----------------------
-# Kernels that fill a GPU by themselves gain nothing, so large images or batches take the gain away.
-# A graph is what one call did: where that depends on the data, `trace` refuses, and names the line.
-# The shapes of a CUDA graph are fixed, and its results are overwritten by the next replay: clone
-# what is to be kept. Where kernels could be fused, `torch.compile
-# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_ does what no order can.
+# Kernels that fill a GPU by themselves gain nothing. A graph is what one call did: where that
+# depends on the data, `trace` refuses, and names the line. The shapes of a CUDA graph are fixed,
+# and its results are overwritten by the next replay.
 #
 # On this machine
 # ---------------
-# The same block runs on CPU lanes, for a larger image: its paths run at the same time, as far as
-# there are cores. The results are the same bits as those of the tasks in turn.
+# The same block on CPU lanes, which are worker threads with a queue each, for a larger image.
 
 
 def block_here(channels, size):

@@ -8,17 +8,16 @@ How fine may tasks be?
 | **You need:** 6 minutes, and no GPU. Read :doc:`plot_1_tasks_that_depend` first;
   :doc:`/benchmarks` has all numbers, and the goals that the graph has for them.
 
-More tasks give a scheduler more to run at the same time, but each of them has its price: it is
-queued, a worker wakes for it, and somebody hears of its end. If its work takes no longer than that,
-the work gets half of the CPU at most. Tasks of 1 µs get less than half from every scheduler here,
-and even from bare threads, which schedule nothing.
+More tasks give a scheduler more to run at the same time, but each has its price: it is queued, a
+worker wakes for it, and somebody hears of its end. If its work takes no longer than that, the work
+gets half of the CPU at most.
 """
 
 # %%
 # A task for many rows pays once
 # ------------------------------
-# An operator on each row of a matrix depends on no other, so it is tempting to give each row a
-# task. The right way differs in a number: a task has many rows.
+# The rows of a matrix don't depend on each other, so it is tempting to give each row a task. The
+# right way differs in a number: a task has many rows.
 
 import os
 
@@ -35,19 +34,16 @@ def add_tasks(graph, x, out, rows=1):
 
 
 # %%
-# Say that the work of a task takes the time *t*, and that the task costs the time *c* beside it.
-# Then the CPU works for *t* / (*t* + *c*) of the time, which is half where *t* = *c*.
+# If the work of a task takes the time *t*, and the task costs the time *c* beside it, the CPU works
+# for *t* / (*t* + *c*) of the time. That is half where *t* = *c*.
 #
 # Where is half?
 # --------------
-# Hundreds of tasks, each one operator on its own memory, go to two workers by each scheduler: a
-# task graph, Python's `concurrent.futures
-# <https://docs.python.org/3/library/concurrent.futures.html>`__, TorchScript's `fork
-# <https://docs.pytorch.org/docs/stable/generated/torch.jit.fork.html>`__, Dask and MXNet. They are
-# held against a few large operators on as many elements. Bare threads, which each call half of the
-# small operators, show what is lost without any scheduler. All run in a process of their own, in
-# turn, and with new threads every few rounds, since threads that meet on one core are slow whoever
-# schedules them.
+# Hundreds of tasks, each one operator, go to two workers by each scheduler: a task graph, Python's
+# `concurrent.futures <https://docs.python.org/3/library/concurrent.futures.html>`__, TorchScript's
+# `fork <https://docs.pytorch.org/docs/stable/generated/torch.jit.fork.html>`__, Dask and MXNet.
+# They are held against a few large operators on as many elements. Bare threads, which each call
+# half of the small operators, show what is lost without any scheduler.
 
 # Folded: the measurement
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
@@ -144,12 +140,7 @@ def paired(names, sizes_us, count, starts, rounds, workers):
         fn()
         return time.perf_counter() - start_s
 
-    every = {
-        "by_graph": by_graph,
-        "by_futures": by_futures,
-        "by_fork": by_fork,
-        "by_dask": by_dask,
-    }
+    every = {"by_graph": by_graph, "by_futures": by_futures, "by_fork": by_fork, "by_dask": by_dask}
     torch.set_num_threads(1)
     large = 1 + torch.rand(20_000)
     digamma = [seconds(lambda: torch.digamma(large)) for _ in range(50)]
@@ -251,13 +242,11 @@ dask = ap.recorded(scheduled, name="b7_dask", parameters=DASK, **there)
 mxnet = ap.recorded(engine, name="b7_mxnet", parameters=ENGINE, gpus=0, variables=[MXNET])
 
 # %%
-# In the picture at the top, look at where a line leaves the grey area: finer tasks than these are
-# too fine for its scheduler. This point has a name, METG, the *minimum effective task granularity*
-# of `Task Bench <https://arxiv.org/abs/1908.05790>`__. Then look at the dotted line of the bare
-# threads. They lose the finest tasks, too: a thread calls an operator only while it holds Python's
-# lock, the GIL, and one that finds it taken goes to sleep. TorchScript's and MXNet's workers don't
-# need it. A line may pass 100 %: each thread has its part of the large operators from the start, so
-# the slower thread sets their time.
+# In the picture at the top, look at where a line leaves the grey area: finer tasks are too fine for
+# its scheduler. This point is called METG, the *minimum effective task granularity* of `Task Bench
+# <https://arxiv.org/abs/1908.05790>`__. The dotted line of the bare threads begins low, too: a
+# thread calls an operator only while it holds Python's lock, the GIL, which TorchScript's and
+# MXNet's workers don't need.
 
 
 # Folded: the drawing
@@ -266,24 +255,20 @@ def share(seconds, task, way="run"):
     return seconds[f"{task} us: large"] / seconds[f"{task} us: {way}"]
 
 
-figure, ax = plt.subplots(layout="constrained")
-for label, record, name, style, *way in (
-    ("task graph", fine, "by_graph", "o-"),
-    ("concurrent.futures", fine, "by_futures", "s-"),
-    ("torch.jit.fork", fine, "by_fork", "D-"),
-    ("Dask, threaded", dask, "by_dask", "^-"),
-    ("MXNet's engine", mxnet, "by_mxnet", "v-"),
-    ("bare threads", fine, "by_graph", "C7:", "bare"),
-):
+sizes, (figure, ax) = WORK["sizes_us"], plt.subplots(layout="constrained")
+lines = {"task graph": (fine, "by_graph"), "concurrent.futures": (fine, "by_futures")}
+lines |= {"torch.jit.fork": (fine, "by_fork"), "Dask, threaded": (dask, "by_dask")}
+lines |= {"MXNet's engine": (mxnet, "by_mxnet"), "bare threads": (fine, "by_graph", "bare")}
+styles = ["o-", "s-", "D-", "^-", "v-", "C7:"]
+for (label, (record, name, *way)), style in zip(lines.items(), styles, strict=True):
     median_s = {task: one.median_s for task, one in record.measurements.items()}
-    shares = [share(median_s, f"{name}, {us}", *way) for us in WORK["sizes_us"]]
-    ax.plot(WORK["sizes_us"], shares, style, label=label)
+    ax.plot(sizes, [share(median_s, f"{name}, {us}", *way) for us in sizes], style, label=label)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
 ax.text(1, 0.42, "costs more than it brings")
-ax.set(xscale="log", ylim=(0, 1.8), title="How much of the CPU do tasks keep?")
-ax.set_xticks(WORK["sizes_us"], [f"{us}" for us in WORK["sizes_us"]])
-ax.set_yticks([0, 0.25, 0.5, 0.75, 1], [f"{percent} %" for percent in range(0, 101, 25)])
-ax.set_xlabel("work in a task, µs")
+ax.set(xscale="log", ylim=(0, 1.8), xlabel="work in a task, µs")
+ax.set_title("How much of the CPU do tasks keep?")
+ax.set_xticks(sizes, [f"{us}" for us in sizes], minor=False)
+ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
 ax.minorticks_off()
 ax.legend(loc="upper left", fontsize="small", ncols=2)
 figure.supxlabel("\n".join(sorted({fine.origin, dask.origin, mxnet.origin})), fontsize=7, wrap=True)
@@ -305,28 +290,25 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A task that is done in one place leaves the other workers idle, so some dozens of tasks for each
-# worker are a good number. Where tasks depend on each other, a large one keeps more of them waiting
-# until its last row is done. On a GPU there is another way out, which
-# :doc:`/auto_gallery/one_device/plot_2_small_operators` shows.
+# One task for all leaves the other workers idle, so some dozens of tasks for each worker are a good
+# number. Where tasks depend on each other, a large one keeps more of them waiting. On a GPU there
+# is another way out: :doc:`/auto_gallery/one_device/plot_2_small_operators`.
 #
 # On this machine
 # ---------------
-# Compare both kinds of tasks with one operator for all rows, which torch itself spreads over the
-# cores. `race` compares their results and times them in turn, and `reset` wipes the results before
-# each check. The *spread (IQR)* is how far the middle half of the samples lies apart.
+# Compare the row in bold with the one above it. The *spread (IQR)* is how far the middle half of
+# the samples lies apart.
 
 
 def rows_in_tasks(count, elements, rows):
-    """A task for each row, a task for many, and no task at all."""
+    """A task for each row, and a task for many."""
     x = 1 + torch.rand(count, elements)
     out = torch.empty_like(x)
     with ap.TaskGraph(cpu_lanes=2) as each_row, ap.TaskGraph(cpu_lanes=2) as many_rows:
         add_tasks(each_row, x, out)
         add_tasks(many_rows, x, out, rows)
-        runs = {"a task for each row": each_row.run, "a task for many rows": many_rows.run}
-        runs["one operator, no task"] = lambda: torch.digamma(x, out=out)
-        ways = {label: lambda run=run: (run(), out)[1] for label, run in runs.items()}
+        ways = {"a task for each row": lambda: (each_row.run(), out)[1]}
+        ways["a task for many rows"] = lambda: (many_rows.run(), out)[1]
         return ap.race(ways, reset=lambda: out.fill_(torch.nan))
 
 

@@ -10,17 +10,19 @@ Do independent products run at once?
   :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first; :doc:`plot_2_small_operators`
   comes next.
 
-By itself PyTorch runs independent products one after another. Several streams allow them to run at
-once, and yet large ones take turns, since each of them fills the GPU alone. Small ones leave room
-for others, but the host can't launch them fast enough to fill it.
+By itself PyTorch runs independent products one after another. On several streams large ones still
+take turns, since each fills the GPU alone. Small ones leave room for others, but the host can't
+launch them fast enough to fill it.
 """
 
 # %%
 # One stream is a queue
 # ---------------------
-# The tempting way is a plain loop: no product needs another, so the GPU could run all of them at
-# once. But launches go to the current *stream*, which does one thing after the other, whether or
-# not they need each other.
+# The tempting way is a plain loop, as no product needs another. But launches go to the current
+# *stream*, a queue of the GPU, which does one thing after the other.
+
+from collections import ChainMap
+from dataclasses import replace
 
 import torch
 
@@ -28,19 +30,17 @@ import autopar as ap
 
 
 def one_stream(xs):
-    """Square each matrix, as the book's `run` does."""
     return [x.mm(x) for x in xs]
 
 
 # %%
 # Several streams allow products to run at once
 # ---------------------------------------------
-# The products are dealt out to *side streams*, queues of their own. These first wait for the
-# current stream, which makes the matrices, and at the end it waits for them.
+# The products are dealt out to *side streams*. These first wait for the current stream, which makes
+# the matrices, and at the end it waits for them.
 
 
 def on_streams(xs, side):
-    """The same on several streams in turn."""
     current, results = torch.cuda.current_stream(), []
     for stream in side:
         stream.wait_stream(current)
@@ -54,8 +54,8 @@ def on_streams(xs, side):
 
 # %%
 # One sweep compares these two at seven sizes, and two more ways, which have one launch for all
-# products: :doc:`plot_2_small_operators` is about those. `race` compares all results with those of
-# the first way, and times the ways in turn.
+# products: :doc:`plot_2_small_operators` is about those. `race` compares all results, and times the
+# ways in turn.
 
 # Folded: the sweep
 ONE, STREAMS, BATCH, GRAPH = "one stream", "several streams", "a batch", "a CUDA graph"
@@ -77,39 +77,29 @@ def at_one_size(size, count, side, see):
         f"{size}, {BATCH}": lambda: list(batch.bmm(batch)),
         f"{size}, {GRAPH}": lambda: captured.replay()[tasks],
     }
-    found = ap.race(
-        ways,
-        close={f"{size}, {BATCH}": 2e-5},  # it may add up in another order
-        reset=lambda: [y.zero_() for y in captured[tasks]],
-        see=list(ways)[:2] if see else [],
-        devices=[side[0].device],
-    )
-    trials = [
-        ap.Measurement(f"{size}, {number} branches", trial.values_s)
-        for number, trial in captured.trials.items()
-    ]
-    return ap.Findings([*found.measurements, *trials], found.timelines, found.checks, found.values)
+    close = {f"{size}, {BATCH}": 2e-5}  # it may add up in another order
+    ys, seen = captured[tasks], [*ways][:2] if see else []
+    found = ap.race(ways, close=close, reset=lambda: [y.zero_() for y in ys], see=seen)
+    trials = {f"{size}, {branches} branches": one for branches, one in captured.trials.items()}
+    timed = [ap.Measurement(label, trial.values_s) for label, trial in trials.items()]
+    return replace(found, measurements=[*found.measurements, *timed])
 
 
 def one_device(work, streams, seen):
     """All ways at each size."""
     side = [torch.cuda.Stream(ap.gpu(0)) for _ in range(streams)]
     by_size = [at_one_size(size, count, side, size in seen) for size, count in work]
-    return ap.Findings(
-        [one for found in by_size for one in found.measurements],
-        {label: seen for found in by_size for label, seen in found.timelines.items()},
-        {check: held for found in by_size for check, held in found.checks.items()},
-        {value: number for found in by_size for value, number in found.values.items()},
-    )
+    measurements = [one for found in by_size for one in found.measurements]
+    rest = ([found.timelines, found.checks, found.values] for found in by_size)
+    return ap.Findings(measurements, *(dict(ChainMap(*each)) for each in zip(*rest, strict=True)))
 
 
 # %%
 # Large products take turns on any number of streams
 # --------------------------------------------------
-# Look at the stairs in the picture at the top. Each product begins when the one before it ends, as
-# it would on one stream, though nothing makes it wait. A large product has more blocks of work than
-# the GPU can hold. Only as its last ones run is there room for the next product, so the steps
-# overlap a little at their ends.
+# In the picture at the top, look at the stairs: each product begins when the one before it ends,
+# though nothing makes it wait. A large product has more blocks of work than the GPU can hold, so
+# there is room for the next one only as its last ones run.
 
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=SWEEP)
 
@@ -125,8 +115,8 @@ ap.show_timelines(timelines_at(LARGE), "x1_large_products", title=title)
 # Small products wait for the host
 # --------------------------------
 # Look at the gaps between the bars here. The GPU is done with a small product before the host has
-# launched the next, so even on several streams hardly any two overlap. Dealing them out only gives
-# the host more to do for each. The profiler widens these gaps, so the table below is without it.
+# launched the next, so hardly any two overlap. The profiler widens these gaps, so the table below
+# is without it.
 
 parts = len(timelines_at(SMALL)[ONE].select("compute")) // MANY
 title = f"{MANY} products of {SMALL} x {SMALL}, on one stream and on several"
@@ -136,10 +126,9 @@ ap.show(ap.draw(timelines_at(SMALL), title=title, caption=caption))
 # %%
 # What streams gain at each size
 # ------------------------------
-# Small products don't fill the GPU, so we had expected that they gain most. At the top of this
-# table they do the opposite, for a gain below 1 is a loss. At the bottom streams change next to
-# nothing. In between they can gain a little, from the side on at which a product takes long enough
-# for the host to launch the next, to that at which it fills the GPU.
+# Small products don't fill the GPU, so we had expected that they gain most. Compare the first row
+# of this table with the last: small ones lose, for a gain below 1 is a loss, and for large ones
+# streams change next to nothing.
 
 # Folded: the table
 rows = []
@@ -151,66 +140,40 @@ headers = ["matrices", f"a product on {ONE}", f"on {STREAMS}", "gain"]
 ap.show(ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.origin))
 
 # %%
-# *At once* is the time of all kernels added up, over the time in which any of them ran. The last
-# claim is of the smallest sides only, since how much further the loss goes depends on the machine.
+# *At once* is the time of all kernels added up, over the time in which any of them ran.
 
 
 # Folded: the claims
 def at_once(size, way):
-    """How many kernels ran at once in a timeline, on average while any ran."""
     timeline = gpu.timelines[f"{size}, {way}"]
     total_s, busy_s = sum(span.duration_s for span in timeline.spans), timeline.busy_s()
     return gpu.estimate(lambda _: total_s / busy_s)  # of one run, so without an interval
 
 
-in_turn = max((at_once(size, ONE) for size in (SMALL, LARGE)), key=lambda number: number.value)
-overlap = at_once(SMALL, STREAMS)
+in_turn, few, unit = at_once(SMALL, ONE), at_once(SMALL, STREAMS), "at once"
 large = gpu.estimate(lambda s: s[f"{LARGE}, {ONE}"] / s[f"{LARGE}, {STREAMS}"])
 loss = gpu.estimate(
     lambda s: min(s[f"{size}, {STREAMS}"] / s[f"{size}, {ONE}"] for size in (64, 128, 256))
 )
 ap.show(
-    ap.claim("By itself PyTorch runs about one at a time.", in_turn, at_most=1.1, unit="at once"),
+    ap.claim("By itself PyTorch runs one product at a time.", in_turn, at_most=1.1, unit=unit),
     ap.claim("Large products gain little on streams.", large, at_most=1.2, unit="×"),
-    ap.claim(
-        "On streams fewer than two small products overlap.", overlap, at_most=1.5, unit="at once"
-    ),
+    ap.claim("On streams fewer than two small ones overlap.", few, at_most=1.5, unit=unit),
     ap.claim("Up to 256 x 256, several take longer than one.", loss, at_least=1.2, unit="×"),
 )
 
 # %%
 # When streams do help
 # --------------------
-# They pay for parts that use different hardware: a copy beside a product, as in
-# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`, or work on another GPU. For small
-# products the host must launch less, and :doc:`plot_2_small_operators` shows two ways to do so. Why
-# a large product fills a GPU is answered by Nsight Compute in
-# :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`. PyTorch's notes on `CUDA semantics
+# They pay for parts that use different hardware, as a copy beside a product does:
+# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. Why a large product fills a GPU is
+# answered by Nsight Compute in :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`. PyTorch's
+# notes on `CUDA semantics
 # <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams>`_ have the rules for streams,
 # and the exercise is at the end of the book's `chapter
-# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_.
+# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_. Operators on a CPU are
+# the subject of :doc:`plot_4_small_operators_on_a_cpu`.
 #
-# On this machine
-# ---------------
-# On a CPU an operator of PyTorch returns when it is done, so a loop can't overlap anything there
-# either. Two CPU lanes, each a queue with a thread of its own, can where two cores are free.
-
-
-def on_lanes(count, size):
-    xs = [ap.workload.matrix(size, seed=seed) for seed in range(count)]
-    with ap.cpu_lane(name="lane 1") as one, ap.cpu_lane(name="lane 2") as two:
-
-        def dealt(*lanes):
-            return [lanes[i % len(lanes)].submit(x.mm, x, name="x @ x") for i, x in enumerate(xs)]
-
-        ways = {"one lane": lambda: dealt(one), "two lanes": lambda: dealt(one, two)}
-        return ap.race(ways, see=list(ways))
-
-
-here = ap.observed(on_lanes, name="products on CPU lanes", parameters={"count": 24, "size": 384})
-ap.show(ap.draw(here.timelines, title="On one lane and on two"))
-
-# %%
 # Now you
 # -------
 # The host needs 20 µs to launch a product and its waits, and a product takes 5 µs on the GPU. How
@@ -222,8 +185,7 @@ ap.show(ap.draw(here.timelines, title="On one lane and on two"))
 #
 # .. dropdown:: An answer
 #
-#     No number is enough, since each product ends long before the next is launched. A product has
-#     to take longer than a launch before a second stream has anything to do.
+#     No number is enough, since each product ends long before the next is launched.
 #
 #     .. code-block:: python
 #

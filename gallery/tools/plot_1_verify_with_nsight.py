@@ -12,7 +12,7 @@ Verify it with Nsight
 
 Is a program efficient? Two questions hide in this one. Does anything wait that could run? Nsight
 Systems answers by a timeline of the whole program. Does what runs use the GPU? Nsight Compute
-answers by counters of one kernel. Who asks the wrong tool gets a number that means nothing.
+answers by counters of one *kernel*, a function that runs on the GPU.
 """
 
 # %%
@@ -20,7 +20,6 @@ answers by counters of one kernel. Who asks the wrong tool gets a number that me
 # -----------------------
 # A profiler sees all that a program does, so the part in question needs a name. `annotate` gives it
 # one: a *range*, which both tools know. The wait is inside, so that the range holds all its work.
-# The program runs each way once without a name, so that no memory is pinned in the range.
 
 import tempfile
 from pathlib import Path
@@ -32,12 +31,10 @@ from autopar.records import nsight
 
 
 def one_stream(x, buffers, lane):
-    """The book's way: all products, then all copies."""
     return [y.to("cpu", non_blocking=True) for y in [x.mm(x) for _ in buffers]]
 
 
 def two_streams(x, buffers, lane):
-    """Copy each product on a lane of its own while the next one is computed."""
     return [lane.submit(buffer.copy_, x.mm(x), non_blocking=True) for buffer in buffers]
 
 
@@ -92,9 +89,8 @@ def seen_by_systems(count, size):
 
 
 # %%
-# The limit comes from the report as well: how long the GPU computed, and how long it copied. Look
-# for white space in the picture at the top: on one stream the copies wait for all products. On two
-# nothing waits, and all ends near the limit, the longer part and one piece of the other.
+# In the picture at the top, look for white space: on one stream the copies wait for all products.
+# On two nothing waits, and all ends near the limit, the longer part and one piece of the other.
 
 report = ap.recorded(seen_by_systems, name="x4_nsight_systems", parameters=BOOK, programs=["nsys"])
 parts_s = sorted(report.timelines[TWO].busy_s(kind) for kind in ("compute", "copy"))
@@ -103,7 +99,7 @@ title = "The same products and copies, as Nsight Systems saw them"
 ap.show_timelines(report.timelines, "x4_verify_with_nsight", title=title, limit_s=limit_s)
 
 # %%
-# The second claim is of the shorter part: how much of its time the other one works as well.
+# *Hide* is the share of the shorter part's time in which the other one works as well.
 
 one, two = (report.timelines[way] for way in (ONE, TWO))
 hides = report.estimate(lambda _: one.hidden())
@@ -118,25 +114,23 @@ ap.show(
 # %%
 # Nsight Compute: does what runs fill the GPU?
 # --------------------------------------------
-# This tool runs one kernel over and over and reads other counters each time. So a product of each
-# size is all that it gets, in a range named `compute`, each on a stream that tells it apart. The
-# command names the range and three sections of counters. The options before them keep the GPU's
-# clocks as they are in other programs, since else the tool would hold them below their rate.
+# This tool runs one kernel over and over and reads other counters each time. So all that it gets is
+# a product of each size, in a range named `compute`. The `first option
+# <https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html>`__ keeps the GPU's clocks as
+# they are in other programs.
 
 command = f"{nsight.COMPUTE.format(log='x4.csv')} python program.py"
 print(command.replace(" --", " \\\n    --"))
 
 # %%
-# In the table, compare the first row with the last. A small product leaves most of the arithmetic
-# units idle: it has fewer blocks of threads than the GPU has room for, which is one *wave* of them.
-# A large one fills several waves and keeps the units busy, so a second product beside it has little
-# to gain. This is why :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`
-# finds that large products gain little on several streams.
+# In the table, compare the first row with the last. A small product has fewer blocks of threads
+# than the GPU has room for, which is one *wave* of them, and leaves most arithmetic units idle. A
+# large one keeps them busy, which is why
+# :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` finds little gain.
 
 
 # Folded: a product of each size under Nsight Compute, and the table
 def one_product_each(sizes):
-    """A product of each size in a range, and one before it, which loads the kernel."""
     streams = [
         (ap.workload.matrix(size, ap.gpu(0)), torch.cuda.Stream(ap.gpu(0))) for size in sizes
     ]
@@ -149,7 +143,6 @@ def one_product_each(sizes):
 
 
 def seen_by_compute(sizes):
-    """What Nsight Compute counts for a product of each size."""
     counted = zip(sizes, nsight.compute(one_product_each, sizes), strict=True)
     return ap.Findings([], values={f"{n}, {key}": v for n, of in counted for key, v in of.items()})
 
@@ -165,18 +158,16 @@ headers = ["side of the matrix", "arithmetic units busy", "waves of blocks"]
 small, large = (kernels.estimate(lambda _, share=share: share) for share in (busy[0], busy[-1]))
 ap.show(
     ap.tabulate(headers, rows, origin=kernels.origin),
-    ap.claim(
-        "A large product keeps most of the arithmetic units busy.", large, at_least=0.6, unit="%"
-    ),
+    ap.claim("A large product keeps most units busy.", large, at_least=0.6, unit="%"),
     ap.claim("A small product keeps at most half of them busy.", small, at_most=0.5, unit="%"),
 )
 
 # %%
 # When this does not help
 # -----------------------
-# Nsight Compute takes a program apart: kernels run alone, many times each. Never ask it about
-# overlap. Many systems let only an administrator read its counters, and a busy GPU may be busy with
-# what need not be done: neither tool knows of a better algorithm.
+# Under Nsight Compute kernels run alone, many times each, so never ask it about overlap. Many
+# systems let only an administrator read its counters. And a busy GPU may be busy with what need not
+# be done: neither tool knows of a better algorithm.
 #
 # Now you
 # -------

@@ -16,10 +16,9 @@ has the kernel alone. A clock is not wrong then. It answers another question.
 # %%
 # Two clocks around one kernel are too many
 # -----------------------------------------
-# The tempting way to time a kernel is to stop the wall clock before and after it. A pair of
-# *events* seems better, marks in the GPU's queue that the GPU itself stamps with its time (see
-# :class:`torch.cuda.Event`). Here both clocks stop for the same work. The program waits before the
-# first of them starts, and before the last one stops.
+# The tempting way to time a *kernel*, a function that runs on the GPU, is to stop the wall clock
+# before and after it. A pair of *events* seems better, marks that the GPU itself stamps with its
+# time (see :class:`torch.cuda.Event`). Here both clocks stop for the same work.
 
 import time
 
@@ -41,16 +40,16 @@ def by_both(work):
 
 
 # %%
-# The wall clock starts before the first launch and stops after the wait: some tens of microseconds
-# that are not the GPU's. The first event is reached while the GPU is idle, so the first launch lies
-# between both. Neither of the two grows with the work.
+# The wall clock has the first launch and the wait in its time: some tens of microseconds that are
+# not the GPU's. The first event is reached while the GPU is idle, so the first launch lies between
+# both. Neither of the two grows with the work.
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------
 # The work is one kernel, then ever more, and at last the products and copies of
-# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. A range names each for the profilers. It
-# is a program of its own, since Nsight Systems has to start the program that it looks at. It runs
-# three times: without a tool, under `torch.profiler`, and under Nsight Systems.
+# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. The program runs three times: without a
+# tool, under `torch.profiler <https://docs.pytorch.org/docs/stable/profiler.html>`_, and under
+# Nsight Systems.
 
 # Folded: the program, and the measurement
 import tempfile
@@ -124,8 +123,8 @@ def three_clocks(counts, size, book, rounds):
 
 
 # %%
-# Look at both panels of the picture at the top: the same rows, the same bars, about the same
-# length. Two tools that were written apart see the same, each in a run of its own.
+# In the picture at the top, compare both panels: the same rows, the same bars, about the same
+# length. Two tools that were written apart see the same.
 
 gpu = ap.recorded(three_clocks, name="b9_three_clocks", parameters=WORK, programs=["nsys"])
 ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two traces")
@@ -133,9 +132,8 @@ ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two tr
 # %%
 # Long work: all clocks agree
 # ---------------------------
-# Read the column of medians from top to bottom: within a tool all clocks read the same runs, and
-# between tools the runs differ as well. The *spread (IQR)* is how far the middle half of the
-# samples lies apart.
+# Compare the medians from top to bottom: they are nearly the same. The *spread (IQR)* is how far
+# the middle half of the samples lies apart.
 
 # Folded: the table of long work
 CLOCKS = [(tool, clock) for tool in (NONE, PROFILER, NSIGHT) for clock in (WALL, EVENTS)]
@@ -145,11 +143,8 @@ shown = [replace(gpu.measurements[label], label=name) for label, name in times.i
 
 
 def apart(seconds):
-    """How far a clock is from the wall clock of the same runs, at worst."""
-    pairs = [
-        (seconds[label], seconds[f"{label.split(', ')[0]}, {LONG}, {WALL}"]) for label in times
-    ]
-    return max(abs(one / wall - 1) for one, wall in pairs)
+    walls = {label: f"{label.split(', ')[0]}, {LONG}, {WALL}" for label in times}
+    return max(abs(seconds[label] / seconds[wall] - 1) for label, wall in walls.items())
 
 
 between = gpu.estimate(lambda s: max(s[t] for t in times) / min(s[t] for t in times) - 1)
@@ -162,11 +157,10 @@ ap.show(
 # %%
 # Short work: each clock has something else in it
 # -----------------------------------------------
-# This table has the times by the number of kernels. The trace of Nsight has the kernels alone.
 # Compare the first row with the last: for one kernel the wall clock and the events have far more
 # than the kernel in their time, and for hundreds next to nothing is left of the difference. One
-# kernel can even take longer than four by these two clocks. It comes first in each round, right
-# after the long work, and may pay for what that leaves behind; what this is was not measured.
+# kernel comes first in each round, right after the long work, and may pay for what that leaves
+# behind; what this is was not measured.
 
 # Folded: the table of short work
 works = [f"{count} of {WORK['size']}" for count in WORK["counts"]]
@@ -178,7 +172,6 @@ for count, work in zip(WORK["counts"], works, strict=True):
 
 
 def too_long(seconds, clock, work):
-    """How far a clock without a tool is above Nsight's trace."""
     return seconds[f"{NONE}, {work}, {clock}"] / seconds[f"{NSIGHT}, {work}, {TRACE}"] - 1
 
 
@@ -194,18 +187,16 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Clocks that agree can all be wrong about the question: on a GPU that another process shares, the
-# time says little of the next run. And an event is passed when all before it on *its* stream is
-# done, so work on several streams needs a wait before it.
+# On a GPU that another process shares, a time says little of the next run, whichever clock it is
+# of. And an event is passed when all before it on *its* stream is done, so work on several streams
+# needs a wait before it.
 #
 # On this machine
 # ---------------
-# On a CPU there are two of these clocks: the wall clock, and the range in the profiler's trace. The
-# range is begun before the wall clock is read and ended after it, so it is a little longer.
+# On a CPU there are two of these clocks: the wall clock, and the range in the profiler's trace.
 
 
 def on_this_cpu(count, size, rounds):
-    """Products by the wall clock and by the profiler's trace of the same runs."""
     x, wall_s = ap.workload.matrix(size), []
 
     def run():
@@ -235,8 +226,7 @@ ap.show(ap.compare(here.measurements, caption="16 products of 128 x 128 on this 
 #
 # .. dropdown:: An answer
 #
-#     The events are: the last one is passed with the last product, so one copy is missing in their
-#     time. The wall clock waits for the whole GPU.
+#     The events: the last one is passed with the last product, so they miss one copy.
 #
 #     .. code-block:: python
 #

@@ -41,6 +41,7 @@ _APART = 0.005  # share of the width; bars with wider gaps between them are seen
 _BRACKET = 0.08  # share of the width; what is shorter needs no bracket
 _LETTERS = 48  # that fit beside each other across a telephone
 _LONGEST = 18  # letters of a name that says something; those of kernels are longer
+_FILL = "Memset"  # how the name of what fills a GPU's memory begins, which is no kernel
 _NUMBERED = re.compile(r"[ _]\d+$")  # what tells the second of equal tasks from the first
 _DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that kind alone
 _SEVERAL = {"copy": "copies", "communication": "exchanges", "host": "ranges"}
@@ -126,7 +127,8 @@ def words_of(run: Sequence[Span]) -> str:
     if 0 < len(most) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
         return f"{name}, {others:,} more" if others else name
     one = "kernels" if _ON_GPU.match(run[0].lane) else "tasks"
-    return f"{len(run):,} {_SEVERAL.get(run[0].kind, one)}" if len(run) > 1 else ""
+    count = sum(not span.name.startswith(_FILL) for span in run)
+    return f"{count:,} {_SEVERAL.get(run[0].kind, one)}" if count > 1 else ""
 
 
 def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
