@@ -16,6 +16,7 @@ from sphinx.application import Sphinx
 _OTHERS = ("glossary", "reference", "contributing", "404")
 # Where a term is a name or a label, or leads somewhere already.
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
+_CARD = "sd-card"  # which a link of its own covers
 _IN_OUTPUTS = re.compile(
     r"(?<=>)(spread)(?= \(IQR\)</th>)|(?<=>share of )(makespan)(?=</th>)"
     r"|(?<=: )(95 % interval|range)(?=, \d+ samples\))"
@@ -53,7 +54,7 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
             continue
         parents = list(_parents(text))
         if not any(isinstance(parent, nodes.paragraph) for parent in parents) or any(
-            isinstance(parent, _LEFT_ALONE) for parent in parents
+            isinstance(parent, _LEFT_ALONE) or _CARD in parent["classes"] for parent in parents
         ):
             continue
         parts: list[nodes.Node] = []

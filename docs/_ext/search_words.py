@@ -23,10 +23,16 @@ def leave_outputs_out(app):
     app.builder.index_page = index_without_outputs
 
 
+def index_the_glossary_in_each_build(app, env, added, changed, removed):
+    """Read it again: Sphinx keeps no index entries, as terms are, of pages that a build leaves."""
+    return ["glossary"]
+
+
 def is_output(node):
     return isinstance(node, nodes.raw) or bool(_OUTPUTS & set(node["classes"]))
 
 
 def setup(app):
     app.connect("builder-inited", leave_outputs_out)
+    app.connect("env-get-outdated", index_the_glossary_in_each_build)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

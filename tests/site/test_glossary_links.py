@@ -45,6 +45,14 @@ def test_the_first_use_of_a_term_leads_to_its_entry(linked):
     )
 
 
+def test_a_card_has_no_link_but_its_own(linked):
+    text = nodes.inline("", "a stream")
+    card = nodes.container("", nodes.paragraph("", "", text), classes=["sd-card"])
+    assert (
+        linked(card, nodes.Text("; a stream")) == "a stream; a [stream](glossary.html#term-stream)"
+    )
+
+
 def test_names_in_code_links_and_other_words_stay(linked):
     parts = nodes.literal("", "stream"), nodes.reference("", "a stream"), nodes.Text(" streaming")
     assert linked(*parts) == "streama stream streaming"

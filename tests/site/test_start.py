@@ -1,5 +1,7 @@
 """Where readers begin: what is found first, wrong addresses, words, and the first program."""
 
+import ast
+import html
 import json
 import re
 import shutil
@@ -142,6 +144,16 @@ def test_no_word_of_a_drawing_is_in_the_index_of_the_search():
     words = {word for word, pages in pages_of.items() if pages != []}  # as after a change
     assert "stream" in words
     assert [word for word in words if word.startswith(("sgemm", "magma", "cutlass"))] == []
+
+
+@pytest.mark.skipif(not SITE.exists(), reason="no site in docs/_build/html: run `nox -s docs`")
+def test_the_home_page_shows_both_ways_whole():
+    page = (SITE / "index.html").read_text(encoding="utf-8")
+    blocks = re.findall(r'<div class="highlight-python[^>]*>(.*?)</div>', page, re.DOTALL)
+    one, two = (html.unescape(re.sub(r"<[^>]*>", "", block)).strip() for block in blocks)
+    assert [each.name for each in ast.parse(one).body] == ["to_cpu", "one_stream"]
+    assert isinstance(ast.parse(two).body[0], ast.For)
+    assert len(two.splitlines()) == 6
 
 
 def blocks(name):
