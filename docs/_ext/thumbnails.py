@@ -83,8 +83,9 @@ def charted(figure):
         words.append(f"{shortened(name, _LETTERS + 2 - len(value))}: {value}")
     for y, text in enumerate(words):
         ax.text(0, y, f" {text}" if y else text, fontsize=_SIZE - 2, va="center", parse_math=False)
-    ax.set(xlim=(0, max(bar.get_width() for bar in bars)), ylim=(len(words) - 0.5, -0.5))
-    if len(limits := limits_of(chart)) == 1:
+    longest = max([bar.get_width() for bar in bars] + [*(limits := limits_of(chart))])
+    ax.set(xlim=(0, longest), ylim=(len(words) - 0.5, -0.5))
+    if len(limits) == 1:
         across = [0.5, len(words) - 0.5]
         ax.plot([*limits] * 2, across, color="0.4", linestyle="--", zorder=1)
     ax.axis("off")
