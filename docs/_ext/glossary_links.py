@@ -12,7 +12,10 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
-_PAGES = ("auto_gallery/", "howto/", "benchmarks", "book_against_hardware")
+_PAGES = (
+    *("chapter/", "recipes", "auto_gallery/", "howto/"),
+    *("benchmarks", "book_against_hardware"),
+)
 # Where a term is a name or a label, or leads somewhere already.
 _LEFT_ALONE = (nodes.reference, nodes.literal, nodes.title, nodes.caption, nodes.table, nodes.raw)
 _IN_OUTPUTS = re.compile(

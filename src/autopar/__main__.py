@@ -17,6 +17,7 @@ from autopar.records.provenance import __version__
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
 _PACKAGES = Path(__file__).parents[1]
 _UNREAD = 141  # as shells report for a program that ended because nobody reads on
+_INTERRUPTED = 130  # or because of Ctrl-C
 _TIMEOUT_S = 900.0  # no script takes a third of it
 _TRACES = (
     "Chrome trace of torch.profiler (.json, .json.gz), SQLite export of Nsight Systems (.sqlite), "
@@ -35,7 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             return _run_verb(arguments)
         finally:
-            sys.stdout.flush()
+            if sys.stdout:  # it may be closed
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except BrokenPipeError:  # the reader has enough, as `head` has; what is left goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _UNREAD
@@ -49,10 +53,18 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
     timeline = verbs.add_parser(
         "timeline", help="what a profiler's trace shows, and why no overlap"
     )
-    timeline.add_argument("files", nargs="+", type=Path, metavar="FILE", help=_TRACES)
-    timeline.add_argument("--range", metavar="NAME", help="only this NVTX or record_function range")
+    timeline.add_argument("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
+    timeline.add_argument("--brief", action="store_true", help="the answer alone, in three lines")
+    timeline.add_argument("--top", type=_count, metavar="N", help="findings and rows (default 10)")
+    timeline.add_argument("--gpu", metavar="GPU", help="only this GPU, as 0 or 'rank 1 *'")
+    timeline.add_argument("--range", metavar="GLOB", help="only NVTX or record_function ranges")
+    timeline.add_argument("--list-ranges", action="store_true", help="name the ranges, no more")
+    timeline.add_argument("--compare", type=_place, metavar="OTHER", help="a trace from before")
+    timeline.add_argument(
+        "--fail-under", type=_share, metavar="SHARE", help="exit with 3 if at least / time is less"
+    )
     for ending, what in _OUTPUTS.items():
-        timeline.add_argument(f"--{ending}", type=Path, metavar="OUT", help=f"write {what}")
+        timeline.add_argument(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
     record = verbs.add_parser("record", help="run gallery scripts here and write their records")
     record.add_argument(
         "scripts", nargs="*", metavar="SCRIPT", help="file, or part of its place; all if not given"
@@ -61,8 +73,7 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
     record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
     options = parser.parse_args(arguments)
     if options.verb == "timeline":
-        outputs = {name: path for name in _OUTPUTS if (path := getattr(options, name))}
-        return _timeline(options.files, options.range, outputs)
+        return _timeline(options)
     if options.verb == "devices":
         return _devices()
     return _record(options.scripts, options.to, check=options.check)
@@ -78,17 +89,55 @@ def _devices() -> int:
     return 0
 
 
-def _timeline(files: Sequence[Path], range_name: str | None, outputs: dict[str, Path]) -> int:
-    from autopar.traces.command import inspect
+def _place(text: str) -> Path:
+    """A path; `-` alone is standard input or output, and `./-` a file."""
+    path = Path(text)
+    return path.absolute() if text != "-" and path == Path("-") else path
 
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        msg = f"{text!r} is no number of rows; expected 1 or more."
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _share(text: str) -> float:
     try:
-        report = inspect(files, range_name, outputs)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        msg = f"{text!r} is no share; expected 0 to 1, or 0% to 100%."
+        raise argparse.ArgumentTypeError(msg)
+    return share
+
+
+def _timeline(options: argparse.Namespace) -> int:
+    from autopar.traces.command import UNREAD, Wanted, inspect
+    from autopar.traces.report import TOP
+    from autopar.traces.trace import TraceError
+
+    wanted = Wanted(
+        range_name=options.range,
+        gpu=options.gpu,
+        top=options.top or TOP,
+        is_brief=options.brief,
+        lists_ranges=options.list_ranges,
+        before=options.compare,
+        fail_under=options.fail_under,
+        outputs={name: path for name in _OUTPUTS if (path := getattr(options, name))},
+    )
+    try:
+        report, status = inspect(options.files, wanted)
+    except TraceError as error:
+        return _complain(" ".join(str(error).split()), UNREAD)
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    except ValueError as error:  # as a TraceError is
+    except ValueError as error:
         return _complain(" ".join(str(error).split()))
     print(report, end="")
-    return 0
+    return status
 
 
 def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
@@ -167,9 +216,9 @@ def _run(script: Path, folder: Path) -> int | None:
     return None if why else count
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, status: int = 2) -> int:
     print(f"python -m autopar: {message}", file=sys.stderr)
-    return 2
+    return status
 
 
 if __name__ == "__main__":

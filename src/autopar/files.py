@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
+import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from autopar.refusal import check_type
+
+_MOST_LINKS = 40  # as Linux follows
 
 
 def path_of(path: Path | str | os.PathLike[str]) -> Path:
@@ -17,19 +24,84 @@ def path_of(path: Path | str | os.PathLike[str]) -> Path:
 def write_atomically(path: Path | str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file so that nobody ever sees half of it, also if this process dies.
 
+    A symbolic link stays, and the file that it leads to is replaced. The mode and the owner stay,
+    and other hard links to the old file keep what it held. A device, a pipe and a descriptor of
+    this process (`/dev/stdout`) are written to and never replaced.
+
     Raises:
-        OSError: The folder is not there or can't be written to; the old file is as it was.
+        OSError: The folder is not there, or it or the file can't be written to; the old file is as
+            it was.
     """
-    path = path_of(path)
-    if path.is_dir():
+    path, data = path_of(path), _bytes(content)
+    end = _end_of_links(path)
+    if end.is_dir():
         msg = f"path is {str(path)!r}, which is a folder; expected the path of a file in it."
         raise IsADirectoryError(msg)
-    if not path.parent.is_dir():
-        msg = f"path is {str(path)!r}, but there is no folder {str(path.parent)!r}; make it first."
+    if not end.parent.is_dir():
+        msg = f"path is {str(path)!r}, but there is no folder {str(end.parent)!r}; make it first."
         raise FileNotFoundError(msg)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     try:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
+        old = None
+        with suppress(FileNotFoundError), _opened(path, end) as file:
+            old = os.fstat(file.fileno())
+            if _is_descriptor(end) or not stat.S_ISREG(old.st_mode):
+                file.write(data)
+                return
+        _replace(end, data, old)
+    except OSError as error:  # a full disk names no file, and others name the draft
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_output(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write where a command line says: the word `-` is standard output, and `./-` is a file."""
+    if path != "-":
+        write_atomically(path, content)
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(_bytes(content))
+    sys.stdout.buffer.flush()
+
+
+def append_line(path: str | os.PathLike[str], line: str) -> None:
+    """Add a line to a file, at once, so that those of several processes don't mix."""
+    with Path(path).open("ab", buffering=0) as file:
+        file.write(_bytes(f"{line}\n"))
+
+
+def _bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
+def _end_of_links(path: Path) -> Path:
+    """Where symbolic links lead; a link if they lead round, which then can't be opened."""
+    for _ in range(_MOST_LINKS):
+        if _is_descriptor(path) or not path.is_symlink():
+            return path
+        path = path.parent / path.readlink()
+    return path
+
+
+def _is_descriptor(path: Path) -> bool:
+    """Whether this names an open file of this process, which has a place to go on writing at."""
+    folders = {os.path.realpath(folder) for folder in ("/dev/fd", "/proc/self/fd")}
+    return path.name.isdecimal() and os.path.realpath(path.parent) in folders
+
+
+def _opened(path: Path, end: Path) -> BinaryIO:
+    """What is there, opened for writing, with all that it holds."""
+    descriptor = os.dup(int(end.name)) if _is_descriptor(end) else os.open(path, os.O_WRONLY)
+    return os.fdopen(descriptor, "wb")
+
+
+def _replace(path: Path, data: bytes, old: os.stat_result | None) -> None:
+    draft = path.with_name(f".{secrets.token_hex(8)}.draft")  # short, and nobody else's
+    try:
+        with draft.open("xb") as file:
+            if old:
+                with suppress(OSError, AttributeError):  # only root may, and not on each system
+                    os.chown(draft, old.st_uid, old.st_gid)
+                draft.chmod(stat.S_IMODE(old.st_mode))
+            file.write(data)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

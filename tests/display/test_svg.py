@@ -256,8 +256,8 @@ def test_text_has_a_row_for_each_lane():
     lines = str(BOTH).splitlines()
     assert lines[:2] == ["E3", "serial: 189.0 ms"]
     rows = [line.split("|")[1] for line in lines if "|" in line]
-    assert [len(row) for row in rows] == [60] * 4
-    assert rows[:2] == ["#" * 42 + " " * 18, " " * 42 + "=" * 18]  # 131.0 of 189.0 ms
+    assert [len(row) for row in rows] == [54] * 4
+    assert rows[:2] == ["#" * 38 + " " * 16, " " * 37 + "=" * 17]  # 131.0 of 189.0 ms
     assert rows[3].rstrip().endswith("=")
     assert lines[-3:] == ["limit 132.1 ms", "# compute   = copy", RECORDED]
     assert "  copies 98.0 % hidden behind compute" in lines

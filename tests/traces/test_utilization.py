@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import MS, call, copy, kernel, launch, named, trace
+from trace_builder import MS, call, copy, kernel, launch, named, operator, trace
 
 from autopar.timeline.intervals import length_s
 from autopar.traces.trace import Activity
@@ -28,7 +28,7 @@ def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> No
         kernel(11.5, 12, launch(11)),
     )
     view = view_of(trace(*work, ranges=ranges), "step")
-    assert view.occurrences == 2
+    assert [round(span.end_s / MS) for span in view.occurrences] == [4, 12]
     assert (view.window / MS).ravel().tolist() == pytest.approx([0, 4, 10, 12])
     (usage,) = view.usages
     assert [(a.span.start_s / MS, a.span.end_s / MS) for a in usage.activities] == [
@@ -38,9 +38,35 @@ def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> No
     ]
     assert length_s(usage.idle) == pytest.approx(1.5 * MS)
     assert view.start_s == 0
+    every = view_of(trace(*work, ranges=ranges), "*t*e?").occurrences
+    assert [span.name for span in every] == ["step", "step", "other"]
     view = view_of(trace(copy(0, 4), copy(5, 6), ranges=(named("r", 2, 8),)), "r")
     sizes = [work.size_bytes for work in view.trace.activities]
     assert sizes == [None, 1_000_000], "nobody knows how much a part of a copy moved"
+
+
+def test_the_window_goes_on_while_the_host_is_recorded() -> None:
+    host = {"calls": (call("cudaFree", -2, -1),), "operators": (operator("mm", 5, 6),)}
+    assert (view_of(trace(kernel(0, 4), **host)).window / MS).tolist() == [[-2, 6]]
+    assert (view_of(trace(kernel(0, 4))).window / MS).tolist() == [[0, 4]]
+    assert not len(view_of(trace(**host)).window)
+
+
+def test_one_gpu_alone() -> None:
+    several = trace(*(kernel(i, i + 1, gpu=f"rank {i} GPU {i % 2}") for i in range(4)))
+    for name, there in (("rank 2 GPU 0", [2]), ("1", [1, 3]), ("rank [01]*", [0, 1])):
+        view = view_of(several, gpu=name)
+        assert [usage.name for usage in view.usages] == [f"rank {i} GPU {i % 2}" for i in there]
+    with pytest.raises(ValueError, match="no GPU '7'; its GPUs are: rank 0 GPU 0, rank 1"):
+        view_of(several, gpu="7")
+
+
+def test_communication_is_no_bound_and_copies_within_are_none_over_the_bus() -> None:
+    reduce = kernel(0, 9, stream="20", kind="communication")
+    (usage,) = view_of(trace(kernel(0, 4), reduce, copy(4, 9, way="within"))).usages
+    assert usage.bound == ("compute", pytest.approx(4 * MS))
+    assert usage.hidden_s("copy") == 0
+    assert view_of(trace(reduce)).usages[0].bound == ("compute", 0)
 
 
 def test_a_range_that_is_not_there_is_refused_with_those_that_are() -> None:
@@ -103,7 +129,7 @@ def test_figures_against_brute_force(work: list[Activity]) -> None:
     window = set(range(min(when(work)), max(when(work)) + 1))
     for usage in view.usages:
         mine = [a for a in work if a.gpu == usage.name]
-        kinds = {kind: [a for a in mine if a.span.kind == kind] for kind in usage.kinds}
+        kinds = {kind: [a for a in mine if a.span.kind == kind] for kind in usage.sorts}
         compute = when(kinds.get("compute", []))
         for kind, chosen in kinds.items():
             assert length_s(usage.when(kind)) == pytest.approx(len(when(chosen)) * MS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
-from autopar.display.format import format_seconds, percent
+from autopar.display.format import format_seconds, percent, shortened
 from autopar.display.table import Table, tabulate
 from autopar.display.titles import by_gpu, titled
 from autopar.refusal import check_type
@@ -13,7 +13,10 @@ from autopar.timeline.groups import grouped
 from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
-_CELLS = 60  # characters for the longest timeline; names and times beside them fit in 100
+_CELLS = 60  # characters for the longest timeline
+_BESIDE = 40  # for a lane's name and its time: with the cells, 100 columns
+_TIMES = 20  # what stands round the name: indent, bars, ` busy 12.34 ms`
+_LONGEST_NAME = 48  # of a lane
 _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
 
 
@@ -61,14 +64,16 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds."""
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
     lanes, left_out = titled(timeline)
+    lanes = [(shortened(lane, _LONGEST_NAME), spans) for lane, spans in lanes]
     width, start_s = max(len(lane) for lane, _ in lanes), timeline.start_s
+    count = _CELLS - max(0, width + _TIMES - _BESIDE)
     for lane, spans in lanes:
-        cells = [" "] * _CELLS
+        cells = [" "] * count
         for span in spans:
             # However short, a span gets one cell: else it would be taken not to have happened.
-            first = min(_CELLS - 1, round((span.start_s - start_s) / scale_s * _CELLS))
-            last = round((span.end_s - start_s) / scale_s * _CELLS)
-            last = min(_CELLS, max(first + 1, last))
+            first = min(count - 1, round((span.start_s - start_s) / scale_s * count))
+            last = round((span.end_s - start_s) / scale_s * count)
+            last = min(count, max(first + 1, last))
             cells[first:last] = MARKS[span.kind] * (last - first)
         busy = format_seconds(Timeline(tuple(spans)).busy_s())
         lines.append(f"  {lane:<{width}}  |{''.join(cells)}| busy {busy}")

@@ -14,12 +14,12 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from autopar.display.format import badge, worded
+from autopar.files import append_line
 from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
@@ -236,6 +236,5 @@ def claim(
         names = ("sentence", "verdict", "measured", "bound")
         line = {name: getattr(claimed, name) for name in names}
         line |= {"origin": value.origin, "machine": value.machine}
-        with Path(path).open("a", encoding="utf-8") as file:
-            file.write(f"{json.dumps(line)}\n")
+        append_line(path, json.dumps(line))
     return claimed

@@ -69,6 +69,15 @@ def length_s(intervals: Intervals) -> float:
     return float((intervals[:, 1] - intervals[:, 0]).sum())
 
 
+def length_within(
+    intervals: Intervals, starts_s: npt.NDArray[np.float64], ends_s: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Of a set, how many seconds lie between each start and the end that goes with it."""
+    sums_s = np.concatenate(([0.0], np.cumsum(intervals[:, 1] - intervals[:, 0])))
+    before, after = (_length_until(intervals, sums_s, times) for times in (starts_s, ends_s))
+    return np.maximum(after - before, 0.0)
+
+
 def longest(intervals: Intervals) -> tuple[float, float] | None:
     """The longest interval, the first of equals; none of none."""
     if not len(intervals):
@@ -92,6 +101,14 @@ def clipped(span: Any, windows: Intervals) -> list[tuple[float, float]]:
         (max(start_s, span.start_s), min(end_s, span.end_s))
         for start_s, end_s in windows[first:last].tolist()
     ]
+
+
+def _length_until(
+    intervals: Intervals, sums_s: npt.NDArray[np.float64], times_s: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    begun = np.searchsorted(intervals[:, 0], times_s, side="right")
+    ends_s = np.concatenate(([-np.inf], intervals[:, 1]))[begun]
+    return sums_s[begun] - np.maximum(ends_s - times_s, 0.0)
 
 
 def _depths(sets: Sequence[Intervals]) -> tuple[Intervals, npt.NDArray[np.int64]]:

@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from autopar.effects.loads import chains
+from autopar.files import write_atomically
 from autopar.refusal import several
 
 _SOURCES = Path(__file__).parents[2]
@@ -72,7 +73,7 @@ def in_fresh_process(
     path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
         file = Path(folder) / f"{fn.__name__}.py"
-        file.write_text(program, encoding="utf-8")
+        write_atomically(file, program)
         returned = Path(folder) / "returned.json"
         done = subprocess.run(
             [*under, python or sys.executable, file, json.dumps(args), returned],

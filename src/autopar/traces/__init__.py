@@ -2,6 +2,7 @@
 
 Read `read` first: files of torch.profiler (`chrome`) and Nsight Systems (`nsys`) become a `trace`,
 which `check` looks through and of which `utilization` and `idle` take the figures, `findings` the
-causes and `report` the pages. `profiler` makes such a file of some work, and `command` is the
-command line.
+causes and `report` the pages. `communication` knows what communicates by its name, `collectives`
+matches it across processes, and `ranks` compares these. `profiler` makes such a file of some work,
+and `command` is the command line.
 """

@@ -23,18 +23,29 @@ from autopar.traces.check import (
 )
 from autopar.traces.trace import Activity, Trace, TraceError
 
-# What is taken, by its category.
+# What is taken, by its category; those with capitals are of torch before 1.12.
 _TAKEN_AS = {
-    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset"), "work"),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver"), "calls"),
+    **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"), "work"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "calls"),
+    **dict.fromkeys(("cpu_op", "Operator"), "operators"),
     "user_annotation": "ranges",
 }
-# Of the host's operators and the profiler itself; a range on the GPU doubles one of the host.
+_COPIES = ("gpu_memcpy", "Memcpy")
+# Of the profiler itself, or said better elsewhere; a range on the GPU doubles one of the host.
 _LEFT_OUT = {
-    *("cpu_op", "python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event"),
-    *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "Trace", "Operator"),
+    *("python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "Trace"),
+    *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "async"),
     *("collective_comm", "cuda_profiler_range"),
 }
+# Calls of other accelerators: how their categories begin, and who makes them.
+_OTHER_ACCELERATORS = {
+    "xpu_": "an Intel GPU (XPU)",
+    "mtia_": "a Meta MTIA",
+    "hpu_": "an Intel Gaudi (HPU)",
+    "privateuse1_": "an accelerator with a plug-in of its own (PrivateUse1)",
+    "glow_": "an accelerator of Glow",
+}
+_OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
 _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
@@ -106,7 +117,7 @@ class Events:
     """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
 
     def __init__(self, events: Iterable[Any] = ()) -> None:
-        self._entries: dict[str, list[TraceEntry]] = {"work": [], "calls": [], "ranges": []}
+        self._entries: dict[str, list[TraceEntry]] = {sort: [] for sort in _TAKEN_AS.values()}
         self._is_own = False  # whether `write_trace` wrote them
         self._own: list[TraceEntry] = []
         self._lanes: dict[str, str] = {}  # thread -> what it is called
@@ -141,13 +152,16 @@ class Events:
         if self._own:
             trace = self._own_trace(header)
         else:
-            work = _of_rank(self._entries["work"], header)
-            trace = evidence_of(work, self._entries["calls"], self._entries["ranges"])
+            work, in_order = _of_rank(self._entries["work"], header)
+            trace = evidence_of(**self._entries | {"work": work}, in_order=in_order)
             trace = replace(trace, origin="a trace of torch.profiler")
         if not (trace.activities or trace.calls or trace.ranges):
             raise self._refusal(trace)
         strange = {name: count for name, count in self._others.items() if name not in _LEFT_OUT}
-        if strange:
+        if other := self._accelerator():
+            remark = f"It is of {other}: of its calls nothing is known, so no causes are told."
+            trace = replace(trace, doubts=trace.doubts | {HOST: remark})
+        elif strange:
             remark = f"Events of other categories were left out: {_listed(strange)}."
             trace = replace(trace, warnings=(*trace.warnings, remark))
         return trace
@@ -183,9 +197,18 @@ class Events:
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US else 0.0,
         )
 
+    def _accelerator(self) -> str:
+        """The accelerator, other than those with CUDA or HIP, whose calls are in it, if any."""
+        for start, who in _OTHER_ACCELERATORS.items():
+            if any(category.startswith(start) for category in self._others):
+                return who
+        return ""
+
     def _refusal(self, trace: Trace) -> TraceError:
-        if trace.warnings:
-            return TraceError(f"none of its records can be right: {' '.join(trace.warnings)}")
+        if wrong := " ".join(trace.remarks):
+            return TraceError(f"none of its records can be right: {wrong}")
+        if other := self._accelerator():
+            return TraceError(f"it is of {other}, which is not supported: expected CUDA or HIP.")
         if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
             return TraceError(
                 "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
@@ -219,24 +242,47 @@ def _entry(event: Event, category: str) -> TraceEntry:
     stream = arguments.get("stream")
     gpu = clean(f"GPU {device}") if type(device) is int and device >= 0 else ""
     queue = clean(f"stream {stream}") if type(stream) is int else ""
-    size = arguments.get("bytes")
-    is_copy = category == "gpu_memcpy"
-    return work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
+    is_copy, size = category in _COPIES, arguments.get("bytes")
+    entry = work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
+    if entry.kind == "communication":
+        return entry._replace(collective=_collective(arguments))
+    return entry
 
 
-def _of_rank(work: list[TraceEntry], header: Event) -> list[TraceEntry]:
-    """The work, its GPUs and lanes named with the rank if there are several processes."""
+def _collective(arguments: Event) -> str:
+    """Which call of a process group a kernel belongs to; older torch does not say."""
+    keys = ("Collective name", "Process Group Name", "Process Group Ranks")
+    name, group, ranks = (arguments.get(key) for key in keys)
+    if not (type(name) is str and type(group) is str and name and group):
+        return ""
+    sequence = arguments.get("Seq")  # since Kineto of 2026
+    number_ = f" {sequence}" if type(sequence) is int else ""
+    return clean(f"{name}{number_} of group {group}, ranks {ranks or 'unknown'}")
+
+
+def _of_rank(work: list[TraceEntry], header: Event) -> tuple[list[TraceEntry], set[str]]:
+    """The work, its GPUs and lanes named with the rank if there are several processes.
+
+    And the GPUs whose kernels never overlap on a stream, as far as the file tells what they are.
+    """
     about = _dictionary(header, "distributedInfo")
     rank, size = about.get("rank"), about.get("world_size")
-    if not (type(rank) is int and type(size) is int and size > 1):
-        return work
-    return [
-        entry._replace(
-            where=entry.where and clean(f"rank {rank} {entry.where}"),
-            lane=clean(f"rank {rank} {entry.lane}"),
-        )
-        for entry in work
-    ]
+    prefix = f"rank {rank} " if type(rank) is type(size) is int and size > 1 else ""
+    listed = header.get("deviceProperties")
+    in_order = {
+        clean(f"{prefix}GPU {gpu.get('id')}")
+        for gpu in (listed if type(listed) is list else [])
+        if type(gpu) is dict and 0 < number(gpu.get("computeMajor")) < _OVERLAPPING_SINCE
+    }
+    if prefix:
+        work = [
+            entry._replace(
+                where=entry.where and clean(f"{prefix}{entry.where}"),
+                lane=clean(f"{prefix}{entry.lane}"),
+            )
+            for entry in work
+        ]
+    return work, in_order
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -7,47 +7,101 @@ import json
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autopar.display.format import printable
+from autopar.display.format import format_seconds, percent, printable
 from autopar.display.page import page
-from autopar.files import write_atomically
+from autopar.display.table import Table, tabulate
+from autopar.files import write_output
 from autopar.timeline.chrome_trace import trace_bytes
+from autopar.timeline.groups import grouped
+from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Timeline
+from autopar.traces.ranks import compare_ranks, tables
 from autopar.traces.read import read_evidence, uncollected
-from autopar.traces.report import SITE, Report, Section
-from autopar.traces.trace import TraceError
+from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison, fitted
+from autopar.traces.trace import Trace, TraceError
 
+VERSION = 2  # of the JSON; changed when what was there goes or means something else
+DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
+STANDARD = Path("-")  # standard input, or output
+_APART = "Each file is on its own clock: nothing else is said of overlap between files."
 _TEXT_WIDTH = 100
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
-@uncollected()
-def inspect(
-    files: Sequence[Path], range_name: str | None = None, outputs: Mapping[str, Path] | None = None
-) -> str:
-    """Report on trace files or folders of them, each on its own clock; return the text.
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of traces."""
 
-    `outputs` has the files to write besides, by `html`, `json` or `trace`.
+    range_name: str | None = None
+    gpu: str | None = None
+    top: int = TOP
+    is_brief: bool = False  # the verdict alone
+    lists_ranges: bool = False
+    before: Path | None = None  # another trace, to compare with
+    fail_under: float | None = None  # for the share of the lower bound in the time
+    outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json`, `trace` -> file
+
+    def report(self, trace: Trace, name: str) -> Report:
+        """The report of one trace."""
+        return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
+
+
+@uncollected()
+def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]:
+    """Report on trace files or folders of them, each on its own clock.
+
+    Returns the text to print and the exit status: 0, 1 if nothing could be analysed or a file that
+    was named could not be read, 3 if a GPU is farther from its lower bound than it may be.
     """
-    outputs, paths = outputs or {}, _paths(files)
-    _require_own_files(outputs, paths)
-    reports, left_out = _reports(files, paths, range_name)
+    paths = _paths(files)
+    _require_own_files(wanted.outputs, [*paths, *([wanted.before] if wanted.before else [])])
+    traces, left_out, missing = _traces(paths, files)
+    if wanted.lists_ranges:
+        return _shown(as_text(_lists_of_ranges(traces)), left_out), DONE
+    reports, more = _reports(traces, wanted)
+    left_out += more
     sections = [section for report in reports for section in report.sections()]
-    text = as_text(sections) + "".join(f"\nLeft out: {why}\n" for why in left_out)
+    if wanted.before:
+        before = wanted.report(read_evidence(wanted.before), str(wanted.before))
+        after, *others = reports
+        if others:
+            msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
+            raise ValueError(msg)
+        sections = comparison(before, after) + sections
     if len(reports) > 1:
-        text += "\nEach file is on its own clock: nothing is said of overlap between files.\n"
+        usages = {report.name: report.view.usages for report in reports}
+        ranks = compare_ranks({report.name: report.view.trace for report in reports})
+        blocks: list[Block] = [*tables(ranks, usages), _APART]
+        sections.append(Section("Side by side", blocks, level=1))
+    brief = [Section(each.name, each.verdict() + each.doubts(), level=1) for each in reports]
+    text = _shown(as_text(brief if wanted.is_brief else sections), left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
+    data = {"format": "autopar timeline", "version": VERSION}
     formats: dict[str, Callable[[], str | bytes]] = {
         "html": lambda: as_page(sections, title=title),
-        "json": lambda: json.dumps([report.data() for report in reports], indent=1) + "\n",
+        "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
         "trace": lambda: trace_bytes(_merged(reports, title)),
     }
-    for name, path in outputs.items():
-        write_atomically(path, formats[name]())
+    for name, path in wanted.outputs.items():
+        write_output(str(path), formats[name]())
         text += f"\nwrote {path}\n"
-    encoding = sys.stdout.encoding or "utf-8"
+    if STANDARD in wanted.outputs.values():
+        text = ""
+    shares = [share for report in reports if (share := report.limit_share()) is not None]
+    if wanted.fail_under is not None and min(shares, default=0.0) < wanted.fail_under:
+        least, asked = percent(min(shares, default=0.0)), percent(wanted.fail_under)
+        return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
+    is_analysed = any(report.figures or report.timeline.spans for report in reports)
+    return text, DONE if is_analysed and not missing else UNREAD
+
+
+def _shown(text: str, left_out: Iterable[str]) -> str:
+    """The text with what is missing in it, as the terminal can show it."""
+    text += "".join(f"\nLeft out: {why}\n" for why in left_out)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return printable(text).encode(encoding, "replace").decode(encoding)
 
 
@@ -62,7 +116,7 @@ def _paths(files: Sequence[Path]) -> list[Path]:
 
 def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> None:
     """Refuse to write over what is read, or over another output."""
-    taken = {path.resolve() for path in paths}
+    taken = {path.resolve() for path in paths if path != STANDARD}
     for name, path in outputs.items():
         if path.resolve() in taken:
             msg = (
@@ -73,28 +127,58 @@ def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> No
         taken.add(path.resolve())
 
 
-def _reports(
-    files: Sequence[Path], paths: Sequence[Path], range_name: str | None
-) -> tuple[list[Report], list[str]]:
-    """Reports, and why files of a folder have none: it may hold files that are no traces."""
+def _traces(
+    paths: Sequence[Path], files: Sequence[Path]
+) -> tuple[dict[str, Trace], list[str], bool]:
+    """Traces by name, why some files have none, and whether one of those was named.
+
+    A file that can't be read doesn't end the rest, and in a folder may be no trace.
+    """
     names = [path.name for path in paths]
-    reports, left_out = [], []
+    traces, left_out, missing = {}, [], False
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
-            reports.append(Report(read_evidence(path), name=name, range_name=range_name))
+            is_piped = path == STANDARD
+            traces[name] = read_evidence(path, sys.stdin.buffer if is_piped else None)
         except TraceError as error:
-            if path in files:
-                raise
             left_out.append(str(error))
-        except ValueError as error:
-            msg = f"{path}: {error}"
-            raise ValueError(msg) from error
-    if not reports:
+            missing |= path in files
+        except OSError as error:
+            left_out.append(f"{path}: {error.strerror or error}")
+            missing |= path in files
+    if not traces:
         why = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
-        msg = f"there is no trace in {', '.join(map(str, files))}: {why[0]}"
+        msg = f"there is no trace in {', '.join(map(str, files))}: {' '.join(why)}"
         raise TraceError(msg)
+    return traces, left_out, missing
+
+
+def _reports(traces: Mapping[str, Trace], wanted: Wanted) -> tuple[list[Report], list[str]]:
+    """Reports, and why some traces have none: of several, not each has a range or GPU."""
+    reports, left_out = [], []
+    for name, trace in traces.items():
+        try:
+            reports.append(wanted.report(trace, name))
+        except ValueError as error:
+            left_out.append(f"{name}: {error}")
+    if not reports:
+        raise ValueError(" ".join(left_out))
     return reports, left_out
+
+
+def _lists_of_ranges(traces: Mapping[str, Trace]) -> Iterable[Section]:
+    """The names that a program gave, with how often and how long each was there."""
+    for name, trace in traces.items():
+        rows = []
+        for label, spans in grouped(trace.ranges, lambda span: span.name).items():
+            lengths_s = intervals_of(spans)[:, 1] - intervals_of(spans)[:, 0]
+            times = [format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max())]
+            rows.append((float(lengths_s.sum()), (label, f"{len(spans):,}", *times)))
+        rows.sort(key=lambda row: -row[0])
+        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {name}"
+        table = [tabulate(headers, [cells for _, cells in rows], caption=caption)] if rows else []
+        yield Section(name, table or ["It has no named ranges."], level=1)
 
 
 def _merged(reports: Sequence[Report], title: str) -> Timeline:
@@ -110,16 +194,18 @@ def _merged(reports: Sequence[Report], title: str) -> Timeline:
 
 
 def as_text(sections: Iterable[Section]) -> str:
-    """Sections for a terminal."""
+    """Sections for a terminal, in lines of at most 100 columns."""
     lines: list[str] = []
     for section in sections:
         beneath = {1: "=", 2: "-"}.get(section.level)
-        lines += ["", section.heading, *([beneath * len(section.heading)] if beneath else [])]
+        heading = textwrap.fill(section.heading, _TEXT_WIDTH)
+        lines += ["", heading, *([beneath * min(len(heading), _TEXT_WIDTH)] if beneath else [])]
         for block in section.blocks:
             if isinstance(block, str):
-                block = textwrap.fill(
-                    block, _TEXT_WIDTH, break_long_words=False, break_on_hyphens=False
-                )
+                block = textwrap.fill(block, _TEXT_WIDTH, break_on_hyphens=False)
+            elif isinstance(block, Table):
+                notes = [textwrap.fill(note, _TEXT_WIDTH) for note in block.notes]
+                block = fitted(replace(block, notes=tuple(notes)), _TEXT_WIDTH)
             lines.append(f"{block}\n")
         lines += [f"How to mend it: {SITE}{section.page}\n"] if section.page else []
     return "\n".join(lines).strip() + "\n"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from autopar.display.format import figures, format_seconds
+from autopar.display.format import figures, format_seconds, shortened
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import as_array, clipped, common, covered, intervals_of, length_s
+from autopar.timeline.intervals import as_array, at_once, clipped, covered, intervals_of, length_s
 from autopar.timeline.span import Span
-from autopar.traces.idle import Gap
+from autopar.traces.idle import Idle
 from autopar.traces.trace import Activity
-from autopar.traces.utilization import OTHER_LANES, Usage, View
-
-_Timed = TypeVar("_Timed", Span, Gap)
+from autopar.traces.utilization import OTHER_LANES, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
-_SMALL_S = 10e-6  # about what one launch costs the host; a shorter kernel can't keep a GPU busy
-_NEAR_S = 10 * _SMALL_S  # after a longer gap the size of the next kernel is not what matters
+_UNEXPLAINED = 0.1  # of the window; with less idle for no known cause, it is not mentioned
 _SMALL_BYTES = 64 * 1024  # a copy of less takes about as long as its fixed cost
 _SHOWN = 3  # spans of evidence for a finding: enough to find the place in the program
 
@@ -26,127 +22,116 @@ _SHOWN = 3  # spans of evidence for a finding: enough to find the place in the p
 class Cause(NamedTuple):
     """Why less runs at once than could; one without a page only explains why a GPU was idle."""
 
-    of: type  # of what: a gap, exposed work, or a GPU beside another
-    rule: Callable[..., bool]  # whether it is the cause of one, on a GPU; the first that is counts
     title: str
     what: str = ""  # a sentence with places for its figures
     remedy: str = ""  # what to do about it
     page: str = ""  # of the gallery, that does so
-
-
-def _together_s(one: Usage, other: Usage) -> float:
-    return length_s(common(one.busy, other.busy))
+    rule: Callable[[Activity, Usage], bool] | None = None  # of exposed work; the first that holds
 
 
 CAUSES = {
+    # Of idle time: what `idle` splits it into.
     "synchronised": Cause(
-        Gap,
-        lambda gap, _: gap.held == "synchronised",
         "Synchronising calls left it idle",
-        "{count} times the host waited in {calls}, and launched the next work only after that.",
+        "{count} times the host waited in {names}, and launched the next work only after that.",
         "Wait for an event of the one result that is needed, and launch the next work first.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "allocated": Cause(
-        Gap,
-        lambda gap, _: gap.held == "allocated",
         "Memory was allocated or freed meanwhile",
-        "{count} times it was idle while the host was in {calls}.",
+        "{count} times it was idle while the host was in {names}.",
         "Allocate and pin before the loop, and use the same memory again.",
         "copies/plot_1_where_a_copys_time_goes",
     ),
-    "small": Cause(
-        Gap,
-        lambda gap, _: (
-            gap.is_late
-            and gap.next.span.kind == "compute"
-            and gap.next.span.duration_s < _SMALL_S
-            and gap.duration_s < _NEAR_S
-        ),
-        "Kernels are too small",
-        f"{{count}} kernels of less than {format_seconds(_SMALL_S)} began after it had run out of "
-        "work: to launch one takes the host longer than to run it takes the GPU.",
-        "Batch them, compile them, or replay them as a CUDA graph.",
+    "launch": Cause(
+        "A launch took the host long",
+        "{count} times it was idle while the host was inside of the call that launched its next "
+        "work: a module was loaded at its first use, or a queue was full.",
+        "Run each kernel once before the loop, and look for another program on this GPU.",
+        "first_steps/plot_1_the_front_end_returns_first",
+    ),
+    "loader": Cause(
+        "The data loader had no batch ready",
+        "{count} times the host waited for its next batch.",
+        "Give the loader more workers or less to do, and fetch batches ahead.",
+        "copies/plot_4_feed_a_training_loop",
+    ),
+    "operators": Cause(
+        "The host launches slower than the GPU works",
+        "{count} times its queue was empty while the host was in PyTorch or in a launch, longest "
+        "in {names}.",
+        "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
     ),
-    "late": Cause(
-        Gap,
-        lambda gap, _: gap.is_late,
-        "Work was launched late",
-        "{count} times its queue was empty, as the host was busy with something else.",
+    "elsewhere": Cause(
+        "The host did something else",
+        "{count} times its queue was empty while the thread that launches was in no operator and "
+        "no call of CUDA{names}: it ran Python, or waited for something outside of them.",
         "Launch GPU work first, and give the CPU's to a lane of its own.",
         "first_steps/plot_3_cpu_and_gpu",
     ),
     "queued": Cause(
-        Gap,
-        lambda gap, _: gap.call is not None,
-        "Launched work waited",
-        "{count} times the next work stood in its queue, for an event of another or for its start.",
+        "Launched work waited for an event",
+        "{count} times the next work stood in its queue, behind an event of another stream or GPU.",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
     ),
-    "ended": Cause(Gap, lambda gap, _: gap.next is None, "Nothing more was launched"),
-    "unknown": Cause(Gap, lambda *_: True, "The trace does not tell"),
+    "ended": Cause("Nothing more was launched"),
+    "unknown": Cause("The trace does not tell"),
+    "unexplained": Cause(
+        "It was idle, and the trace does not tell why",
+        "For {time} it had no work, for no cause that can be seen.",
+        "Record the CPU, too, and only the steps of interest, each as a named range.",
+        "tools/plot_1_verify_with_nsight",
+    ),
+    # Of work that nothing computes beside.
     "communication": Cause(
-        Activity,
-        lambda work, _: work.span.kind == "communication",
         "Nothing computes while GPUs communicate",
-        "{count} operations between GPUs ran while nothing computed, or partly so.",
-        "Give them streams of their own, start each as soon as its data is there, and wait for it "
-        "only where its result is needed.",
+        "{count} exchanges ran while this GPU computed nothing, or partly so; some of that may be "
+        "waiting for the others.",
+        "Start each as soon as its data is there, on a stream of its own, and wait for it only "
+        "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
+        lambda work, _: sort_of(work) == "communication",
     ),
     "pageable": Cause(
-        Activity,
-        lambda copy, _: copy.memory == "pageable",
         "Copies touch pageable memory",
         "{copies}: the driver copies pageable memory twice, and the host waits meanwhile.",
         "Pin it once, before the loop.",
         "copies/plot_1_where_a_copys_time_goes",
+        lambda copy, _: copy.memory == "pageable",
     ),
     "small copies": Cause(
-        Activity,
-        lambda copy, _: copy.size_bytes is not None and copy.size_bytes < _SMALL_BYTES,
         "Copies are small",
         f"{{copies}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
+        lambda copy, _: copy.size_bytes is not None and copy.size_bytes < _SMALL_BYTES,
     ),
     "one stream": Cause(
-        Activity,
-        lambda copy, gpu: copy.stream in gpu.computing_streams,
         "Copies share a stream with computing",
         "{copies} ran on a stream that computes too ({streams}): one stream does one thing at a "
         "time, whatever `non_blocking` says.",
         "Copy on a side stream, after an event for each result.",
         "first_steps/plot_4_compute_and_copy",
+        lambda copy, gpu: copy.stream in gpu.computing_streams,
     ),
     "bare copies": Cause(
-        Activity,
-        lambda *_: True,
         "Nothing computes while copies run",
         "{copies} ran while nothing computed, or partly so.",
-        "Start each as soon as its source is there, and let the next chunk be computed meanwhile. "
-        "Where copying takes longer than computing, copy less, or both ways at once.",
+        "Start each as soon as its source is there, and let the next chunk be computed meanwhile.",
         "copies/plot_3_copy_both_ways_while_you_compute",
+        lambda *_: True,
     ),
+    # Of several GPUs.
     "turns": Cause(
-        Usage,
-        lambda one, other: _together_s(one, other) < min(one.total_s, other.total_s) / 10,
         "GPUs take turns",
-        "Together they worked for {together}, though each did for {each} or more.",
-        "If their work is independent, launch both before you wait for either.",
+        "Two or more of them worked together for {together}, of {all} that they worked in all.",
+        "If their work is independent, launch all of it before you wait for any.",
         "first_steps/plot_2_two_devices_at_once",
     ),
 }
-
-
-def cause_of(what: Gap | Activity | Usage, gpu: Usage) -> str:
-    """The first cause whose rule holds of a gap, exposed work or another GPU; empty if none."""
-    for key, cause in CAUSES.items():
-        if cause.of is type(what) and cause.rule(what, gpu):
-            return key
-    return ""
+_FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
 
 
 class Finding(NamedTuple):
@@ -155,25 +140,27 @@ class Finding(NamedTuple):
     cause: str  # a key of `CAUSES`
     title: str
     where: str  # on which GPU, or on which two
-    cost_s: float  # at most; those of two findings may be the same seconds
-    why: str  # with its figures, and what to do
+    cost_s: float  # what to mend it could save, at most; two findings may have the same seconds
+    why: str  # with its figures
+    remedy: str  # what to do
     page: str
     evidence: Sequence[Span]  # the spans that cost most, on the trace's clock
 
 
 def findings_of(
-    view: View,
-    idle: Mapping[str, Mapping[str, Sequence[Gap]]],  # GPU -> cause -> gaps
+    view: View, idle: Mapping[str, Mapping[str, Idle]]
 ) -> tuple[list[Finding], list[Finding]]:
-    """What a view could save, most expensive first; then what costs too little to matter."""
+    """What a view could save, most expensive first; then what costs too little to matter.
+
+    `idle` has the causes of each GPU's idle time.
+    """
+    window_s = length_s(view.window)
     findings = [finding for usage in view.usages for finding in _of_work(usage)]
     for gpu, causes in idle.items():
-        findings += _of_gaps(gpu, causes)
-    gpus = [gpu for gpu in view.usages if "compute" in gpu.kinds and gpu.name != OTHER_LANES]
-    findings += [_of_turns(*pair) for pair in combinations(gpus, 2) if cause_of(*pair)]
+        findings += _of_idle(gpu, causes, window_s)
+    findings += _of_turns(view)
     costly = sorted((f for f in findings if f.cost_s > 0), key=lambda finding: -finding.cost_s)
-    least_s = LEAST_SHARE * length_s(view.window)
-    count = sum(finding.cost_s >= least_s for finding in costly)
+    count = sum(finding.cost_s >= LEAST_SHARE * window_s for finding in costly)
     return costly[:count], costly[count:]
 
 
@@ -181,53 +168,64 @@ def _finding(
     key: str, where: str, cost_s: float, evidence: Sequence[Span], **facts: str
 ) -> Finding:
     cause = CAUSES[key]
-    why = f"{cause.what} {cause.remedy}".format(**facts)
     page = f"auto_gallery/{cause.page}.html"
-    return Finding(key, cause.title, where, cost_s, why, page, evidence)
+    why = cause.what.format(**facts)
+    return Finding(key, cause.title, where, cost_s, why, cause.remedy, page, evidence)
 
 
-def _of_gaps(gpu: str, causes: Mapping[str, Sequence[Gap]]) -> Iterator[Finding]:
-    for key, gaps in causes.items():
+def _of_idle(gpu: str, causes: Mapping[str, Idle], window_s: float) -> Iterator[Finding]:
+    for key, idle in causes.items():
         if CAUSES[key].page:
-            cost_s, evidence = sum(gap.duration_s for gap in gaps), _around(gaps, gpu)
-            calls = ", ".join(sorted({gap.call.name for gap in gaps if gap.call}))
-            yield _finding(key, gpu, cost_s, evidence, count=f"{len(gaps):,}", calls=calls)
-
-
-def _around(gaps: Sequence[Gap], gpu: str) -> list[Span]:
-    """The longest gaps: the call that each is due to, the gap, and what came next."""
-    shown: list[Span] = []
-    for gap in _longest(gaps)[:_SHOWN]:
-        if call := gap.call:
-            shown.append(Span(call.name, call.thread, call.start_s, call.end_s, "host"))
-        shown.append(Span(f"{gpu} idle", gpu, gap.start_s, gap.end_s, "host"))
-        shown += [gap.next.span] if gap.next else []
-    return shown
+            names = ", ".join(shortened(name) for name in idle.names) or "calls that it made"
+            if key == "elsewhere":
+                names = f", longest in {names}" if idle.names else ""
+            facts = {"count": f"{idle.gaps:,}", "names": names}
+            yield _finding(key, gpu, idle.saved_s, idle.evidence, **facts)
+    blank = [causes[key] for key in ("ended", "unknown") if key in causes]
+    blank_s = sum(idle.total_s for idle in blank)
+    if blank_s >= _UNEXPLAINED * window_s:
+        evidence = max(blank, key=lambda idle: idle.longest_s).evidence
+        yield _finding("unexplained", gpu, blank_s, evidence, time=format_seconds(blank_s))
 
 
 def _of_work(usage: Usage) -> Iterator[Finding]:
-    # Nothing could hide communication where nothing computes.
-    kinds = {"copy", "communication"} if "compute" in usage.kinds else {"copy"}
-    exposed = (work for work in usage.activities if work.span.kind in kinds)
-    outward = (work for work in exposed if not work.span.lane.endswith(" within"))
-    for key, group in grouped(outward, lambda work: cause_of(work, usage)).items():
-        count, size = f"{len(group):,}", moved(group)
+    """What nothing computes beside; where nothing is computed, nothing could."""
+    exposed = [work for work in usage.activities if sort_of(work) in ("copy", "communication")]
+    for key, group in grouped(exposed, lambda work: _cause_of(work, usage)).items():
+        count, size = f"{len(group):,}", _moved(group)
         copies = f"{count} {'copy' if len(group) == 1 else 'copies'}{size and f', {size}'}"
         streams = ", ".join(sorted({work.stream for work in group}))
-        evidence, cost_s = _exposed(group, usage), usage.exposed_s(group)
+        cost_s = usage.exposed_s(group)
+        if key not in _FASTER:  # no more than is computed without them can be beside them
+            cost_s = min(cost_s, usage.computing_alone_s(sort_of(group[0])))
         facts = {"count": count, "copies": copies, "streams": streams}
-        yield _finding(key, usage.name, cost_s, evidence, **facts)
+        yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
 
 
-def _of_turns(one: Usage, other: Usage) -> Finding:
-    together_s, shorter_s = _together_s(one, other), min(one.total_s, other.total_s)
-    longest = [_longest(work.span for work in gpu.activities)[0] for gpu in (one, other)]
-    facts = {"together": format_seconds(together_s), "each": format_seconds(shorter_s)}
-    where = f"{one.name} and {other.name}"
-    return _finding("turns", where, shorter_s - together_s, longest, **facts)
+def _cause_of(work: Activity, usage: Usage) -> str:
+    """The first cause whose rule holds of exposed work."""
+    return next(key for key, cause in CAUSES.items() if cause.rule and cause.rule(work, usage))
 
 
-def moved(copies: Sequence[Activity]) -> str:
+def _of_turns(view: View) -> Iterator[Finding]:
+    """GPUs that compute, of which hardly ever two are busy: less than the second for a tenth."""
+    gpus = [gpu for gpu in view.usages if "compute" in gpu.sorts and gpu.name != OTHER_LANES]
+    busiest = sorted(gpus, key=lambda gpu: -gpu.total_s)
+    if len(gpus) < 2:
+        return
+    lengths_s = at_once([gpu.busy for gpu in gpus], view.window)
+    together_s = sum(length for count, length in lengths_s.items() if count > 1)
+    if together_s >= busiest[1].total_s / 10:
+        return
+    all_s = sum(gpu.total_s for gpu in gpus)
+    one_after_other_s = sum(length for count, length in lengths_s.items() if count)
+    evidence = [_longest(work.span for work in gpu.activities)[0] for gpu in busiest[:_SHOWN]]
+    facts = {"together": format_seconds(together_s), "all": format_seconds(all_s)}
+    where = f"{gpus[0].name} {'and' if len(gpus) == 2 else 'to'} {gpus[-1].name}"
+    yield _finding("turns", where, one_after_other_s - busiest[0].total_s, evidence, **facts)
+
+
+def _moved(copies: Sequence[Activity]) -> str:
     """How much copies moved and how fast, for those whose size the trace tells."""
     sized = [copy for copy in copies if copy.size_bytes is not None]
     size_bytes = sum(copy.size_bytes or 0 for copy in sized)
@@ -248,6 +246,6 @@ def _exposed(group: Sequence[Activity], usage: Usage) -> list[Span]:
     return sorted(filter(exposed_s, spans), key=exposed_s, reverse=True)[:_SHOWN]
 
 
-def _longest(timed: Iterable[_Timed]) -> list[_Timed]:
+def _longest(spans: Iterable[Span]) -> list[Span]:
     """By their durations to the nanosecond, the longest first, of equals the first."""
-    return sorted(timed, key=lambda one: -round(one.duration_s, 9))
+    return sorted(spans, key=lambda one: -round(one.duration_s, 9))

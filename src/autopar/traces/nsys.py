@@ -47,7 +47,7 @@ def read_export(path: Path) -> Trace:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error
     if not (trace.activities or trace.ranges):
-        if why := " ".join((*export.remarks, *trace.warnings)):
+        if why := " ".join((*export.remarks, *trace.remarks)):
             msg = f"nothing of it can be used: {why}"
         else:
             listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"

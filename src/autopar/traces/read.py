@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import gzip
+import io
 import os
+import shutil
+import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 from autopar.files import path_of
 from autopar.timeline.span import Timeline
@@ -19,7 +23,7 @@ from autopar.traces.trace import Trace, TraceError
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
-_PIECE = 1 << 13  # bytes
+_START, _PIECE = 64, 1 << 13  # bytes
 # What else is given by mistake: how it begins, and what to do.
 _OTHERS = (
     (b"PK", "it is a zip archive; unpack it first."),
@@ -32,14 +36,13 @@ _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 def read_trace(path: str | os.PathLike[str]) -> Timeline:
     """Read what ran when from a profiler's trace file.
 
-    Reads the Chrome traces of `torch.profiler` (plain or gzipped), the SQLite exports of Nsight
-    Systems, and what `write_trace` wrote, told apart by content. What was left out is given as
-    warnings. A GPU whose records contradict themselves (a start of zero, a kernel before its
-    launch, an overlap within a stream) is left out as a whole, as no figure of it could be
-    trusted.
+    Reads the Chrome traces of `torch.profiler`, the SQLite exports of Nsight Systems, and what
+    `write_trace` wrote, plain or gzipped, told apart by content. What was left out is given as
+    warnings: records that can't be right (a start of zero, work long before its launch), and as a
+    whole a GPU of which they are more than a hundredth, as no figure of it could be trusted.
 
     Args:
-        path: The file; of several ranks each has its own.
+        path: The file, or a pipe; of several ranks each has its own file.
 
     Raises:
         TraceError: It is no such file, nothing is in it, or nothing in it can be trusted.
@@ -54,7 +57,7 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     0.5
     """
     trace = read_evidence(path)
-    for words in trace.warnings:
+    for words in trace.remarks:
         warnings.warn(f"{os.fspath(path)}: {words}", stacklevel=2)
     trusted = tuple(trace.trusted())
     if trace.activities and not trusted:
@@ -64,15 +67,22 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     return replace(trace, activities=trusted).timeline
 
 
-def read_evidence(path: str | os.PathLike[str]) -> Trace:
-    """Read what a trace file says, with what is wrong with it; see `read_trace`."""
+def read_evidence(path: str | os.PathLike[str], file: BinaryIO | None = None) -> Trace:
+    """Read what a trace file says, with what is wrong with it; see `read_trace`.
+
+    If `file` is given, such as `sys.stdin.buffer`, it is read to its end and the path is its name.
+    """
     path = path_of(path)
     try:
-        with uncollected():
-            return _read(path)
+        with uncollected(), contextlib.nullcontext(file) if file else path.open("rb") as opened:
+            return _read(path, opened, is_file=not file and opened.seekable())
     except TraceError as error:
         msg = f"{str(path)!r} can't be read as a trace: {error}"
         raise TraceError(msg) from None
+    except OSError as error:
+        if error.errno and not error.filename:  # the path opened, and couldn't be read
+            error.filename = str(path)
+        raise
 
 
 @contextlib.contextmanager
@@ -87,19 +97,38 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _read(path: Path) -> Trace:
-    with path.open("rb") as file:
-        start = file.read(64)
+def _read(path: Path, file: BinaryIO, *, is_file: bool) -> Trace:
+    """Read what has been opened, which only a file could be twice: a pipe could not."""
+    start = file.read(_START)
     if start.startswith(_SQLITE):
-        from autopar.traces.nsys import read_export  # sqlite3 is slow to import
-
-        return read_export(path)
+        return _read_export(path) if is_file else _read_copy(start, file)
     if why := _mistake(path, start):
         raise TraceError(why)
-    content, damage = _unpacked(path) if start.startswith(_GZIP) else (path.read_bytes(), "")
+    if is_file:
+        file.seek(0)
+    else:
+        file = io.BytesIO(start + file.read())
+    content, damage = _unpacked(file) if start.startswith(_GZIP) else (file.read(), "")
+    if content.startswith(_SQLITE):
+        return _read_copy(content, io.BytesIO())
     text = content.decode("utf-8-sig", "replace")
-    del content
+    del content, file
     return read_text(text, damage)
+
+
+def _read_copy(start: bytes, rest: BinaryIO) -> Trace:
+    """Read an export that has no file of its own, which SQLite needs."""
+    with tempfile.NamedTemporaryFile() as copy:
+        copy.write(start)
+        shutil.copyfileobj(rest, copy)
+        copy.flush()
+        return _read_export(Path(copy.name))
+
+
+def _read_export(path: Path) -> Trace:
+    from autopar.traces.nsys import read_export  # sqlite3 is slow to import
+
+    return read_export(path)
 
 
 def _mistake(path: Path, start: bytes) -> str:
@@ -114,11 +143,11 @@ def _mistake(path: Path, start: bytes) -> str:
     return next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")
 
 
-def _unpacked(path: Path) -> tuple[bytes, str]:
+def _unpacked(packed: BinaryIO) -> tuple[bytes, str]:
     """What a gzipped file holds up to its first damage, and what that is."""
     pieces: list[bytes] = []
     try:
-        with gzip.open(path) as file:
+        with gzip.open(packed, "rb") as file:
             # In small pieces, since what can't be unpacked takes the piece with it.
             while piece := file.read(_PIECE):
                 pieces.append(piece)

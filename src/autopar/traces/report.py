@@ -1,23 +1,27 @@
-"""Report: what a trace shows, in sections of sentences, tables and a drawing."""
+"""Report: what a trace shows: the answer first, then findings, then tables and a drawing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
 from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
-from autopar.display.text import lane_table
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import length_s, longest
-from autopar.traces.findings import CAUSES, LEAST_SHARE, cause_of, findings_of
-from autopar.traces.idle import NOISE_S, Gap, gaps_of
-from autopar.traces.trace import ApiCall, Trace
+from autopar.timeline.intervals import covered, intervals_of, length_s, length_within, longest
+from autopar.timeline.span import Span
+from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
+from autopar.traces.idle import Host, idle_of
+from autopar.traces.trace import Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
+TOP = 10  # findings, and rows of a table, unless more are asked for
+_BAR = 10  # characters
+_BEHIND = ("copy", "communication")  # what computing can hide
 Block = str | Table | Drawing
 
 
@@ -30,40 +34,60 @@ class Section(NamedTuple):
     page: str = ""  # where a finding is mended, from the root of the site
 
 
-class Report:
-    """What one trace shows, or one named range of it; the range has to be there."""
+def bar(share: float) -> str:
+    """A share as a percentage, and as a bar of characters."""
+    filled = round(_BAR * min(max(share, 0.0), 1.0))
+    return f"{percent(share):>7} {'#' * filled}{'.' * (_BAR - filled)}"
 
-    def __init__(self, trace: Trace, *, name: str, range_name: str | None = None) -> None:
+
+class Report:
+    """What one trace shows, or some ranges or one GPU of it; see `view_of`."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        *,
+        name: str,
+        range_name: str | None = None,
+        gpu: str | None = None,
+        top: int = TOP,
+    ) -> None:
         self.name = name  # such as the file's
-        self.view = view = view_of(trace, range_name)
+        self.view = view = view_of(trace, range_name, gpu)
         self.timeline = view.trace.timeline  # of the view, to be drawn or written
-        self._window_s = length_s(view.window)
-        gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
-        self.idle = {gpu.name: _idle(gpu, view.trace.calls) for gpu in gpus}
+        self.window_s = length_s(view.window)
+        self._top = top
+        self._gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        host = Host(view.trace)
+        self._noise_s = host.noise_s
+        self._idle = {gpu.name: idle_of(gpu, host) for gpu in self._gpus}
         # Those worth their cost, most expensive first, and the others.
-        self.findings = findings_of(view, self.idle)
+        self.findings = findings_of(view, self._idle)
         # What tables and files show of each GPU; times in seconds.
         self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
-        kinds_s = {kind: length_s(when) for kind, when in usage.kinds.items()}
-        behind = [kind for kind in ("copy", "communication") if kinds_s.get(kind)]
-        causes = self.idle.get(usage.name, {})
+        busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
+        behind = [sort for sort in _BEHIND if busy_s.get(sort)]
         resource, bound_s = usage.bound
+        causes = self._idle.get(usage.name, {})
         return {
             "busy_s": usage.total_s,
             "idle_s": length_s(usage.idle),
             "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
-            "kinds_busy_s": kinds_s,
-            "hidden_s": {kind: usage.hidden_s(kind) for kind in behind},
-            "exposed_s": {kind: kinds_s[kind] - usage.hidden_s(kind) for kind in behind},
+            "kinds_busy_s": busy_s,
+            "hidden_s": {sort: usage.hidden_s(sort) for sort in behind},
+            "exposed_s": {sort: busy_s[sort] - usage.hidden_s(sort) for sort in behind},
             "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
             "gaps": len(usage.idle),
-            "idle_by_cause_s": {
-                cause: sum(gap.duration_s for gap in gaps) for cause, gaps in causes.items()
-            },
+            "idle_by_cause_s": {key: causes[key].total_s for key in CAUSES if key in causes},
             "bound": {"resource": resource, "seconds": bound_s},
         }
+
+    def limit_share(self) -> float | None:
+        """The lower bound over the time, of the GPU that is farthest from it; None without GPUs."""
+        bounds_s = [self.figures[gpu.name]["bound"]["seconds"] for gpu in self._gpus]
+        return min(bounds_s) / self.window_s if bounds_s else None
 
     def data(self) -> dict[str, Any]:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
@@ -78,85 +102,177 @@ class Report:
         return {
             "name": self.name,
             "origin": view.trace.origin,
+            "verdict": self.verdict(),
             "range": view.range_name,
-            "occurrences": view.occurrences,
+            "occurrences": [self._occurrence(span) for span in view.occurrences],
             "warnings": list(view.trace.warnings),
             "doubts": dict(view.trace.doubts),
-            "window_s": self._window_s,
+            "window_s": self.window_s,
             "nothing_ran_s": length_s(view.nothing) if view.usages else None,
             "longest_nothing_s": [at_s - zero_s for at_s in stretch] if stretch else None,
             "gpus": self.figures,
             "findings": findings,
         }
 
+    def verdict(self) -> list[str]:
+        """The answer in at most three sentences: how busy, how far from the limit, and why."""
+        if not self._gpus:
+            return [] if self.view.usages or self.view.trace.doubts else [_NO_GPU]
+        figures = [self.figures[gpu.name] for gpu in self._gpus]
+        busy = sorted({percent(its["busy_s"], self.window_s) for its in figures}, key=_number)
+        name = self._gpus[0].name if len(figures) == 1 else f"{len(figures)} GPUs"
+        bound = max((its["bound"] for its in figures), key=lambda bound: bound["seconds"])
+        lines = [
+            f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
+            f"{format_seconds(self.window_s)}.",
+            f"The same work takes at least {format_seconds(bound['seconds'])} "
+            f"({bound['resource']}), as long as kernels and copies take as long as here.",
+        ]
+        if top := next(iter(self.findings[0]), None):
+            cost = f"up to {format_seconds(top.cost_s)}, {percent(top.cost_s, self.window_s)}"
+            lines.append(f"Most is lost on {top.where}: {top.title}: {cost}. {top.remedy}")
+        else:
+            lines.append("No findings: nothing was seen that more overlap could save.")
+        return lines
+
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
-        yield Section(self.name, list(self._opening()), level=1)
+        yield Section(self.name, [*self.verdict(), *self._opening()], level=1)
+        if self.view.usages:
+            yield from self._why()
+            yield Section("How far from the limit", self._bounds() + self._hidings())
+        if self.view.occurrences:
+            yield Section("Each time", self._each_time())
         if self.timeline.spans:
             limit = f": {self.view.range_name}" if self.view.range_name is not None else ""
             drawing = draw(self.timeline, title=f"{self.name}{limit}")
-            yield Section("What ran when", (drawing, lane_table(self.timeline, "Lanes")))
+            yield Section("What ran when", [drawing, *self._lanes()])
         if self.view.usages:
-            yield Section("How far from the limit", self._bounds() + self._hidings())
-            yield Section("How many lanes were busy at once", self._at_once())
             yield Section("When nothing ran", [self._nothing(), *self._idleness()])
-            yield from self._why()
+            yield Section("How many lanes were busy at once", self._at_once())
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
         if trace.origin:
             yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
         if view.range_name is not None:
-            times = "once" if view.occurrences == 1 else f"{view.occurrences:,} times"
+            count = len(view.occurrences)
+            times = "once" if count == 1 else f"{count:,} times"
             yield (
                 f"Limited to {view.range_name!r}, which is there {times}, "
-                f"{format_seconds(self._window_s)} in all: from each start to its end, "
+                f"{format_seconds(self.window_s)} in all: from each start to its end, "
                 f"or to the end of the last work launched in it."
             )
+        if view.usages and not any(work.launch for work in trace.activities):
+            yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
         yield from (f"Warning: {warning}" for warning in trace.warnings)
-        for place, why in trace.doubts.items():
+        yield from self.doubts()
+
+    def doubts(self) -> list[str]:
+        """Of what no figure is given, and why."""
+        said = []
+        for place, why in self.view.trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
-            yield f"In doubt: {place}: {what} is given. {why}"
-        if not (view.usages or trace.doubts):
-            yield (
-                "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
-                "or with nsys profile --trace=cuda,nvtx."
-            )
+            said.append(f"In doubt: {place}: {what} is given. {why}")
+        return said
+
+    def _why(self) -> Iterator[Section]:
+        expensive, cheap = self.findings
+        if not expensive and not cheap:
+            return
+        shown = expensive[: self._top]
+        said = (
+            f"Findings: {len(expensive)}, the most expensive first; {len(cheap)} more, each less "
+            f"than {100 * LEAST_SHARE:.0f} % of the time, are not shown. The same time may count "
+            f"in two, and to mend one may bring out another."
+        )
+        yield Section("Why no more overlap?", [said])
+        for number, finding in enumerate(shown, start=1):
+            share = percent(finding.cost_s, self.window_s)
+            rows = [
+                [shortened(span.name), span.lane, *self._clock(span.start_s, span.end_s)]
+                for span in finding.evidence
+            ]
+            headers = ("evidence", "lane", "start", "end")
+            evidence = _table(f"Where to look for {number}", headers, rows)
+            cost = f"up to {format_seconds(finding.cost_s)}, {share} of the time"
+            heading = f"{number}. {finding.where}: {finding.title}: {cost}"
+            yield Section(heading, [finding.why, finding.remedy, *evidence], 3, finding.page)
 
     def _bounds(self) -> list[Table]:
-        whole_s, rows = self._window_s, []
+        whole_s, rows = self.window_s, []
         for gpu, its in self.figures.items():
             resource, bound_s = its["bound"].values()
-            times = (format_seconds(whole_s), like(its["busy_s"], whole_s), like(bound_s, whole_s))
-            rows.append((gpu, *times, resource, percent(bound_s, whole_s)))
+            busy, share = (bar(time_s / (whole_s or 1.0)) for time_s in (its["busy_s"], bound_s))
+            times = (format_seconds(whole_s), busy, like(bound_s, whole_s))
+            rows.append((gpu, *times, resource, share))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
-            "At least: the busiest resource (computing, communication, or copies in one "
-            "direction). However the same work is ordered, it takes no less; what waits for what "
-            "may need more."
+            "At least: the busiest of computing and copies in one direction, as long as kernels "
+            "and copies take as long as here. However the same work is ordered, it takes no less; "
+            "what waits for what may need more. Communication is not in it: it may be waiting."
         )
-        return _table("The time against its lower bound", headers, rows, note)
+        return self._cut("The time against its lower bound", headers, rows, note)
 
     def _hidings(self) -> list[Table]:
         rows = []
         for gpu, its in self.figures.items():
-            for kind, hidden_s in its["hidden_s"].items():
-                busy_s = its["kinds_busy_s"][kind]
-                times_s = (busy_s, hidden_s, its["exposed_s"][kind])
+            for sort, hidden_s in its["hidden_s"].items():
+                busy_s = its["kinds_busy_s"][sort]
+                times_s = (busy_s, hidden_s, its["exposed_s"][sort])
                 times = (like(time_s, busy_s) for time_s in times_s)
-                rows.append((gpu, kind, *times, percent(hidden_s, busy_s)))
+                rows.append((gpu, sort, *times, bar(hidden_s / busy_s)))
         headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
-        note = "Hidden: while the same GPU computed."
-        return _table("Hidden behind computing", headers, rows, note)
+        note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
+        return self._cut("Hidden behind computing", headers, rows, note)
+
+    def _occurrence(self, span: Span) -> dict[str, float]:
+        """Figures of one range, in seconds; shares of the time of all GPUs on average."""
+        edges = intervals_of([span])
+        count, starts_s, ends_s = len(self.view.usages) or 1, edges[:, 0], edges[:, 1]
+
+        def within_s(sort: str) -> float:
+            sets = (u.busy if sort == "busy" else u.when(sort) for u in self.view.usages)
+            return sum(float(length_within(one, starts_s, ends_s)[0]) for one in sets) / count
+
+        start_s = span.start_s - self.view.start_s
+        times_s = {f"{sort}_s": within_s(sort) for sort in ("busy", "compute", *_BEHIND)}
+        return {"start_s": start_s, "duration_s": span.duration_s} | times_s
+
+    def _each_time(self) -> list[Table]:
+        rows = []
+        for number, span in enumerate(self.view.occurrences, start=1):
+            its = self._occurrence(span)
+            whole_s = its["duration_s"]
+            times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
+            busy = bar(its["busy_s"] / whole_s if whole_s else 0.0)
+            name, (start,) = f"{number}: {shortened(span.name, 24)}", self._clock(span.start_s)
+            rows.append((name, start, format_seconds(whole_s), busy, *times))
+        headers = ("range", "start", "time", "busy", "computing", "copies", "communication")
+        note = "Busy and the columns after it are of all GPUs on average."
+        return self._cut("Each time that the range is there", headers, rows, note)
+
+    def _lanes(self) -> list[Table]:
+        """A row for each lane, by device, then what the host named."""
+        sets = [(u.name, lane, when) for u in self.view.usages for lane, when in u.lanes.items()]
+        named = grouped(self.view.trace.ranges, lambda span: span.lane)
+        sets += [("host", lane, covered(intervals_of(spans))) for lane, spans in named.items()]
+        rows = []
+        for device, lane, when in sets:
+            busy_s = length_s(when)
+            share = bar(busy_s / self.window_s if self.window_s else 1.0)
+            name = lane.removeprefix(device).strip() or device
+            rows.append((device, name, format_seconds(busy_s), share))
+        return self._cut("Lanes by device", ("device", "lane", "busy", "share of time"), rows)
 
     def _at_once(self) -> list[Table]:
         rows = [
-            (gpu, count, like(spent_s, self._window_s), percent(spent_s, self._window_s))
+            (gpu, count, like(spent_s, self.window_s), bar(spent_s / (self.window_s or 1.0)))
             for gpu, its in self.figures.items()
             for count, spent_s in its["lanes_at_once_s"].items()
         ]
         headers = ("GPU", "lanes", "time", "share")
-        return _table("Time by how many lanes were busy", headers, rows)
+        return self._cut("Time by how many lanes were busy", headers, rows)
 
     def _nothing(self) -> str:
         stretch = longest(self.view.nothing)
@@ -170,51 +286,81 @@ class Report:
 
     def _idleness(self) -> list[Table]:
         rows = []
-        for gpu, causes in self.idle.items():
-            for cause, gaps in causes.items():
-                idle_s = self.figures[gpu]["idle_by_cause_s"][cause]
-                longest_s = max(gap.duration_s for gap in gaps)
-                times = (format_seconds(idle_s), format_seconds(longest_s))
-                share = percent(idle_s, self._window_s)
-                rows.append((gpu, CAUSES[cause].title, f"{len(gaps):,}", *times, share))
-        headers = ("GPU", "why it was idle", "gaps", "in all", "longest", "share of time")
-        least = format_seconds(NOISE_S)
-        note = f"Gaps of up to {least} are between any two kernels: they are not counted here."
-        return _table("Idle time by cause", headers, rows, note)
-
-    def _why(self) -> Iterator[Section]:
-        expensive, cheap = self.findings
-        said = (
-            f"{len(expensive)} findings, the most expensive first; {len(cheap)} more cost less "
-            f"than {100 * LEAST_SHARE:.0f} % of the time each. The same time may count in two "
-            f"findings, and to mend one may bring out another."
+        for gpu, causes in self._idle.items():
+            for key in (key for key in CAUSES if key in causes):
+                idle = causes[key]
+                times = (format_seconds(idle.total_s), format_seconds(idle.longest_s))
+                share = bar(idle.total_s / self.window_s)
+                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", *times, share))
+        headers = ("GPU", "what happened meanwhile", "gaps", "in all", "longest", "share of time")
+        note = (
+            f"Each gap is split over all that happened in it. Gaps of up to "
+            f"{format_seconds(self._noise_s)} are between any two kernels: they are not counted."
         )
-        if not expensive and not cheap:
-            said = "No findings: nothing was seen that more overlap could save."
-        yield Section("Why no more overlap?", [said])
-        for number, finding in enumerate(expensive, start=1):
-            share = percent(finding.cost_s, self._window_s)
-            rows = [
-                [shortened(span.name), span.lane, *self._clock(span.start_s, span.end_s)]
-                for span in finding.evidence
-            ]
-            headers = ("evidence", "lane", "start", "end")
-            evidence = _table(f"Where to look for {number}", headers, rows)
-            cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
-            heading = f"{number}. {finding.where}: {finding.title}: {cost}"
-            yield Section(heading, [finding.why, *evidence], 3, finding.page)
+        return self._cut("Idle time, and what happened meanwhile", headers, rows, note)
+
+    def _cut(
+        self, caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
+    ) -> list[Table]:
+        """A table of the first rows, if there are any."""
+        more = len(rows) - self._top
+        left = (f"And {more:,} rows more: --top {len(rows)} shows them.",) if more > 0 else ()
+        return _table(caption, headers, rows[: self._top], *left, *notes)
 
     def _clock(self, *times_s: float) -> list[str]:
         return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
 
 
-def _idle(gpu: Usage, calls: Sequence[ApiCall]) -> dict[str, list[Gap]]:
-    """Cause -> its gaps, in the order of the causes."""
-    gaps = grouped(gaps_of(gpu, calls), lambda gap: cause_of(gap, gpu))
-    return {cause: gaps[cause] for cause in CAUSES if cause in gaps}
+def _number(percentage: str) -> float:
+    return float(percentage.split()[0])
+
+
+_NO_GPU = (
+    "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
+    "or with nsys profile --trace=cuda,nvtx."
+)
+
+
+def comparison(before: Report, after: Report) -> list[Section]:
+    """What has changed from one trace to another: times, and what is lost for which cause."""
+    rows: list[tuple[str, float, float]] = [("time", before.window_s, after.window_s)]
+    for gpu in dict.fromkeys((*before.figures, *after.figures)):
+        one, other = before.figures.get(gpu, {}), after.figures.get(gpu, {})
+        for words, key in (("busy", "busy_s"), ("idle", "idle_s")):
+            rows.append((f"{gpu} {words}", one.get(key, 0.0), other.get(key, 0.0)))
+        for sort in _BEHIND:
+            pair = [its.get("exposed_s", {}).get(sort, 0.0) for its in (one, other)]
+            rows += [(f"{gpu} {sort} exposed", *pair)] if any(pair) else []
+    costs = [
+        {(f.where, f.title): f.cost_s for f in chain(*report.findings)}
+        for report in (before, after)
+    ]
+    for where, title in dict.fromkeys(chain(*costs)):
+        pair = [cost.get((where, title), 0.0) for cost in costs]
+        rows.append((f"{where}: {title}", *pair))
+    cells = []
+    for words, one_s, other_s in rows:
+        change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
+        cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
+    headers = ("what", "before", "after", "change")
+    table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")
+    return [Section("Before and after", [table], level=1)]
 
 
 def _table(
     caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
 ) -> list[Table]:
     return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []
+
+
+def fitted(table: Table, width: int) -> Table:
+    """A table whose lines of text are no longer than this, its longest cells shortened."""
+    widths = [max(map(len, cells)) for cells in zip(table.headers, *table.rows, strict=True)]
+    while (over := sum(widths) + 2 * (len(widths) - 1) - width) > 0:
+        widest = widths.index(max(widths))
+        most = max(widths[widest] - over, 8)
+        if most >= widths[widest]:
+            break
+        widths[widest] = most
+    headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
+    return replace(table, headers=headers, rows=tuple(rows))

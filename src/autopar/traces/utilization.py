@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import compress
 
 import numpy as np
@@ -24,7 +25,15 @@ from autopar.timeline.intervals import (
 from autopar.timeline.span import Span
 from autopar.traces.trace import Activity, Trace
 
+_MOST_NAMED = 20  # in a message
 OTHER_LANES = "lanes of no GPU"
+WITHIN = "copy within"  # what sort of work copies are that stay on their GPU
+
+
+def sort_of(work: Activity) -> str:
+    """What a GPU did: `compute`, `communication`, `copy` over a bus or link, or `copy within`."""
+    span = work.span
+    return WITHIN if span.kind == "copy" and span.lane.endswith(" within") else span.kind
 
 
 class Usage:
@@ -34,7 +43,7 @@ class Usage:
         self.name = name  # `OTHER_LANES` where it is no GPU
         self.activities = activities  # by start
         self.lanes = _sets(activities, lambda work: work.span.lane)  # lane -> when it was busy
-        self.kinds = _sets(activities, lambda work: work.span.kind)
+        self.sorts = _sets(activities, sort_of)
         self.busy = covered(_intervals(activities))
         self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
@@ -45,25 +54,32 @@ class Usage:
 
     @property
     def bound(self) -> tuple[str, float]:
-        """The busiest of compute, communication and each direction of copies, with its seconds."""
+        """The busiest of compute and each direction of copies, with its seconds.
 
-        def resource(work: Activity) -> str:
-            return work.span.lane if work.span.kind == "copy" else work.span.kind
+        Communication is not among them: it may be waiting for other GPUs, and so be shorter.
+        """
+        bus = (work for work in self.activities if sort_of(work) == "copy")
+        busy = _sets(bus, lambda work: work.span.lane)
+        if "compute" in self.sorts or not busy:
+            busy["compute"] = self.when("compute")
+        lengths_s = {name: length_s(when) for name, when in busy.items()}
+        return max(lengths_s.items(), key=lambda item: item[1])
 
-        busy_s = {name: length_s(when) for name, when in _sets(self.activities, resource).items()}
-        return max(busy_s.items(), key=lambda item: item[1])
+    def when(self, sort: str) -> Intervals:
+        """The set of times in which there was work of a sort."""
+        return self.sorts.get(sort, as_array([]))
 
-    def when(self, kind: str) -> Intervals:
-        """The set of times in which there was work of a kind."""
-        return self.kinds.get(kind, as_array([]))
-
-    def hidden_s(self, kind: str) -> float:
-        """Seconds in which work of a kind ran, and compute did too, on this GPU."""
-        return length_s(common(self.when(kind), self.when("compute")))
+    def hidden_s(self, sort: str) -> float:
+        """Seconds in which work of a sort ran, and compute did too, on this GPU."""
+        return length_s(common(self.when(sort), self.when("compute")))
 
     def exposed_s(self, activities: Iterable[Activity]) -> float:
         """Seconds in which some of these ran, and no compute on this GPU."""
         return length_s(without(covered(_intervals(activities)), self.when("compute")))
+
+    def computing_alone_s(self, sort: str) -> float:
+        """Seconds in which this GPU computed, and did no work of a sort."""
+        return length_s(without(self.when("compute"), self.when(sort)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,66 +93,99 @@ class View:
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
     range_name: str | None = None  # the range that limits it, if one does
-    occurrences: int = 0  # of that range
+    # Each range of that name, from its start to the end of the work launched in it.
+    occurrences: tuple[Span, ...] = ()
 
 
-def view_of(trace: Trace, range_name: str | None = None) -> View:
-    """Look at a whole trace, or at one named range of it; what is in doubt is left out.
+def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
+    """Look at a whole trace, or at some ranges or a GPU of it; what is in doubt is left out.
 
-    Each occurrence of the range counts from its start to its end, or to the end of the last work
-    that was launched in it where that is later: the host does not wait for its GPUs.
+    Args:
+        trace: What a file says. All of it counts, from the first that was recorded to the last, of
+            the host too.
+        range_name: Only ranges of this name, with `*` and `?` for any characters. Each counts from
+            its start to its end, or to the end of the last work that was launched in it where that
+            is later: the host does not wait for its GPUs.
+        gpu: Only this GPU, as `GPU 1`, `1` or `rank 0*`.
     """
     trace = replace(trace, activities=tuple(trace.trusted()))
     if "host" in trace.doubts:
         unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
-        trace = replace(trace, activities=unlaunched, calls=(), ranges=())
-    work = _intervals(trace.activities)
-    starts_s = np.concatenate([work, intervals_of(trace.ranges), intervals_of(trace.calls)])[:, 0]
-    start_s = float(starts_s.min()) if len(starts_s) else 0.0
-    named = [span for span in trace.ranges if span.name == range_name]
-    if range_name is None:
-        window = covered(as_array([(work[:, 0].min(), work[:, 1].max())] if len(work) else []))
-    elif named:
-        window = _with_its_work(covered(intervals_of(named)), trace.activities)
+        trace = replace(trace, activities=unlaunched, calls=(), operators=(), ranges=())
+    if gpu is not None:
+        trace = replace(trace, activities=_of_gpu(trace.activities, gpu))
+    host = (trace.calls, trace.operators, trace.ranges)
+    whole = np.concatenate([_intervals(trace.activities), *map(intervals_of, host)])
+    start_s = float(whole[:, 0].min()) if len(whole) else 0.0
+    occurrences: tuple[Span, ...] = ()
+    if range_name is not None:
+        occurrences = tuple(_with_their_work(_ranges(trace, range_name), trace.activities))
+        window = covered(intervals_of(occurrences))
         trace = _cut(trace, window)
+    elif trace.activities:
+        window = covered(as_array([(start_s, whole[:, 1].max())]))
     else:
-        names = sorted({span.name for span in trace.ranges})
-        shown = ", ".join(map(repr, names[:20])) or "none"
-        why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
-        msg = f"there is no range {range_name!r}; its ranges are: {shown}.{why}"
-        raise ValueError(msg)
+        window = as_array([])
     by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
     usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
     nothing = without(window, covered(_intervals(trace.activities)))
-    return View(trace, window, nothing, start_s, usages, range_name, len(named))
+    return View(trace, window, nothing, start_s, usages, range_name, occurrences)
+
+
+def _of_gpu(activities: Iterable[Activity], name: str) -> tuple[Activity, ...]:
+    pattern = f"*GPU {name}" if name.isdigit() else name
+    by_gpu = grouped(activities, lambda work: work.gpu)
+    chosen = [gpu for gpu in by_gpu if gpu and fnmatchcase(gpu, pattern)]
+    if not chosen:
+        there = ", ".join(sorted(filter(None, by_gpu))[:_MOST_NAMED]) or "none"
+        msg = f"there is no GPU {name!r}; its GPUs are: {there}."
+        raise ValueError(msg)
+    return tuple(work for work in activities if work.gpu in chosen)
+
+
+def _ranges(trace: Trace, name: str) -> list[Span]:
+    """The ranges of a name, which a name with `[` in it may be, too."""
+    named = [span for span in trace.ranges if span.name == name]
+    named = named or [span for span in trace.ranges if fnmatchcase(span.name, name)]
+    if not named:
+        names = sorted({span.name for span in trace.ranges})
+        shown = ", ".join(map(repr, names[:_MOST_NAMED])) or "none"
+        why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
+        msg = f"there is no range {name!r}; its ranges are: {shown}.{why}"
+        raise ValueError(msg)
+    return named
+
+
+def _with_their_work(ranges: Iterable[Span], activities: Iterable[Activity]) -> Iterator[Span]:
+    """Each range, to the end of the last work that was launched in it."""
+    times = as_array(sorted((a.launch.start_s, a.span.end_s) for a in activities if a.launch))
+    for span in ranges:
+        first = np.searchsorted(times[:, 0], span.start_s, side="left")
+        last = np.searchsorted(times[:, 0], span.end_s, side="right")
+        yield replace(span, end_s=max([span.end_s, *times[first:last, 1].tolist()]))
 
 
 def _cut(trace: Trace, window: Intervals) -> Trace:
-    """What of a trace lies within a set of times; spans that cross its edges are cut there."""
+    """What of a trace lies within a set of times; spans of GPUs are cut at its edges."""
     activities: list[Activity] = []
     for work in compress(trace.activities, overlapping(_intervals(trace.activities), window)):
         parts = _parts(work.span, window)
         # Of a part of a copy nobody knows how much it moved.
         cut = [replace(work, span=part, size_bytes=None) for part in parts]
         activities += [work] if parts == [work.span] else cut
-    calls = tuple(compress(trace.calls, overlapping(intervals_of(trace.calls), window)))
+    calls, operators = (
+        tuple(compress(spans, overlapping(intervals_of(spans), window)))
+        for spans in (trace.calls, trace.operators)
+    )
     ranges = tuple(part for named in trace.ranges for part in _parts(named, window))
-    return replace(trace, activities=tuple(activities), calls=calls, ranges=ranges)
+    return replace(
+        trace, activities=tuple(activities), calls=calls, operators=operators, ranges=ranges
+    )
 
 
 def _parts(span: Span, window: Intervals) -> list[Span]:
     return [replace(span, start_s=start, end_s=end) for start, end in clipped(span, window)]
-
-
-def _with_its_work(window: Intervals, activities: Iterable[Activity]) -> Intervals:
-    """The window, and from each of its ranges on to the end of the work launched in it."""
-    times = as_array([(a.launch.start_s, a.span.end_s) for a in activities if a.launch])
-    place = np.searchsorted(window[:, 0], times[:, 0], side="right") - 1
-    launched_in_it = (place >= 0) & (window[place, 1] >= times[:, 0])
-    starts_s = window[place[launched_in_it], 0]
-    prolonged = np.column_stack((starts_s, times[launched_in_it, 1]))
-    return covered(np.concatenate((window, prolonged)))
 
 
 def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:

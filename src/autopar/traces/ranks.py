@@ -1,0 +1,154 @@
+"""Ranks: several processes side by side: who waits for whom, and who is always last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from autopar.display.format import NOTHING, format_seconds, like, percent, shortened
+from autopar.display.table import Table, tabulate
+from autopar.timeline.groups import grouped
+from autopar.timeline.intervals import Intervals, covered, intervals_of, length_s, without
+from autopar.traces.collectives import CLOCK_S, MOST, Collectives, Times, aligned, matched
+from autopar.traces.trace import Activity, Trace
+from autopar.traces.utilization import OTHER_LANES, Usage
+
+_DEVIATIONS = 4  # of a fair coin's count of heads from the half of its throws
+_MOST_NAMED = 5  # stragglers in a table's notes
+_WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
+
+
+class Rank(NamedTuple):
+    """What one rank did in communication; times are of unions of intervals."""
+
+    communication_s: float  # in kernels that communicate, matched or not
+    waiting_s: float  # of these, before the last of the ranks had begun the same collective
+    collectives: int  # that were matched
+    came_last: int  # how many of them it began later than all others, by more than the error
+    late_s: float  # by how much in all: so long the others waited for it alone
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks whose collectives could be matched.
+
+    Times of a trace plus its offset are on one clock, that of one of the ranks. In 95 % of the
+    matched collectives the ends on all ranks lie no further apart than the error, in seconds.
+    """
+
+    offsets_s: dict[str, float]
+    error_s: float
+    matched: tuple[Collectives, ...]  # on the common clock
+    of: dict[str, Rank]
+
+    @property
+    def stragglers(self) -> tuple[str, ...]:
+        """Ranks that come last, by more than the error, in most of their collectives.
+
+        Of two equally slow ranks each comes last in half of them, so it is two thirds at least,
+        and of few collectives so many that chance would not do it once in ten thousand times.
+        """
+        return tuple(
+            name
+            for name, (_, _, count, came_last, _) in self.of.items()
+            if came_last - count / 2 > max(count / 6, _DEVIATIONS * math.sqrt(count) / 2)
+        )
+
+
+def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
+    """Match the collectives of several ranks, and align their clocks by what ends together.
+
+    Of a trace with several GPUs each is a rank, named `trace GPU`. None where
+    nothing can be matched with certainty.
+    """
+    work = dict(_communication(traces))
+    every_s, groups = aligned(matched(work))
+    if not groups:
+        return None
+    apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in groups])
+    error_s = max(CLOCK_S, float(np.quantile(apart_s, MOST)))
+    offsets_s = {rank: every_s[rank] for rank in work if rank in every_s}
+    waits: dict[str, list[Intervals]] = {rank: [] for rank in offsets_s}
+    lates_s: dict[str, list[Times]] = {rank: [] for rank in offsets_s}
+    for group in groups:
+        last_but_one_s, last_s = np.sort(group.starts_s, axis=1)[:, -2:].T
+        last = group.starts_s.argmax(axis=1)
+        for i, (rank, starts_s) in enumerate(zip(group.ranks, group.starts_s.T, strict=True)):
+            until_s = np.minimum(last_s, group.ends_s[:, i])
+            waits[rank].append(np.column_stack((starts_s, until_s)))
+            lates_s[rank].append(np.where(last == i, last_s - last_but_one_s, 0.0))
+    of = {}
+    for rank in offsets_s:
+        late_s = np.concatenate(lates_s[rank])
+        of[rank] = Rank(
+            length_s(covered(intervals_of(activity.span for activity in work[rank]))),
+            length_s(covered(np.concatenate(waits[rank]))),
+            len(late_s),
+            int((late_s > error_s).sum()),
+            float(late_s[late_s > error_s].sum()),
+        )
+    return Ranks(offsets_s, error_s, tuple(groups), of)
+
+
+def tables(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[Table]:
+    """What each rank did, from the usages of each trace: one table, or none of fewer than two."""
+    gpus = {name: [gpu for gpu in its if gpu.name != OTHER_LANES] for name, its in usages.items()}
+    shown = [(_named(name, gpu.name, its), gpu) for name, its in gpus.items() for gpu in its]
+    if len(shown) < 2:
+        return []
+    longest_s = max(gpu.total_s + length_s(gpu.idle) for _, gpu in shown)
+    rows = []
+    for rank, gpu in shown:
+        computing, communicating = gpu.when("compute"), gpu.when("communication")
+        sets = (gpu.busy, computing, communicating, without(communicating, computing), gpu.idle)
+        *busy, idle = (like(length_s(times), longest_s) for times in sets)
+        waiting = came_last = NOTHING
+        if ranks and (its := ranks.of.get(rank)):
+            waiting = like(its.waiting_s, longest_s)
+            came_last = f"{its.came_last:,} of {its.collectives:,}"
+        rows.append((shortened(rank, _WIDEST), *busy, waiting, idle, came_last))
+    headers = ("rank", "busy", "computing", "communication", "exposed", "waiting", "idle")
+    caption = "What each rank did"
+    return [tabulate((*headers, "came last"), rows, caption=caption, notes=list(_notes(ranks)))]
+
+
+def _communication(traces: Mapping[str, Trace]) -> Iterator[tuple[str, list[Activity]]]:
+    """Rank -> its work in communication, by start."""
+    for name, trace in traces.items():
+        by_gpu = grouped((work for work in trace.trusted() if work.gpu), lambda work: work.gpu)
+        for gpu, activities in by_gpu.items():
+            if work := [work for work in activities if work.span.kind == "communication"]:
+                yield _named(name, gpu, by_gpu), work
+
+
+def _named(trace: str, gpu: str, gpus: Sequence[object] | Mapping[str, object]) -> str:
+    return f"{trace} {gpu}" if len(gpus) > 1 else trace
+
+
+def _notes(ranks: Ranks | None) -> Iterator[str]:
+    yield "Exposed: communication while the same rank did not compute."
+    if ranks is None:
+        yield "No collectives could be matched with certainty, so who waited for whom is not known."
+        return
+    error, offsets_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
+    yield "Waiting: in a collective that the slowest of these ranks had not begun."
+    yield f"Came last: began later than all other ranks, by more than {error}."
+    count = sum(len(group.names) for group in ranks.matched)
+    yield (
+        f"Clocks: aligned by the ends of {count:,} collectives; in {percent(MOST)} of them these "
+        f"lie within {error}."
+    )
+    yield f"Before that, clocks were up to {format_seconds(max(offsets_s) - min(offsets_s))} apart."
+    stragglers = sorted(ranks.stragglers, key=lambda rank: -ranks.of[rank].late_s)
+    for rank in stragglers[:_MOST_NAMED]:
+        its = ranks.of[rank]
+        yield (
+            f"{rank} came last in {its.came_last:,} of {its.collectives:,} collectives: the others "
+            f"waited {format_seconds(its.late_s)} for it alone."
+        )
+    if len(stragglers) > _MOST_NAMED:
+        yield f"{len(stragglers) - _MOST_NAMED:,} more ranks came last in most of theirs."

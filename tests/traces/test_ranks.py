@@ -1,0 +1,352 @@
+"""Ranks side by side: clocks found again, waits by hand, and silence where nothing is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from trace_builder import MS, kernel, trace
+from trace_files import kernel as kernel_event
+
+from autopar.timeline.intervals import length_s
+from autopar.traces.chrome import Events
+from autopar.traces.ranks import Ranks, compare_ranks, tables
+from autopar.traces.read import read_evidence
+from autopar.traces.trace import Activity, Trace
+from autopar.traces.utilization import view_of
+
+_TRACES = Path(__file__).parents[1] / "trace_data"
+_KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+_WORLD = "allreduce of group 0, ranks [0, 1, 2]"
+_OWN_MS = 0.2  # what a collective takes when the last rank has come
+
+
+def begun(count: int = 20, ranks: int = 3, *, late: Mapping[int, float] | None = None, seed=0):
+    """When each rank begins each collective, in ms: uneven steps, ranks within 50 µs."""
+    random = np.random.default_rng(seed)
+    steps = np.cumsum(random.uniform(2, 6, count))[:, None]
+    by = np.array([(late or {}).get(rank, 0.0) for rank in range(ranks)])
+    return steps + random.uniform(0, 0.05, (count, ranks)) + by
+
+
+def calls(
+    starts_ms,
+    *,
+    of: Sequence[str] | str = _WORLD,
+    clocks_ms: Sequence[float] = (),
+    jitter_ms: float = 0.001,
+    name: str = _KERNEL,
+    stream: str = "20",
+) -> list[list[Activity]]:
+    """The kernels of each rank: they end when the last one has begun, but for some jitter."""
+    count, ranks = starts_ms.shape
+    jitter = np.random.default_rng(1).uniform(0, jitter_ms, (count, ranks))
+    ends_ms = starts_ms.max(axis=1, keepdims=True) + _OWN_MS + jitter
+    clocks = np.array(clocks_ms or [0.0] * ranks)
+    named = [of] * count if isinstance(of, str) else of
+    options = {"name": name, "kind": "communication", "stream": stream}
+    return [
+        [
+            kernel(start, end, collective=which, **options)
+            for start, end, which in zip(starts, ends, named, strict=True)
+        ]
+        for starts, ends in zip((starts_ms + clocks).T, (ends_ms + clocks).T, strict=True)
+    ]
+
+
+def compared(*works: Sequence[Activity]) -> Ranks | None:
+    return compare_ranks({f"rank {i}": trace(*work) for i, work in enumerate(works)})
+
+
+def certain(*works: Sequence[Activity]) -> Ranks:
+    ranks = compared(*works)
+    assert ranks is not None
+    return ranks
+
+
+def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
+    traces = {
+        name: read_evidence(_TRACES / f"allreduce_{name}.json.gz") for name in ("rank0", "rank1")
+    }
+    assert {work.collective for work in traces["rank1"].activities} == {
+        *("", "allreduce of group 0, ranks [0, 1]")
+    }
+    ranks = compare_ranks(traces)
+    assert ranks is not None
+    assert ranks.offsets_s["rank0"] == 0
+    assert 0 < abs(ranks.offsets_s["rank1"]) < 1e-5
+    assert 1e-6 <= ranks.error_s < 1e-5
+    # Rank 0 made its communicator only when rank 1 was in the first all-reduce.
+    first, second = ranks.of["rank0"], ranks.of["rank1"]
+    assert (first.collectives, second.collectives) == (12, 12)
+    assert second.waiting_s == pytest.approx(0.288, abs=1e-3)
+    assert second.waiting_s < second.communication_s
+    assert first.late_s == pytest.approx(second.waiting_s)
+    assert first.waiting_s == pytest.approx(second.late_s)
+    assert ranks.stragglers == ()
+
+
+def test_clocks_are_found_again_within_the_error() -> None:
+    clocks_ms = (0.0, 7e6, -1234.5)  # two hours late, a second early
+    ranks = certain(*calls(begun(), clocks_ms=clocks_ms))
+    for rank, clock_ms in zip(ranks.offsets_s, clocks_ms, strict=True):
+        assert ranks.offsets_s[rank] == pytest.approx(-clock_ms * MS, abs=1e-6)
+    assert ranks.error_s <= 2e-6
+    (group,) = ranks.matched
+    assert group.ranks == ("rank 0", "rank 1", "rank 2")
+    assert group.names == ("allreduce",) * 20
+    assert group.starts_s == pytest.approx(begun() * MS, abs=1e-6)
+
+
+def test_jitter_is_the_error_and_outliers_do_not_move_a_clock() -> None:
+    noisy = certain(*calls(begun(100), clocks_ms=(0, 50, 0), jitter_ms=0.04))
+    assert 2e-5 < noisy.error_s < 4e-5
+    works = calls(begun(100), clocks_ms=(0, 50, 0))
+    for i in (10, 60, 80):  # of three in a hundred the end is long after the others
+        late = works[1][i]
+        works[1][i] = replace(late, span=replace(late.span, end_s=late.span.end_s + 1 * MS))
+    ranks = certain(*works)
+    assert ranks.offsets_s["rank 1"] == pytest.approx(-50 * MS, abs=1e-6)
+    assert ranks.error_s < 2e-6
+
+
+def test_waits_by_hand() -> None:
+    starts_ms = begun(5)
+    starts_ms[:] = starts_ms[:, :1] + (0.0, 0.3, 1.0)
+    ranks = certain(*calls(starts_ms, jitter_ms=0))
+    assert [ranks.of[rank].waiting_s / MS for rank in ranks.of] == pytest.approx([5, 3.5, 0])
+    assert [ranks.of[rank].communication_s / MS for rank in ranks.of] == pytest.approx([6, 4.5, 1])
+    assert [ranks.of[rank].came_last for rank in ranks.of] == [0, 0, 5]
+    assert ranks.of["rank 2"].late_s / MS == pytest.approx(3.5)  # the others, but for 0.3 ms each
+
+
+def test_a_straggler_is_named_and_its_twin_is_not() -> None:
+    clocks_ms = (3.0, 0.0, -8.0)
+    slow = certain(*calls(begun(late={1: 0.4}), clocks_ms=clocks_ms))
+    assert slow.stragglers == ("rank 1",)
+    assert slow.of["rank 1"].came_last == 20
+    assert slow.of["rank 1"].waiting_s == 0
+    even = certain(*calls(begun(), clocks_ms=clocks_ms))
+    assert even.stragglers == ()
+    assert sum(its.came_last for its in even.of.values()) <= 20
+
+
+def test_a_lead_within_the_error_names_nobody() -> None:
+    starts_ms = begun()
+    starts_ms[:] = starts_ms[:, :1] + (0.0, 0.001, 0.021)  # always last, by 20 µs
+    assert certain(*calls(starts_ms, jitter_ms=0.001)).stragglers == ("rank 2",)
+    doubtful = certain(*calls(starts_ms, jitter_ms=0.06))
+    assert doubtful.stragglers == ()
+    assert [its.came_last for its in doubtful.of.values()] == [0, 0, 0]
+
+
+def test_chance_makes_no_straggler() -> None:
+    slow = {1: 0.4, 2: 0.4}  # each of them comes last in half, a few more or less
+    for seed in range(60):
+        assert certain(*calls(begun(ranks=4, late=slow, seed=seed))).stragglers == ()
+        assert certain(*calls(begun(ranks=2, seed=seed))).stragglers == ()
+    starts_ms = begun(400, ranks=2)
+    starts_ms[:250, 1] += 0.4  # one phase of the program
+    starts_ms[250:, 0] += 0.4
+    assert certain(*calls(starts_ms)).stragglers == (), "five of eight are not most"
+    few = certain(*calls(begun(12, ranks=2, late={1: 0.4})))
+    assert few.of["rank 1"].came_last == 12
+    assert few.stragglers == (), "twelve of twelve may be chance"
+
+
+def test_one_that_a_rank_lacks_ends_the_match_unless_they_are_numbered() -> None:
+    works = calls(begun())
+    del works[1][7]
+    assert compared(*works) is None
+    numbered = [f"allreduce {i} of group 0, ranks [0, 1, 2]" for i in range(20)]
+    works = calls(begun(), of=numbered)
+    del works[1][7], works[2][0]
+    (group,) = certain(*works).matched
+    assert group.names == tuple(f"allreduce {i}" for i in range(20) if i not in (0, 7))
+
+
+def test_records_that_begin_with_different_collectives_are_not_matched() -> None:
+    works = calls(begun(), clocks_ms=(0, 900, 0))
+    shifted = works[0][:-1], works[1][1:], works[2][:-1]  # as many, but others
+    assert compared(*shifted) is None
+    same = works[0][1:], works[1][1:], works[2][1:]
+    assert certain(*same).offsets_s["rank 1"] == pytest.approx(-0.9, abs=1e-6)
+
+
+def test_even_steps_fit_anywhere_so_nothing_is_said() -> None:
+    starts_ms = begun(late={1: 0.4})
+    starts_ms += np.arange(20)[:, None] * 4 - starts_ms[:, 1:2]
+    assert compared(*calls(starts_ms)) is None
+    numbered = [f"allreduce {i} of group 0, ranks [0, 1, 2]" for i in range(20)]
+    assert certain(*calls(starts_ms, of=numbered)).stragglers == ("rank 1",)
+
+
+def test_other_collectives_or_another_order_are_not_matched() -> None:
+    order = ["allreduce of group 0, ranks [0, 1]", "_allgather_base of group 0, ranks [0, 1]"] * 10
+    first, second = calls(begun(ranks=2), of=order)
+    assert compared(first, second) is not None
+    swapped = calls(begun(ranks=2), of=order[::-1])[1]
+    assert compared(first, swapped) is None
+    assert compared(first, calls(begun(ranks=2), of=[order[1]] * 20)[1]) is None
+
+
+def test_what_cannot_be_one_collective_is_not_matched() -> None:
+    one, other = begun(ranks=2, seed=1), begun(ranks=2, seed=2)
+    assert compared(calls(one)[0], calls(other)[1]) is None, "a rank ended before the other began"
+    numbered = [f"allreduce {i} of group 0, ranks [0, 1]" for i in range(20)]  # of two programs
+    assert compared(calls(one, of=numbered)[0], calls(other, of=numbered)[1]) is None
+    first, second = calls(one, of=numbered)
+    early = second[3].span
+    early = replace(early, start_s=early.start_s - 1.5 * MS, end_s=early.end_s - 1 * MS)
+    second[3] = replace(second[3], span=early)
+    (group,) = certain(first, second).matched
+    assert len(group.names) == 19, "the one that can't be is left out"
+
+
+def test_groups_that_disagree_on_a_clock_make_the_error() -> None:
+    of = "allreduce of group 0, ranks [0, 1]", "allreduce of group 1, ranks [0, 1]"
+    first, second = calls(begun(ranks=2), of=of[0])
+    others = calls(begun(ranks=2, seed=5), of=of[1], clocks_ms=(0, 1), stream="24")
+    ranks = certain(first + others[0], second + others[1])
+    assert ranks.offsets_s["rank 1"] == pytest.approx(0, abs=1e-6)
+    assert ranks.error_s == pytest.approx(1 * MS, rel=0.01)
+    assert ranks.of["rank 0"].waiting_s <= ranks.of["rank 0"].communication_s
+
+
+def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
+    rows = "allreduce of group 1, ranks [0, 1]", "allreduce of group 1, ranks [2, 3]"
+    columns = "_reduce_scatter_base of group 2, ranks [0, 2]"
+    clocks_ms = (0, 30, -500, 4)
+    first = calls(begun(ranks=2, seed=1), of=rows[0], clocks_ms=clocks_ms[:2])
+    second = calls(begun(ranks=2, seed=2), of=rows[1], clocks_ms=clocks_ms[2:])
+    # Beside them, on another stream, so that each rank has its own order.
+    both = calls(begun(ranks=2, seed=3), of=columns, clocks_ms=clocks_ms[::2], stream="24")
+    ranks = certain(first[0] + both[0], first[1], second[0] + both[1], second[1])
+    assert len(ranks.matched) == 3
+    assert list(ranks.offsets_s.values()) == pytest.approx(
+        [-clock_ms * MS for clock_ms in clocks_ms], abs=3e-6
+    )
+    assert [its.collectives for its in ranks.of.values()] == [40, 20, 40, 20]
+    # Without what both have in common, nobody knows how the clocks of the pairs differ.
+    apart = certain(*first, *second)
+    assert list(apart.of) == ["rank 0", "rank 1"]
+
+
+def test_without_groups_kernels_match_by_name_if_all_ranks_have_them() -> None:
+    works = calls(begun(late={2: 0.3}), of="", clocks_ms=(0, 5, 9))
+    ranks = certain(*works)
+    assert ranks.stragglers == ("rank 2",)
+    assert ranks.matched[0].names == (_KERNEL,) * 20
+    lonely = [kernel(0, 1, kind="communication", name="ncclDevKernel_SendRecv()")]
+    assert compared(*works, lonely) is None
+
+
+def test_broadcasts_and_messages_are_left_out() -> None:
+    for which in ("broadcast", "reduce", "send", "recv", "gather"):
+        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is None
+    assert compared(*calls(begun(), of="", name="ncclDevKernel_Broadcast_RING_LL()")) is None
+    for which in ("barrier", "all_to_allv", "reduce_scatter_tensor_coalesced", "all_gather"):
+        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is not None
+
+
+def test_one_rank_or_too_little_says_nothing() -> None:
+    works = calls(begun())
+    assert compare_ranks({}) is None
+    assert compared(works[0]) is None
+    assert compared(works[0], [kernel(0, 1)]) is None
+    assert compared(*(work[:4] for work in works)) is None
+    assert compared(*(work[:5] for work in works)) is not None
+
+
+def test_what_is_in_doubt_has_no_say() -> None:
+    works = calls(begun())
+    doubt = {"GPU 0": "It is wrong."}
+    traces = {"a": trace(*works[0]), "b": trace(*works[1]), "c": trace(*works[2], doubts=doubt)}
+    ranks = compare_ranks(traces)
+    assert ranks is not None
+    assert list(ranks.of) == ["a", "b"]
+
+
+def test_each_gpu_of_a_trace_is_a_rank() -> None:
+    first, second = calls(begun(ranks=2, late={1: 0.2}), of="")
+    one = trace(*first, *(replace(work, gpu="GPU 1") for work in second))
+    ranks = compare_ranks({"node": one})
+    assert ranks is not None
+    assert ranks.stragglers == ("node GPU 1",)
+    (table,) = tables(ranks, {"node": view_of(one).usages})
+    assert [row[0] for row in table.rows] == ["node GPU 0", "node GPU 1"]
+    assert [row[-1] for row in table.rows] == ["0 of 20", "20 of 20"]
+
+
+def test_a_thousand_ranks() -> None:
+    ranks = certain(*calls(begun(ranks=1000, late={777: 0.5})))
+    assert ranks.stragglers == ("rank 777",)
+    assert len(ranks.offsets_s) == 1000
+
+
+def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
+    works = calls(begun(late={1: 0.4}), clocks_ms=(0, 500, 0))
+    products = [kernel(start, start + 0.1) for start in begun()[:, 0]]  # behind communication
+    traces = {f"rank {i}": trace(*work, *products) for i, work in enumerate(works)}
+    ranks = compare_ranks(traces)
+    usages = {name: view_of(one).usages for name, one in traces.items()}
+    (table,) = tables(ranks, usages)
+    assert table.headers == (
+        *("rank", "busy", "computing", "communication", "exposed", "waiting", "idle", "came last"),
+    )
+    assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 2"]
+    assert [row[-1] for row in table.rows] == ["0 of 20", "20 of 20", "0 of 20"]
+    (gpu,) = usages["rank 0"]
+    communication_ms, exposed_ms, idle_ms = (float(table.rows[0][i].split()[0]) for i in (3, 4, 6))
+    assert communication_ms == pytest.approx(length_s(gpu.when("communication")) / MS, abs=0.1)
+    hidden_ms = gpu.hidden_s("communication") / MS
+    assert hidden_ms > 1
+    assert exposed_ms == pytest.approx(communication_ms - hidden_ms, abs=0.15)
+    assert idle_ms == pytest.approx(length_s(gpu.idle) / MS, abs=0.1)
+    assert ranks is not None
+    said = " ".join(table.notes)
+    assert "aligned by the ends of 20 collectives" in said
+    assert "up to 500.0 ms apart" in said
+    assert "rank 1 came last in 20 of 20 collectives" in said
+    assert all(len(line) <= 100 for line in str(table).splitlines())
+    even = {f"rank {i}": trace(*work) for i, work in enumerate(calls(begun()))}
+    views = {name: view_of(one).usages for name, one in even.items()}
+    (twin,) = tables(compare_ranks(even), views)
+    assert "waited" not in " ".join(twin.notes)
+
+
+def test_without_a_match_the_table_says_so_and_one_rank_has_none() -> None:
+    works = calls(begun())
+    usages = {f"rank {i}": view_of(trace(*work)).usages for i, work in enumerate(works)}
+    (table,) = tables(None, usages)
+    assert all((row[5], row[7]) == ("-", "-") for row in table.rows)
+    assert "who waited for whom is not known" in table.notes[-1]
+    assert tables(None, {"rank 0": usages["rank 0"]}) == []
+    assert tables(None, {}) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "allreduce of group 0, ranks [0, 1]"),
+        ({"Seq": 17}, "allreduce 17 of group 0, ranks [0, 1]"),
+        ({"Seq": "17"}, "allreduce of group 0, ranks [0, 1]"),
+        ({"Process Group Ranks": None}, "allreduce of group 0, ranks unknown"),
+        ({"Process Group Name": None}, ""),
+        ({"Process Group Name": 0}, ""),
+        ({"Collective name": ["allreduce"]}, ""),
+        ({"Collective name": ""}, ""),
+        ({"Process Group Name": "a\x1bb"}, "allreduce of group a\ufffdb, ranks [0, 1]"),
+    ],
+)
+def test_the_collective_is_read_as_far_as_the_trace_tells(arguments, said: str) -> None:
+    told = {"Collective name": "allreduce", "Process Group Name": "0"}
+    told |= {"Process Group Ranks": "[0, 1]", "Group size": 2} | arguments
+    events = [kernel_event(_KERNEL, 10.0, 5.0), kernel_event("checkForNaN", 20.0, 5.0)]
+    for event in events:
+        event["args"] |= told
+    work: Trace = Events(events).trace({})
+    assert [activity.collective for activity in work.activities] == [said, ""]
