@@ -41,7 +41,6 @@ import autopar as ap
 
 
 def train(model, batches):
-    """A step for each batch; the losses stay on the device, since reading one would wait."""
     optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
     for x, y in batches:
         loss = nn.functional.cross_entropy(model(x), y)
@@ -64,7 +63,6 @@ PLAIN, PINNED, PREFETCH = ".to(device)", "pin_memory=True, non-blocking", "prefe
 
 
 def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
-    """The same training fed in each way, and timelines of some steps from the middle."""
     images = torch.randn(batches, batch, 3 * 32 * 32, device=device).cpu()
     data = list(zip(images, torch.randint(10, (batches, batch)), strict=True))
     loader = DataLoader(data, batch_size=None)
@@ -107,8 +105,7 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 # %%
 # Prefetch comes near to no copies at all
 # ---------------------------------------
-# In the timelines at the top, of some steps, look at the gaps between the kernels in the upper one,
-# with a copy in each. In the lower one copies lie under earlier steps.
+# In the upper timeline at the top, look at the gaps between the kernels, with a copy in each.
 
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 title = f"{WIDE['shown']} training steps, fed in two ways"
@@ -145,7 +142,7 @@ ap.show(
 # %%
 # On this machine
 # ---------------
-# On the CPU the batches are where they are needed, so expect no gain, only the same losses.
+# On the CPU the batches are where they are needed, so expect no gain.
 
 HERE = {**NARROW, "batch": 32, "device": "cpu"}
 here = ap.observed(training_loops, name="training on the CPU", parameters=HERE)

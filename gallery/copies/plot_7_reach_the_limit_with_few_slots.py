@@ -23,8 +23,7 @@ ordinary memory it needs two slots of *pinned* memory, which the GPU can write t
 #
 # The first item needs all stations, and after that the slowest one is the limit. Compare the two
 # ways of each regime with the grey rows above them, which are the stations alone. The caption names
-# the way that is farthest from its limit, and the claim is of the regime in which `map` saves
-# least.
+# the way that is farthest from its limit.
 
 # Folded: the measurement of three regimes, and the table
 import collections
@@ -67,7 +66,6 @@ def one_regime(regime, work, x, count):
 
 
 def regimes(count, sizes, copy_size):
-    """Products of two sizes, and a change of sign."""
     measurements, checks = [], {}
     for regime, size in {**sizes, "copy-bound": copy_size}.items():
         x = ap.workload.matrix(size, ap.gpu(0))
@@ -88,13 +86,12 @@ for i, name in enumerate(names):
     limits_s[f"{name}: map"] = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
 saved = [three.hidden(f"{n}: map", [f"{n}: compute", *2 * [f"{n}: copy"]]) for n in names]
 least = min(saved, key=lambda share: share.value)
-most = "In each of three regimes map saves most of what overlap can."
 near = {way: limit_s / three.measurements[way].median_s for way, limit_s in limits_s.items()}
 far = min(near, key=near.get)
 caption = f"Farthest from its limit is {far}: the limit is {near[far]:.0%} of its time"
 ap.show(
     ap.compare(three.measurements, limit_s=limits_s, parts=parts, caption=caption),
-    ap.claim(most, least, at_least=0.7, unit="%"),
+    ap.claim("In each regime map saves most of what it can.", least, at_least=0.7, unit="%"),
 )
 
 # %%
@@ -112,19 +109,15 @@ PARTS = "compute", "copy"
 
 
 def sweeps(count, size, slots, slot_mib):
-    """Results into touched memory, for several numbers and sizes of slots."""
     x, pinned = ap.workload.matrix(size, ap.gpu(0)), torch.empty(size, size).pin_memory()
     y, outs = x.mm(x), [torch.zeros(size, size) for _ in range(count)]
-    parts = {
-        "compute": lambda: ap.workload.products(x, count),
-        "copy": lambda: [pinned.copy_(x, non_blocking=True) for _ in outs],
-    }
+    parts = {"compute": lambda: ap.workload.products(x, count)}
+    parts["copy"] = lambda: [pinned.copy_(x, non_blocking=True) for _ in outs]
     with contextlib.ExitStack() as stack:
 
         def through(n, mib):
-            opened = ap.CopyPipeline(x.device, slots=n, slot_bytes=mib << 20)
-            pipeline = stack.enter_context(opened)
-            return lambda: list(pipeline.to_host((x.mm(x) for _ in outs), out=outs))
+            ring = stack.enter_context(ap.CopyPipeline(x.device, slots=n, slot_bytes=mib << 20))
+            return lambda: list(ring.to_host((x.mm(x) for _ in outs), out=outs))
 
         choices = [(n, 32) for n in slots] + [(3, mib) for mib in slot_mib if mib != 32]
         ways = {f"{n} x {mib} MiB": through(n, mib) for n, mib in choices}
@@ -134,7 +127,7 @@ def sweeps(count, size, slots, slot_mib):
 
 swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(PARTS, pieces=SLOTS["count"])
-limits_s = {label: limit_s for label in swept.measurements if label not in PARTS}
+limits_s = dict.fromkeys(swept.measurements.keys() - {*PARTS}, limit_s)
 title = "Products and their copies, by slots and MiB in each"
 ap.plot.bars(swept.measurements, limit_s=limits_s, title=title)
 ap.plot.show("b2_slots")
@@ -148,8 +141,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# With nothing to compute, the CPU's copies from the slots take the time, and more slots alone don't
-# speed them up: :doc:`plot_5_the_pipeline_against_its_limits` shows what threads do for them.
+# With nothing to compute, the CPU's copies from the slots take the time:
+# :doc:`plot_5_the_pipeline_against_its_limits` shows what threads do for them.
 #
 # Now you
 # -------

@@ -29,7 +29,6 @@ ISSUED, BARE, DONE = "until the calls return", "until a bare wait returns", "unt
 
 
 def issue(x, u, count):
-    """Launch products of two independent arrays, and return while the GPU still computes."""
     with ap.annotate("issue"):
         return [a.mm(a) for _ in range(count // 2) for a in (x, u)][-2:]
 
@@ -45,7 +44,6 @@ def issue(x, u, count):
 
 
 def issue_and_wait_bare(x, u, count):
-    """Wait for the current GPU, whichever works."""
     results = issue(x, u, count)
     torch.cuda.synchronize()
     return results
@@ -56,7 +54,6 @@ def issue_and_wait_bare(x, u, count):
 
 
 def issue_and_wait(x, u, count):
-    """Wait for the GPU that the work is on."""
     results = issue(x, u, count)
     with ap.annotate("wait"):
         ap.synchronize(x.device)
@@ -69,7 +66,6 @@ def issue_and_wait(x, u, count):
 
 
 def three_clocks(count, size):
-    """The same work on GPU 1, with the clock stopped at three places."""
     x, u = (ap.workload.matrix(size, ap.gpu(1), seed=seed) for seed in (0, 1))
     ways = {
         ISSUED: lambda: issue(x, u, count),
@@ -109,8 +105,7 @@ limits_s = {DONE: timeline.busy_s("compute")}
 ap.show(ap.compare(gpus.measurements, limit_s=limits_s, limit_name="estimate", highlight=DONE))
 
 # %%
-# Compare the first two rows with the last: both clocks stop after a small share of the time. A
-# program that divides its operations by such a time reports a speed that no GPU has.
+# Compare the first two rows with the last: both clocks stop after a small share of the time.
 
 issued, bare = (gpus.estimate(lambda s, way=way: s[way] / s[DONE]) for way in (ISSUED, BARE))
 ap.show(
@@ -128,8 +123,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# An operator on a CPU returns when its result is there. A *lane*, a queue with a worker thread of
-# its own, returns first.
+# A CPU operator returns when it is done. A *lane*, a queue with a worker thread, returns first.
 
 
 def operators_and_lane(count, size):
@@ -147,8 +141,7 @@ ap.show(ap.compare(here.measurements))
 # %%
 # Now you
 # -------
-# Time one product instead of 50, for sizes from 64 to 4000. From which size on does the GPU decide
-# how long a loop of products takes, and not the host?
+# Time one product, for sizes from 64 to 4000. From which size on is the GPU slower than the host?
 #
 # .. dropdown:: A hint
 #
@@ -156,7 +149,7 @@ ap.show(ap.compare(here.measurements))
 #
 # .. dropdown:: An answer
 #
-#     Where *done* begins to grow and *issued* does not. On a CPU both are equal at every size.
+#     Where *done* begins to grow and *issued* does not.
 #
 #     .. code-block:: python
 #

@@ -57,7 +57,6 @@ def gpu_first(x, u, count):
 
 
 def on_lanes(x, u, count, cpu_lane, gpu_lane):
-    """Both parts handed to lanes, the CPU's first."""
     run = ap.workload.products
     return cpu_lane.submit(run, x, count), gpu_lane.submit(run, u, count)
 
@@ -90,7 +89,6 @@ ap.show_timelines(
     record.timelines,
     "e2_cpu_and_gpu",
     title="CPU work issued first: plain PyTorch, then lanes",
-    caption="In plain PyTorch the order of the program is the order of the work.",
     limit_s=limit_s,
 )
 

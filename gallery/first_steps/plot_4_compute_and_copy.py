@@ -11,14 +11,13 @@ Hide the copies behind the computing
   next.
 
 A GPU computes with one part of its hardware and copies with another, so it can do both at once.
-The book's code makes them take turns. On a second stream, with one event for each result, every
-copy but the last runs while the next product is computed.
+The book's code makes them take turns. On a second stream every copy but the last can hide.
 """
 
 # %%
 # One stream hides nothing
 # ------------------------
-# The tempting way is to queue all products, then all copies, and to let the GPU sort it out.
+# The tempting way is to queue all products, then all copies.
 
 from functools import partial
 
@@ -35,7 +34,6 @@ def to_cpu(results):
 
 
 def one_stream(x, count):
-    """Compute all products, then copy all results, as the book does."""
     return to_cpu([x.mm(x) for _ in range(count)])
 
 
@@ -46,15 +44,14 @@ def one_stream(x, count):
 #
 # Two streams hide all copies but one
 # -----------------------------------
-# The right way changes five lines. The results go to pinned memory, which the copy engine can write
-# to while the host goes on, and which is made only once (1). A copy waits for an *event*, a mark
+# The right way changes five lines. The results go to pinned memory, which the GPU can write to by
+# itself, and which is made only once (1). A copy waits for an *event*, a mark
 # behind one product, and not for all products (2). It goes to a stream of its own (3) and leaves
 # the host free (4). The last line keeps a product's memory until its copy has read it (5). Before
 # the host reads a buffer it has to wait, as by `side.synchronize()`; here `race` waits.
 
 
 def two_streams(x, buffers, side):
-    """Copy each product into its pinned buffer while the next product is computed."""
     for buffer in buffers:  # 1: made before, by torch.empty(..., pin_memory=True)
         y = x.mm(x)
         side.wait_event(torch.cuda.current_stream(x.device).record_event())  # 2
@@ -77,7 +74,6 @@ def with_lane(x, buffers, lane):
 
 
 def compute_and_copy(count, size):
-    """The three ways, and the two parts they are made of."""
     gpu = ap.gpu(0)
     x, side = ap.workload.matrix(size, gpu), torch.cuda.Stream(gpu)
     products = ap.workload.products(x, count)
@@ -89,8 +85,8 @@ def compute_and_copy(count, size):
             LANE: lambda: with_lane(x, list(memory), lane),
         }
         parts = {"products": lambda: [x.mm(x) for _ in memory], "copies": lambda: to_cpu(products)}
-        forget = partial(memory.fill_, torch.nan)
-        return ap.race(ways, parts=parts, expected=products, reset=forget, see=[ONE, TWO])
+        given = {"reset": partial(memory.fill_, torch.nan), "see": [ONE, TWO]}
+        return ap.race(ways, parts=parts, expected=products, **given)
 
 
 # %%
@@ -119,9 +115,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Only the shorter part can hide, so where the copies take longer the bus is the limit. The book
-# prints a gain for its code all the same. It comes from memory, not from overlap:
-# :doc:`plot_5_why_the_book_prints_a_gain`.
+# Only the shorter part can hide, so where the copies take longer the bus is the limit. Why the book
+# prints a gain all the same is said in :doc:`plot_5_why_the_book_prints_a_gain`.
 #
 # On this machine
 # ---------------
@@ -157,7 +152,7 @@ ap.show(ap.compare(here.measurements))
 #     .. code-block:: python
 #
 #         def wait_for_all(x, buffers, side):
-#             results = [x.mm(x) for _ in buffers]
+#             results = ap.workload.products(x, len(buffers))
 #             side.wait_stream(torch.cuda.current_stream(x.device))
 #             with torch.cuda.stream(side):
 #                 for buffer, y in zip(buffers, results):

@@ -35,8 +35,7 @@ def loop(x, outs):
 # %%
 # Tasks that say what they write run at once
 # ------------------------------------------
-# The right way in PyTorch is a graph: `writes` says what a task changes, which MXNet knows of its
-# operators. On two *lanes*, which are worker threads with a queue each, two tasks run at once.
+# The right way in PyTorch is a graph, here on two *lanes*, worker threads with a queue each.
 
 
 def as_graph(x, outs):
@@ -56,7 +55,6 @@ PYTHON = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
 
 
 def by_mxnet(count, size, rounds):
-    """Seconds for all products, queued to MXNet's engine, by round."""
     import time
 
     import numpy
@@ -80,7 +78,6 @@ def by_mxnet(count, size, rounds):
 
 
 def by_torch(count, size, rounds):
-    """The same in a loop, and as tasks of a graph with two lanes; whether the results are right."""
     import torch
 
     import autopar as ap
@@ -102,7 +99,6 @@ def by_torch(count, size, rounds):
 
 
 def engines(count, size, rounds):
-    """Both libraries, with one thread for each product."""
     work, one_thread = (count, size, rounds), {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     *taken_s, right = ap.in_fresh_process(by_torch, *work, environment=one_thread)
     for workers in (1, 2):
@@ -118,9 +114,8 @@ FOUR = {"count": 400, "size": 256, "rounds": 7}
 there = ap.recorded(engines, name="x1_engines", parameters=FOUR, gpus=0, variables=[PYTHON])
 
 # %%
-# In the picture at the top, compare the two bars of each library: with two workers, or two lanes,
-# the products take less time. Compare each library with itself only, since they need not multiply
-# by the same routine.
+# In the picture at the top, compare the two bars of each library, and each library with itself
+# only, since they need not multiply by the same routine.
 
 _, ax = plt.subplots(figsize=(7, 3), layout="constrained")
 ap.plot.bars(there.measurements, ax, title="400 products, by library")
