@@ -74,7 +74,7 @@ class _Complaints:
         """What is wrong at a place where some are kept, and of what share of what it did."""
         anywhere = self.harms_us[""] if where not in ("", HOST) else ()
         count = len(self.harms_us[where]) + len(anywhere)
-        size = f", {min(100 * share, 100):.2g} % of what it did" if kept else ""
+        size = f", {min(100 * share, 100):.1f} % of what it did" if kept else ""
         end = "" if share > _MOST_HARM else ": they were left out or cut short"
         first = self.first.get(where) or self.first[""]
         total = f"{count + kept:,} records of {where or 'GPUs'}"

@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from autopar.display.format import format_seconds, percent, printable
 from autopar.display.page import page
@@ -18,7 +19,7 @@ from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Timeline
-from autopar.traces.ranks import compare_ranks, tables
+from autopar.traces.ranks import Ranks, compare_ranks, tables
 from autopar.traces.read import read_evidence, uncollected
 from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison, fitted
 from autopar.traces.trace import Trace, TraceError
@@ -26,7 +27,7 @@ from autopar.traces.trace import Trace, TraceError
 VERSION = 2  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
-_APART = "Each file is on its own clock: nothing else is said of overlap between files."
+_APART = "Each file is on its own clock: nothing is said of overlap between files."
 _TEXT_WIDTH = 100
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
@@ -60,39 +61,52 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     _require_own_files(wanted.outputs, [*paths, *([wanted.before] if wanted.before else [])])
     traces, left_out, missing = _traces(paths, files)
     if wanted.lists_ranges:
+        if wanted.outputs:
+            output = next(iter(wanted.outputs))
+            msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
+            raise ValueError(msg)
         return _shown(as_text(_lists_of_ranges(traces)), left_out), DONE
     reports, more = _reports(traces, wanted)
     left_out += more
     sections = [section for report in reports for section in report.sections()]
+    brief = [Section(each.name, each.verdict() + each.remarks(), level=1) for each in reports]
+    beside: list[Section] = []
     if wanted.before:
-        before = wanted.report(read_evidence(wanted.before), str(wanted.before))
+        before = _before(wanted, wanted.before)
         after, *others = reports
         if others:
             msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
             raise ValueError(msg)
-        sections = comparison(before, after) + sections
+        beside = comparison(before, after)
+    ranks = None
     if len(reports) > 1:
         usages = {report.name: report.view.usages for report in reports}
         ranks = compare_ranks({report.name: report.view.trace for report in reports})
-        blocks: list[Block] = [*tables(ranks, usages), _APART]
-        sections.append(Section("Side by side", blocks, level=1))
-    brief = [Section(each.name, each.verdict() + each.doubts(), level=1) for each in reports]
-    text = _shown(as_text(brief if wanted.is_brief else sections), left_out)
+        blocks: list[Block] = [*tables(ranks, usages), *[_APART] * (ranks is None)]
+        beside = [Section("Side by side", blocks, level=1)]
+    sections = beside + sections
+    text = _shown(as_text(beside + brief if wanted.is_brief else sections), left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
-    data = {"format": "autopar timeline", "version": VERSION}
+    data = {"format": "autopar timeline", "version": VERSION, "ranks": _data(ranks)}
     formats: dict[str, Callable[[], str | bytes]] = {
         "html": lambda: as_page(sections, title=title),
         "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
         "trace": lambda: trace_bytes(_merged(reports, title)),
     }
     for name, path in wanted.outputs.items():
-        write_output(str(path), formats[name]())
+        try:
+            write_output(str(path), formats[name]())
+        except OSError as error:
+            msg = f"--{name} {path}: {error.strerror or error}"
+            raise ValueError(msg) from error
         text += f"\nwrote {path}\n"
     if STANDARD in wanted.outputs.values():
         text = ""
     shares = [share for report in reports if (share := report.limit_share()) is not None]
-    if wanted.fail_under is not None and min(shares, default=0.0) < wanted.fail_under:
-        least, asked = percent(min(shares, default=0.0)), percent(wanted.fail_under)
+    if wanted.fail_under is not None and not shares:
+        return f"{text}\nWithout work of a GPU there is nothing to hold --fail-under to.\n", UNREAD
+    if wanted.fail_under is not None and min(shares) < wanted.fail_under:
+        least, asked = percent(min(shares)), percent(wanted.fail_under)
         return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
     is_analysed = any(report.figures or report.timeline.spans for report in reports)
     return text, DONE if is_analysed and not missing else UNREAD
@@ -116,15 +130,16 @@ def _paths(files: Sequence[Path]) -> list[Path]:
 
 def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> None:
     """Refuse to write over what is read, or over another output."""
-    taken = {path.resolve() for path in paths if path != STANDARD}
+    taken = {path.resolve(): "a file that is read" for path in paths if path != STANDARD}
     for name, path in outputs.items():
         if path.resolve() in taken:
             msg = (
-                f"--{name} {path}: this file is read, or is another output, too; expected a file "
-                f"of its own. Give it another name."
+                f"--{name} {path}: this is {taken[path.resolve()]}, too; expected a file of its "
+                f"own. Give it another name."
             )
             raise ValueError(msg)
-        taken.add(path.resolve())
+        if path.is_file() or not path.exists():  # a device may be written to several times
+            taken[path.resolve()] = f"what --{name} writes"
 
 
 def _traces(
@@ -148,9 +163,10 @@ def _traces(
             left_out.append(f"{path}: {error.strerror or error}")
             missing |= path in files
     if not traces:
-        why = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
-        msg = f"there is no trace in {', '.join(map(str, files))}: {' '.join(why)}"
-        raise TraceError(msg)
+        if not missing:
+            left_out = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
+            left_out = [f"there is no trace in {', '.join(map(str, files))}:", *left_out]
+        raise TraceError(" ".join(left_out))
     return traces, left_out, missing
 
 
@@ -165,6 +181,23 @@ def _reports(traces: Mapping[str, Trace], wanted: Wanted) -> tuple[list[Report],
     if not reports:
         raise ValueError(" ".join(left_out))
     return reports, left_out
+
+
+def _before(wanted: Wanted, path: Path) -> Report:
+    try:
+        return wanted.report(read_evidence(path), path.name)
+    except ValueError as error:
+        msg = f"--compare {path}: {error}"
+        raise ValueError(msg) from error
+
+
+def _data(ranks: Ranks | None) -> dict[str, Any] | None:
+    """The comparison of ranks for JSON, if there is one."""
+    if not ranks:
+        return None
+    of = {name: rank._asdict() for name, rank in ranks.of.items()}
+    its = {"offsets_s": ranks.offsets_s, "error_s": ranks.error_s, "of": of}
+    return its | {"stragglers": list(ranks.stragglers)}
 
 
 def _lists_of_ranges(traces: Mapping[str, Trace]) -> Iterable[Section]:

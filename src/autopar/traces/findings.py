@@ -32,47 +32,49 @@ class Cause(NamedTuple):
 CAUSES = {
     # Of idle time: what `idle` splits it into.
     "synchronised": Cause(
-        "Synchronising calls left it idle",
-        "{count} times the host waited in {names}, and launched the next work only after that.",
+        "The host waited before it launched more",
+        "{count} the host waited in {names}, and launched the next work only after that. Had it "
+        "gone on, it would have been ahead by all of that wait, if the gap is as long. {longest}",
         "Wait for an event of the one result that is needed, and launch the next work first.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "allocated": Cause(
         "Memory was allocated or freed meanwhile",
-        "{count} times it was idle while the host was in {names}.",
+        "{count} it was idle while the host was in {names}. {longest}",
         "Allocate and pin before the loop, and use the same memory again.",
         "copies/plot_1_where_a_copys_time_goes",
     ),
     "launch": Cause(
         "A launch took the host long",
-        "{count} times it was idle while the host was inside of the call that launched its next "
-        "work: a module was loaded at its first use, or a queue was full.",
+        "{count} it was idle while the host was inside of the call that launched its next "
+        "work: a module was loaded at its first use, or a queue was full. {longest}",
         "Run each kernel once before the loop, and look for another program on this GPU.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "loader": Cause(
         "The data loader had no batch ready",
-        "{count} times the host waited for its next batch.",
+        "{count} the host waited for its next batch. {longest}",
         "Give the loader more workers or less to do, and fetch batches ahead.",
         "copies/plot_4_feed_a_training_loop",
     ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "{count} times its queue was empty while the host was in PyTorch or in a launch, longest "
-        "in {names}.",
+        "{count} its queue was empty while the host was in PyTorch or in a launch, most of it in "
+        "{names}. {longest}",
         "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
     ),
     "elsewhere": Cause(
         "The host did something else",
-        "{count} times its queue was empty while the thread that launches was in no operator and "
-        "no call of CUDA{names}: it ran Python, or waited for something outside of them.",
-        "Launch GPU work first, and give the CPU's to a lane of its own.",
+        "{count} its queue was empty while the thread that launches was in no operator and "
+        "no call of CUDA: it ran Python, or waited for something else. {longest}",
+        "Launch GPU work first, and give the CPU's to a thread of its own.",
         "first_steps/plot_3_cpu_and_gpu",
     ),
     "queued": Cause(
         "Launched work waited for an event",
-        "{count} times the next work stood in its queue, behind an event of another stream or GPU.",
+        "{count} the next work stood in its queue, behind an event of another stream or GPU. "
+        "{longest}",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
     ),
@@ -80,24 +82,25 @@ CAUSES = {
     "unknown": Cause("The trace does not tell"),
     "unexplained": Cause(
         "It was idle, and the trace does not tell why",
-        "For {time} it had no work, for no cause that can be seen.",
+        "For {time} it had no work, for no cause that can be seen. {longest}",
         "Record the CPU, too, and only the steps of interest, each as a named range.",
         "tools/plot_1_verify_with_nsight",
     ),
     # Of work that nothing computes beside.
     "communication": Cause(
         "Nothing computes while GPUs communicate",
-        "{count} exchanges ran while this GPU computed nothing, or partly so; some of that may be "
-        "waiting for the others.",
+        "{copies} of communication ran while this GPU computed nothing, or partly so; some of it "
+        "may be waiting for the others.",
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
         lambda work, _: sort_of(work) == "communication",
     ),
     "pageable": Cause(
-        "Copies touch pageable memory",
+        "Copies use pageable memory",
         "{copies}: the driver copies pageable memory twice, and the host waits meanwhile.",
-        "Pin it once, before the loop.",
+        "Pin the memory once, before the loop, and copy with `non_blocking=True`: the copies get "
+        "shorter, and the least time too.",
         "copies/plot_1_where_a_copys_time_goes",
         lambda copy, _: copy.memory == "pageable",
     ),
@@ -176,16 +179,19 @@ def _finding(
 def _of_idle(gpu: str, causes: Mapping[str, Idle], window_s: float) -> Iterator[Finding]:
     for key, idle in causes.items():
         if CAUSES[key].page:
-            names = ", ".join(shortened(name) for name in idle.names) or "calls that it made"
-            if key == "elsewhere":
-                names = f", longest in {names}" if idle.names else ""
-            facts = {"count": f"{idle.gaps:,}", "names": names}
+            names = ", ".join(shortened(name) for name in idle.names) or "a launch"
+            longest = f"Longest for {format_seconds(idle.longest_s)}"
+            if key == "elsewhere" and idle.names:
+                longest += f", in {names}"
+            facts = {"count": _times(idle.gaps), "names": names, "longest": f"{longest}."}
             yield _finding(key, gpu, idle.saved_s, idle.evidence, **facts)
     blank = [causes[key] for key in ("ended", "unknown") if key in causes]
     blank_s = sum(idle.total_s for idle in blank)
     if blank_s >= _UNEXPLAINED * window_s:
-        evidence = max(blank, key=lambda idle: idle.longest_s).evidence
-        yield _finding("unexplained", gpu, blank_s, evidence, time=format_seconds(blank_s))
+        most = max(blank, key=lambda idle: idle.longest_s)
+        longest = f"Longest for {format_seconds(most.longest_s)}."
+        facts = {"time": format_seconds(blank_s), "longest": longest}
+        yield _finding("unexplained", gpu, blank_s, most.evidence, **facts)
 
 
 def _of_work(usage: Usage) -> Iterator[Finding]:
@@ -193,12 +199,13 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
     exposed = [work for work in usage.activities if sort_of(work) in ("copy", "communication")]
     for key, group in grouped(exposed, lambda work: _cause_of(work, usage)).items():
         count, size = f"{len(group):,}", _moved(group)
-        copies = f"{count} {'copy' if len(group) == 1 else 'copies'}{size and f', {size}'}"
+        noun = ("copy", "copies") if group[0].span.kind == "copy" else ("kernel", "kernels")
+        copies = f"{count} {noun[len(group) > 1]}{size and f', {size}'}"
         streams = ", ".join(sorted({work.stream for work in group}))
         cost_s = usage.exposed_s(group)
         if key not in _FASTER:  # no more than is computed without them can be beside them
             cost_s = min(cost_s, usage.computing_alone_s(sort_of(group[0])))
-        facts = {"count": count, "copies": copies, "streams": streams}
+        facts = {"copies": copies, "streams": streams}
         yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
 
 
@@ -223,6 +230,10 @@ def _of_turns(view: View) -> Iterator[Finding]:
     facts = {"together": format_seconds(together_s), "all": format_seconds(all_s)}
     where = f"{gpus[0].name} {'and' if len(gpus) == 2 else 'to'} {gpus[-1].name}"
     yield _finding("turns", where, one_after_other_s - busiest[0].total_s, evidence, **facts)
+
+
+def _times(count: int) -> str:
+    return "Once" if count == 1 else f"{count:,} times"
 
 
 def _moved(copies: Sequence[Activity]) -> str:

@@ -78,6 +78,7 @@ class Host:
             for span in spans:
                 records[span.lane]["loader" if _LOADER.match(span.name) else sort].append(span)
         self.records: Mapping[str, Mapping[str, list[Span]]] = records
+        self.has_ranges = bool(trace.ranges)
         self.noise_s = max(NOISE_S, trace.alignment_error_s)  # of shorter gaps nothing is known
         self.event_waits = {
             thread: np.array([span.start_s for span in spans])
@@ -207,24 +208,27 @@ class _Split:
         for record, length in zip(records, lengths_s.tolist(), strict=True):
             if length:
                 names[record.name] += length
-        evidence: list[Span] = []
-        for i in np.argsort(-parts_s.round(9), kind="stable")[:_SHOWN].tolist():
-            if parts_s[i] > 0:
-                evidence += self._evidence(i, cause, names)
+        longest = np.argsort(-parts_s.round(9), kind="stable")[:_SHOWN].tolist()
+        evidence = [span for i in longest if parts_s[i] > 0 for span in self._evidence(i, cause)]
         total_s, saved = float(parts_s.sum()), float(saved_s.sum())
         listed = [name for name, _ in names.most_common(_SHOWN)]
+        if cause == "elsewhere":  # in the longest gap
+            named = [span.name for span in self._innermost(longest[0])]
+            listed = named or ["no named range"] * self._host.has_ranges
         return Idle(total_s, saved, len(which), float(parts_s.max()), listed, evidence)
 
-    def _evidence(self, i: int, cause: str, names: Counter[str]) -> list[Span]:
+    def _innermost(self, i: int) -> list[Span]:
+        """The shortest of what the program named that has more than half of a gap, if any."""
+        records, late = self._host.of(self._threads[i][:1], _NAMED), self._late[i : i + 1]
+        half = _lengths(records, late) > length_s(late) / 2
+        return sorted(compress(records, half), key=lambda one: one.duration_s)[:1]
+
+    def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, the gap, and what ended it."""
         start_s, end_s = self._gaps[i].tolist()
         work, late = self._nexts[i], self._late[i : i + 1]
         records = self._host.of(self._threads[i], cause)
-        if cause == "elsewhere":  # the innermost of what the program named
-            records = self._host.of(self._threads[i][:1], _NAMED)
-            half = _lengths(records, late) > length_s(late) / 2
-            records = sorted(compress(records, half), key=lambda one: one.duration_s)[:1]
-            names.update(record.name for record in records)
+        records = self._innermost(i) if cause == "elsewhere" else records
         lengths_s = _lengths(records, late)
         shown = [records[lengths_s.argmax()]] if len(records) and lengths_s.max() > 0 else []
         if not shown and work and work.launch and cause in ("launch", "queued", "elsewhere"):

@@ -116,6 +116,22 @@ def tables(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[T
     return [tabulate((*headers, "came last"), rows, caption=caption, notes=list(_notes(ranks)))]
 
 
+def _longest_waits(ranks: Ranks) -> Iterator[str]:
+    """Which collective waited longest for its last rank, if that is beyond the clocks' error."""
+    waits = []
+    for group in ranks.matched:
+        waits_s = np.ptp(group.starts_s, axis=1)
+        i = int(waits_s.argmax())
+        last = group.ranks[int(group.starts_s[i].argmax())]
+        waits.append((float(waits_s[i]), last, i, group.names[i]))
+    longest_s, rank, i, name = max(waits)
+    if longest_s > ranks.error_s:
+        yield (
+            f"The longest wait: {rank} came {format_seconds(longest_s)} after the first to number "
+            f"{i + 1} of its collectives, {shortened(name, 40)}."
+        )
+
+
 def _communication(traces: Mapping[str, Trace]) -> Iterator[tuple[str, list[Activity]]]:
     """Rank -> its work in communication, by start."""
     for name, trace in traces.items():
@@ -136,6 +152,7 @@ def _notes(ranks: Ranks | None) -> Iterator[str]:
         return
     error, offsets_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
     yield "Waiting: in a collective that the slowest of these ranks had not begun."
+    yield from _longest_waits(ranks)
     yield f"Came last: began later than all other ranks, by more than {error}."
     count = sum(len(group.names) for group in ranks.matched)
     yield (

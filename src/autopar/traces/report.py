@@ -21,6 +21,8 @@ from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
+_MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
+_EVIDENCE = 44  # characters of a name, so that its times fit beside it
 _BEHIND = ("copy", "communication")  # what computing can hide
 Block = str | Table | Drawing
 
@@ -117,7 +119,8 @@ class Report:
     def verdict(self) -> list[str]:
         """The answer in at most three sentences: how busy, how far from the limit, and why."""
         if not self._gpus:
-            return [] if self.view.usages or self.view.trace.doubts else [_NO_GPU]
+            is_doubtful = any(place != "host" for place in self.view.trace.doubts)
+            return [] if self.view.usages or is_doubtful else [_NO_GPU]
         figures = [self.figures[gpu.name] for gpu in self._gpus]
         busy = sorted({percent(its["busy_s"], self.window_s) for its in figures}, key=_number)
         name = self._gpus[0].name if len(figures) == 1 else f"{len(figures)} GPUs"
@@ -128,6 +131,13 @@ class Report:
             f"The same work takes at least {format_seconds(bound['seconds'])} "
             f"({bound['resource']}), as long as kernels and copies take as long as here.",
         ]
+        exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
+        if exposed_s > _MUCH * self.window_s:
+            lines.append(
+                f"Communication was not hidden for up to {format_seconds(exposed_s)}, "
+                f"{percent(exposed_s, self.window_s)}: it may have been waiting for another rank, "
+                f"which the files of all ranks together tell."
+            )
         if top := next(iter(self.findings[0]), None):
             cost = f"up to {format_seconds(top.cost_s)}, {percent(top.cost_s, self.window_s)}"
             lines.append(f"Most is lost on {top.where}: {top.title}: {cost}. {top.remedy}")
@@ -165,12 +175,11 @@ class Report:
             )
         if view.usages and not any(work.launch for work in trace.activities):
             yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
-        yield from (f"Warning: {warning}" for warning in trace.warnings)
-        yield from self.doubts()
+        yield from self.remarks()
 
-    def doubts(self) -> list[str]:
-        """Of what no figure is given, and why."""
-        said = []
+    def remarks(self) -> list[str]:
+        """What was left out, of what no figure is given, and why."""
+        said = [f"Warning: {warning}" for warning in self.view.trace.warnings]
         for place, why in self.view.trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
             said.append(f"In doubt: {place}: {what} is given. {why}")
@@ -185,12 +194,14 @@ class Report:
             f"Findings: {len(expensive)}, the most expensive first; {len(cheap)} more, each less "
             f"than {100 * LEAST_SHARE:.0f} % of the time, are not shown. The same time may count "
             f"in two, and to mend one may bring out another."
+            + f" Shown are {self._top}: --top {len(expensive)} shows all."
+            * (len(expensive) > self._top)
         )
         yield Section("Why no more overlap?", [said])
         for number, finding in enumerate(shown, start=1):
             share = percent(finding.cost_s, self.window_s)
             rows = [
-                [shortened(span.name), span.lane, *self._clock(span.start_s, span.end_s)]
+                [shortened(span.name, _EVIDENCE), span.lane, *self._clock(span.start_s, span.end_s)]
                 for span in finding.evidence
             ]
             headers = ("evidence", "lane", "start", "end")
@@ -287,8 +298,7 @@ class Report:
     def _idleness(self) -> list[Table]:
         rows = []
         for gpu, causes in self._idle.items():
-            for key in (key for key in CAUSES if key in causes):
-                idle = causes[key]
+            for key, idle in sorted(causes.items(), key=lambda item: -item[1].total_s):
                 times = (format_seconds(idle.total_s), format_seconds(idle.longest_s))
                 share = bar(idle.total_s / self.window_s)
                 rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", *times, share))
