@@ -345,7 +345,7 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert finding.evidence[1].end_s == pytest.approx(6 * MS)
     steps = (named("ProfilerStep#3", 0, 8), named("augment", 4.1, 5.9), named("crop", 5, 5.1))
     finding = all_findings(gap(ranges=steps))["elsewhere"]
-    assert "longest in augment:" in finding.why
+    assert "ms, in augment." in finding.why
     assert finding.evidence[0].name == "augment"
     nowhere = all_findings(gap())["elsewhere"]
     assert "no call of CUDA: it ran Python" in nowhere.why

@@ -143,7 +143,9 @@ class Finding(NamedTuple):
     cause: str  # a key of `CAUSES`
     title: str
     where: str  # on which GPU, or on which two
-    cost_s: float  # what to mend it could save, at most; two findings may have the same seconds
+    # Idle or exposed time that it explains. To mend it saves more where it delayed the host at
+    # other times, too; two findings may have the same seconds.
+    cost_s: float
     why: str  # with its figures
     remedy: str  # what to do
     page: str
@@ -160,7 +162,7 @@ def findings_of(
     window_s = length_s(view.window)
     findings = [finding for usage in view.usages for finding in _of_work(usage)]
     for gpu, causes in idle.items():
-        findings += _of_idle(gpu, causes, window_s)
+        findings += _of_idle(gpu, causes, window_s, is_part=view.range_name is not None)
     findings += _of_turns(view)
     costly = sorted((f for f in findings if f.cost_s > 0), key=lambda finding: -finding.cost_s)
     count = sum(finding.cost_s >= LEAST_SHARE * window_s for finding in costly)
@@ -176,7 +178,9 @@ def _finding(
     return Finding(key, cause.title, where, cost_s, why, cause.remedy, page, evidence)
 
 
-def _of_idle(gpu: str, causes: Mapping[str, Idle], window_s: float) -> Iterator[Finding]:
+def _of_idle(
+    gpu: str, causes: Mapping[str, Idle], window_s: float, *, is_part: bool
+) -> Iterator[Finding]:
     for key, idle in causes.items():
         if CAUSES[key].page:
             names = ", ".join(shortened(name) for name in idle.names) or "a launch"
@@ -185,9 +189,11 @@ def _of_idle(gpu: str, causes: Mapping[str, Idle], window_s: float) -> Iterator[
                 longest += f", in {names}"
             facts = {"count": _times(idle.gaps), "names": names, "longest": f"{longest}."}
             yield _finding(key, gpu, idle.saved_s, idle.evidence, **facts)
-    blank = [causes[key] for key in ("ended", "unknown") if key in causes]
+    # At the end of a range, what comes after it is not looked at.
+    keys = ("unknown",) if is_part else ("ended", "unknown")
+    blank = [causes[key] for key in keys if key in causes]
     blank_s = sum(idle.total_s for idle in blank)
-    if blank_s >= _UNEXPLAINED * window_s:
+    if blank and blank_s >= _UNEXPLAINED * window_s:
         most = max(blank, key=lambda idle: idle.longest_s)
         longest = f"Longest for {format_seconds(most.longest_s)}."
         facts = {"time": format_seconds(blank_s), "longest": longest}

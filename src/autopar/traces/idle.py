@@ -79,7 +79,8 @@ class Host:
                 records[span.lane]["loader" if _LOADER.match(span.name) else sort].append(span)
         self.records: Mapping[str, Mapping[str, list[Span]]] = records
         self.has_ranges = bool(trace.ranges)
-        self.noise_s = max(NOISE_S, trace.alignment_error_s)  # of shorter gaps nothing is known
+        # Of shorter gaps nothing is known; one record whose clock is far off does not hide the rest.
+        self.noise_s = max(NOISE_S, min(trace.alignment_error_s, _START_S))
         self.event_waits = {
             thread: np.array([span.start_s for span in spans])
             for thread, spans in grouped(
@@ -139,13 +140,15 @@ class _Split:
 
     def launched(self, which: npt.NDArray[np.int64], thread: str, everyone: Sequence[str]) -> None:
         """Split gaps that end with work which one thread launched."""
-        works = (self._nexts[i] for i in which)
-        called_s, returned_s = intervals_of(work.launch for work in works if work).T
+        works = [work for i in which if (work := self._nexts[i])]
+        called_s, returned_s = intervals_of(work.launch for work in works).T
+        waits = np.array([work.memory == "pageable" for work in works])  # in the call that copies
         starts_s, ends_s = self._gaps[which].T
         ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
         late_s = np.clip(called_s, starts_s, ends_s)  # up to here nothing was launched
-        within_s = np.where(returned_s - called_s > _LONG_LAUNCH_S, returned_s, late_s)
+        is_long = (returned_s - called_s > _LONG_LAUNCH_S) & ~waits
+        within_s = np.where(is_long, returned_s, late_s)
         within_s = np.clip(within_s, late_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         self._parts["launch"][which] = within_s - late_s

@@ -139,7 +139,7 @@ class Report:
                 f"which the files of all ranks together tell."
             )
         if top := next(iter(self.findings[0]), None):
-            cost = f"up to {format_seconds(top.cost_s)}, {percent(top.cost_s, self.window_s)}"
+            cost = f"{format_seconds(top.cost_s)}, {percent(top.cost_s, self.window_s)}"
             lines.append(f"Most is lost on {top.where}: {top.title}: {cost}. {top.remedy}")
         else:
             lines.append("No findings: nothing was seen that more overlap could save.")
@@ -206,7 +206,7 @@ class Report:
             ]
             headers = ("evidence", "lane", "start", "end")
             evidence = _table(f"Where to look for {number}", headers, rows)
-            cost = f"up to {format_seconds(finding.cost_s)}, {share} of the time"
+            cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {finding.title}: {cost}"
             yield Section(heading, [finding.why, finding.remedy, *evidence], 3, finding.page)
 
