@@ -302,6 +302,7 @@ def test_a_drawing_shows_what_was_named():
 
 
 @gpu
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # once a process, by torch 2.11
 def test_the_trace_of_one_stream_says_why_nothing_overlaps(tmp_path, capsys):
     xs, path = matrices("cuda:0", size=2000), tmp_path / "trace.json.gz"
     recipe = load("find_out_why")

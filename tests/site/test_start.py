@@ -164,7 +164,7 @@ def blocks(name):
 
 def run(program, folder):
     (folder / "program.py").write_text(program, encoding="utf-8")
-    subprocess.run([sys.executable, "program.py"], cwd=folder, check=True, timeout=120)
+    subprocess.run([sys.executable, "program.py"], cwd=folder, check=True, timeout=50)
     return read_trace(folder / "trace.json").hidden()
 
 

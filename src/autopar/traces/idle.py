@@ -79,7 +79,7 @@ class Host:
                 records[span.lane]["loader" if _LOADER.match(span.name) else sort].append(span)
         self.records: Mapping[str, Mapping[str, list[Span]]] = records
         self.has_ranges = bool(trace.ranges)
-        # Of shorter gaps nothing is known; one record whose clock is far off does not hide the rest.
+        # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(NOISE_S, min(trace.alignment_error_s, _START_S))
         self.event_waits = {
             thread: np.array([span.start_s for span in spans])
