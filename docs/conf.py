@@ -104,6 +104,7 @@ sphinx_gallery_conf = {
         "../gallery/one_device",
         "../gallery/tools",
         "../gallery/graphs",
+        "../gallery/distributed",
         "*",
     ],
     "filename_pattern": r"/plot_",

@@ -28,6 +28,8 @@ if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see
     from autopar.display.table import Table as Table
     from autopar.display.table import against_goals as against_goals
     from autopar.display.table import tabulate as tabulate
+    from autopar.distributed.joint import findings_of_ranks as findings_of_ranks
+    from autopar.distributed.launch import on_ranks as on_ranks
     from autopar.effects.task import Task as Task
     from autopar.graph.capture import Captured as Captured
     from autopar.graph.plan import Plan as Plan
@@ -95,6 +97,8 @@ _HOME = {
     "graph.plan": "Plan",
     "graph.run": "Run",
     "graph.capture": "Captured",
+    "distributed.launch": "on_ranks",
+    "distributed.joint": "findings_of_ranks",
     "records.race": "race",
     "records.experiment": "recorded observed newest_record",
     "records.claim": "claim Claim Estimate",

@@ -25,7 +25,8 @@ _LONGER = {  # their measurements are long, and most need what few machines have
     *("plot_2_the_figure_made_real", "plot_3_let_the_graph_find_the_parallelism"),
     *("plot_4_does_it_run_as_planned", "plot_5_how_fine_may_tasks_be"),
     *("plot_1_do_independent_products_run_at_once", "plot_1_verify_with_nsight"),
-    "plot_2_three_clocks_one_answer",
+    *("plot_2_three_clocks_one_answer", "plot_1_add_gradients_up_during_backward"),
+    "plot_2_more_devices_more_speed",
 }
 _LONGEST = 15  # such lines of a cell
 _FOLDED = "# Folded: "

@@ -14,7 +14,7 @@ from autopar.records.record import Record, RecordError
 from autopar.records.store import FOLDER, Wanted, load_record, newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
-_SECTIONS = "first_steps copies one_device tools graphs"
+_SECTIONS = "first_steps copies one_device tools graphs distributed"
 _PURE = (dict, list, tuple, range, len, sum, min, max, sorted, round, int, float)
 _BUILTINS = {function.__name__: function for function in _PURE}  # that values are made with
 

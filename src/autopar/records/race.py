@@ -62,7 +62,8 @@ def race(
             beside large ones may so differ altogether.
         reset: Called before each way is checked, as to fill buffers with NaN: needed where ways
             return the same memory, which may still hold what another has written.
-        setup: Called before each sample of each way and part, outside the clock.
+        setup: Called before each sample of each way and part, outside the clock, and before each
+            way that is to be seen.
         see: Labels of the ways whose timelines are taken.
         devices: What to wait for, as in `measure`.
         warmup: Rounds before the first that counts.
@@ -107,7 +108,7 @@ def race(
         timed, devices=devices, warmup=warmup, repeats=repeats, setup=setup, flops=flops
     )
     seen = {label: partial(_run_on_lanes, way) for label, way in ways.items() if label in see}
-    timelines = timelines_of(seen) if seen else {}
+    timelines = timelines_of(seen, setup=setup) if seen else {}
     median_s = {measurement.label: measurement.median_s for measurement in measurements}
     values = {
         f"{label}: timeline over clock": timeline.makespan_s / median_s[label]

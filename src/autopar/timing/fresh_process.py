@@ -18,7 +18,7 @@ from autopar.effects.loads import chains
 from autopar.files import write_atomically
 from autopar.refusal import several
 
-_SOURCES = Path(__file__).parents[2]
+SOURCES = Path(__file__).parents[2]
 # By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
 # has to hear of it: threads of libraries, such as TorchScript's, abort some processes as they end.
 _CALL = """import json, os, sys
@@ -67,10 +67,10 @@ def in_fresh_process(
     uses = several("uses", uses, "functions, as in uses=(helper,).")
     under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
     for argument, function in [("fn", fn), *(("uses", used) for used in uses)]:
-        _check_source(argument, function)
-    sources = {name: text for used in (*uses, fn) for name, text in _sources(used).items()}
+        check_source(argument, function)
+    sources = {name: text for used in (*uses, fn) for name, text in sources_of(used).items()}
     program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
-    path = os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
         file = Path(folder) / f"{fn.__name__}.py"
         write_atomically(file, program)
@@ -89,7 +89,8 @@ def in_fresh_process(
         return json.loads(returned.read_text(encoding="utf-8"))
 
 
-def _check_source(argument: str, fn: Callable[..., Any]) -> None:
+def check_source(argument: str, fn: Callable[..., Any]) -> None:
+    """Refuse what has no source that a new process could be given."""
     function = inspect.unwrap(fn) if callable(fn) else fn
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         what = "a lambda" if isinstance(function, FunctionType) else f"of type {type(fn).__name__}"
@@ -100,14 +101,14 @@ def _check_source(argument: str, fn: Callable[..., Any]) -> None:
         raise TypeError(msg)
 
 
-def _sources(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
+def sources_of(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
     """Name to source, of a function and, before it, of what it loads as globals."""
     function, sources = inspect.unwrap(fn), dict[str, str]()
     source = textwrap.dedent(inspect.getsource(function))
     for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType) and value not in (*seen, fn):
-            sources |= _sources(value, (*seen, fn))
+            sources |= sources_of(value, (*seen, fn))
         elif isinstance(value, ModuleType):
             sources[name] = f"import {value.__name__} as {name}"
         elif isinstance(value, (int, float, str)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import os
 import tempfile
@@ -11,12 +12,13 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.profiler import record_function
 
 from autopar.device import synchronize
+from autopar.files import path_of, write_atomically
 from autopar.machine import processor_names
 from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
@@ -59,20 +61,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     ['sum']
     """
     check_work("fn", fn)
-    _start_profiler()
-    synchronize()
-    with _session() as session:
-        marks = [_mark() for _ in range(_MARKS)]
-        returned = fn()
-        synchronize()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        session.export_chrome_trace(str(path))
-        trace = Events(json.loads(path.read_text())["traceEvents"]).trace({})
-    origin = f"measured live on {processor_names()}"
-    timeline = _on_the_hosts_clock(trace, marks, origin)
-    if isinstance(returned, Timeline):
-        timeline = timeline.merged(returned)
+    timeline = _seen(fn)
     if not timeline.spans:
         words = (
             f"the timeline is empty: no GPU was given work, and the CPU's is seen where it is "
@@ -82,7 +71,12 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     return timeline
 
 
-def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline]:
+def timelines_of(
+    ways: Mapping[str, Callable[[], object]],
+    *,
+    setup: Callable[[], object] | None = None,
+    save: str | os.PathLike[str] | None = None,
+) -> dict[str, Timeline]:
     """Run several ways, one after the other, in one session; return a timeline for each.
 
     One session of the profiler for all is quicker than `timeline_of` for each. Devices are idle
@@ -90,6 +84,9 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
 
     Args:
         ways: Label to work, which may return a Timeline, as in `timeline_of`.
+        setup: Called before each way, outside of what its timeline shows.
+        save: A file for the profiler's own trace, in which each way is a range of its label, and
+            neither this machine's name nor a path is left; gzipped.
 
     Warns:
         UserWarning: Nothing is to be seen of a way: it gave no GPU any work.
@@ -112,6 +109,9 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
     def one_by_one() -> Timeline:
         of_lanes = Timeline(())
         for label, way in ways.items():
+            if setup is not None:
+                setup()
+                synchronize()
             with annotate(label):
                 returned = way()
                 synchronize()
@@ -120,7 +120,7 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
             del returned  # outside of the range, and before the next way needs memory
         return of_lanes
 
-    whole = timeline_of(one_by_one)
+    whole = _seen(one_by_one, save)
     timelines = {}
     for label in ways:
         mark = next(span for span in whole.spans if (span.kind, span.name) == (HOST, label))
@@ -133,6 +133,42 @@ def timelines_of(ways: Mapping[str, Callable[[], object]]) -> dict[str, Timeline
         )
         warnings.warn(words, stacklevel=2)
     return timelines
+
+
+def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) -> Timeline:
+    """The timeline of one session, on the host's clock; its trace is kept if asked for."""
+    _start_profiler()
+    synchronize()
+    with _session() as session:
+        marks = [_mark() for _ in range(_MARKS)]
+        returned = fn()
+        synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        session.export_chrome_trace(str(path))
+        content = json.loads(path.read_text())
+    if save is not None:
+        write_atomically(
+            path_of(save), gzip.compress(json.dumps(_anonymous(content)).encode(), mtime=0)
+        )
+    trace = Events(content["traceEvents"]).trace({})
+    origin = f"measured live on {processor_names()}"
+    timeline = _on_the_hosts_clock(trace, marks, origin)
+    if isinstance(returned, Timeline):
+        timeline = timeline.merged(returned)
+    return timeline
+
+
+def _anonymous(content: dict[str, Any]) -> dict[str, Any]:
+    """A trace without what names the machine, the user's files or the run."""
+    kept = (
+        "schemaVersion",
+        "deviceProperties",
+        "distributedInfo",
+        "baseTimeNanoseconds",
+        "traceEvents",
+    )
+    return {name: content[name] for name in kept if name in content}
 
 
 def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: str) -> Timeline:

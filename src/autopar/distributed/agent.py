@@ -1,0 +1,63 @@
+"""Agent: the process that starts a program's ranks on this machine, and ends all if one fails.
+
+It is PyTorch's elastic agent, which `torchrun` runs as well. Here it also tells in a file which
+rank failed first, and it ends with the process that has started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+
+def main(ranks: str, program: str, failure: str) -> int:
+    """Run a program on ranks until all have ended; return 1 if one failed, which the file tells."""
+    threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=int(ranks),
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",  # any free port
+        local_addr="localhost",
+        run_id="autopar",
+        max_restarts=0,
+        monitor_interval=0.1,
+    )
+    try:
+        elastic_launch(config, sys.executable)("-u", program)
+    except ChildFailedError as error:
+        Path(failure).write_text(json.dumps(first_cause(error.failures)), encoding="utf-8")
+        return 1
+    return 0
+
+
+def first_cause(failures: Mapping[int, ProcessFailure]) -> tuple[int, str, str]:
+    """The rank whose failure made the others fail, why it failed, and its traceback.
+
+    A rank that was killed leaves no error, and is noticed after what its end did to the others.
+    """
+    rank, failed = min(
+        failures.items(), key=lambda item: (bool(item[1].error_file_data), item[1].timestamp)
+    )
+    if isinstance(told := failed.message, dict):
+        return rank, told["message"], told["extraInfo"]["py_callstack"]
+    return rank, f"{told} (exit {failed.exitcode})", ""
+
+
+def _end_with_standard_input() -> None:
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)  # which the elastic agent passes on to the ranks
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
