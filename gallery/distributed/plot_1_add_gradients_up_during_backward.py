@@ -186,6 +186,19 @@ def trained(model, step, share, everywhere):
     return torch.stack(losses)
 
 
+def figures_of(timeline):
+    """What a rank's timeline tells of NCCL's kernels, of which one may wait for another rank."""
+    sent = [span for span in timeline.spans if span.kind == "communication"]
+    if not sent:
+        return {}
+    exposed_s = timeline.exposed_s("communication")
+    return {
+        "exposed, s": exposed_s,
+        "hidden": timeline.hidden("communication"),
+        "exposed / last": exposed_s / sent[-1].duration_s,
+    }
+
+
 def seen(ways, rank):
     """Timelines of some steps of each way, what they tell of communication, and their trace."""
     with tempfile.TemporaryDirectory() as folder:
@@ -193,14 +206,11 @@ def seen(ways, rank):
         several = {f"{label}, step {i}": ways[label] for i in range(SEEN) for label in ways}
         every = ap.timelines_of(several, setup=dist.barrier, save=path)
         files = {f"d1_gradients_rank_{rank}.json.gz": path.read_bytes()}
-    values = {}
-    for name, timeline in every.items():
-        sent = [span for span in timeline.spans if span.kind == "communication"]
-        if sent:
-            exposed_s = timeline.exposed_s("communication")
-            values[f"{name}: exposed, s"] = exposed_s
-            values[f"{name}: exposed / last"] = exposed_s / sent[-1].duration_s
-            values[f"{name}: hidden"] = timeline.hidden("communication")
+    values = {
+        f"{name}: {figure}": value
+        for name, timeline in every.items()
+        for figure, value in figures_of(timeline).items()
+    }
     return {label: every[f"{label}, step {SEEN - 1}"] for label in ways}, values, files
 
 

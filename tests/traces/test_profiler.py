@@ -1,6 +1,8 @@
 """From a profiler's session to a timeline, refused where its record contradicts itself."""
 
+import gzip
 import json
+import platform
 import time
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from torch.profiler import profile
 from trace_files import BASE_US, kernel, kineto_events
 
 from autopar import annotate, cpu_lane, timeline_of, timeline_of_handles, timelines_of
+from autopar.traces.read import read_evidence
 
 # How far the two clocks may drift apart between the calibrating marks and the work.
 _SLACK_S = 50e-6
@@ -119,6 +122,29 @@ def test_several_ways_in_one_session_each_have_their_own_spans() -> None:
         "one": [("range", "host"), *[("a", "worker")] * 2],
         "two": [("range", "host"), *[("b", "worker")] * 3],
     }
+
+
+def test_a_session_can_be_kept_as_a_trace_and_is_set_up_before_each_way(tmp_path):
+    path, calls = tmp_path / "kept.json.gz", []
+
+    def way(name):
+        calls.append(name)
+        with annotate(name):
+            torch.rand(8, 8) @ torch.rand(8, 8)
+
+    ways = {"one way": lambda: way("a"), "another": lambda: way("b")}
+    timelines = timelines_of(ways, setup=lambda: calls.append("set up"), save=path)
+    assert calls == ["set up", "a", "set up", "b"]
+    kept = read_evidence(path)
+    named = {span.name: span for span in kept.ranges}
+    assert {"one way", "another", "a", "b"} <= {*named}
+    assert named["one way"].start_s <= named["a"].start_s <= named["a"].end_s
+    (seen,) = timelines["one way"].spans
+    assert seen.duration_s == pytest.approx(named["a"].duration_s, abs=2e-6)
+    assert {"aten::rand", "aten::matmul"} <= {span.name for span in kept.operators}
+    content = gzip.decompress(path.read_bytes()).decode()
+    assert platform.node() not in content
+    assert "aten::mm" not in content  # it is within another
 
 
 def test_work_is_what_can_be_called() -> None:

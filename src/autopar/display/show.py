@@ -18,6 +18,11 @@ def rich() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
+def speaks() -> bool:
+    """Whether this process is to print: of several that run one program, the first is."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 class _Several(tuple[Any, ...]):
     """Things to show one below the other."""
 
@@ -39,13 +44,14 @@ def show(thing: Any, /, *more: Any) -> Any: ...
 def show(thing: Any, /, *more: Any) -> Any:
     """Return `thing` for a notebook or a page to render; at a terminal, print it as well.
 
-    Several things, such as tables and claims, are shown one below the other.
+    Several things, such as tables and claims, are shown one below the other. Of the ranks that
+    `torchrun` starts, the first prints.
 
     >>> table = show("anything")  # doctest: +ELLIPSIS
     anything
     ...
     """
     shown = _Several((thing, *more)) if more else thing
-    if not rich():
+    if not rich() and speaks():
         print(shown, end="\n\n")
     return shown

@@ -46,7 +46,7 @@ def first_cause(failures: Mapping[int, ProcessFailure]) -> tuple[int, str, str]:
     A rank that was killed leaves no error, and is noticed after what its end did to the others.
     """
     rank, failed = min(
-        failures.items(), key=lambda item: (bool(item[1].error_file_data), item[1].timestamp)
+        failures.items(), key=lambda item: (isinstance(item[1].message, dict), item[1].timestamp)
     )
     if isinstance(told := failed.message, dict):
         return rank, told["message"], told["extraInfo"]["py_callstack"]

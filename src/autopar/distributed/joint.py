@@ -53,11 +53,12 @@ def findings_of_ranks(each: Sequence[Findings]) -> Findings:
 def _slowest(ways: Sequence[Measurement]) -> Measurement:
     """One measurement of the same work on several ranks, sample by sample."""
     rounds = zip(*(way.values_s for way in ways), strict=True)
-    amounts = {
-        name: sum(getattr(way, name) or 0.0 for way in ways) or None
-        for name in ("flops", "size_bytes")
-    }
-    return replace(ways[0], values_s=tuple(map(max, rounds)), **amounts)
+    flops, size_bytes = (
+        sum(getattr(way, amount) or 0.0 for way in ways) or None
+        for amount in ("flops", "size_bytes")
+    )
+    values_s = tuple(map(max, rounds))
+    return replace(ways[0], values_s=values_s, flops=flops, size_bytes=size_bytes)
 
 
 def _above_each_other(timelines: Sequence[Timeline]) -> Timeline:

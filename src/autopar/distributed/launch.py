@@ -105,12 +105,16 @@ def _run(file: Path, ranks: int, timeout_s: float) -> None:
     path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
     threads = max(1, (os.cpu_count() or 1) // ranks)  # else each rank takes all cores
     environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-m", "autopar.distributed.agent", str(ranks), file, failure]
+    command = [sys.executable, "-m", "autopar.distributed.agent", str(ranks)]
     # While standard input is open the agent runs: it ends with this process, however that ends.
     with (
         printed.open("wb") as output,
         subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output
+            [*command, file, failure],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
         ) as agent,
     ):
         try:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from autopar.device import cpu, present
 
@@ -35,7 +36,7 @@ def take_part(
         raise ValueError(msg)
     timeout = timedelta(seconds=timeout_s)
     store.set_timeout(timeout)
-    shared = dist.PrefixStore(f"call {next(_numbers)}", store)
+    shared: Any = PrefixStore(f"call {next(_numbers)}", store)
     if rank < ranks:
         with _group(shared, rank, ranks, device, timeout) as own:
             returned = fn(own, *args)
@@ -44,14 +45,15 @@ def take_part(
 
 
 @functools.cache  # its port can be opened once
-def _meeting_place() -> tuple[dist.Store, int, int]:
+def _meeting_place() -> tuple[Any, int, int]:
     """What all processes of `torchrun` read and write, this one's rank, and how many they are."""
-    return next(iter(dist.rendezvous("env://")))
+    store, rank, there = next(iter(rendezvous("env://")))
+    return store, rank, there
 
 
 @contextmanager
 def _group(
-    store: dist.Store, rank: int, ranks: int, device: str, timeout: timedelta
+    store: Any, rank: int, ranks: int, device: str, timeout: timedelta
 ) -> Iterator[torch.device]:
     """Join the process group, with the rank's device, and leave it; a rank that fails just ends."""
     backend, own = "gloo", cpu()

@@ -148,9 +148,7 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
         session.export_chrome_trace(str(path))
         content = json.loads(path.read_text())
     if save is not None:
-        write_atomically(
-            path_of(save), gzip.compress(json.dumps(_anonymous(content)).encode(), mtime=0)
-        )
+        write_atomically(path_of(save), _saved(content))
     trace = Events(content["traceEvents"]).trace({})
     origin = f"measured live on {processor_names()}"
     timeline = _on_the_hosts_clock(trace, marks, origin)
@@ -159,16 +157,24 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
     return timeline
 
 
-def _anonymous(content: dict[str, Any]) -> dict[str, Any]:
-    """A trace without what names the machine, the user's files or the run."""
-    kept = (
-        "schemaVersion",
-        "deviceProperties",
-        "distributedInfo",
-        "baseTimeNanoseconds",
-        "traceEvents",
-    )
-    return {name: content[name] for name in kept if name in content}
+def _saved(content: dict[str, Any]) -> bytes:
+    """A trace without what names the machine, and without what no figure is made of.
+
+    Those are arrows between events, and PyTorch's operators within others.
+    """
+    events, until_us = [], dict[Any, float]()  # by thread, the end of the last operator
+    for event in sorted(
+        content["traceEvents"], key=lambda it: (it.get("ts", 0), -it.get("dur", 0))
+    ):
+        is_operator, thread = event.get("cat") == "cpu_op", event.get("tid")
+        if event["ph"] not in "XM" or (is_operator and event["ts"] < until_us.get(thread, 0)):
+            continue
+        if is_operator:
+            until_us[thread] = event["ts"] + event["dur"]
+        events.append(event)
+    named = ("schemaVersion", "deviceProperties", "distributedInfo", "baseTimeNanoseconds")
+    kept = {name: content[name] for name in named if name in content} | {"traceEvents": events}
+    return gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
 
 
 def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: str) -> Timeline:

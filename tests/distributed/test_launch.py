@@ -1,0 +1,212 @@
+"""A function on several ranks: what it returns, and how all end where one fails."""
+
+import os
+import pathlib
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+import autopar as ap
+from autopar.distributed import member
+from autopar.distributed.agent import first_cause
+
+_ROOT = Path(__file__).parents[2]
+_HOWTO = _ROOT / "docs" / "howto" / "from_one_machine_to_many.md"
+_PROGRAM = _ROOT / "tests" / "programs" / "on_ranks_sum.py"
+_SMALL = {"width": 48, "layers": 3, "batch": 7, "sizes_mib": [0.005, 0.02], "repeats": 3}
+_LATEST_S = 30  # after a rank has died
+
+
+def fails(device, folder, how, who):
+    """One rank ends in some way, and the others wait for it."""
+    pathlib.Path(folder, str(os.getpid())).touch()
+    dist.barrier()
+    if dist.get_rank() == who:
+        pathlib.Path(folder, "died").write_text(str(time.time()))
+        if how == "killed":
+            os.kill(os.getpid(), 9)
+        if how == "exited":
+            os._exit(3)
+        if how == "raised":
+            msg = "no such row"
+            raise ValueError(msg)
+        time.sleep(1000)  # too long
+    dist.all_reduce(torch.ones(1))
+
+
+def died(gone, how, who, error=RuntimeError, **options):
+    """The error that a caller gets, once no rank runs any more."""
+    with pytest.raises(error) as caught:
+        ap.on_ranks(fails, gone.folder, how, who, ranks=2, **options)
+    late_s = time.time() - float(Path(gone.folder, "died").read_text())
+    assert len(gone()) == 2
+    assert late_s < _LATEST_S + options.get("timeout_s", 0)
+    return str(caught.value)
+
+
+def test_gradients_are_equal_though_the_ports_are_taken_and_rows_do_not_divide(gradients_page):
+    with socket.create_server(("localhost", 0)) as taken:  # what a user's environment may name
+        port = str(taken.getsockname()[1])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MASTER_PORT", port)
+            found = gradients_page["gradients_of_ranks"](ranks=2, device="cpu", **_SMALL)
+    ways = {one.label for one in found.measurements} - {*gradients_page["PARTS"]}
+    assert len(ways) == 6
+    checked = {check.partition(":")[0] for check in found.checks}
+    assert ways <= checked
+    assert all(found.checks.values()), found.checks
+    assert len(found.checks) == 2 * len(ways) + 1
+
+
+def test_a_rank_that_is_killed_ends_the_others_and_is_named(gone):
+    message = died(gone, "killed", 1)
+    assert "rank 1 failed" in message
+    assert "SIGKILL" in message
+
+
+@pytest.mark.stress
+def test_a_rank_that_ends_otherwise_ends_the_others_and_is_named(gone):
+    message = died(gone, "raised", 1)
+    assert "rank 1 failed: ValueError: no such row" in message
+    assert "in fails" in message  # the traceback
+    message = died(gone, "exited", 0)
+    assert "rank 0 failed" in message
+    assert "exit 3" in message
+
+
+@pytest.mark.stress
+def test_ranks_that_take_too_long_are_ended(gone):
+    message = died(gone, "sleeps", 1, TimeoutError, timeout_s=40.0)
+    assert "not done in 40 s" in message
+
+
+@pytest.mark.stress
+def test_ranks_end_with_the_process_that_has_started_them(gone, tmp_path):
+    program = tmp_path / "caller.py"
+    program.write_text(
+        "import sys\nsys.path.insert(0, sys.argv[1])\n"
+        "import autopar as ap\nfrom test_launch import fails\n"
+        "ap.on_ranks(fails, sys.argv[2], 'sleeps', 0, ranks=2)\n"
+    )
+    paths = os.pathsep.join([str(_ROOT / "src"), str(_ROOT / "tests")])
+    command = [sys.executable, program, str(Path(__file__).parent), gone.folder]
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}) as caller:
+        while not Path(gone.folder, "died").exists():  # it sleeps, and the other waits
+            assert caller.poll() is None
+            time.sleep(0.1)
+        caller.kill()
+    assert len(gone()) == 2
+
+
+def torchrun(line, **places):
+    """The words of a line of the how-to, with what it leaves open."""
+    program, *words = shlex.split(line.replace("\\\n", " "))
+    assert program == "torchrun"
+    for place, value in places.items():
+        words = [re.sub(rf"\b{place}\b", value, word) for word in words]
+    return [sys.executable, "-m", "torch.distributed.run", *words]
+
+
+def lines_of_the_howto():
+    return re.findall(r"^torchrun (?:.|\\\n)*$", _HOWTO.read_text(encoding="utf-8"), re.M)
+
+
+def run_both(commands):
+    """Run programs at the same time; what each printed and its exit status."""
+    environment = os.environ | {"PYTHONPATH": str(_ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    given = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    running = [subprocess.Popen(command, text=True, **given) for command in commands]
+    return [(one.communicate(timeout=100)[0], one.returncode) for one in running]
+
+
+def free_port():
+    with socket.create_server(("localhost", 0)) as server:
+        return str(server.getsockname()[1])
+
+
+def test_two_agents_meet_by_the_line_of_the_howto():
+    (line,) = [line for line in lines_of_the_howto() if "--nnodes 2" in line]
+    line = line.replace("--nproc-per-node 8", "--nproc-per-node 1")
+    places = {"HOST": "localhost", "29500": free_port(), "FILE": str(_PROGRAM)}
+    told = run_both([torchrun(line, **places)] * 2)
+    assert [status for _, status in told] == [0, 0], told
+    said = "".join(words for words, _ in told)
+    assert said.count("[[(0, 41), (1, 41)], [1]]") == 1  # the first rank tells it, and no other
+
+
+@pytest.mark.stress
+def test_one_agent_starts_ranks_by_the_line_of_the_howto():
+    (line,) = [line for line in lines_of_the_howto() if "--nnodes" not in line]
+    ((said, status),) = run_both([torchrun(line, FILE=str(_PROGRAM))])
+    assert status == 0, said
+    assert said.count("[[(0, 41), (1, 41)], [1]]") == 1
+
+
+@pytest.mark.stress
+def test_a_port_that_is_taken_is_an_error_of_torchrun():
+    with socket.create_server(("localhost", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        line = f"torchrun --nproc-per-node 1 --master-addr localhost --master-port {port} FILE"
+        ((said, status),) = run_both([torchrun(line, FILE=str(_PROGRAM))])
+    assert status
+    assert re.search("address already in use|EADDRINUSE", said)
+
+
+@pytest.fixture
+def by_torchrun(monkeypatch):
+    """This process as the only one that torchrun has started."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "test")
+    store = dist.HashStore()
+    monkeypatch.setattr(member, "_meeting_place", lambda: (store, 0, 1))
+
+
+def test_a_program_of_torchrun_is_a_rank_itself(by_torchrun):
+    def own(device):
+        return str(device), os.getpid(), dist.get_world_size()
+
+    for _ in range(2):  # each call has a group of its own
+        assert ap.on_ranks(own, ranks=1) == [("cpu", os.getpid(), 1)]
+    assert not dist.is_initialized()
+
+
+def test_too_few_ranks_of_torchrun_are_refused(by_torchrun):
+    with pytest.raises(ValueError, match=r"needs 2 ranks, and torchrun has started 1.*-node 2"):
+        ap.on_ranks(fails, ranks=2)
+
+
+def test_what_no_rank_could_run_is_refused():
+    with pytest.raises(TypeError, match="lambda"):
+        ap.on_ranks(lambda device: None, ranks=2)
+    with pytest.raises(ValueError, match="device is 'tpu'"):
+        ap.on_ranks(fails, ranks=2, device="tpu")
+    with pytest.raises(ValueError, match="ranks is 0"):
+        ap.on_ranks(fails, ranks=0)
+
+
+def failure(rank, exitcode, message="", timestamp=0):
+    """What the elastic agent knows of a rank that failed, with a message or without."""
+    told = ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="<N/A>")
+    told.timestamp = timestamp
+    if message:
+        told.error_file_data = told.message = {
+            "message": message,
+            "extraInfo": {"py_callstack": "in step"},
+        }
+    return told
+
+
+def test_the_first_cause_is_told_from_what_follows_from_it():
+    followed = failure(0, 1, "RuntimeError: connection closed by peer", timestamp=5)
+    rank, cause, _ = first_cause({0: followed, 1: failure(1, -9, timestamp=6)})
+    assert (rank, "SIGKILL" in cause) == (1, True)
+    first = failure(1, 1, "ValueError: no such row", timestamp=4)
+    assert first_cause({0: followed, 1: first}) == (1, "ValueError: no such row", "in step")

@@ -1,0 +1,82 @@
+"""The ranks' traces, told by `python -m autopar timeline` and by the page on gradients alike."""
+
+import json
+
+import pytest
+
+import autopar as ap
+from autopar.records.store import FOLDER, load_record
+from autopar.traces.command import DONE, Wanted, inspect
+
+_RECORDS = sorted(FOLDER.glob("*/d1_gradients.json"))
+
+
+def by_command(files, range_name, tmp_path):
+    """For each rank's trace, exposed and hidden communication in a range, by the command."""
+    output = tmp_path / "figures.json"
+    _, status = inspect(files, Wanted(range_name=range_name, outputs={"json": output}))
+    assert status == DONE
+    told = []
+    for trace in json.loads(output.read_text(encoding="utf-8"))["traces"]:
+        (gpu,) = trace["gpus"].values()
+        exposed_s, hidden_s = (gpu[name]["communication"] for name in ("exposed_s", "hidden_s"))
+        told.append((exposed_s, hidden_s / (exposed_s + hidden_s)))
+    return told
+
+
+def test_figures_of_the_page_are_those_of_the_command(gradients_page, request, tmp_path):
+    files = sorted((request.config.rootpath / "tests" / "trace_data").glob("allreduce_rank*"))
+    told = by_command(files, "step", tmp_path)
+    for file, (exposed_s, hidden) in zip(files, told, strict=True):
+        steps = ap.read_trace(file).within("step")
+        spans = tuple(span for step in steps for span in step.spans)
+        figures = gradients_page["figures_of"](ap.Timeline(spans))
+        assert figures["exposed, s"] == pytest.approx(exposed_s, rel=1e-6)
+        assert figures["hidden"] == pytest.approx(hidden, rel=1e-6)
+
+
+def same_as_the_page(found, gradients_page, tmp_path):
+    """Hold what a run has kept of each step against what the command says of its traces."""
+    files = []
+    for name, content in sorted(found.files.items()):
+        files.append(tmp_path / name)
+        files[-1].write_bytes(content)
+    assert len(files) == 2
+    steps = [name.removesuffix(": hidden") for name in found.values if name.endswith(": hidden")]
+    assert len(steps) == 4 * gradients_page["SEEN"]
+    for step in steps:
+        told = by_command(files, step, tmp_path)
+        # A range ends where its host has waited, which is up to some microseconds after the work.
+        exposed_s, hidden = map(max, zip(*told, strict=True))
+        assert found.values[f"{step}: exposed, s"] == pytest.approx(exposed_s, rel=0.01), step
+        assert found.values[f"{step}: hidden"] == pytest.approx(hidden, abs=0.01), step
+
+
+@pytest.mark.skipif(not _RECORDS, reason="no machine has recorded gradients yet")
+def test_each_record_is_told_by_the_command_alike(gradients_page, tmp_path):
+    for number, path in enumerate(_RECORDS):
+        (tmp_path / str(number)).mkdir()
+        same_as_the_page(load_record(path), gradients_page, tmp_path / str(number))
+
+
+@pytest.mark.gpu(2)
+def test_gradients_and_traces_of_two_gpus(gradients_page, tmp_path):
+    small = {"width": 1024, "layers": 6, "batch": 515, "sizes_mib": [4, 24], "repeats": 3}
+    found = gradients_page["gradients_of_ranks"](ranks=2, device="cuda", **small)
+    assert all(found.checks.values()), found.checks
+    assert len(found.checks) == 13
+    same_as_the_page(found, gradients_page, tmp_path)
+    buckets = gradients_page["buckets_of"](4)
+    lanes = {lane.partition(" stream")[0] for lane in found.timelines[buckets].lanes}
+    assert lanes == {"rank 0 GPU 0", "rank 1 GPU 1"}
+    sent = found.timelines[buckets].select("communication")
+    assert len(sent) == 2 * 6  # a bucket for each layer, on each rank
+    computed = max(span.end_s for span in found.timelines[buckets].select("compute"))
+    assert min(span.start_s for span in sent) < computed  # the first goes while others are computed
+    after = gradients_page["AFTER"]
+    alone = [
+        value
+        for name, value in found.values.items()
+        if name.startswith(after) and name.endswith(": hidden")
+    ]
+    assert alone == [0.0] * gradients_page["SEEN"]
