@@ -42,6 +42,8 @@ GOALS = {
     "least / run, in the median": ("at least", 0.93, percent),
     f"task graph, {FINE_US} µs: of bare threads": ("at least", 0.95, percent),
     "task graph: METG": ("at most", 25, MICROSECONDS),
+    "buckets: time / DistributedDataParallel's": ("at most", 1.05, percent),
+    "buckets: exposed / the last bucket's": ("at most", 1.2, percent),
 }
 
 
@@ -136,6 +138,22 @@ def fine(s, record):
     return {f"task graph, {FINE_US} µs: of bare threads": bare, "task graph: METG": metg}
 
 
+def gradient_steps(record):
+    """The labels of the smallest buckets and of DDP, and of the steps that were seen."""
+    buckets = f"buckets of {record.parameters['sizes_mib'][0]} MiB"
+    seen = [name.partition(": ")[0] for name in record.values if name.startswith(f"{buckets}, ")]
+    return buckets, "DistributedDataParallel", dict.fromkeys(seen)
+
+
+def gradients(s, record):
+    buckets, ddp, steps = gradient_steps(record)
+    exposed = median(record.values[f"{step}: exposed / last"] for step in steps)
+    return {
+        "buckets: time / DistributedDataParallel's": s[buckets] / s[ddp],
+        "buckets: exposed / the last bucket's": exposed,
+    }
+
+
 FIGURES = (  # the section of the page, the record, and what follows from it for which goals
     ("Feeding a training loop", "b3_training_loop", looped),
     ("Copies into ordinary memory", "b5_ordinary_memory_16_mb", ordinary),
@@ -146,6 +164,7 @@ FIGURES = (  # the section of the page, the record, and what follows from it for
     ("Small tensors, and what a pipeline costs", "b5_cost", cost),
     ("Plans of a graph", "b8_as_planned", planned),
     ("Fine tasks", "b7_task_sizes", fine),
+    ("Gradients of several GPUs", "d1_gradients", gradients),
 )
 
 
