@@ -42,12 +42,15 @@ def gone(tmp_path):
     """A folder where ranks leave their process numbers, and a wait until none of them runs."""
 
     def wait():
-        pids = [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
+        files = [path for path in tmp_path.iterdir() if path.name.isdecimal()]
+        pids = [int(path.name) for path in files]
         until_s = time.monotonic() + GONE_S
         while (left := [pid for pid in pids if is_there(pid)]) and time.monotonic() < until_s:
             time.sleep(0.05)
         for pid in left:
             os.kill(pid, 9)
+        for path in files:
+            path.unlink()
         assert pids, "no rank has begun"
         assert not left, f"of {pids} these still run: {left}"
         return pids
