@@ -194,7 +194,7 @@ def figures_of(timeline):
     exposed_s = timeline.exposed_s("communication")
     return {
         "exposed, s": exposed_s,
-        "hidden": timeline.hidden("communication"),
+        "exposed, share": exposed_s / timeline.busy_s("communication"),
         "exposed / last": exposed_s / sent[-1].duration_s,
     }
 
@@ -320,12 +320,12 @@ ap.show(ap.compare(gpus.measurements, limit_s=limit_s, **rows))
 
 # Folded: what the timelines tell
 def told(label, figure):
-    """What the timelines of some steps tell, in the median, of the rank with the largest figure."""
+    """What the timelines of some steps tell, in the median, of the rank that exposes most."""
     return statistics.median(gpus.values[f"{label}, step {i}: {figure}"] for i in range(SEEN))
 
 
-hidden = gpus.estimate(lambda _: told(BUCKETS, "hidden"))
-beside = gpus.estimate(lambda _: told(AFTER, "hidden"))
+hidden = gpus.estimate(lambda _: 1 - told(BUCKETS, "exposed, share"))
+beside = gpus.estimate(lambda _: 1 - told(AFTER, "exposed, share"))
 gain = gpus.estimate(lambda s: s[AFTER] / s[BUCKETS])
 by_cpu = gpus.estimate(lambda s: s[CPU] / s[AFTER])
 ap.show(

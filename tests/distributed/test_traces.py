@@ -12,7 +12,7 @@ _RECORDS = sorted(FOLDER.glob("*/d1_gradients.json"))
 
 
 def by_command(files, range_name, tmp_path):
-    """For each rank's trace, exposed and hidden communication in a range, by the command."""
+    """For each rank's trace, how much communication is exposed in a range, by the command."""
     output = tmp_path / "figures.json"
     _, status = inspect(files, Wanted(range_name=range_name, outputs={"json": output}))
     assert status == DONE
@@ -20,19 +20,19 @@ def by_command(files, range_name, tmp_path):
     for trace in json.loads(output.read_text(encoding="utf-8"))["traces"]:
         (gpu,) = trace["gpus"].values()
         exposed_s, hidden_s = (gpu[name]["communication"] for name in ("exposed_s", "hidden_s"))
-        told.append((exposed_s, hidden_s / (exposed_s + hidden_s)))
+        told.append((exposed_s, exposed_s / (exposed_s + hidden_s)))
     return told
 
 
 def test_figures_of_the_page_are_those_of_the_command(gradients_page, request, tmp_path):
     files = sorted((request.config.rootpath / "tests" / "trace_data").glob("allreduce_rank*"))
     told = by_command(files, "step", tmp_path)
-    for file, (exposed_s, hidden) in zip(files, told, strict=True):
+    for file, (exposed_s, share) in zip(files, told, strict=True):
         steps = ap.read_trace(file).within("step")
         spans = tuple(span for step in steps for span in step.spans)
         figures = gradients_page["figures_of"](ap.Timeline(spans))
         assert figures["exposed, s"] == pytest.approx(exposed_s, rel=1e-6)
-        assert figures["hidden"] == pytest.approx(hidden, rel=1e-6)
+        assert figures["exposed, share"] == pytest.approx(share, rel=1e-6)
 
 
 def same_as_the_page(found, gradients_page, tmp_path):
@@ -42,14 +42,15 @@ def same_as_the_page(found, gradients_page, tmp_path):
         files.append(tmp_path / name)
         files[-1].write_bytes(content)
     assert len(files) == 2
-    steps = [name.removesuffix(": hidden") for name in found.values if name.endswith(": hidden")]
+    last = ": exposed, share"
+    steps = [name.removesuffix(last) for name in found.values if name.endswith(last)]
     assert len(steps) == 4 * gradients_page["SEEN"]
     for step in steps:
         told = by_command(files, step, tmp_path)
         # A range ends where its host has waited, which is up to some microseconds after the work.
-        exposed_s, hidden = map(max, zip(*told, strict=True))
+        exposed_s, share = map(max, zip(*told, strict=True))
         assert found.values[f"{step}: exposed, s"] == pytest.approx(exposed_s, rel=0.01), step
-        assert found.values[f"{step}: hidden"] == pytest.approx(hidden, abs=0.01), step
+        assert found.values[f"{step}{last}"] == pytest.approx(share, abs=0.01), step
 
 
 @pytest.mark.skipif(not _RECORDS, reason="no machine has recorded gradients yet")
@@ -69,14 +70,12 @@ def test_gradients_and_traces_of_two_gpus(gradients_page, tmp_path):
     buckets = gradients_page["buckets_of"](4)
     lanes = {lane.partition(" stream")[0] for lane in found.timelines[buckets].lanes}
     assert lanes == {"rank 0 GPU 0", "rank 1 GPU 1"}
-    sent = found.timelines[buckets].select("communication")
-    assert len(sent) == 2 * 6  # a bucket for each layer, on each rank
-    computed = max(span.end_s for span in found.timelines[buckets].select("compute"))
-    assert min(span.start_s for span in sent) < computed  # the first goes while others are computed
-    after = gradients_page["AFTER"]
-    alone = [
-        value
-        for name, value in found.values.items()
-        if name.startswith(after) and name.endswith(": hidden")
-    ]
-    assert alone == [0.0] * gradients_page["SEEN"]
+    for rank in range(2):
+        spans = [it for it in found.timelines[buckets].spans if it.lane.startswith(f"rank {rank} ")]
+        sent = [span for span in spans if span.kind == "communication"]
+        computed = [span for span in spans if span.kind == "compute"]
+        assert len(sent) == 6  # a bucket for each layer
+        assert sent[0].start_s < computed[-1].start_s  # it goes while others are computed
+    after = f"{gradients_page['AFTER']}, step "
+    shares = [found.values[f"{after}{i}: exposed, share"] for i in range(gradients_page["SEEN"])]
+    assert min(shares) > 0.99  # when it begins, nothing is left to compute
