@@ -272,8 +272,8 @@ ap.show(ap.compare(here.measurements, limit_s=limits(here), limit_name="estimate
 #
 # .. dropdown:: An answer
 #
-#     Of the numbers of this page, at about four: the exchange of a gigabyte takes a few
-#     milliseconds, and backward on one GPU some twenty.
+#     At the time of backward on one device, divided by that of the exchange, which the page
+#     before this one has. Beyond it every further GPU only waits for gradients.
 #
 #     .. code-block:: python
 #

@@ -24,6 +24,13 @@ def test_at_a_terminal_it_is_printed_and_returned(capsys):
     assert capsys.readouterr().out == f"{thing}\n\n"
 
 
+@pytest.mark.parametrize(("rank", "printed"), [("0", "3\n\n"), ("1", "")])
+def test_of_several_ranks_the_first_prints(monkeypatch, capsys, rank, printed):
+    monkeypatch.setenv("RANK", rank)
+    assert show(3) == 3
+    assert capsys.readouterr().out == printed
+
+
 @pytest.mark.parametrize("where", ["docs", "notebook"])
 def test_on_a_page_it_is_only_returned(monkeypatch, capsys, where):
     if where == "docs":

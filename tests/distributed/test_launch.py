@@ -1,5 +1,6 @@
 """A function on several ranks: what it returns, and how all end where one fails."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -18,6 +19,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 import autopar as ap
 from autopar.distributed import member
 from autopar.distributed.agent import first_cause
+from autopar.records.store import FOLDER
 
 _ROOT = Path(__file__).parents[2]
 _HOWTO = _ROOT / "docs" / "howto" / "from_one_machine_to_many.md"
@@ -133,6 +135,7 @@ def free_port():
         return str(server.getsockname()[1])
 
 
+@pytest.mark.stress
 def test_two_agents_meet_by_the_line_of_the_howto():
     (line,) = [line for line in lines_of_the_howto() if "--nnodes 2" in line]
     line = line.replace("--nproc-per-node 8", "--nproc-per-node 1")
@@ -149,6 +152,18 @@ def test_one_agent_starts_ranks_by_the_line_of_the_howto():
     ((said, status),) = run_both([torchrun(line, FILE=str(_PROGRAM))])
     assert status == 0, said
     assert said.count("[[(0, 41), (1, 41)], [1]]") == 1
+
+
+@pytest.mark.stress
+@pytest.mark.skipif(not [*FOLDER.glob("*/d1_gradients.json")], reason="it shows no record yet")
+def test_a_page_runs_by_torchrun(tmp_path):
+    page = _ROOT / "gallery" / "distributed" / "plot_1_add_gradients_up_during_backward.py"
+    (line,) = [line for line in lines_of_the_howto() if "--nnodes" not in line]
+    with contextlib.chdir(tmp_path):
+        ((said, status),) = run_both([torchrun(line, FILE=str(page))])
+    assert status == 0, said
+    assert said.count("Claim ") == 4  # the first rank prints, and no other
+    assert said.count("summed on the CPU") == 2  # of the record, and of ranks here
 
 
 @pytest.mark.stress

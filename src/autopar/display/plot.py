@@ -20,7 +20,7 @@ from autopar.display.comparison import Measurements, distinct
 from autopar.display.format import heading, origins_of, short_origins, unit_of
 from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish
 from autopar.display.rows import COLOURS
-from autopar.display.show import RICH
+from autopar.display.show import RICH, speaks
 from autopar.display.text import panels_of
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
@@ -257,7 +257,8 @@ def show(name: str) -> None:
     for i, number in enumerate(plt.get_fignums(), start=1):
         path = Path(f"{name}.png" if i == 1 else f"{name}-{i}.png")
         _write(plt.figure(number), path)
-        print(f"wrote {path}")
+        if speaks():
+            print(f"wrote {path}")
 
 
 def _write(figure: Figure, path: Path) -> None:
