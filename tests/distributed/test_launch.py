@@ -163,7 +163,6 @@ def test_a_page_runs_by_torchrun(tmp_path):
         ((said, status),) = run_both([torchrun(line, FILE=str(page))])
     assert status == 0, said
     assert said.count("Claim ") == 4  # the first rank prints, and no other
-    assert said.count("summed on the CPU") == 2  # of the record, and of ranks here
 
 
 @pytest.mark.stress
