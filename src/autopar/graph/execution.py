@@ -22,14 +22,14 @@ from autopar.device import cpu, synchronize
 from autopar.graph.audit import Audit
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.failure import Failure
-from autopar.graph.guard import Watched, counted_in, version_of
-from autopar.graph.node import Node, on_gpus
+from autopar.graph.held_calls import HeldCalls
+from autopar.graph.node import on_gpus
 from autopar.graph.plan import Plan
 from autopar.graph.step import Step
 from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes
-from autopar.ranges import annotate, tools_listen
+from autopar.ranges import tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
 _LOOK_S = 0.1  # between two looks whether a wait can end
@@ -82,6 +82,7 @@ class Execution:
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._in_order, self._audit = in_order, audit
+        self._calls = HeldCalls(plan, self.results, self.is_issued, audit=audit, in_order=in_order)
         self._ready: dict[torch.device, torch.cuda.Event] = {}
 
     def start(self, lanes: Mapping[str, Lane]) -> None:
@@ -173,6 +174,9 @@ class Execution:
         closely = self._audit is not None or tools_listen() or autocast_is_on()
         # For what tasks of the CPU may have queued on a GPU.
         looks = now is time.perf_counter and torch.cuda.is_initialized()
+        if len(self.steps) == 1 and not (closely or looks or self.plan.is_held):
+            self._do_quickly(share, now)
+            return
         begun = now()
         for job, call, slots, waits, done, lane in share:
             try:
@@ -182,7 +186,7 @@ class Execution:
                     begun = now()
                 if failure.error is None:
                     if call is None or closely:
-                        value = self._call(nodes[job], closely=closely)
+                        value = self._calls.call(nodes[job], closely=closely)
                     else:
                         value = call(*map(value_at, slots))
                     if looks:
@@ -200,10 +204,27 @@ class Execution:
             if awaited:
                 self._issue(job)
 
+    def _do_quickly(self, share: Iterable[Step], now: Callable[[], Moment]) -> None:
+        """The same of operators alone that nothing else runs beside: so nobody has to be told."""
+        results, starts, ends = self.results, self.starts, self.ends
+        value_at, begun = results.__getitem__, now()
+        for step in share:
+            job, call, slots, _, done, _ = step
+            try:
+                results[job] = call(*map(value_at, slots))  # type: ignore[misc]  # not held
+                starts[job], ends[job] = begun, (begun := now())
+                for number in done:
+                    results[number] = None
+            except BaseException as error:
+                self.failure.set(self.plan.nodes[job], step.lane, error)
+                break
+        self._issued = bytearray(b"\1" * len(self._issued))
+
     def _queue_all(self, share: Iterable[Step], stream: torch.cuda.Stream) -> None:
         """Queue tasks of one GPU on this thread's stream, and wait for it."""
+        now = functools.partial(_mark, stream) if self._timed else _UNTIMED.__float__
         try:
-            self._do_all(share, functools.partial(self._moment, stream))
+            self._do_all(share, now)
         finally:
             wait_for_event(stream.record_event())
 
@@ -233,7 +254,7 @@ class Execution:
             return
         self.starts[job] = self._moment(stream)
         if step.call is None or closely:
-            value = self._call(self.plan.nodes[job], closely=closely)
+            value = self._calls.call(self.plan.nodes[job], closely=closely)
         else:
             value = step.call(*map(self.results.__getitem__, step.slots))
         self.results[job] = value
@@ -266,7 +287,7 @@ class Execution:
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            self.results[number] = self._call(node, closely=True)
+            self.results[number] = self._calls.call(node, closely=True)
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it
@@ -282,49 +303,6 @@ class Execution:
             except BaseException as error:
                 self.failure.set(self.plan.nodes[step.job], step.lane, error)
             self._issue(step.job)
-
-    def _call(self, node: Node, *, closely: bool) -> Any:
-        """Run a task in the calling thread, and hold it to what it has said that it writes.
-
-        Args:
-            node: The task.
-            closely: Whether somebody looks: an audit, or tools which names are for.
-        """
-        watched = self.plan.guard.watched[node.number]
-
-        def call() -> Any:
-            return self._held(node, watched) if watched else node.call(self.results)
-
-        if not closely:
-            return call()
-        if self._audit is not None:
-            return self._audit.call(node, call, self.results)
-        with contextlib.nullcontext() if self._in_order else annotate(node.name):
-            return call()
-
-    def _held(self, node: Node, watched: Watched) -> Any:
-        """Run a task, and compare version counters of what it must not change."""
-        results, (tensors, given) = self.results, watched
-        self.plan.guard.require_as_planned(node, results)
-        if given:
-            tensors = (*tensors, *counted_in(map(results.__getitem__, given)))
-        versions = [*map(version_of, tensors)]
-        value = node.call(results)
-        if [*map(version_of, tensors)] != versions:
-            pairs = zip(tensors, versions, strict=True)
-            moved = [tensor for tensor, version in pairs if tensor._version != version]
-            self.plan.guard.compare(node, moved, results, self._beside(node))
-        return value
-
-    def _beside(self, node: Node) -> list[int]:
-        """Other tasks that may be under way: the first on each lane that has not ended."""
-        if self._in_order:
-            return []
-        lanes = self.plan.schedule.lanes.values()
-        lefts = (
-            [entry.job for entry in entries if not self._issued[entry.job]] for entries in lanes
-        )
-        return [left[0] for left in lefts if left and left[0] != node.number]
 
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""

@@ -110,6 +110,11 @@ class Plan(Closed):
         return self.resources.get("cpu", Resource()).lanes
 
     @functools.cached_property
+    def is_held(self) -> bool:
+        """Whether any task has to be compared with what it has said."""
+        return any(self.guard.watched) or any(node.may_queue for node in self.nodes)
+
+    @functools.cached_property
     def awaited(self) -> frozenset[int]:
         """Nodes whose ends others wait for, on other lanes."""
         return frozenset(wait for entry in self.schedule.entries for wait in entry.waits)

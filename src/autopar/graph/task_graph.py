@@ -117,8 +117,8 @@ class TaskGraph(Closed):
 
         Args:
             fn: A function or a module.
-            *args: What to call it with.
-            **kwargs: The same, by name.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
 
         Returns:
             The graph, and what the function returned, with tasks in place of tensors, for
@@ -139,8 +139,8 @@ class TaskGraph(Closed):
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
 
-        For a graph with lanes of one's own choice, or with other tasks beside. No task of it is
-        tracked by autograd then. Takes, returns and raises what `trace` does, but for the graph.
+        For a graph with other tasks beside. Autograd tracks no task of it then. Takes, returns and
+        raises what `trace` does, but for the graph.
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
@@ -309,11 +309,10 @@ class TaskGraph(Closed):
         plan = self._plan(self._tracks and torch.is_grad_enabled(), lanes)
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
         self._ran(plan, in_order=True, alone=True)
-        how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
-        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats + (not alone))]
-        runs_s = runs_s[not alone :]
-        costs_s = {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
         walls_s = [self._ran(plan).wall_s for _ in range(repeats + 1)]
+        how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
+        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats)]
+        costs_s = {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
         return Measured(costs_s, statistics.median(walls_s[1:]))
 
     def _started(self, plan: Plan, **how: Any) -> contextlib.AbstractContextManager[Run]:

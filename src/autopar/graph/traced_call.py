@@ -16,6 +16,9 @@ from autopar.torch_private import (
     to_copy,
 )
 
+# Of a result, a view instead of another shape in place: what comes after reads the view.
+_VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
+
 
 class Call(NamedTuple):
     """One operator that the code has called."""
@@ -37,8 +40,8 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     if _only_moves(node, results):
         return Call(_arrived, (args[0],), {}, results[0].device)
     device = results[0].device if results else None
-    assert callable(node.target)
-    return Call(_as_traced(node.target), tuple(args), dict(kwargs), device)
+    target = _VIEWS.get(node.target, node.target)
+    return Call(_as_traced(target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
