@@ -11,7 +11,7 @@ import torch
 from autopar import TaskGraph
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # weights are random: nothing is fetched
-pytest.importorskip("transformers", reason="it comes with the group test")
+pytest.importorskip("transformers", reason="it comes with the group models")
 pytestmark = [pytest.mark.stress, pytest.mark.filterwarnings("ignore")]  # of the library
 
 _PAGE = Path(__file__).parents[2] / "gallery/graphs/plot_6_run_whole_models.py"
