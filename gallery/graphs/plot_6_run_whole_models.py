@@ -30,8 +30,8 @@ import torch
 import autopar as ap
 
 
-def as_tasks(model, inputs):
-    graph, results = ap.TaskGraph.trace(model, **inputs)
+def as_tasks(model, x):
+    graph, results = ap.TaskGraph.trace(model, x)
     return lambda: graph.run()[results]
 
 
@@ -41,8 +41,8 @@ def as_tasks(model, inputs):
 # `capture` records the operators once, and each replay launches all of them together.
 
 
-def as_cuda_graph(model, inputs):
-    graph, results = ap.TaskGraph.trace(model, **inputs)
+def as_cuda_graph(model, x):
+    graph, results = ap.TaskGraph.trace(model, x)
     captured = graph.capture()
     return lambda: captured.replay()[results]
 
@@ -69,49 +69,46 @@ MODELS = {
 }
 
 
-class Tensors(torch.nn.Module):
-    """A model of the library, which takes and returns tensors alone."""
+def model_of(name, device, **sizes):
+    """A model of the library, a function that calls it and returns tensors alone, and its input."""
+    import transformers
 
-    def __init__(self, name, **sizes):
-        super().__init__()
-        import transformers
+    def of_size(value):
+        return [*map(of_size, value)] if isinstance(value, list) else sizes.get(value, value)
 
-        def of_size(value):
-            return [*map(of_size, value)] if isinstance(value, list) else sizes.get(value, value)
-
-        config = getattr(transformers, f"{name.removesuffix('Encoder')}Config")
-        config = config(**{key: of_size(value) for key, value in MODELS[name].items()})
-        config.use_cache = False
-        self.model = getattr(transformers, f"{name}Model")(config)
-        x = torch.randn(2, 3, 64, 64), torch.randint(3, 400, (2, sizes["tokens"]))
-        self.inputs = {(key := self.model.main_input_name): x[key != "pixel_values"]}
-
-    def forward(self, **inputs):
-        found = torch.utils._pytree.tree_leaves(self.model(**inputs, return_dict=False))
+    def call(x):
+        found = torch.utils._pytree.tree_leaves(model(x, return_dict=False))
         return [part for part in found if isinstance(part, torch.Tensor)]
 
+    config = getattr(transformers, f"{name.removesuffix('Encoder')}Config")
+    config = config(**{key: of_size(value) for key, value in MODELS[name].items()})
+    config.use_cache = False
+    model = getattr(transformers, f"{name}Model")(config).eval().to(device)
+    is_text = model.main_input_name == "input_ids"
+    x = torch.randint(3, 400, (2, sizes["tokens"])) if is_text else torch.randn(2, 3, 64, 64)
+    return model, call, x.to(device)
 
-def race_models(device, models, widths, layers, tokens):
+
+def race_models(device, models, widths, **sizes):
     """Every way to call each model, at each width."""
     ways = {"run": as_tasks} | ({"capture": as_cuda_graph} if device == "cuda" else {})
     found = []
     for name, width in [(name, width) for name in models for width in widths]:
-        model = Tensors(name, width=width, wide=4 * width, layers=layers, tokens=tokens)
-        inputs = {key: x.to(device) for key, x in model.inputs.items()}
+        _, call, x = model_of(name, device, width=width, wide=4 * width, **sizes)
         with torch.no_grad():
-            model.eval().to(device)(**inputs)
-            calls = {"eager": partial(model, **inputs)}
-            calls |= {way: make(model, inputs) for way, make in ways.items()}
+            call(x)
+            calls = {"eager": partial(call, x), **{way: ways[way](call, x) for way in ways}}
             found.append(ap.race({f"{name}, {width}: {way}": calls[way] for way in calls}))
     checks = {check: held for one in found for check, held in one.checks.items()}
     return ap.Findings([time for one in found for time in one.measurements], {}, checks)
 
 
-SIZES = {"models": [*MODELS], "widths": [64, 512], "layers": 2, "tokens": 64}
-how = {"parameters": {"device": "cuda", **SIZES}, "modules": ["transformers"]}
-gpu = ap.recorded(race_models, name="b10_models", **how)
-how["parameters"] = {"device": "cpu", **SIZES}
-cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", gpus=0, **how)
+WORK = {"models": [*MODELS], "layers": 2, "tokens": 64}
+ON_GPU = {"device": "cuda", "widths": [64, 512], **WORK}
+ON_CPU = {"device": "cpu", "widths": [256], **WORK}
+NEEDS = ["transformers"]
+gpu = ap.recorded(race_models, name="b10_models", parameters=ON_GPU, modules=NEEDS)
+cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", parameters=ON_CPU, modules=NEEDS, gpus=0)
 
 # %%
 # In the picture at the top, look at the points of `run`: they lie near 1, which is eager code.
