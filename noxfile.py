@@ -41,7 +41,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Test the package in minutes (or some files of it)."""
-    install(session, "test")
+    install(session, "test", "models")
     session.run(*TEST, *(session.posargs or ON_TWO_CORES))
 
 

@@ -143,7 +143,7 @@ def against_twin(graph, tasks, others, close=None):
         plan = graph.plan()
         ways = {TWIN: lambda: graph.run_serial()[tasks], RUN: lambda: graph.run()[tasks], **others}
         findings = ap.race(ways, close=close, warmup=2)
-        timelines = {TWIN: graph.run_serial().timeline, RUN: graph.run().timeline}
+        timelines = {TWIN: graph.run_serial().timeline, RUN: graph.run(timed=True).timeline}
     values = {"estimate_s": plan.limit_s, "chain_s": chain_s(plan), "makespan_s": plan.makespan_s}
     return replace(findings, timelines=timelines, values=values)
 

@@ -161,7 +161,7 @@ def figure(batch, inputs, hidden, outputs, steps, lanes, devices):
             )
             for way in (PLAIN, GRAPH)
         }
-        timeline = graph.run().timeline
+        timeline = graph.run(timed=True).timeline
     copies = any(span.kind == "copy" for span in timeline.spans)
     checks |= {
         "the loss falls": bool(alone[-1] < alone[0]),

@@ -84,7 +84,7 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
             checks[f"graph {seed}: equal"] = ap.workload.equal(run[added], twin[added])
             del run, twin
             walls_s = [graph.run().wall_s for _ in range(rounds)]
-            timelines = {"the plan": plan.timeline, "a run": graph.run().timeline}
+            timelines = {"the plan": plan.timeline, "a run": graph.run(timed=True).timeline}
         values[f"{seed}: plan"] = plan.makespan_s
         measurements.append(ap.Measurement(f"{seed}: run", tuple(walls_s)))
     return ap.Findings(measurements, timelines, checks, values)

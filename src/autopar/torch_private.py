@@ -39,6 +39,7 @@ ATTRIBUTES = {
     "_schema": "what an operator reads, writes and returns",
     "_qualified_op_name": "an operator's name, for all of its overloads",
     "_opoverload": "the operator that torch.library.custom_op has made",
+    "_op": "an operator without its wrapper of Python, where each call counts",
     "_is_profiler_enabled": "asked at each range, where nanoseconds count",
     "_current_level": "of forward-mode differentiation, asked at each copy",
 }

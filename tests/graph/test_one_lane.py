@@ -94,36 +94,23 @@ def test_traced_code_has_one_lane_until_it_is_measured_and_as_many_as_are_given(
 
 
 @pytest.mark.parametrize(
-    ("alone_s", "beside_s", "lanes"),
-    [(1.0, 1.0, 4), (1.0, 1.9, 4), (1.0, 4.1, 1), (1e-5, 1e-5, 1)],
-    ids=["no use of threads", "some", "all use them", "too short to hand over"],
+    ("one_s", "four_s", "lanes"),
+    [(1.0, 0.3, 4), (1.0, 0.98, 1), (1.0, 1.5, 1)],
+    ids=["several are faster", "no more than chance", "one is faster"],
 )
-def test_plans_have_the_lanes_that_measured_times_speak_for(monkeypatch, alone_s, beside_s, lanes):
-    """Four tasks, with all threads to one lane, or a quarter of them to each of four."""
-    monkeypatch.setattr("autopar.graph.task_graph.os.cpu_count", lambda: 4)
+@pytest.mark.parametrize("cost_s", [None, 1.0], ids=["measured", "given"])
+def test_plans_have_the_lanes_with_which_runs_were_faster(
+    monkeypatch, one_s, four_s, lanes, cost_s
+):
+    monkeypatch.setattr("autopar.graph.lane_counts.os.cpu_count", lambda: 4)
+    wall_s = {1: one_s, 4: four_s}
+    monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: wall_s[run.plan.cpu_lanes]))
     graph = ap.TaskGraph()
-    first = graph.add(torch.ones, 2)
     for _ in range(4):
-        graph.add(torch.neg, first)
+        graph.add(torch.neg, torch.ones(1), cost_s=cost_s)
     assert len(graph.plan().schedule.lanes) == 4
-    times_s = {1: alone_s, 4: beside_s}
-    monkeypatch.setattr(
-        graph, "_costs_s", lambda count, *_: dict.fromkeys(range(5), times_s[count])
-    )
     graph.measure()
     assert len(graph.plan().schedule.lanes) == lanes
-
-
-def test_the_choice_is_by_measured_times_also_where_costs_were_given(monkeypatch):
-    monkeypatch.setattr("autopar.graph.task_graph.os.cpu_count", lambda: 4)
-    graph = ap.TaskGraph()
-    for _ in range(4):
-        graph.add(torch.neg, torch.ones(1), cost_s=1.0)
-    monkeypatch.setattr(
-        graph, "_costs_s", lambda count, *_: dict.fromkeys(range(4), 1.0 * count**2)
-    )
-    graph.measure()
-    assert len(graph.plan().schedule.lanes) == 1
 
 
 def test_an_error_that_another_thread_has_seen_is_raised_in_the_run(in_time):

@@ -19,9 +19,9 @@ class AwaitedNode:
 
     def waits_for(self) -> int | Awaited | None:
         """The thread that has to come to it, or what that waits for."""
-        workers, shares = self._execution.workers, self._execution.shares.values()
+        workers, shares = self._execution.workers, self._execution.steps.values()
         for worker, share in zip(workers, shares, strict=False):  # some may not have begun
-            if any(entry.job == self._number for entry in share):
+            if any(step.job == self._number for step in share):
                 awaited: int | Awaited | None = worker.waits_for()
                 return awaited
         return None

@@ -2,6 +2,7 @@
 
 a CPU lane's worker     does its lane's tasks, and waits for others' ends before each
 a GPU's launcher        queues its lanes' tasks on their streams, which wait for events
+the calling thread      does all itself where there is one lane, on its own current stream
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ import torch
 from autopar.device import cpu, synchronize
 from autopar.graph.audit import Audit
 from autopar.graph.awaited_node import AwaitedNode
-from autopar.graph.guard import Watched, counted_in, version_of
-from autopar.graph.node import Node, on_gpus
+from autopar.graph.failure import Failure
+from autopar.graph.held_calls import HeldCalls
+from autopar.graph.node import on_gpus
 from autopar.graph.plan import Plan
-from autopar.graph.schedule import Entry
-from autopar.lanes.handle import Handle, awaited
+from autopar.graph.step import Step
+from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes
-from autopar.lanes.outcome import note
-from autopar.ranges import annotate, tools_listen
-from autopar.torch_private import spin
+from autopar.ranges import tools_listen
+from autopar.torch_private import autocast_is_on, spin
 
 _LOOK_S = 0.1  # between two looks whether a wait can end
 _LAUNCHING_CYCLES = 400_000  # of a GPU's clock: 0.2 ms and more, in which the host launches a task
 
-Moment = torch.cuda.Event | float
+Moment = torch.cuda.Event | float  # of a GPU, or by `time.perf_counter`
+_UNTIMED = float("nan")  # a moment that nobody has asked for
 
 
 class Execution:
@@ -43,7 +45,8 @@ class Execution:
     Args:
         plan: What is to be done.
         streams: By lane on a GPU, its stream.
-        shares: What each thread does, in order.
+        timed: Whether a GPU's times are taken, by events: they cost as much as a short launch.
+        asked: Whether results may be asked for before the end.
         tracks: Whether autograd tracks what tasks do, where it is on.
         in_order: Whether one thread does all in the order of the program.
         audit: What observes the tasks, in a run in order.
@@ -55,8 +58,9 @@ class Execution:
         self,
         plan: Plan,
         streams: Mapping[str, torch.cuda.Stream],
-        shares: Mapping[str, Sequence[Entry]],
         *,
+        timed: bool = False,
+        asked: bool = False,
         tracks: bool = True,
         in_order: bool = False,
         audit: Audit | None = None,
@@ -64,38 +68,42 @@ class Execution:
     ) -> None:
         count, self._start_s = len(plan.nodes), time.perf_counter()
         self.plan = plan
-        self.results: list[Any] = [None] * count  # by node, as what follows
+        steps = plan.steps_in_order if in_order else plan.steps
+        self.steps = steps.of
+        # By node, as what follows; behind them is what steps are given besides.
+        self.results: list[Any] = [*[None] * count, *steps.constants]
         self.starts: list[Moment | None] = [None] * count  # none where it did not begin
         self.ends: list[Moment | None] = [None] * count
         self.workers: list[Handle[None]] = []  # what the threads do
-        self.error: BaseException | None = None  # the first, or why the run was broken off
-        self.failed: Node | None = None  # which has raised it
-        self._seen = set[int]()  # threads that have got it
+        self.failure = Failure()
         self.wall_s = float("nan")  # from the start to the end, once it is there
-        self.shares, self._streams, self._tracks, self._alone = shares, streams, tracks, alone
+        self._streams, self._tracks, self._alone = streams, tracks, alone
+        self._timed, self._asked = timed, asked
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
-        self._in_order, self._audit, self._failing = in_order, audit, threading.Lock()
-        self.ready = {  # events after what the GPUs' current streams have by now
-            gpu: torch.cuda.current_stream(gpu).record_event()
-            for gpu in set(plan.gpu_of_lane.values())
-        }
+        self._in_order, self._audit = in_order, audit
+        self._calls = HeldCalls(plan, self.results, self.is_issued, audit=audit, in_order=in_order)
+        self._ready: dict[torch.device, torch.cuda.Event] = {}
 
     def start(self, lanes: Mapping[str, Lane]) -> None:
-        """Give each thread its share."""
+        """Give each thread its share, which comes after what the GPUs' current streams have."""
+        gpus = set(self.plan.gpu_of_lane.values())
+        self._ready = {gpu: torch.cuda.current_stream(gpu).record_event() for gpu in gpus}
+        if self._in_order:
+            synchronize(*gpus)
         try:
-            for host in self.shares:
+            for host in self.steps:
                 self.workers.append(lanes[host].submit(self._work, host, name=f"a run on {host}"))
         except BaseException:
-            self.stop()
-            for share in list(self.shares.values())[len(self.workers) :]:
-                for entry in share:  # nobody must wait for what will not come
-                    self._issue(entry.job)
+            self.failure.break_off()
+            for share in list(self.steps.values())[len(self.workers) :]:
+                for step in share:  # nobody must wait for what will not come
+                    self._issue(step.job)
             raise
 
     def start_here(self) -> None:
         """Let the calling thread do the only share there is, once it waits for it."""
-        (host,), me = self.shares, threading.get_ident()
+        (host,), me = self.steps, threading.get_ident()
         call = functools.partial(caller_modes().call, copy_context().run, self._work, host)
 
         def urge() -> None:
@@ -108,31 +116,11 @@ class Execution:
         handle: Handle[None] = Handle(host, host, cpu(), "compute", waits_for=waits_for, urge=urge)
         self.workers.append(handle)
 
-    def stop(self) -> None:
-        """Begin nothing more."""
-        with self._failing:
-            self.error = self.error or RuntimeError("the run was broken off")
-
     def end(self) -> None:
         """Note that all threads are done."""
         self.wall_s = time.perf_counter() - self._start_s
         for worker in self.workers:
             worker.issued.set_result(None)  # if Ctrl-C came between
-
-    def raise_error(self) -> None:
-        """Raise the first error, if there is one."""
-        if self.error is not None:
-            self._seen.add(threading.get_ident())
-            raise self.error
-
-    def is_seen(self) -> bool:
-        """Whether the calling thread has got the error, if a task has raised it."""
-        return self.failed is None or threading.get_ident() in self._seen
-
-    def tell(self, error: BaseException) -> None:
-        """Note on an error that is on its way that a task has failed, too, if nobody saw that."""
-        if self.failed and not self.is_seen() and self.error is not error:
-            note(error, f"task {self.failed.name!r} failed, too: {self.error!r}")
 
     def is_issued(self, number: int) -> bool:
         """Whether a node is run, queued or given up."""
@@ -162,155 +150,159 @@ class Execution:
 
         Autograd is off where it doesn't track; all else is as the lane's caller has it.
         """
-        share = self.shares[host]
+        share = self.steps[host]
         with contextlib.nullcontext() if self._tracks else torch.no_grad():
             if self._in_order:
                 self._do_in_order(share)
             elif share[0].lane in self._streams:
                 self._launch_all(share)
+            elif gpu := self.plan.gpu_of_lane.get(share[0].lane):
+                self._queue_all(share, torch.cuda.current_stream(gpu))
             else:
-                self._compute_all(share)
+                self._do_all(share)
 
-    def _compute_all(self, share: Iterable[Entry]) -> None:
-        """Run tasks of the CPU in this thread.
+    def _do_all(self, share: Iterable[Step], now: Callable[[], Moment] = time.perf_counter) -> None:
+        """Run tasks in this thread, of the CPU, or of one GPU if `now` says so.
 
         Workers share Python's lock: one that holds it when another's operator ends puts that
         worker to sleep, which costs more than all that is done here. So this is one loop, and does
         as little as it can between two tasks: a task begins when the one before it ends.
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
-        all_watched, at_once = self.plan.guard.watched, self.plan.at_once
-        issued, awaited = self._issued, self._awaited
-        now = time.perf_counter
-        closely = self._audit is not None or tools_listen()
+        issued, awaited, failure = self._issued, self._awaited, self.failure
+        value_at = results.__getitem__
+        closely = self._audit is not None or tools_listen() or autocast_is_on()
+        # For what tasks of the CPU may have queued on a GPU.
+        looks = now is time.perf_counter and torch.cuda.is_initialized()
+        if len(self.steps) == 1 and not (closely or looks or self.plan.is_held):
+            self._do_quickly(share, now)
+            return
         begun = now()
-        for entry in share:
-            job, waits = entry.job, entry.waits
+        for job, call, slots, waits, done, lane in share:
             try:
                 if waits:
                     for wait in waits:
                         self._wait_for_end(wait)
                     begun = now()
-                if self.error is None:
-                    call, watched = at_once[job], all_watched[job]
-                    if closely:
-                        value = self._call(nodes[job])
-                    elif watched is not None:
-                        value = self._held(nodes[job], watched)
+                if failure.error is None:
+                    if call is None or closely:
+                        value = self._calls.call(nodes[job], closely=closely)
                     else:
-                        value = call() if call else nodes[job].call(results)
-                    if nodes[job].may_queue:
-                        _wait_for_gpus()
-                    elif value is not None and not getattr(value, "is_cpu", False):
-                        _wait_for_gpus(value)
+                        value = call(*map(value_at, slots))
+                    if looks:
+                        if nodes[job].may_queue:
+                            _wait_for_gpus()
+                        elif value is not None and not getattr(value, "is_cpu", False):
+                            _wait_for_gpus(value)
                     results[job], starts[job] = value, begun
                     ends[job] = begun = now()
+                    for number in done:
+                        results[number] = None
             except BaseException as error:
-                self._fail(entry, error)
+                failure.set(nodes[job], lane, error)
             issued[job] = True
             if awaited:
                 self._issue(job)
 
-    def _launch_all(self, share: Iterable[Entry]) -> None:
+    def _do_quickly(self, share: Iterable[Step], now: Callable[[], Moment]) -> None:
+        """The same of operators alone that nothing else runs beside: so nobody has to be told."""
+        results, starts, ends = self.results, self.starts, self.ends
+        value_at, begun = results.__getitem__, now()
+        for step in share:
+            job, call, slots, _, done, _ = step
+            try:
+                results[job] = call(*map(value_at, slots))  # type: ignore[misc]  # not held
+                starts[job], ends[job] = begun, (begun := now())
+                for number in done:
+                    results[number] = None
+            except BaseException as error:
+                self.failure.set(self.plan.nodes[job], step.lane, error)
+                break
+        self._issued = bytearray(b"\1" * len(self._issued))
+
+    def _queue_all(self, share: Iterable[Step], stream: torch.cuda.Stream) -> None:
+        """Queue tasks of one GPU on this thread's stream, and wait for it."""
+        now = functools.partial(_mark, stream) if self._timed else _UNTIMED.__float__
+        try:
+            self._do_all(share, now)
+        finally:
+            wait_for_event(stream.record_event())
+
+    def _launch_all(self, share: Iterable[Step]) -> None:
         """Queue tasks and copies on their streams, and wait for those."""
         begun: set[torch.cuda.Stream] = set()
-        self._do_each(share, lambda entry: self._launch(entry, self._streams[entry.lane], begun))
+        closely = tools_listen() or autocast_is_on()
+        self._do_each(share, lambda step: self._launch(step, begun, closely))
         for stream in begun:
             stream.synchronize()
 
-    def _launch(
-        self, entry: Entry, stream: torch.cuda.Stream, begun: set[torch.cuda.Stream]
-    ) -> None:
+    def _launch(self, step: Step, begun: set[torch.cuda.Stream], closely: bool) -> None:
         """Queue a task or copy on a stream."""
+        job, stream = step.job, self._streams[step.lane]
         torch.cuda.set_stream(stream)
         if stream not in begun:  # what the caller had queued comes first
             begun.add(stream)
-            stream.wait_event(self.ready[stream.device])
-        if self.error is not None:
+            stream.wait_event(self._ready[stream.device])
+        if self.failure.error is not None:
             return
-        for wait in entry.waits:
+        for wait in step.waits:
             self.wait_until_issued(wait)
             end = self.ends[wait]
             if isinstance(end, torch.cuda.Event):
                 stream.wait_event(end)
-        if self.error is not None:
+        if self.failure.error is not None:
             return
-        node = self.plan.nodes[entry.job]
-        self.starts[entry.job] = _mark(stream)
-        self.results[entry.job] = self._call(node)
-        self.ends[entry.job] = _mark(stream)
+        self.starts[job] = self._moment(stream)
+        if step.call is None or closely:
+            value = self._calls.call(self.plan.nodes[job], closely=closely)
+        else:
+            value = step.call(*map(self.results.__getitem__, step.slots))
+        self.results[job] = value
+        if self._timed or not (self._asked or job in self.plan.awaited):
+            self.ends[job] = self._moment(stream)
+        else:
+            self.ends[job] = stream.record_event()
 
-    def _do_in_order(self, share: Sequence[Entry]) -> None:
+    def _moment(self, stream: torch.cuda.Stream) -> Moment:
+        """When a stream comes to this point, if that is to be known."""
+        return _mark(stream) if self._timed else _UNTIMED
+
+    def _do_in_order(self, share: Sequence[Step]) -> None:
         """Do all in this thread, waiting for each before the next."""
         nodes = self.plan.nodes
-        for on_gpu, entries in itertools.groupby(share, lambda entry: bool(nodes[entry.job].gpus)):
+        for on_gpu, steps in itertools.groupby(share, lambda step: bool(nodes[step.job].gpus)):
             if on_gpu:
-                self._do_each(entries, self._do_on_gpu)
+                self._do_each(steps, self._do_on_gpu)
             else:
-                self._compute_all(entries)
+                self._do_all(steps)
 
-    def _do_on_gpu(self, entry: Entry) -> None:
+    def _do_on_gpu(self, step: Step) -> None:
         """Do a task or copy on the current stream, and wait for it."""
-        if self.error is not None:
+        if self.failure.error is not None:
             return
-        number, node = entry.job, self.plan.nodes[entry.job]
+        number, node = step.job, self.plan.nodes[step.job]
         start: Moment = time.perf_counter()
         with torch.cuda.device(node.gpus[0]):
             stream = torch.cuda.current_stream()
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            self.results[number] = self._call(node)
+            self.results[number] = self._calls.call(node, closely=True)
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it
             end = time.perf_counter()
         self.starts[number], self.ends[number] = start, end
 
-    def _do_each(self, share: Iterable[Entry], do: Callable[[Entry], None]) -> None:
-        for entry in share:
+    def _do_each(self, share: Iterable[Step], do: Callable[[Step], None]) -> None:
+        for step in share:
             try:
-                do(entry)
+                do(step)
+                for number in step.done:
+                    self.results[number] = None
             except BaseException as error:
-                self._fail(entry, error)
-            self._issue(entry.job)
-
-    def _call(self, node: Node) -> Any:
-        """Run a task in the calling thread, and hold it to what it has said that it writes."""
-        watched = self.plan.guard.watched[node.number]
-
-        def call() -> Any:
-            return self._held(node, watched) if watched else node.call(self.results)
-
-        if self._audit is not None:
-            return self._audit.call(node, call, self.results)
-        with contextlib.nullcontext() if self._in_order else annotate(node.name):
-            return call()
-
-    def _held(self, node: Node, watched: Watched) -> Any:
-        """Run a task, and compare version counters of what it must not change."""
-        results, (tensors, given) = self.results, watched
-        self.plan.guard.require_as_planned(node, results)
-        if given:
-            tensors = (*tensors, *counted_in(map(results.__getitem__, given)))
-        versions = [*map(version_of, tensors)]
-        call = self.plan.at_once[node.number]
-        value = call() if call else node.call(results)
-        if [*map(version_of, tensors)] != versions:
-            pairs = zip(tensors, versions, strict=True)
-            moved = [tensor for tensor, version in pairs if tensor._version != version]
-            self.plan.guard.compare(node, moved, results, self._beside(node))
-        return value
-
-    def _beside(self, node: Node) -> list[int]:
-        """Other tasks that may be under way: the first on each lane that has not ended."""
-        if self._in_order:
-            return []
-        lanes = self.plan.schedule.lanes.values()
-        lefts = (
-            [entry.job for entry in entries if not self._issued[entry.job]] for entries in lanes
-        )
-        return [left[0] for left in lefts if left and left[0] != node.number]
+                self.failure.set(self.plan.nodes[step.job], step.lane, error)
+            self._issue(step.job)
 
     def _issue(self, number: int) -> None:
         """Let those go on who wait until a node is run, queued or given up."""
@@ -323,13 +315,6 @@ class Execution:
         end = self.ends[number]
         if isinstance(end, torch.cuda.Event):
             end.synchronize()
-
-    def _fail(self, entry: Entry, error: BaseException) -> None:
-        with self._failing:
-            if self.error is None:
-                node = self.plan.nodes[entry.job]
-                note(error, f"in task {node.name!r} on lane {entry.lane!r} ({node.device})")
-                self.error, self.failed = error, node
 
 
 def _wait_for_gpus(value: Any = None) -> None:

@@ -51,7 +51,14 @@ class Guard:
         written = _tensors_of(itertools.chain(*hazards.writes))
         memories = collections.Counter(map(memory_key, written))
         self._parts = [tensor for tensor in written if memories[memory_key(tensor)] > 1]
-        first = min(hazards.unknown, default=len(nodes)) if hazards.writers() else len(nodes)
+        self._has_writers = bool(hazards.writers())
+        # Those whose functions may hold other tensors later.
+        self._holding = [
+            number
+            for number, holders in enumerate(hazards.holders)
+            if holders and number not in hazards.unknown
+        ]
+        first = min(hazards.unknown, default=len(nodes)) if self._has_writers else len(nodes)
         self._after_unknown = {*range(first, len(nodes))} - hazards.unknown
         self.watched = [
             None if node.number in hazards.unknown else self._watched(node) for node in nodes
@@ -63,14 +70,13 @@ class Guard:
         Args:
             tracks: Whether autograd is on.
         """
-        if not self.hazards.writers():
+        if not self._has_writers:
             return False
         found: dict[int, list[Any]] = {}
-        known = {*range(len(self.nodes))} - self.hazards.unknown
         return (
             self._is_tracked != (tracks and any(map(is_tracked, self._distinct)))
             or any(self._places[id(tensor)] != _place(tensor) for tensor in self._distinct)
-            or any(self._new_to(number, found) for number in known)
+            or any(self._new_to(number, found) for number in self._holding)
         )
 
     def require_as_planned(self, node: Node, results: Sequence[Any]) -> None:

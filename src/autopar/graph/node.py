@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.effects.memory import MEMORY, memory_in
+from autopar.graph.traced_call import WithoutAutocast
 from autopar.lanes.handle import cuda_tensors
 from autopar.torch_private import pytree
 
@@ -63,6 +64,25 @@ class Node:
             return str(self.source) if self.source.type == "cuda" else self.resource
         return self.resource if self.device.type == "cuda" else None
 
+    @functools.cached_property
+    def call_and_leaves(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """What runs it when it is called with some values, and what stands for those.
+
+        It runs in the calling thread, on its current streams, where autocast is off or nothing of
+        it was traced.
+        """
+        if self.fn is None:
+            return functools.partial(pytree.tree_map, self._copied), self.leaves
+        fn = self.fn.where_it_is_off if isinstance(self.fn, WithoutAutocast) else self.fn
+        if self.keywords is None:
+            return functools.partial(self._unflattened, fn), self.leaves
+        args, kwargs = self._flat(self.leaves)
+        if not kwargs:
+            return fn, self.leaves
+        if any(isinstance(value, Result) for value in kwargs.values()):
+            return functools.partial(self._with_keywords, fn), self.leaves
+        return functools.partial(fn, **kwargs), tuple(args)
+
     def filled(self, results: Sequence[Any]) -> list[Any]:
         """The arguments, with results in place."""
         return [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
@@ -76,27 +96,23 @@ class Node:
 
         It is refused to change containers, which are made anew for each call.
         """
-        # As `filled`, but here each call counts.
-        leaves = [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
+        leaves = self.filled(results)
         if self.fn is None:
             return pytree.tree_map(self._copied, leaves[0])
         if self.keywords is not None:
-            args, kwargs = self._flat(leaves)
-            return self.fn(*args, **kwargs)
+            return self._with_keywords(self.fn, *leaves)
+        return self._unflattened(self.fn, *leaves)
+
+    def _with_keywords(self, fn: Callable[..., Any], *leaves: Any) -> Any:
+        args, kwargs = self._flat(leaves)
+        return fn(*args, **kwargs)
+
+    def _unflattened(self, fn: Callable[..., Any], *leaves: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        value = self.fn(*args, **kwargs)
+        value = fn(*args, **kwargs)
         if not self.complete:
             self._require_as_before((args, kwargs), leaves)
         return value
-
-    def at_once(self) -> Callable[[], Any] | None:
-        """The call with all that it is given, if nothing of that is another's result."""
-        if self.fn is None or self.keywords is None:
-            return None
-        if any(isinstance(leaf, Result) for leaf in self.leaves):
-            return None
-        args, kwargs = self._flat(self.leaves)
-        return functools.partial(self.fn, *args, **kwargs)
 
     def _flat(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
         """Arguments and keyword arguments, where no argument is a container."""

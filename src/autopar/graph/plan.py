@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import heapq
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-from typing import Any
 
 import torch
 
@@ -17,6 +16,7 @@ from autopar.graph.guard import Guard
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
+from autopar.graph.step import Steps
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
@@ -35,6 +35,7 @@ class Plan(Closed):
         resources: What they take their turns on.
         guard: What tasks have said that they write, to compare with what they do.
         known: Whether all costs were given or measured, and none guessed.
+        inner: Nodes whose results nobody can ask a run for: a run keeps them while they are needed.
         graph: Whose plan it is.
 
     >>> import autopar as ap
@@ -49,6 +50,7 @@ class Plan(Closed):
     resources: dict[str, Resource]
     guard: Guard
     known: bool = True
+    inner: frozenset[int] = frozenset()
     graph: object = None
 
     @property
@@ -88,9 +90,19 @@ class Plan(Closed):
         return shares
 
     @functools.cached_property
-    def uses_gpus(self) -> bool:
-        """Whether any task or copy does."""
-        return any(node.gpus for node in self.nodes)
+    def is_for_one_thread(self) -> bool:
+        """Whether the thread that asks for a run can do it all, on its own current streams.
+
+        There is one lane then. A function that is not torch's may queue something on a GPU, and
+        that must not be mixed with what the caller has queued there.
+        """
+        if len(self.schedule.lanes) != 1 or self.cpu_lanes != 1:
+            return False
+        (lane,) = self.schedule.lanes
+        may_queue = any(node.may_queue for node in self.nodes)
+        if lane in self.gpu_of_lane:
+            return not may_queue and all(node.source is None for node in self.nodes)
+        return not (may_queue and torch.cuda.is_initialized())
 
     @property
     def cpu_lanes(self) -> int:
@@ -98,9 +110,28 @@ class Plan(Closed):
         return self.resources.get("cpu", Resource()).lanes
 
     @functools.cached_property
-    def at_once(self) -> tuple[Callable[[], Any] | None, ...]:
-        """Calls by node that need no other's result, for workers; none where a node does."""
-        return tuple(node.at_once() for node in self.nodes)
+    def is_held(self) -> bool:
+        """Whether any task has to be compared with what it has said."""
+        return any(self.guard.watched) or any(node.may_queue for node in self.nodes)
+
+    @functools.cached_property
+    def awaited(self) -> frozenset[int]:
+        """Nodes whose ends others wait for, on other lanes."""
+        return frozenset(wait for entry in self.schedule.entries for wait in entry.waits)
+
+    @functools.cached_property
+    def steps(self) -> Steps:
+        """What each thread does, as it does it."""
+        return self._steps(self.shares, in_order=False)
+
+    @functools.cached_property
+    def steps_in_order(self) -> Steps:
+        """What one thread does that does all, in the order of the program."""
+        return self._steps({"one by one": self.in_order}, in_order=True)
+
+    def _steps(self, shares: Mapping[str, Sequence[Entry]], *, in_order: bool) -> Steps:
+        watched = self.guard.watched
+        return Steps.of_shares(self.nodes, watched, shares, self.inner, in_order=in_order)
 
     @functools.cached_property
     def in_order(self) -> list[Entry]:
@@ -170,6 +201,7 @@ def planned(
     cpu_lanes: int,
     streams: int,
     measured_s: Mapping[int, float],
+    inner: Iterable[int] = (),
 ) -> Plan:
     """The plan of a graph's nodes on so many CPU lanes, by costs that were given or measured."""
     guess_s = statistics.median(measured_s.values() or [_GUESSED_S])
@@ -188,7 +220,8 @@ def planned(
         else:
             resources[node.resource] = Resource(cpu_lanes, cpu_lanes)
     known, guard = len(known_s) == len(nodes), Guard(nodes, hazards)
-    return Plan(tuple(nodes), schedule(jobs, resources), resources, guard, known, graph)
+    order = schedule(jobs, resources)
+    return Plan(tuple(nodes), order, resources, guard, known, frozenset(inner), graph)
 
 
 def tasks_and_copies(nodes: Sequence[Node]) -> str:

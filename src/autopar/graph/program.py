@@ -45,6 +45,7 @@ class Program:
         self._weights: list[Weight] = []  # of modules that were traced
         self._dtype: torch.dtype | None = None  # the default one when code was traced
         self._copies: dict[tuple[Any, ...], int] = {}  # by value, device and changes so far
+        self.inner = set[int]()  # nodes whose results nobody can ask for
 
     def add(
         self,
@@ -55,8 +56,13 @@ class Program:
         name: str | None,
         writes: Iterable[Task | torch.Tensor] | None,
         cost_s: float | None,
+        *,
+        traced: bool = False,
     ) -> Task:
-        """Add a task, and the copies that it needs; see `TaskGraph.add`."""
+        """Add a task, and the copies that it needs; see `TaskGraph.add`.
+
+        Of what was traced all is known: what is no operator takes a part of a result, or hands on.
+        """
         if not callable(fn):
             msg = f"fn is {what(fn)}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
@@ -105,6 +111,8 @@ class Program:
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
         reads = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
+        if traced:  # nobody else has these containers, and most hold shapes
+            holders = [leaf for leaf in holders if [*memory_in(leaf)]]
         self.hazards.note(
             [*reads, *filter(is_array, given)],
             written,
@@ -115,14 +123,14 @@ class Program:
                 if told and any(_is_in(pytree.tree_leaves(leaf), value) for value in told.writes)
             ],
             fresh=fresh,
-            unknown=told is None and writes is None,
+            unknown=told is None and writes is None and not traced,
         )
         number = self._append(
             *(task_name, fn, given, spec, place),
             cost_s=cost_s,
             keywords=tuple(kwargs) if _are_same(flat_given, leaves) else None,
-            complete=told is not None and told.complete,
-            may_queue=told is None,
+            complete=told.complete if told and fn is not operator.getitem else traced,
+            may_queue=told is None and not traced,
         )
         return Task(self._graph, number, task_name, place)
 
@@ -137,8 +145,12 @@ class Program:
 
         for node, call in code.calls:
             args, kwargs = with_tasks((call.args, call.kwargs))
-            tasks[node] = self.add(call.fn, args, kwargs, call.device, node.name, None, None)
+            tasks[node] = self.add(
+                *(call.fn, args, kwargs, call.device, node.name, None, None), traced=True
+            )
         result = with_tasks(code.result)
+        shown = {leaf.number for leaf in pytree.tree_leaves(result) if isinstance(leaf, Task)}
+        self.inner.update({task.number for task in tasks.values()} - shown)
         if not all(leaf is result for leaf in pytree.tree_leaves(result)):
             return result
         if isinstance(result, Task):  # by itself, or another value or nothing

@@ -52,8 +52,11 @@ class Run(Closed):
             RuntimeError: It was not run, as another one failed before.
             KeyError: It is no task of the graph that was run, or lies where it can't be replaced.
         """
-        require_tasks(task)
-        value = pytree.tree_map_only(Task, self._result, task)
+        if type(task) is Task:  # by far the most often
+            value = self._result(task)
+        else:
+            require_tasks(task)
+            value = pytree.tree_map_only(Task, self._result, task)
         use_on_current_streams(on_gpus(value))
         return value
 
@@ -88,8 +91,8 @@ class Run(Closed):
         execution = self._execution
         for worker in execution.workers:
             worker.wait()
-        if not execution.is_seen():
-            execution.raise_error()
+        if not execution.failure.is_seen():
+            execution.failure.raise_error()
 
     @property
     def wall_s(self) -> float:
@@ -98,7 +101,11 @@ class Run(Closed):
 
     @property
     def spans(self) -> dict[int, Span]:
-        """When each task and copy ran, by its number; waits for them."""
+        """When each task and copy ran, by its number; waits for them.
+
+        Raises:
+            RuntimeError: It has tasks on a GPU, and was run without `timed=True`.
+        """
         for worker in self._execution.workers:
             worker.wait()
         lane_of = {entry.job: entry.lane for entry in self.plan.schedule.entries}
@@ -106,6 +113,13 @@ class Run(Closed):
         for node, start, end in zip(self.plan.nodes, starts, ends, strict=True):
             if start is not None and end is not None:
                 start_s, end_s = _time_s(node, start), _time_s(node, end)
+                if end_s != end_s:  # it is no number
+                    msg = (
+                        f"task {node.name!r} ran on {node.device}, where times cost as much as "
+                        f"short launches and are taken if asked for; expected run(timed=True). "
+                        f"Run it so."
+                    )
+                    raise RuntimeError(msg)
                 kind = "copy" if node.fn is None else "compute"
                 lane = lane_of[node.number]
                 spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), kind)
@@ -113,7 +127,7 @@ class Run(Closed):
 
     @property
     def timeline(self) -> Timeline:
-        """When each task and copy ran; on a stream, by events."""
+        """When each task and copy ran; on a stream, by events. See `spans`."""
         return Timeline(tuple(self.spans.values()))
 
     @property
@@ -140,8 +154,8 @@ class Run(Closed):
     def __repr__(self) -> str:
         execution = self._execution
         state = "under way"
-        if execution.error is not None:
-            failed = execution.failed
+        if execution.failure.error is not None:
+            failed = execution.failure.node
             state = "broken off" if failed is None else f"failed in task {failed.name!r}"
         elif self.wall_s == self.wall_s:  # it is a number
             state = f"done in {format_seconds(self.wall_s)}"
@@ -149,14 +163,14 @@ class Run(Closed):
 
     def _raise_for(self, node: Node) -> None:
         """Say why a node has no result."""
-        execution = self._execution
-        if execution.failed is node:
-            execution.raise_error()
+        failure = self._execution.failure
+        if failure.node is node:
+            failure.raise_error()
         why = "the run was broken off"
-        if execution.failed is not None:
-            why = f"task {execution.failed.name!r} failed"
+        if failure.node is not None:
+            why = f"task {failure.node.name!r} failed"
         msg = f"task {node.name!r} has no result: it was not run, because {why}."
-        raise RuntimeError(msg) from execution.error
+        raise RuntimeError(msg) from failure.error
 
 
 def require_tasks(asked: Any) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Self
 
 import torch
 
-from autopar.device import new_stream, synchronize
+from autopar.device import new_stream
 from autopar.graph.execution import Execution
 from autopar.graph.plan import Plan
 from autopar.graph.run import Run
-from autopar.graph.schedule import Entry
+from autopar.graph.step import Step
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane
@@ -45,18 +45,16 @@ class Runner:
     ) -> Iterator[Run]:
         """Start a plan's run, and wait for all of it at the end of the block; see `Execution`.
 
-        Where that needs one thread and no GPU, `here` lets it be this one, once it waits.
+        Where this thread can do it all, `here` lets it do that, once it waits.
         """
-        shares = {"one by one": plan.in_order} if in_order else plan.shares
-        launched = {} if in_order else plan.gpu_of_lane
-        here = here and len(shares) == plan.cpu_lanes == 1 and _is_done_by_one(plan)
+        here = here and plan.is_for_one_thread
+        launched = {} if in_order or here else plan.gpu_of_lane
+        steps = plan.steps_in_order if in_order else plan.steps
         threads = max(1, torch.get_num_threads() // plan.cpu_lanes)
-        with self._open({} if here else shares, launched, threads) as lanes:
+        with self._open({} if here else steps.of, launched, threads) as lanes:
             streams = self._streams_of(launched)
-            execution = Execution(plan, streams, shares, in_order=in_order, **how)
+            execution = Execution(plan, streams, in_order=in_order, **how)
             run = Run(execution)
-            if in_order:
-                synchronize(*execution.ready)
             try:
                 if here:
                     execution.start_here()
@@ -67,8 +65,8 @@ class Runner:
                 if not in_order:
                     plan.guard.require_untracked()
             except BaseException as error:
-                execution.stop()
-                execution.tell(error)
+                execution.failure.break_off()
+                execution.failure.tell(error)
                 raise
             finally:
                 for lane in lanes.values():
@@ -82,15 +80,15 @@ class Runner:
     @contextlib.contextmanager
     def _open(
         self,
-        shares: Mapping[str, Sequence[Entry]],
+        steps: Mapping[str, Sequence[Step]],
         launched: Mapping[str, torch.device],
         threads: int,
     ) -> Iterator[dict[str, Lane]]:
         """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
         with contextlib.ExitStack() as opened:
             lanes, given = self._lanes if self._kept is not None else {}, {}
-            for name, share in shares.items():
-                launches = any(entry.lane in launched for entry in share)
+            for name, share in steps.items():
+                launches = any(step.lane in launched for step in share)
                 form = name, 1 if launches else threads
                 if form not in lanes:
                     lane = cpu_lane(form[1], name=name, kind="host" if launches else "compute")
@@ -104,13 +102,3 @@ class Runner:
                 device_clock(gpu, max_age_s=1.0)  # while there is no work to disturb
                 self._streams[lane] = new_stream(gpu)
         return self._streams
-
-
-def _is_done_by_one(plan: Plan) -> bool:
-    """Whether nothing uses a GPU, so that the thread that does it all waits for nothing.
-
-    A function that is not torch's may queue something on one, and that must not be mixed with what
-    the caller has queued there.
-    """
-    may_queue = any(node.may_queue for node in plan.nodes)
-    return not plan.uses_gpus and not (may_queue and torch.cuda.is_initialized())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
@@ -21,7 +21,6 @@ from autopar.timing.measurement import format_seconds
 _TRIED_JOBS = 2000
 _MOST_TRIES = 150
 _NO_MORE = 1 + 1e-9  # of a sum in another order
-_HANDED_OVER_S = 50e-6  # a thread that wakes another, and Python's lock
 _SPREADS = (0.1, 0.3, 1.0)  # of the longest chain: how far chance moves ranks, in turn
 
 
@@ -128,7 +127,9 @@ def schedule(
     """
     _check(jobs, resources)
     ranks = upward_ranks(jobs)
-    best = _by_rank(jobs, resources, ranks)
+    # One after another any order is as long, and that of the program needs the least memory.
+    in_turn = [at_once(resource) for resource in resources.values()] == [1]
+    best = _by_rank(jobs, resources, range(0, -len(jobs), -1) if in_turn else ranks)
     if tries is None:
         tries = min(_MOST_TRIES, _TRIED_JOBS // max(1, len(jobs)))
     floor_s = _floor_s(jobs, resources, ranks)
@@ -181,17 +182,6 @@ def _floor_s(jobs: Sequence[Job], resources: dict[str, Resource], ranks: Sequenc
 def at_once(resource: Resource) -> int:
     """How many jobs of a resource can run at the same time."""
     return min(resource.lanes, resource.at_once)
-
-
-def handed_over_s(schedule: Schedule, costs_s: Mapping[int, float]) -> float:
-    """When the last job ends by some costs if each wait for another lane takes time on a CPU."""
-    end_s: dict[int, float] = {}
-    free_s: dict[str, float] = {}
-    for job, lane, waits, *_ in schedule.entries:
-        ready_s = max((end_s[wait] + _HANDED_OVER_S for wait in waits), default=0.0)
-        start_s = max(ready_s, free_s.get(lane, 0.0))
-        end_s[job] = free_s[lane] = start_s + costs_s.get(job, schedule.jobs[job].cost_s)
-    return max(end_s.values(), default=0.0)
 
 
 def _check(jobs: Sequence[Job], resources: dict[str, Resource]) -> None:

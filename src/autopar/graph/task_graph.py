@@ -9,10 +9,8 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 from __future__ import annotations
 
 import contextlib
-import functools
-import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 import torch
@@ -21,29 +19,27 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
+from autopar.graph.lane_counts import LaneCounts, Measured, choices, differing, fastest
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
-from autopar.graph.schedule import handed_over_s
 from autopar.refusal import whole_number
-
-_MOST_CPU_LANES = 4
-_MOST_LANES = 1024  # each is a thread, or a stream
 
 
 class TaskGraph(Closed):
     """Tasks on any devices, with their dependencies; it can be run again and again.
 
     Results cross devices by themselves, over copy lanes. As a context manager it keeps its lanes
-    open between runs; otherwise each run opens and leaves its own. What one CPU lane does, the
-    thread that calls `run` does itself.
+    open between runs; otherwise each run opens and leaves its own. What is all on one CPU lane,
+    or torch's operators all on one stream, the thread that calls `run` does itself.
 
     Args:
-        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`). If not
-            given, there are up to 4, or one with all threads, whichever `measure` has found to be
-            faster; before that, one for traced code, whose operators are short.
+        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`).
         streams: CUDA streams for the tasks of each GPU.
+
+    If either is not given, there is one, or up to 4: whichever `measure` has found to be faster,
+    and before that one for traced code, whose operators are short, and up to 4 otherwise.
 
     Raises:
         ValueError: There are no lanes or no streams, or far too many.
@@ -55,15 +51,10 @@ class TaskGraph(Closed):
     tensor([6., 6.])
     """
 
-    def __init__(self, *, cpu_lanes: int | None = None, streams: int = 4) -> None:
-        most = min(_MOST_CPU_LANES, os.cpu_count() or 1)
-        given = most if cpu_lanes is None else cpu_lanes
-        self.cpu_lanes = whole_number("cpu_lanes", given, most=_MOST_LANES)
-        self.streams = whole_number("streams", streams, most=_MOST_LANES)
+    def __init__(self, *, cpu_lanes: int | None = None, streams: int | None = None) -> None:
         self._program = Program(self)
-        # Of how many lanes plans may choose, and what `measure` has found with each.
-        self._choices = sorted({1 if cpu_lanes is None else self.cpu_lanes, self.cpu_lanes})
-        self._measured_s: dict[int, dict[int, float]] = {}
+        self._choices = choices(cpu_lanes, streams)
+        self._measured: dict[LaneCounts, Measured] = {}
         self._runner = Runner()
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
@@ -126,8 +117,8 @@ class TaskGraph(Closed):
 
         Args:
             fn: A function or a module.
-            *args: What to call it with.
-            **kwargs: The same, by name.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
 
         Returns:
             The graph, and what the function returned, with tasks in place of tensors, for
@@ -148,8 +139,8 @@ class TaskGraph(Closed):
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
 
-        For a graph with lanes of one's own choice, or with other tasks beside. No task of it is
-        tracked by autograd then. Takes, returns and raises what `trace` does, but for the graph.
+        For a graph with other tasks beside. Autograd tracks no task of it then. Takes, returns and
+        raises what `trace` does, but for the graph.
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
@@ -184,10 +175,14 @@ class TaskGraph(Closed):
             self._planned = self._plan(tracks)
         return self._planned
 
-    def run(self) -> Run:
+    def run(self, *, timed: bool = False) -> Run:
         """Run all tasks, each as soon as its lane comes to it, and wait for them.
 
         What tasks change in place, they change anew in each run.
+
+        Args:
+            timed: Whether the run is to know its timeline where tasks are on a GPU: two events for
+                each take the host some microseconds. On a CPU it always does.
 
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
@@ -195,11 +190,14 @@ class TaskGraph(Closed):
             ValueError: Tasks wait for each other in a circle.
         """
         with self._alone():
-            return self._ran(self.plan())
+            return self._ran(self.plan(), timed=timed)
 
     @contextlib.contextmanager
-    def start(self) -> Iterator[Run]:
+    def start(self, *, timed: bool = False) -> Iterator[Run]:
         """Start all tasks, and wait for them at the end of the block; `run[task]` waits for one.
+
+        Args:
+            timed: As in `run`.
 
         Raises:
             Exception: As `run` does, unless a result that was asked for has raised it.
@@ -212,7 +210,7 @@ class TaskGraph(Closed):
         ...     run[total].item()  # there may be other work before it
         3.0
         """
-        with self._alone(), self._started(self.plan()) as self._run:
+        with self._alone(), self._started(self.plan(), asked=True, timed=timed) as self._run:
             yield self._run
 
     def waitall(self) -> None:
@@ -253,10 +251,11 @@ class TaskGraph(Closed):
         """Run the tasks and keep each one's time; later plans are made by it.
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
+        Without `cpu_lanes` or `streams` all is measured with one lane and with several, and whole
+        runs are, too; later plans have as many lanes as made them faster.
 
         Args:
             repeats: How often; the median counts. One more run comes first, in order, to warm up.
-                Without `cpu_lanes` all this is done with one CPU lane and with several.
             alone: One after another, so that times and limit are those of each task by itself.
                 Otherwise as `run` runs them, after a run to warm up so: times have in them what
                 tasks take from each other, such as bandwidth, and plans come closer to a run.
@@ -268,9 +267,10 @@ class TaskGraph(Closed):
         whole_number("repeats", repeats)
         self.plan()  # refuses what can't be run
         with self._alone(), self._runner.kept():
-            on_cpu = any(node.resource == "cpu" for node in self._program.nodes)
-            choices = self._choices if on_cpu else self._choices[-1:]
-            self._measured_s = {lanes: self._costs_s(lanes, repeats, alone) for lanes in choices}
+            self._measured = {
+                lanes: self._measured_with(lanes, repeats, alone)
+                for lanes in differing(self._choices, self._program.nodes)
+            }
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -294,7 +294,8 @@ class TaskGraph(Closed):
             return captured(plan.nodes, costs_s, inputs)
 
     def __repr__(self) -> str:
-        return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {self.cpu_lanes} CPU lanes>"
+        lanes = self._choices[-1].cpu_lanes
+        return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {lanes} CPU lanes>"
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -303,15 +304,16 @@ class TaskGraph(Closed):
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
-    def _costs_s(self, cpu_lanes: int, repeats: int, alone: bool) -> dict[int, float]:
-        """What each task costs with some number of lanes."""
-        plan = self._plan(self._tracks and torch.is_grad_enabled(), [cpu_lanes])
+    def _measured_with(self, lanes: LaneCounts, repeats: int, alone: bool) -> Measured:
+        """What each task and a whole run take with some numbers of lanes."""
+        plan = self._plan(self._tracks and torch.is_grad_enabled(), lanes)
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
-        warm_ups = [True] if alone else [True, False]
-        runs = [*warm_ups, *[alone] * repeats]
-        costs_s = [self._ran(plan, in_order=in_turn, alone=in_turn).cost_s for in_turn in runs]
-        del costs_s[: len(warm_ups)]
-        return {n: statistics.median(run_s[n] for run_s in costs_s) for n in costs_s[0]}
+        self._ran(plan, in_order=True, alone=True)
+        walls_s = [self._ran(plan).wall_s for _ in range(repeats + 1)]
+        how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
+        runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats)]
+        costs_s = {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
+        return Measured(costs_s, statistics.median(walls_s[1:]))
 
     def _started(self, plan: Plan, **how: Any) -> contextlib.AbstractContextManager[Run]:
         return self._runner.started(plan, tracks=self._tracks, **how)
@@ -335,14 +337,17 @@ class TaskGraph(Closed):
                 self._run = None
                 self._turns.clear()
 
-    def _plan(self, tracks: bool, choices: Sequence[int] = ()) -> Plan:
-        """The plan with as many CPU lanes as make it shortest."""
-        nodes = self._program.in_order(tracks=tracks)
-        if not choices:
-            unmeasured = self._choices[-1:] if self._tracks else self._choices[:1]
-            choices = [*self._measured_s] or unmeasured
-        make = functools.partial(planned, self, nodes, self._program.hazards, streams=self.streams)
-        costs_s = [self._measured_s.get(lanes, {}) for lanes in choices]
-        plans = [make(cpu_lanes=n, measured_s=s) for n, s in zip(choices, costs_s, strict=True)]
-        made_s = [handed_over_s(plan.schedule, s) for plan, s in zip(plans, costs_s, strict=True)]
-        return plans[made_s.index(min(made_s))]
+    def _plan(self, tracks: bool, lanes: LaneCounts | None = None) -> Plan:
+        """The plan with some numbers of lanes, or with those that were the fastest."""
+        if lanes is None and self._measured:
+            lanes = fastest(self._measured)
+        lanes = lanes or self._choices[self._tracks]  # few for traced code
+        measured = self._measured.get(lanes)
+        return planned(
+            self,
+            self._program.in_order(tracks=tracks),
+            self._program.hazards,
+            inner=self._program.inner,
+            measured_s=measured.costs_s if measured else {},
+            **lanes._asdict(),
+        )

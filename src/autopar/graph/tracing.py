@@ -39,6 +39,7 @@ from autopar.torch_private import (
 _tracing = threading.RLock()  # torch's tracer is one for all threads
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
+_IDLE = {torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -139,6 +140,9 @@ class _Attempt:
         values: dict[torch.fx.Node, Any] = dict(self._watch.found)
         calls: list[tuple[torch.fx.Node, Call]] = []
         given = iter(self.tensors)
+        for node in reversed(module.graph.nodes):
+            if not node.users and _is_idle(node):
+                module.graph.erase_node(node)
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 values[node] = next(given)
@@ -221,6 +225,11 @@ def _require_known(result: Any) -> None:
             f"tuples, lists and dictionaries, or let torch.export.register_dataclass know {kind}."
         )
         raise ValueError(msg)
+
+
+def _is_idle(node: torch.fx.Node) -> bool:
+    """Whether a call does nothing but return what it is for, as parts of a result."""
+    return node.target is operator.getitem or node.target in _IDLE
 
 
 def _taken_from(tensor: torch.Tensor) -> str:

@@ -1,0 +1,109 @@
+"""What runs keep: results that nobody can ask for go once they are read."""
+
+import weakref
+
+import pytest
+import torch
+
+from autopar import TaskGraph
+
+RUNS = ["run", "run_serial"]
+
+
+class Seen:
+    """Results of calls, by weak references, and how many of them are there at each call."""
+
+    def __init__(self):
+        self.results, self.alive = [], []
+
+    def look(self, result):
+        self.alive.append(sum(seen() is not None for seen in self.results))
+        self.results.append(weakref.ref(result.untyped_storage()))
+        return result
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What `node.call_and_leaves` calls is looked at as it returns."""
+    from autopar.graph.node import Node
+
+    seen = Seen()
+    prepared = Node.call_and_leaves.func
+
+    def looked_at(node):
+        call, leaves = prepared(node)
+        return (lambda *values: seen.look(call(*values))), leaves
+
+    monkeypatch.setattr(Node, "call_and_leaves", property(looked_at))
+    return seen
+
+
+def chain(x):
+    for _ in range(8):
+        x = x * 2 + 1
+    return x
+
+
+def test_traced_code_keeps_no_more_than_eager_code_does(seen):
+    graph, result = TaskGraph.trace(chain, torch.ones(3))
+    run = graph.run()
+    assert run[result].tolist() == chain(torch.ones(3)).tolist()
+    assert max(seen.alive) == 1  # what the next operator reads
+    assert sum(one() is not None for one in seen.results) == 1
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("run", RUNS)
+def test_what_can_be_asked_for_is_kept(run, lanes):
+    def code(x):
+        halves = [x[:2] * 3, x[2:] * 5]
+        return halves, torch.cat(halves).sum(), x
+
+    x = torch.arange(4.0)
+    graph = TaskGraph(cpu_lanes=lanes)
+    result = graph.add_traced(code, x)
+    after = graph.add(torch.neg, result[1])
+    done = getattr(graph, run)()
+    (low, high), total, same = done[result]
+    assert (low.tolist(), high.tolist(), total.item()) == ([0, 3], [10, 15], 28)
+    assert same is x
+    assert done[after].item() == -28
+
+
+def test_tasks_that_were_added_keep_their_results(seen):
+    graph = TaskGraph(cpu_lanes=1)
+    first = graph.add(torch.mul, torch.ones(3), 2)
+    last = graph.add(torch.add, graph.add(torch.mul, first, 2), 1)
+    run = graph.run()
+    assert run[first].tolist() == [2, 2, 2]
+    assert run[last].tolist() == [5, 5, 5]
+
+
+def test_one_lane_keeps_the_order_of_the_program():
+    """So that no more is there at once than the program has."""
+    graph = TaskGraph(cpu_lanes=1)
+    tasks = [graph.add(torch.ones, 1, name=f"t{n}", cost_s=float(n % 3)) for n in range(9)]
+    entries = graph.plan().schedule.entries
+    assert [entry.job for entry in entries] == [task.number for task in tasks]
+
+
+def test_parts_of_results_that_nobody_reads_are_no_tasks():
+    graph, result = TaskGraph.trace(lambda x: torch.std_mean(x)[1] + x.max(0).values, torch.ones(3))
+    assert [node.name for node in graph.plan().nodes].count("getitem") <= 1
+    assert graph.run()[result].item() == 2
+
+
+def test_operators_are_not_cast_by_the_autocast_of_a_run():
+    """Nor those that they are made of: what was cast when the code was traced is in the trace."""
+    theta, x = torch.randn(1, 2, 3), torch.randn(4, 4, dtype=torch.double).float()
+    codes = [
+        lambda: torch.nn.functional.affine_grid(theta, [1, 1, 2, 2], align_corners=False),
+        lambda: torch.linalg.pinv(x),
+        lambda: torch.cdist(x, x),
+        lambda: torch.nn.functional.bilinear(x, x, torch.ones(2, 4, 4)),
+    ]
+    for code in codes:
+        graph, result = TaskGraph.trace(code)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = graph.run()[result]
+        torch.testing.assert_close(got, code(), rtol=0, atol=0)
