@@ -15,12 +15,12 @@ replaces hundreds of launches.
 """
 
 # %%
-# A model is traced as it is
-# --------------------------
+# A model is traced as it is, and one launch replaces hundreds
+# ------------------------------------------------------------
 # The models come from the library `transformers
 # <https://huggingface.co/docs/transformers/index>`_, and their weights are random. `trace` calls a
 # model once and notes its operators. `run` issues them from one loop in the calling thread, as
-# eager code does: the plan has one lane, so a second thread could only be in the way.
+# eager code does. `capture` records them once, and each replay launches all of them together.
 
 from functools import partial
 
@@ -30,22 +30,18 @@ import torch
 import autopar as ap
 
 
-def as_tasks(model, x):
+def as_graph(model, x, way):
     graph, results = ap.TaskGraph.trace(model, x)
-    return lambda: graph.run()[results]
-
-
-# %%
-# One launch replaces hundreds
-# ----------------------------
-# `capture` records the operators once, and each replay launches all of them together.
-
-
-def as_cuda_graph(model, x):
-    graph, results = ap.TaskGraph.trace(model, x)
+    if way == "run":
+        return lambda: graph.run()[results]
     captured = graph.capture()
     return lambda: captured.replay()[results]
 
+
+# %%
+# All ways return the same, bit for bit. In the picture at the top, look at the points of `run`:
+# they lie near 1, which is eager code. Those of `capture` lie the lower, the longer launches take
+# beside the kernels.
 
 # Folded: the models, with sizes of one's own, and how each was timed
 BERT = {"hidden_size": "width", "num_hidden_layers": "layers", "num_attention_heads": 4}
@@ -89,30 +85,17 @@ def model_of(name, device, **sizes):
     return model, call, x.to(device)
 
 
-def race_models(device, models, widths, **sizes):
+def race_models(device, widths, **sizes):
     """Every way to call each model, at each width."""
-    ways = {"run": as_tasks} | ({"capture": as_cuda_graph} if device == "cuda" else {})
-    found = []
-    for name, width in [(name, width) for name in models for width in widths]:
+    found, ways = [], ["run", *["capture"] * (device == "cuda")]
+    for name, width in [(name, width) for name in MODELS for width in widths]:
         _, call, x = model_of(name, device, width=width, wide=4 * width, **sizes)
         with torch.no_grad():
             call(x)
-            calls = {"eager": partial(call, x), **{way: ways[way](call, x) for way in ways}}
+            calls = {"eager": partial(call, x), **{way: as_graph(call, x, way) for way in ways}}
             found.append(ap.race({f"{name}, {width}: {way}": calls[way] for way in calls}))
     checks = {check: held for one in found for check, held in one.checks.items()}
     return ap.Findings([time for one in found for time in one.measurements], {}, checks)
-
-
-WORK = {"models": [*MODELS], "layers": 2, "tokens": 64}
-ON_GPU = {"device": "cuda", "widths": [64, 512], **WORK}
-ON_CPU = {"device": "cpu", "widths": [256], **WORK}
-NEEDS = ["transformers"]
-gpu = ap.recorded(race_models, name="b10_models", parameters=ON_GPU, modules=NEEDS)
-cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", parameters=ON_CPU, modules=NEEDS, gpus=0)
-
-# %%
-# In the picture at the top, look at the points of `run`: they lie near 1, which is eager code.
-# Those of `capture` lie the lower, the longer launches take beside the kernels.
 
 
 def shares(s, way):
@@ -120,11 +103,17 @@ def shares(s, way):
     return [s[f"{name}, 64: {way}"] / s[f"{name}, 64: eager"] for name in MODELS]
 
 
-# Folded: the figure
-median_s = {label: one.median_s for label, one in gpu.measurements.items()}
+WORK = {"layers": 2, "tokens": 64}
+ON_GPU = {"device": "cuda", "widths": [64, 512], **WORK}
+ON_CPU = {"device": "cpu", "widths": [256], **WORK}
+how = {"modules": ["transformers"]}
+gpu = ap.recorded(race_models, name="b10_models", parameters=ON_GPU, **how)
+cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", parameters=ON_CPU, gpus=0, **how)
+
 figure, ax = plt.subplots(figsize=(4.6, 5), layout="constrained")
 for way, marker in (("run", "o"), ("capture", "^")):
-    ax.plot(shares(median_s, way), [*MODELS], marker, label=way)
+    s = {label: one.median_s for label, one in gpu.measurements.items()}
+    ax.plot(shares(s, way), [*MODELS], marker, label=way)
 ax.axvline(1, color="gray", linewidth=1)
 ax.set(title="Models of width 64", xlabel="time of a call, as a share of eager code's")
 ax.legend(fontsize="small")
@@ -132,18 +121,15 @@ figure.supxlabel(gpu.origin, fontsize=7)
 ap.plot.show("b10_run_whole_models")
 
 # %%
-# All results are the same, bit for bit. The claims are about the model in the middle: half of the
-# models gain more by a capture, and half gain less.
+# The claims are about the model in the middle: half of them gain more by a capture, half less.
 
 
 def middle(s, way):
     return sorted(shares(s, way))[len(MODELS) // 2]
 
 
-run, saved = (
-    gpu.estimate(lambda s: middle(s, "run")),
-    gpu.estimate(lambda s: 1 / middle(s, "capture")),
-)
+run = gpu.estimate(lambda s: middle(s, "run"))
+saved = gpu.estimate(lambda s: 1 / middle(s, "capture"))
 ap.show(
     ap.claim("As tasks a model takes little longer than as it is.", run, at_most=1.5, unit="×"),
     ap.claim("Captured, a narrow model is clearly faster.", saved, at_least=2, unit="×"),
