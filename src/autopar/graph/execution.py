@@ -79,6 +79,7 @@ class Execution:
         self.wall_s = float("nan")  # from the start to the end, once it is there
         self._streams, self._tracks, self._alone = streams, tracks, alone
         self._timed, self._asked = timed, asked
+        self._is_here = False  # so that nobody else waits for single nodes
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._in_order, self._audit = in_order, audit
@@ -104,6 +105,7 @@ class Execution:
     def start_here(self) -> None:
         """Let the calling thread do the only share there is, once it waits for it."""
         (host,), me = self.steps, threading.get_ident()
+        self._is_here = True
         call = functools.partial(caller_modes().call, copy_context().run, self._work, host)
 
         def urge() -> None:
@@ -173,8 +175,8 @@ class Execution:
         value_at = results.__getitem__
         closely = self._audit is not None or tools_listen() or autocast_is_on()
         # For what tasks of the CPU may have queued on a GPU.
-        looks = now is time.perf_counter and torch.cuda.is_initialized()
-        if len(self.steps) == 1 and not (closely or looks or self.plan.is_held):
+        looks = now is time.perf_counter and self.plan.may_use_gpus and torch.cuda.is_initialized()
+        if self._is_here and not (closely or looks or self.plan.is_held):
             self._do_quickly(share, now)
             return
         begun = now()

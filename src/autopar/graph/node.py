@@ -38,6 +38,7 @@ class Node:
     keywords: tuple[str, ...] | None = None
     complete: bool = True  # whether it writes nothing but what it says, as torch's operators
     may_queue: bool = True  # whether it may use a GPU without saying so, as Python functions may
+    traced: bool = False  # so that `device` is where its results are
 
     @functools.cached_property
     def resource(self) -> str:

@@ -112,7 +112,12 @@ class Plan(Closed):
     @functools.cached_property
     def is_held(self) -> bool:
         """Whether any task has to be compared with what it has said."""
-        return any(self.guard.watched) or any(node.may_queue for node in self.nodes)
+        return any(self.guard.watched)
+
+    @functools.cached_property
+    def may_use_gpus(self) -> bool:
+        """Whether tasks of the CPU may queue something on a GPU, or return what lies there."""
+        return not all(node.traced for node in self.nodes)
 
     @functools.cached_property
     def awaited(self) -> frozenset[int]:

@@ -131,6 +131,7 @@ class Program:
             keywords=tuple(kwargs) if _are_same(flat_given, leaves) else None,
             complete=told.complete if told and fn is not operator.getitem else traced,
             may_queue=told is None and not traced,
+            traced=traced,
         )
         return Task(self._graph, number, task_name, place)
 
