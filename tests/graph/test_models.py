@@ -1,12 +1,11 @@
 """Models of a library that nobody made for tracing: they and their state equal eager code's."""
 
-import ast
 import os
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
+from library_models import MODELS, model_of
 
 from autopar import TaskGraph
 
@@ -16,25 +15,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # the library's
 ]
 
-_PAGE = Path(__file__).parents[2] / "gallery/graphs/plot_6_run_whole_models.py"
-
-
-def _page():
-    """What the page defines before it measures."""
-    namespace = {"__name__": "page"}
-    for node in ast.parse(_PAGE.read_text()).body:
-        if ast.unparse(node).startswith("WORK = "):
-            return namespace
-        exec(compile(ast.Module([node], []), str(_PAGE), "exec"), namespace)
-    raise AssertionError("the page measures nothing")
-
-
-_DEFINED = _page()
-
 
 def made(name, device, **sizes):
     torch.manual_seed(0)
-    return _DEFINED["model_of"](name, device, **{"width": 64, "wide": 128, "tokens": 16} | sizes)
+    return model_of(name, device, **{"width": 64, "wide": 128, "tokens": 16} | sizes)
 
 
 def hold(name, device, *, training):
@@ -58,7 +42,7 @@ def hold(name, device, *, training):
 
 
 each_model = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.stress) for name in _DEFINED["MODELS"]]
+    "name", [pytest.param(name, marks=pytest.mark.stress) for name in MODELS]
 )
 
 
@@ -68,16 +52,9 @@ def test_a_model_is_equal_to_eager_code_on_a_cpu(name):
     hold(name, "cpu", training=True)
 
 
-@each_model
-@pytest.mark.gpu
-def test_a_model_is_equal_to_eager_code_on_a_gpu(name):
-    hold(name, "cuda", training=False)
-    hold(name, "cuda", training=True)
-
-
 @pytest.mark.stress
 def test_what_torch_cannot_trace_is_refused_with_its_line(capfd):
-    models = _DEFINED["MODELS"]
+    models = MODELS
     models["Mixtral"] = models["Mixtral"] | {"experts_implementation": "grouped_mm"}
     _, call, x = made("Mixtral", "cpu", layers=1)
     with torch.no_grad(), pytest.raises(ValueError, match=r"line \d+ of moe.py, `.*grouped_mm"):
