@@ -17,13 +17,12 @@ find those that don't need each other, in unchanged code, and run them at the sa
 # A CUDA graph runs one kernel after another
 # ------------------------------------------
 # The model is a block of four paths over one image, as in GoogLeNet. A *kernel*, a function that
-# runs on the GPU, takes less time here than its launch. A `CUDA graph
-# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ is tempting: the launches are
-# recorded once, and replayed as a whole.
+# runs on the GPU, takes less time here than its launch. So a `CUDA graph
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ records all launches once.
 
 import contextlib
 from dataclasses import replace
-from functools import partial, reduce
+from functools import reduce
 
 import torch
 from torch import nn
@@ -32,7 +31,6 @@ import autopar as ap
 
 
 def as_chain(fn, inputs):
-    """An ordinary CUDA graph, one kernel after another, and where its result lies."""
     fn(*inputs)  # the first call sets libraries up, which can't be recorded
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -41,8 +39,7 @@ def as_chain(fn, inputs):
 
 
 # %%
-# But the kernels were launched to one *stream*, a queue of the GPU, so each still waits for the one
-# before it.
+# But they went to one *stream*, a queue of the GPU, so each kernel waits for the one before it.
 #
 # Two lines find the branches
 # ---------------------------
@@ -51,14 +48,13 @@ def as_chain(fn, inputs):
 
 
 def with_branches(fn, inputs):
-    """A CUDA graph of what `fn` does, with branches where they pay, and its result as a task."""
     graph, result = ap.TaskGraph.trace(fn, *inputs)
     return graph.capture(inputs=inputs), result
 
 
 # %%
 # In the picture at the top, look at the columns, which are the four paths: only the last task waits
-# for others. Nothing was computed to find that, so no GPU was needed.
+# for several. Nothing was computed to find that, so no GPU was needed.
 
 
 # Folded: the model and the picture
@@ -77,8 +73,7 @@ def block(channels):
 
 
 graph, _ = ap.TaskGraph.trace(block(192), torch.zeros(1, 192, 28, 28))
-views = ["getitem", "getitem_1"]
-ap.plot.graph(graph.plan(), title="A block of four paths, as traced", hide=views)
+ap.plot.graph(graph.plan(), title="A block of four paths", hide=["getitem", "getitem_1"])
 ap.plot.show("b6_let_the_graph_find_the_parallelism")
 
 # %%
@@ -87,56 +82,46 @@ ap.plot.show("b6_let_the_graph_find_the_parallelism")
 # No number of branches makes the block faster than its slowest path, measured as a CUDA graph of
 # its own. `race` compares all ways bit for bit with what the model returns.
 
-# Folded: the ways to call a model and its paths alone, and three models
+# Folded: the measurement of three models
 EAGER, CHAIN, BRANCHES = "eager, one stream", "CUDA graph, one chain", "CUDA graph with branches"
 CALLS = 50  # in each sample, as one takes far less than a millisecond
 
 
-def repeated(call):
-    for _ in range(CALLS - 1):
-        call()
-    return call()
+def repeated(calls):
+    return {label: lambda call=call: [call() for _ in range(CALLS)][-1] for label, call in calls}
 
 
-def against_each_other(fn, inputs, paths=(), others=None):
-    """Every way of calling `fn`, and each of its paths alone, per call."""
+def against_each_other(fn, inputs, paths=(), others=()):
     (chain, in_chain), (captured, task) = as_chain(fn, inputs), with_branches(fn, inputs)
     in_branches = captured[task]
-    ways = {
-        EAGER: lambda: fn(*inputs),
-        CHAIN: lambda: (chain.replay(), in_chain)[1],
-        BRANCHES: lambda: (captured.replay(), in_branches)[1],
-        **(others or {}),
-    }
-    parts = {f"path {n} alone": as_chain(*path)[0].replay for n, path in enumerate(paths, 1)}
+    ways = {EAGER: lambda: fn(*inputs), CHAIN: lambda: (chain.replay(), in_chain)[1]}
+    ways |= {BRANCHES: lambda: (captured.replay(), in_branches)[1], **dict(others)}
     found = ap.race(
-        {label: partial(repeated, call) for label, call in ways.items()},
-        parts={label: partial(repeated, call) for label, call in parts.items()},
-        expected=fn(*inputs),
-        close=dict.fromkeys(others or {}, 1e-3),
+        repeated(ways.items()),
+        parts=repeated((f"path {n} alone", as_chain(*path)[0].replay) for n, path in paths),
+        close={label: 1e-3 for label, _ in others},
         reset=lambda: [result.fill_(torch.nan) for result in (in_chain, in_branches)],
         repeats=15,
     )
     new = [torch.randn_like(x) for x in inputs]
-    checks = {"new inputs: equal": captured.replay(*new)[task].equal(fn(*new))}
-    samples = {one: (taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
-    per_call = [replace(one, values_s=tuple(values_s)) for one, values_s in samples.items()]
-    return replace(found, measurements=per_call, checks=found.checks | checks)
+    checks = {"new inputs: equal": captured.replay(*new)[task].equal(fn(*new))} | found.checks
+    each_s = {one: tuple(taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
+    per_call = [replace(one, values_s=values_s) for one, values_s in each_s.items()]
+    return replace(found, measurements=per_call, checks=checks)
 
 
 def block_ways(channels, size):
     model, x = block(channels).to(ap.gpu(0)), torch.randn(1, channels, size, size).to(ap.gpu(0))
-    return against_each_other(model, [x], [(path, [x]) for path in model])
+    return against_each_other(model, [x], [(n, (path, [x])) for n, path in enumerate(model, 1)])
 
 
 def towers_ways(width, depth, batch):
-    """A path for each of two inputs, and how well their results match; also compiled."""
     from torch._inductor import config
 
-    layers = [(nn.Linear(width, width), nn.ReLU()) for _ in range(2 * depth)]
-    layers = [layer.requires_grad_(False).to(ap.gpu(0)) for pair in layers for layer in pair]
-    u, v = nn.Sequential(*layers[: 2 * depth]), nn.Sequential(*layers[2 * depth :])
-    inputs, others = torch.randn(2, batch, width).to(ap.gpu(0)).unbind(), {}
+    layers = [layer for _ in range(2 * depth) for layer in (nn.Linear(width, width), nn.ReLU())]
+    both = nn.Sequential(*layers).requires_grad_(False).to(ap.gpu(0))
+    u, v, others = both[: 2 * depth], both[2 * depth :], []
+    inputs = torch.randn(2, batch, width).to(ap.gpu(0)).unbind()
 
     def match(x, y):
         return (u(x) * v(y)).sum(-1)
@@ -144,8 +129,9 @@ def towers_ways(width, depth, batch):
     with contextlib.suppress(Exception), config.patch(compile_threads=1):
         compiled = torch.compile(match, mode="reduce-overhead")
         compiled(*inputs)  # works where there are a compiler for C and Python's headers
-        others["torch.compile, reduce-overhead"] = lambda: compiled(*inputs)
-    return against_each_other(match, inputs, zip((u, v), zip(inputs), strict=True), others)
+        others = [("torch.compile, reduce-overhead", lambda: compiled(*inputs))]
+    paths = [(1, (u, inputs[:1])), (2, (v, inputs[1:]))]
+    return against_each_other(match, inputs, paths, others)
 
 
 def chain_ways(width, depth):
@@ -170,9 +156,9 @@ limits_s = dict.fromkeys((CHAIN, BRANCHES), on_block.limit_s(PATHS))
 ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
 
 # %%
-# Two towers have two paths, and a chain of products has nothing to run at once: all their times,
-# and those of `torch.compile
-# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_, are in :doc:`/benchmarks`.
+# Two towers have two paths, and a chain of products has nothing to run at once. :doc:`/benchmarks`
+# has their times, and those of `torch.compile
+# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_.
 
 gains = [one.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for one in (on_block, on_towers, on_chain)]
 ap.show(
@@ -185,8 +171,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # Kernels that fill a GPU by themselves gain nothing. A graph is what one call did: where that
-# depends on the data, `trace` refuses, and names the line. The shapes of a CUDA graph are fixed,
-# and its results are overwritten by the next replay.
+# depends on the data, `trace` refuses, and names the line. A CUDA graph's shapes are fixed.
 #
 # On this machine
 # ---------------
@@ -196,9 +181,8 @@ ap.show(
 def block_here(channels, size):
     graph, task = ap.TaskGraph.trace(block(channels), torch.randn(1, channels, size, size))
     with graph:
-        graph.measure()
-        in_turn = {"tasks one after another": lambda: graph.run_serial()[task]}
-        return ap.race(in_turn | {"task graph": lambda: graph.run()[task]})
+        ways = {"tasks one after another": lambda: graph.run_serial()[task]}
+        return ap.race(ways | {"task graph": lambda: graph.run()[task]})
 
 
 here = ap.observed(block_here, name="on CPU lanes", parameters={"channels": 64, "size": 96})
