@@ -71,6 +71,7 @@ for way, marker in zip(ways, "os^D", strict=True):
     ax.plot([*counts], us, marker=marker, label=way)
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="µs for a product")
 ax.set_xticks([*counts], [str(size) for size in counts])
+ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
 ax.minorticks_off()
 ax.set_title("Small products want one launch for all")
 ax.legend(fontsize="small")
