@@ -71,7 +71,7 @@ for i, j in torch.tril_indices(4, 4).T.tolist():
     ax.add_patch(plt.Rectangle((j, i), 1, 1, facecolor=colour, edgecolor="w", linewidth=4))
     tasks = [*(f"gemm {k}" for k in range(j)), f"potrf {j}" if i == j else f"trsm {j}"]
     ax.text(j + 0.5, i + 0.5, "\n".join(tasks), color="w", ha="center", va="center")
-ax.step([0.5, 1.5, 2.5, 3.5], [0.5, 1.5, 2.5, 3.5], color="#e0a000", linewidth=9, alpha=0.6)
+ax.step([0.1, 1.1, 2.1, 3.1], [0.6, 1.9, 2.9, 3.9], color="#ffc83d", linewidth=5)
 ax.set(xlim=(0, 4), ylim=(4, 0), title="4 × 4 tiles: purple on GPU 0, pink on GPU 1")
 ax.set_axis_off()
 ap.plot.show("x5_tiles")

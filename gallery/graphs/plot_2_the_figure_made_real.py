@@ -173,7 +173,7 @@ def arrows(plan):
 # %%
 # In the picture at the top, which is drawn from a run, look at the two outer columns: neither GPU
 # waits for the other. They meet on the CPU, which needs both gradients of a layer for their sum.
-# Follow *gradient w1* from GPU 0 to *renew w1*: this way over the CPU ends the longest chain. Tasks
+# Follow the last gradient of GPU 0 to the last *renew*: this way over the CPU ends the step. Tasks
 # that take next to no time are left out.
 
 # Folded: the drawing
@@ -217,8 +217,8 @@ ap.show(
 )
 
 # %%
-# In the timeline, look at the right end: the gradient of the first layer still has to be copied,
-# added and subtracted, and the new weights copied back. No products are left to hide this.
+# In the timeline, look at the right end: the last gradients still have to be copied, added and
+# subtracted, and the new weights copied back. No products are left to hide this.
 
 renamed = replace(
     gpus.timelines["a step"],

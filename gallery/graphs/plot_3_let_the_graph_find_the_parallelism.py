@@ -69,7 +69,7 @@ def block(channels):
     middle = nn.Sequential(conv(channels, 96, 1), nn.ReLU(), conv(96, 128, 3, padding=1))
     large = nn.Sequential(conv(channels, 16, 1), nn.ReLU(), conv(16, 32, 5, padding=2))
     pooled = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(channels, 32, 1))
-    return Block([conv(channels, 64, 1), middle, large, pooled]).requires_grad_(False)
+    return Block([middle, large, pooled, conv(channels, 64, 1)]).requires_grad_(False)
 
 
 graph, _ = ap.TaskGraph.trace(block(192), torch.zeros(1, 192, 28, 28))

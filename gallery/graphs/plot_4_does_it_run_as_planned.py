@@ -19,6 +19,7 @@ and how long it takes. Where tasks take a millisecond and more, that tells when 
 # take: add up their times, and divide by the number of *lanes*, the queues that they run on.
 
 import random
+from dataclasses import replace
 from statistics import median
 
 import matplotlib.pyplot as plt
@@ -32,8 +33,7 @@ def guess_s(timeline):
 
 
 # %%
-# That forgets that tasks wait for others, that each has its place, and that results are copied. A
-# plan knows all three, as it is made from the graph of the tasks.
+# That forgets waits and copies, and that each task has its place. A plan knows all three.
 #
 # Measure, plan, run
 # ------------------
@@ -58,8 +58,7 @@ def random_graph(seed, tasks, sizes, lanes):
     for i in range(tasks):
         device = chance.choice(gpus) if gpus and chance.random() > SHARE_ON_CPU else "cpu"
         before = chance.sample(added[-20:], min(i, chance.choice([0, 1, 1, 2, 2, 3])))
-        how = {"device": device, "writes": (), "name": f"task {i}"}
-        added.append(graph.add(product, matrices[device], *before, **how))
+        added.append(graph.add(product, matrices[device], *before, device=device, writes=()))
     return graph, added
 
 
@@ -111,8 +110,9 @@ ap.plot.show("b8_does_it_run_as_planned")
 
 # Folded: the table
 def table(record):
-    plans_s = {run: record.values[run.replace("run", "plan")] for run in record.measurements}
-    return ap.compare(record.measurements, limit_s=plans_s, limit_name="plan")
+    runs = [replace(one, label=f"graph {n}") for n, one in enumerate(record.measurements.values())]
+    plans_s = {f"graph {n}": record.values[f"{n}: plan"] for n in range(len(runs))}
+    return ap.compare(runs, limit_s=plans_s, limit_name="plan")
 
 
 v, seeds = gpus.values, range(BOOK["graphs"])

@@ -19,14 +19,6 @@ gets half of the CPU at most.
 # The rows of a matrix don't depend on each other, so it is tempting to give each row a task. The
 # right way differs in a number: a task has many rows.
 
-import contextlib
-import itertools
-import os
-import statistics
-import threading
-import time
-from concurrent import futures
-
 import matplotlib.pyplot as plt
 import torch
 
@@ -51,6 +43,14 @@ def add_tasks(graph, x, out, rows=1):
 # half of the small operators, show what is lost without any scheduler.
 
 # Folded: the measurement
+import contextlib
+import itertools
+import os
+import statistics
+import threading
+import time
+from concurrent import futures
+
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
 WORK = {"sizes_us": [1, 5, 10, 20, 50, 100, 200], "count": 400, "starts": 6, "rounds": 1}
 OURS = {"schedulers": ["by_graph", "by_futures", "by_fork"], **WORK, "workers": 2}
@@ -234,7 +234,7 @@ for (label, (record, name, *way)), style in zip(lines.items(), styles, strict=Tr
     median_s = {task: one.median_s for task, one in record.measurements.items()}
     ax.plot(sizes, [share(median_s, f"{name}, {us}", *way) for us in sizes], style, label=label)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
-ax.text(1, 0.42, "costs more than it brings")
+ax.text(1, 0.53, "in grey it costs more\nthan it brings", fontsize="small")
 ax.set(xscale="log", ylim=(0, 1.8), xlabel="work in a task, µs")
 ax.set_title("How much of the CPU do tasks keep?")
 ax.set_xticks(sizes, [f"{us}" for us in sizes], minor=False)

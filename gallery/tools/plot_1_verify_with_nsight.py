@@ -37,9 +37,9 @@ def two_streams(x, buffers, lane):
 
 
 # %%
-# The first two commands make an SQLite file of what `Systems
-# <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__ sees. The last asks `Compute
-# <https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html>`__ for counters.
+# These commands run `Nsight Systems
+# <https://docs.nvidia.com/nsight-systems/UserGuide/index.html>`__, export its report, and run
+# `Nsight Compute <https://docs.nvidia.com/nsight-compute/NsightComputeCli/index.html>`__.
 
 for command in (nsight.SYSTEMS, nsight.EXPORT, nsight.COMPUTE):
     program = "" if command == nsight.EXPORT else " \\\n    python program.py"
