@@ -2,13 +2,13 @@
 
 import re
 from pathlib import Path
-from textwrap import fill, indent
+from textwrap import indent
 
 import matplotlib.pyplot as plt
 import thumbnails
 import torch
 from addresses import INSTALL
-from matplotlib.text import Annotation
+from gallery_figures import fit
 from sphinx_gallery.scrapers import matplotlib_scraper
 
 FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
@@ -18,7 +18,6 @@ if not importlib.util.find_spec("autopar"):
     %{INSTALL}"""  # of a notebook
 IMAGE = "autopar-image"  # of what the cell draws as SVG, too
 PICTURE = "autopar-picture"  # what a page shows first, and the gallery as its thumbnail
-_PER_INCH = 13  # small letters of a note
 _THREADS = torch.get_num_threads()
 _STYLE = {
     "figure.constrained_layout.use": True,
@@ -53,21 +52,6 @@ def save_figures(block, block_vars, gallery_conf, **kwargs):
     if not images or not marks:
         return images
     return f".. container:: {' '.join(marks)}\n\n{indent(images, '    ')}"
-
-
-def fit(figure):
-    """Break lines beneath a figure that are wider than it, and leave room beside its bars."""
-    across = int(_PER_INCH * figure.get_figwidth())
-    notes = figure.findobj(Annotation)
-    for note in notes:
-        note.set_text("\n".join(fill(line, across) for line in note.get_text().split("\n")))
-    for _ in range(3):  # each time the layout is another one
-        figure.draw_without_rendering()
-        for note in notes:
-            outside = note.get_window_extent().x1 - figure.bbox.x1
-            if note.xycoords == "data" and outside > 0:
-                low, high = note.axes.get_xlim()
-                note.axes.set_xlim(low, high + (high - low) * outside / note.axes.bbox.width)
 
 
 def described(figure):
