@@ -3,8 +3,7 @@
 Let the graph find the parallelism
 ==================================
 
-| **You'll do:** hand a model of four paths to `TaskGraph.trace` and `capture`, and run its paths at
-  the same time on one GPU.
+| **You'll do:** hand a model to `TaskGraph.trace` and `capture`, which run its paths at once.
 | **You'll learn:** what branches of a CUDA graph gain over one chain, and what limits the gain.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`plot_2_the_figure_made_real` first; :doc:`plot_4_does_it_run_as_planned` comes next.
@@ -22,7 +21,6 @@ find those that don't need each other, in unchanged code, and run them at the sa
 
 import contextlib
 from dataclasses import replace
-from functools import reduce
 
 import torch
 from torch import nn
@@ -58,18 +56,17 @@ def with_branches(fn, inputs):
 
 
 # Folded: the model and the picture
-class Block(nn.ModuleList):
+class Paths(nn.ModuleList):
     def forward(self, x):
         return torch.cat([path(x).relu() for path in self], 1)
 
 
 def block(channels):
-    torch.manual_seed(0)
     conv = nn.Conv2d
     middle = nn.Sequential(conv(channels, 96, 1), nn.ReLU(), conv(96, 128, 3, padding=1))
     large = nn.Sequential(conv(channels, 16, 1), nn.ReLU(), conv(16, 32, 5, padding=2))
     pooled = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(channels, 32, 1))
-    return Block([middle, large, pooled, conv(channels, 64, 1)]).requires_grad_(False)
+    return Paths([middle, large, pooled, conv(channels, 64, 1)]).requires_grad_(False)
 
 
 graph, _ = ap.TaskGraph.trace(block(192), torch.zeros(1, 192, 28, 28))
@@ -79,64 +76,59 @@ ap.plot.show("b6_let_the_graph_find_the_parallelism")
 # %%
 # The longest path is the limit
 # -----------------------------
-# No number of branches makes the block faster than its slowest path, measured as a CUDA graph of
-# its own. `race` compares all ways bit for bit with what the model returns.
+# No number of branches makes a model faster than its slowest path, measured alone. `race` compares
+# all ways bit for bit with what the model returns.
 
 # Folded: the measurement of three models
 EAGER, CHAIN, BRANCHES = "eager, one stream", "CUDA graph, one chain", "CUDA graph with branches"
+COMPILED = "torch.compile, reduce-overhead"
 CALLS = 50  # in each sample, as one takes far less than a millisecond
 
 
-def repeated(calls):
-    return {label: lambda call=call: [call() for _ in range(CALLS)][-1] for label, call in calls}
+def repeated(call):
+    return lambda: [call() for _ in range(CALLS)][-1]
 
 
-def against_each_other(fn, inputs, paths=(), others=()):
-    (chain, in_chain), (captured, task) = as_chain(fn, inputs), with_branches(fn, inputs)
-    in_branches = captured[task]
-    ways = {EAGER: lambda: fn(*inputs), CHAIN: lambda: (chain.replay(), in_chain)[1]}
-    ways |= {BRANCHES: lambda: (captured.replay(), in_branches)[1], **dict(others)}
+def against_each_other(model, x, compiles=False):
+    model, x = model.requires_grad_(False).to(ap.gpu(0)), x.to(ap.gpu(0))
+    (chain, in_chain), (captured, task) = as_chain(model, [x]), with_branches(model, [x])
+    in_branches, ways = captured[task], {EAGER: lambda: model(x)}
+    ways[CHAIN] = lambda: (chain.replay(), in_chain)[1]
+    ways[BRANCHES] = lambda: (captured.replay(), in_branches)[1]
+    if compiles:
+        from torch._inductor import config
+
+        with contextlib.suppress(Exception), config.patch(compile_threads=1):
+            compiled = torch.compile(model, mode="reduce-overhead")
+            compiled(x)  # works where there are a compiler for C and Python's headers
+            ways[COMPILED] = lambda: compiled(x)
+    paths = enumerate(model, 1) if isinstance(model, Paths) else ()
     found = ap.race(
-        repeated(ways.items()),
-        parts=repeated((f"path {n} alone", as_chain(*path)[0].replay) for n, path in paths),
-        close={label: 1e-3 for label, _ in others},
+        {label: repeated(call) for label, call in ways.items()},
+        parts={f"path {n} alone": repeated(as_chain(path, [x])[0].replay) for n, path in paths},
+        close=dict.fromkeys(ways.keys() & {COMPILED}, 1e-3),
         reset=lambda: [result.fill_(torch.nan) for result in (in_chain, in_branches)],
         repeats=15,
     )
-    new = [torch.randn_like(x) for x in inputs]
-    checks = {"new inputs: equal": captured.replay(*new)[task].equal(fn(*new))} | found.checks
+    other = torch.randn_like(x)
+    found.checks["new inputs: equal"] = captured.replay(other)[task].equal(model(other))
     each_s = {one: tuple(taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
-    per_call = [replace(one, values_s=values_s) for one, values_s in each_s.items()]
-    return replace(found, measurements=per_call, checks=checks)
+    return replace(found, measurements=[replace(one, values_s=s) for one, s in each_s.items()])
 
 
 def block_ways(channels, size):
-    model, x = block(channels).to(ap.gpu(0)), torch.randn(1, channels, size, size).to(ap.gpu(0))
-    return against_each_other(model, [x], [(n, (path, [x])) for n, path in enumerate(model, 1)])
+    return against_each_other(block(channels), torch.randn(1, channels, size, size))
 
 
 def towers_ways(width, depth, batch):
-    from torch._inductor import config
-
-    layers = [layer for _ in range(2 * depth) for layer in (nn.Linear(width, width), nn.ReLU())]
-    both = nn.Sequential(*layers).requires_grad_(False).to(ap.gpu(0))
-    u, v, others = both[: 2 * depth], both[2 * depth :], []
-    inputs = torch.randn(2, batch, width).to(ap.gpu(0)).unbind()
-
-    def match(x, y):
-        return (u(x) * v(y)).sum(-1)
-
-    with contextlib.suppress(Exception), config.patch(compile_threads=1):
-        compiled = torch.compile(match, mode="reduce-overhead")
-        compiled(*inputs)  # works where there are a compiler for C and Python's headers
-        others = [("torch.compile, reduce-overhead", lambda: compiled(*inputs))]
-    paths = [(1, (u, inputs[:1])), (2, (v, inputs[1:]))]
-    return against_each_other(match, inputs, paths, others)
+    pairs = [(nn.Linear(width, width), nn.ReLU()) for _ in range(2 * depth)]
+    towers = [nn.Sequential(*sum(half, ())) for half in (pairs[:depth], pairs[depth:])]
+    return against_each_other(Paths(towers), torch.randn(batch, width), compiles=True)
 
 
 def chain_ways(width, depth):
-    weight, x = (ap.workload.matrix(width, ap.gpu(0), seed=seed) for seed in range(2))
-    return against_each_other(lambda x: reduce(torch.mm, [weight] * depth, x), [x])
+    products = [nn.Linear(width, width, bias=False) for _ in range(depth)]
+    return against_each_other(nn.Sequential(*products), torch.randn(width, width))
 
 
 BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
@@ -146,9 +138,8 @@ on_towers = ap.recorded(towers_ways, name="b6_towers", parameters=TOWERS)
 on_chain = ap.recorded(chain_ways, name="b6_chain", parameters=CHAIN_OF)
 
 # %%
-# In the table, look at the grey rows first: together the four paths take about as long as the
-# chain. The row in bold takes less than they do, and more than the slowest of them, as the paths
-# share one GPU and are joined. What the chain gains over eager code, any CUDA graph gains.
+# In the table, compare the grey rows with the last two: the chain takes about as long as all four
+# paths together, and branches take less. What the chain gains over eager code, any CUDA graph does.
 
 PATHS = [f"path {number} alone" for number in range(1, 5)]
 rows = {label: on_block.measurements[label] for label in [*PATHS, EAGER, CHAIN, BRANCHES]}
@@ -156,9 +147,8 @@ limits_s = dict.fromkeys((CHAIN, BRANCHES), on_block.limit_s(PATHS))
 ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
 
 # %%
-# Two towers have two paths, and a chain of products has nothing to run at once. :doc:`/benchmarks`
-# has their times, and those of `torch.compile
-# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_.
+# Two towers have two paths, and a chain of products has none: :doc:`/benchmarks` has their times,
+# and `torch.compile <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_'s.
 
 gains = [one.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for one in (on_block, on_towers, on_chain)]
 ap.show(
@@ -173,22 +163,6 @@ ap.show(
 # Kernels that fill a GPU by themselves gain nothing. A graph is what one call did: where that
 # depends on the data, `trace` refuses, and names the line. A CUDA graph's shapes are fixed.
 #
-# On this machine
-# ---------------
-# The same block on CPU lanes, which are worker threads with a queue each, for a larger image.
-
-
-def block_here(channels, size):
-    graph, task = ap.TaskGraph.trace(block(channels), torch.randn(1, channels, size, size))
-    with graph:
-        ways = {"tasks one after another": lambda: graph.run_serial()[task]}
-        return ap.race(ways | {"task graph": lambda: graph.run()[task]})
-
-
-here = ap.observed(block_here, name="on CPU lanes", parameters={"channels": 64, "size": 96})
-ap.show(ap.compare(here.measurements))
-
-# %%
 # Now you
 # -------
 # `trace` refuses `x.relu() if x.sum() > 0 else -x`. Write it so that both results are computed, and
