@@ -25,7 +25,7 @@ import torch
 
 import autopar as ap
 
-BOOK = {"count": 50, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
+BOOK = {"count": 50, "size": 4000}  # products of 4000 × 4000 in float32, 64 MB each
 PARTS, ONE, TWO, LANE = ["products", "copies"], "one stream", "two streams", "a lane for copies"
 
 

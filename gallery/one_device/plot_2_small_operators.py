@@ -95,7 +95,7 @@ batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] fo
 nothing = gpu.estimate(lambda s: gain(s, 4000))
 ap.show(
     ap.claim(
-        "Up to 256 x 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
+        "Up to 256 × 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
     ),
     ap.claim("A batch of those is three times as fast as a loop.", batch, at_least=3, unit="×"),
     ap.claim("Branches gain large products little.", nothing, at_most=1.2, unit="×"),
