@@ -220,11 +220,7 @@ ap.show(
 # In the timeline, look at the right end: the last gradients still have to be copied, added and
 # subtracted, and the new weights copied back. No products are left to hide this.
 
-renamed = replace(
-    gpus.timelines["a step"],
-    spans=tuple(replace(span, name=shown_name(span.name)) for span in spans),
-)
-ap.show_timelines(renamed, "e4_a_step", title="A step of training")
+ap.show_timelines(gpus.timelines["a step"], "e4_a_step", title="A step of training")
 
 # %%
 # When this does not help
