@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import thumbnails
 import torch
 from addresses import INSTALL
+from gallery_figures import fit
 from sphinx_gallery.scrapers import matplotlib_scraper
 
 FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
@@ -32,6 +33,8 @@ def save_figures(block, block_vars, gallery_conf, **kwargs):
     A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well.
     """
     figures = [plt.figure(number) for number in plt.get_fignums()]
+    for figure in figures:
+        fit(figure)
     paths, conf = block_vars["image_path_iterator"], block_vars["file_conf"]
     number = conf.get("thumbnail_number", 1) - len(paths)  # among the figures of this cell
     marks = [IMAGE] * ("ap.show_timelines(" in block.content)

@@ -3,6 +3,7 @@
 from itertools import islice
 
 import matplotlib.pyplot as plt
+from gallery_figures import fit
 from matplotlib.collections import LineCollection
 from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
@@ -26,10 +27,21 @@ def save(figure, shown, path):
         own.savefig(path, dpi=_DOTS)
         plt.close(own)
         return
-    inches = figure.get_size_inches()
+    inches, words = figure.get_size_inches(), [(text, text.get_text()) for text in beneath(figure)]
+    for text, _ in words:
+        text.set_text("")
     figure.set_size_inches(_INCHES)
+    fit(figure)
     figure.savefig(path, dpi=_DOTS)
     figure.set_size_inches(inches)
+    for text, said in words:
+        text.set_text(said)
+
+
+def beneath(figure):
+    """What stands beneath a figure, which is where it was measured: a card's page says that."""
+    notes = (note for note in figure.findobj(Annotation) if note.xycoords != "data")
+    return [*notes, *(one for one in figure.texts if one.get_text() == figure.get_supxlabel())]
 
 
 def drawn(drawing):

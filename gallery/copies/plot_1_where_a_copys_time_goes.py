@@ -61,7 +61,7 @@ def memory(kind, count, size):
 # Before each sample all spare memory goes back to the system.
 
 # Folded: the measurement
-BOOK = {"count": 20, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
+BOOK = {"count": 20, "size": 4000}  # products of 4000 × 4000 in float32, 64 MB each
 KINDS, STREAMS, AGES = ("pageable", "pinned"), ("same stream", "side stream"), ("cold", "warm")
 WAYS = [", ".join(chosen) for chosen in itertools.product(KINDS, STREAMS, AGES)]
 UNPINNED, BEST = "pageable, side stream, warm", "pinned, side stream, warm"

@@ -34,8 +34,7 @@ def on_host(x):
     return torch.full(x.shape, ON_HOST, pin_memory=True)
 
 
-def late_product(x):
-    """The product of x with itself, in memory that keeps its old contents for a while."""
+def late_product(x):  # into memory that keeps its old contents for a while
     y = torch.full_like(x, ON_GPU)
     ap.synchronize(x.device)
     ap.workload.delay(x.device, LATE_CYCLES)
@@ -162,20 +161,17 @@ def outcome(name, mended, size):
     x = ap.workload.matrix(size, ap.gpu(1 if name == "wrong device" else 0))
     result, expected = programs()[name](x, mended), x.mm(x).cpu()
     ap.synchronize()
-    wrong_share = (result != expected).double().mean().item()
-    first, right = result[0, 0].item(), expected[0, 0].item()
-    return {"is": first, "should be": right, "wrong share": wrong_share}
+    firsts = {"is": result[0, 0].item(), "should be": expected[0, 0].item()}
+    return firsts | {"wrong share": (result != expected).double().mean().item()}
 
 
 def square(x):
     return x.mm(x)
 
 
-def is_reported(name, mended, size):
-    """Whether CSAN ends the program, which runs in a process of its own for that."""
-    under_csan = {"TORCH_CUDA_SANITIZER": "1"}
+def is_reported(*arguments):  # whether CSAN ends the program, in a process of its own
     try:
-        ap.in_fresh_process(outcome, name, mended, size, environment=under_csan)
+        ap.in_fresh_process(outcome, *arguments, environment={"TORCH_CUDA_SANITIZER": "1"})
     except RuntimeError as error:
         if "CUDASanitizerErrors" not in str(error):
             raise
@@ -184,13 +180,12 @@ def is_reported(name, mended, size):
 
 
 def five_wrong_answers(size, large):
-    """Each program mended and as it is; mended first, as to load a kernel may wait for streams."""
     checks, values = {"GPU 0 is the current device": torch.cuda.current_device() == 0}, {}
-    for name in programs():
+    for name in programs():  # mended first, as to load a kernel may wait for streams
         for label, mended in ((f"{name}, mended", True), (name, False)):
             brought = outcome(name, mended, size)
+            brought["CSAN reports"] = is_reported(name, mended, size)
             values |= {f"{label}: {what}": number for what, number in brought.items()}
-            values[f"{label}: CSAN reports"] = is_reported(name, mended, size)
         checks[f"{name}, mended: equal"] = values[f"{name}, mended: wrong share"] == 0
     x = ap.workload.matrix(large, ap.gpu(0))
     checks["large, mended: equal"] = missing_event(x, True, square).equal(square(x).cpu())
@@ -206,15 +201,15 @@ for name in programs():
     finder = "CSAN, comparing" if values[f"{name}: CSAN reports"] else "comparing"
     rows.append([name, first, right, f"{values[f'{name}: wrong share']:.0%}", finder])
 headers = ["mistake", "first number", "right", "wrong numbers", "found by"]
+least = gpus.estimate(lambda _: min(values[f"{name}: wrong share"] for name in programs()))
 reports = sum(number for label, number in values.items() if label.endswith("CSAN reports"))
 found = values["missing event: CSAN reports"]
-numbers = min(values[f"{name}: wrong share"] for name in programs()), found, reports - found
-least, race, others = (gpus.estimate(lambda _, number=number: number) for number in numbers)
+race, others = (gpus.estimate(lambda _, n=n: n) for n in (found, reports - found))
 ap.show(
     ap.tabulate(headers, rows, caption="Five mistakes", origin=gpus.origin),
     ap.claim("Each mistake makes most of its numbers wrong.", least, at_least=0.5, unit="%"),
     ap.claim("CSAN reports the missing event.", race, at_least=1, unit="races"),
-    ap.claim("CSAN reports no other mistake, and no mend.", others, at_most=0, unit="races"),
+    ap.claim("It reports no other mistake, and no mend.", others, at_most=0, unit="races"),
 )
 
 # %%
@@ -222,23 +217,20 @@ ap.show(
 # needed here, for a large product takes long enough by itself.
 
 title = "A copy that does not wait for its product, and one that does"
-caption = "The product is the same. Below it is there when it is copied, so no copy can hide."
-ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title=title, caption=caption)
+ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title=title)
 
 # %%
 # When this does not help
 # -----------------------
 # A delay shows the race that it was put beside, and no other. So such waits belong in one place
-# that is tested for all, such as the pipeline of :doc:`plot_3_copy_both_ways_while_you_compute`. A
-# sixth mistake returns the right numbers, only late:
-# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`.
+# that is tested for all: the pipeline of :doc:`plot_3_copy_both_ways_while_you_compute`. A sixth
+# mistake is only slow: :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`.
 #
 # On this machine
 # ---------------
 # The third mistake needs no GPU: a *lane*, a queue with a thread of its own, empties the slot.
 
 
-# Folded: a slot that a CPU lane empties
 def on_a_lane(size):
     x, is_right = ap.workload.matrix(size), {}
     for label in ("as it is", "mended"):

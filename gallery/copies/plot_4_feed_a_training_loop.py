@@ -11,14 +11,14 @@ Feed a training loop
 
 Where a training step takes longer than the copy of its batch, a loop fed by `prefetch` keeps most
 of the speed that it has with all data on the GPU already. The usual loop copies each batch when its
-step is due, and no *kernel*, which is what the GPU runs, runs meanwhile.
+step is due, and the GPU computes nothing meanwhile.
 """
 
 # %%
 # Two lines make the difference
 # -----------------------------
-# The first two are what everybody writes. The last two copy the next batches while this one is
-# computed. Before the loop stands `with ap.CopyPipeline(device) as pipeline:`.
+# The first two are what everybody writes. The last two, inside a `with ap.CopyPipeline(device) as
+# pipeline:`, copy the next batches while this one is computed.
 #
 # .. code-block:: diff
 #
@@ -27,9 +27,9 @@ step is due, and no *kernel*, which is what the GPU runs, runs meanwhile.
 #     +for x, y in pipeline.prefetch(loader):
 #     +    losses.append(step(x, y))
 #
-# The usual advice hides nothing: with `pin_memory=True` batches come in `pinned memory
-# <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__, which the GPU reads by
-# itself. But the copy still stands in one *stream* with the steps, which is a queue of the GPU.
+# The usual advice, `pin_memory=True`, hides nothing: the GPU reads `pinned memory
+# <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`__ by itself, but the
+# copies and the steps share a *stream*, which is a queue of the GPU.
 
 import itertools
 
@@ -52,8 +52,7 @@ def train(model, batches):
 
 
 # %%
-# The images are noise and lie ready in the host's memory, so that what is timed is their way to the
-# GPU. `race` compares the losses bit for bit with those of data that are there already.
+# The images are noise in the host's memory. `race` compares all losses bit for bit.
 
 # Folded: the measurement
 WIDE = {"width": 4096, "batch": 1024, "batches": 50, "epochs": 2, "shown": 16}
@@ -67,9 +66,8 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
     data = list(zip(images, torch.randint(10, (batches, batch)), strict=True))
     loader = DataLoader(data, batch_size=None)
     pinning = DataLoader(data, batch_size=None, pin_memory=device != "cpu")
-    sizes = itertools.pairwise((3 * 32 * 32, width, width, 10))
-    layers = [layer for pair in sizes for layer in (nn.Linear(*pair), nn.ReLU())]
-    model = nn.Sequential(*layers[:-1]).to(device)
+    layers = [nn.Linear(*side) for side in itertools.pairwise((3 * 32 * 32, width, width, 10))]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2]).to(device)
     start = {name: value.clone() for name, value in model.state_dict().items()}
     pinned, times = next(iter(pinning))[0], range(epochs * batches)
     target = pinned.to(device, copy=True)
@@ -79,7 +77,7 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 
     def losses(feed):
         model.load_state_dict(start)
-        return [loss for _ in range(epochs) for loss in train(model, feed())]
+        return [train(model, feed()) for _ in range(epochs)]
 
     def from_the_middle(feed):
         coming = iter(feed())
@@ -87,10 +85,9 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
         seen = ap.timeline_of(lambda: train(model, itertools.islice(coming, shown)))
         return ap.Timeline([span for span in seen.spans if span.kind != "host"])
 
-    there = list(moved(loader))
     with ap.CopyPipeline(device) as pipeline:
         feeds = {
-            THERE: lambda: there,
+            THERE: [*moved(loader)].copy,  # the list of all batches
             PLAIN: lambda: moved(loader),
             PINNED: lambda: moved(pinning, non_blocking=True),
             PREFETCH: lambda: pipeline.prefetch(loader),
@@ -105,22 +102,20 @@ def training_loops(width, batch, batches, epochs, shown, device="cuda:0"):
 # %%
 # Prefetch comes near to no copies at all
 # ---------------------------------------
-# In the upper timeline at the top, look at the gaps between the kernels, with a copy in each.
+# In the upper timeline at the top, look at the gaps between the steps, with a copy in each.
 
 wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
-title = f"{WIDE['shown']} training steps, fed in two ways"
-ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title=title)
+ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in two ways")
 
 # %%
-# Compare the row in bold with *data on the device already*: little is left between them. No way can
-# be faster than that, and the copy of one batch.
+# Compare the row in bold with *data on the device already*, which no way can beat: little is left
+# between them.
 
-limit_s = wide.limit_s(PARTS, pieces=WIDE["epochs"] * WIDE["batches"])
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 saved = max((wide.hidden(way, PARTS) for way in (PLAIN, PINNED)), key=lambda share: share.value)
 ap.show(
-    ap.compare(wide.measurements, limit_s=limit_s, **rows),
+    ap.compare(wide.measurements, limit_s=wide.limit_s(PARTS), **rows),
     ap.claim("A loop fed by prefetch keeps most of its speed.", kept, at_least=0.9, unit="%"),
     ap.claim("The plain ways save little of the copies' time.", saved, at_most=0.4, unit="%"),
 )
@@ -129,8 +124,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # A narrow network computes too little to hide its batches. Compare the row in bold with the grey
-# row of the copies, which are the limit, and with the pinned loader, which pins the next batch
-# while one is copied.
+# row of the copies, which are the limit.
 
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
@@ -144,7 +138,7 @@ ap.show(
 # ---------------
 # On the CPU the batches are where they are needed, so expect no gain.
 
-HERE = {**NARROW, "batch": 32, "device": "cpu"}
+HERE = NARROW | {"batch": 32, "device": "cpu"}
 here = ap.observed(training_loops, name="training on the CPU", parameters=HERE)
 ap.show(ap.compare([here.measurements[way] for way in (THERE, PREFETCH)], baseline=THERE))
 
@@ -155,7 +149,7 @@ ap.show(ap.compare([here.measurements[way] for way in (THERE, PREFETCH)], baseli
 #
 # .. dropdown:: A hint
 #
-#     What is inside is asked for batches ahead of the steps, and the bar should count steps.
+#     What is inside is asked for batches ahead of the steps. The bar should count steps.
 #
 # .. dropdown:: An answer
 #
@@ -163,5 +157,4 @@ ap.show(ap.compare([here.measurements[way] for way in (THERE, PREFETCH)], baseli
 #
 #         def train_with_bar(model, loader, pipeline):
 #             from tqdm import tqdm
-#
 #             return train(model, tqdm(pipeline.prefetch(loader), total=len(loader)))

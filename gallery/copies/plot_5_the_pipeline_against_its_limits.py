@@ -88,7 +88,7 @@ rates = {label: total_gb / one.median_s for label, one in large.measurements.ite
 
 figure, ax = plt.subplots(layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
-ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt=" %.1f")
+ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt="%.1f", padding=14)
 ax.axvline(rates[BUS], color="black", linestyle="--", linewidth=1.2)
 ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.2 * rates[BUS]))
 figure.supxlabel(large.origin, fontsize=7)

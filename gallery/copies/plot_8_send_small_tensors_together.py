@@ -33,9 +33,8 @@ def one_by_one(tensors):
 
 
 # %%
-# In the picture at the top, look at where the line bends. At the foot of the slope a copy of four
-# times the size takes hardly longer, so its bytes are nearly free. On the level to the right the
-# bus is always busy.
+# In the picture at the top, look at where the line bends. On the slope a copy of four times the
+# size takes hardly longer, so its bytes are nearly free. On the level part the bus is always busy.
 
 # Folded: the measurement of all sizes, and the drawing
 BUS = {"sizes": [4**power for power in range(6, 16)], "moved_bytes": 2**28, "most_copies": 1000}
@@ -64,6 +63,7 @@ rates = [bus.measurements[f"GPU to host, {size} bytes"].gb_per_s for size in BUS
 figure, ax = plt.subplots(layout="constrained")
 ax.loglog(BUS["sizes"], rates, "o-")
 ax.set_xticks(BUS["sizes"][::3], ["4 KiB", "256 KiB", "16 MiB", "1 GiB"])
+ax.set_yticks([1, 10, 50], ["1", "10", "50"])
 ax.set(title="Pinned copies, one after another", xlabel="one copy", ylabel="GB/s")
 figure.supxlabel(bus.origin, fontsize=7)
 ap.plot.show("b1_bandwidth")

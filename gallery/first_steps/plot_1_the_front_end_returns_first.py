@@ -86,7 +86,7 @@ def three_clocks(count, size):
 gpus = ap.recorded(three_clocks, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
 timeline = gpus.timelines[DONE]
 caption = "In the narrow bar at the left (issue) the host makes all launches, and then it waits."
-title = "The host issues, then waits; the GPU computes"
+title = "The host issues; the GPU computes"
 ap.show_timelines(timeline, "e0_the_front_end_returns_first", title=title, caption=caption)
 
 # %%

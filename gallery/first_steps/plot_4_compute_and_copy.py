@@ -25,7 +25,7 @@ import torch
 
 import autopar as ap
 
-BOOK = {"count": 50, "size": 4000}  # products of 4000 x 4000 in float32, 64 MB each
+BOOK = {"count": 50, "size": 4000}  # products of 4000 × 4000 in float32, 64 MB each
 PARTS, ONE, TWO, LANE = ["products", "copies"], "one stream", "two streams", "a lane for copies"
 
 
@@ -102,7 +102,7 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # How near to the limit?
 # ----------------------
 # No way can be faster than the longer part and one piece of the shorter. Compare the row *one
-# stream* with the two parts above it: it takes the sum of both. *two streams* takes hardly longer
+# stream* with the two parts above it: it takes the sum of both. The row in bold takes hardly longer
 # than the products alone, and the lane's row is about the same.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)

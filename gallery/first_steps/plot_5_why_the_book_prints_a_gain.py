@@ -141,7 +141,7 @@ ap.show(ap.compare(here.measurements))
 # %%
 # Now you
 # -------
-# How many pages of 4 KiB has a result of 4000 x 4000 numbers in float32?
+# How many pages of 4 KiB has a result of 4000 × 4000 numbers in float32?
 #
 # .. dropdown:: A hint
 #

@@ -34,7 +34,6 @@ from autopar.graph import Entry, Job, Schedule
 
 
 def on_each_gpu(shares):
-    """The loss of each share of the batch, and the gradients of its replica of the weights."""
     results = []
     for x, y, weights in shares:
         loss = mse_loss((x @ weights[0]).relu() @ weights[1], y)
@@ -48,7 +47,6 @@ def on_each_gpu(shares):
 
 
 def plain_step(shares, weights, totals, rate):
-    """A step on two GPUs and the CPU, in plain PyTorch; the weights' memory is pinned."""
     results = on_each_gpu(shares)
     here = [[part.to("cpu", non_blocking=True) for part in parts] for _, parts in results]  # 1
     ap.synchronize()  # 2
@@ -73,7 +71,6 @@ def plain_step(shares, weights, totals, rate):
 
 
 def as_graph(shares, weights, totals, rate, lanes):
-    """The same step as a graph, and its losses and gradients as tasks."""
     graph = ap.TaskGraph(cpu_lanes=lanes, streams=1)
     results, add = graph.add_traced(on_each_gpu, shares), graph.add
     for n, (weight, total) in enumerate(zip(weights, totals, strict=True)):
@@ -106,8 +103,7 @@ def setting(batch, inputs, hidden, outputs, devices):
     torch.manual_seed(0)
     x = torch.randn(batch, inputs, device=devices[0])
     y = x @ torch.randn(inputs, outputs, device=devices[0]) / inputs**0.5
-    pin = devices[0] != "cpu"
-    shapes = (inputs, hidden), (hidden, outputs)
+    shapes, pin = [(inputs, hidden), (hidden, outputs)], devices[0] != "cpu"
     weights = [torch.randn(shape, pin_memory=pin).div_(shape[0] ** 0.5) for shape in shapes]
 
     def share(x, y, device):
@@ -118,8 +114,7 @@ def setting(batch, inputs, hidden, outputs, devices):
     return weights, shares, share(x, y, devices[0])
 
 
-def one_gpu_step(share, rate):
-    """A step on one GPU that has the whole batch, with nobody else."""
+def one_gpu_step(share, rate):  # with the whole batch
     results = on_each_gpu([share])
     with torch.no_grad():
         for weight, gradient in zip(share[2], results[0][1], strict=True):
@@ -128,7 +123,6 @@ def one_gpu_step(share, rate):
 
 
 def figure(batch, inputs, hidden, outputs, steps, lanes, devices):
-    """What each way leaves, its losses over some steps, and the time of a step."""
     rate = outputs / hidden
     weights, shares, whole = setting(batch, inputs, hidden, outputs, devices)
     start, totals = ([weight.clone() for weight in weights] for _ in range(2))
@@ -149,28 +143,21 @@ def figure(batch, inputs, hidden, outputs, steps, lanes, devices):
     def losses(step):
         restart()
         each_step = [[loss.item() for loss, _ in step()] for _ in range(steps)]
-        return torch.tensor([sum(parts) / len(parts) for parts in each_step])
+        return torch.tensor(each_step).mean(1)
 
     with graph:
         graph.measure()  # each task alone, for the plan
         plan, alone = graph.plan(), losses(one[ONE])
-        findings = ap.race(ways, parts=one, close={PLAIN: 1e-5}, reset=restart, devices=devices)
-        checks = {
-            f"{way}: losses equal one GPU's to 1e-5": torch.allclose(
-                losses(lambda way=way: ways[way]()[0]), alone, rtol=1e-5
-            )
-            for way in (PLAIN, GRAPH)
-        }
+        found = ap.race(ways, parts=one, close={PLAIN: 1e-5}, reset=restart, devices=devices)
+        checks = {"the loss falls": bool(alone[-1] < alone[0]), **found.checks}
+        for way in (PLAIN, GRAPH):
+            same = torch.allclose(losses(lambda way=way: ways[way]()[0]), alone, rtol=1e-5)
+            checks[f"{way}: losses equal one GPU's to 1e-5"] = same
         timeline = graph.run(timed=True).timeline
     copies = any(span.kind == "copy" for span in timeline.spans)
-    checks |= {
-        "the loss falls": bool(alone[-1] < alone[0]),
-        "copies only between devices": copies == (len(set(devices)) > 1),
-    }
+    checks["copies only between devices"] = copies == (len(set(devices)) > 1)
     values = {"estimate, s": plan.limit_s} | arrows(plan)
-    return replace(
-        findings, timelines={"a step": timeline}, checks=findings.checks | checks, values=values
-    )
+    return replace(found, timelines={"a step": timeline}, checks=checks, values=values)
 
 
 def arrows(plan):
@@ -186,7 +173,7 @@ def arrows(plan):
 # %%
 # In the picture at the top, which is drawn from a run, look at the two outer columns: neither GPU
 # waits for the other. They meet on the CPU, which needs both gradients of a layer for their sum.
-# Follow *gradient w1* from GPU 0 to *renew w1*: this way over the CPU ends the longest chain. Tasks
+# Follow the last gradient of GPU 0 to the last *renew*: this way over the CPU ends the step. Tasks
 # that take next to no time are left out.
 
 # Folded: the drawing
@@ -230,16 +217,10 @@ ap.show(
 )
 
 # %%
-# In the timeline, look at the right end: the gradient of the first layer still has to be copied,
-# added and subtracted, and the new weights copied back. No products are left to hide this.
+# In the timeline, look at the right end: the last gradients still have to be copied, added and
+# subtracted, and the new weights copied back. No products are left to hide this.
 
-renamed = [replace(span, name=shown_name(span.name)) for span in spans]
-ap.show_timelines(
-    replace(gpus.timelines["a step"], spans=tuple(renamed)),
-    "e4_a_step",
-    title="A step of training",
-    caption="Both GPUs compute at once. The way of the first layer over the CPU has to follow.",
-)
+ap.show_timelines(gpus.timelines["a step"], "e4_a_step", title="A step of training")
 
 # %%
 # When this does not help

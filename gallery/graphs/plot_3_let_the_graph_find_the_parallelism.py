@@ -3,8 +3,7 @@
 Let the graph find the parallelism
 ==================================
 
-| **You'll do:** hand a model of four paths to `TaskGraph.trace` and `capture`, and run its paths at
-  the same time on one GPU.
+| **You'll do:** hand a model to `TaskGraph.trace` and `capture`, which run its paths at once.
 | **You'll learn:** what branches of a CUDA graph gain over one chain, and what limits the gain.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`plot_2_the_figure_made_real` first; :doc:`plot_4_does_it_run_as_planned` comes next.
@@ -17,13 +16,11 @@ find those that don't need each other, in unchanged code, and run them at the sa
 # A CUDA graph runs one kernel after another
 # ------------------------------------------
 # The model is a block of four paths over one image, as in GoogLeNet. A *kernel*, a function that
-# runs on the GPU, takes less time here than its launch. A `CUDA graph
-# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ is tempting: the launches are
-# recorded once, and replayed as a whole.
+# runs on the GPU, takes less time here than its launch. So a `CUDA graph
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ records all launches once.
 
 import contextlib
 from dataclasses import replace
-from functools import partial, reduce
 
 import torch
 from torch import nn
@@ -32,7 +29,6 @@ import autopar as ap
 
 
 def as_chain(fn, inputs):
-    """An ordinary CUDA graph, one kernel after another, and where its result lies."""
     fn(*inputs)  # the first call sets libraries up, which can't be recorded
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -41,8 +37,7 @@ def as_chain(fn, inputs):
 
 
 # %%
-# But the kernels were launched to one *stream*, a queue of the GPU, so each still waits for the one
-# before it.
+# But they went to one *stream*, a queue of the GPU, so each kernel waits for the one before it.
 #
 # Two lines find the branches
 # ---------------------------
@@ -51,106 +46,89 @@ def as_chain(fn, inputs):
 
 
 def with_branches(fn, inputs):
-    """A CUDA graph of what `fn` does, with branches where they pay, and its result as a task."""
     graph, result = ap.TaskGraph.trace(fn, *inputs)
     return graph.capture(inputs=inputs), result
 
 
 # %%
 # In the picture at the top, look at the columns, which are the four paths: only the last task waits
-# for others. Nothing was computed to find that, so no GPU was needed.
+# for several. Nothing was computed to find that, so no GPU was needed.
 
 
 # Folded: the model and the picture
-class Block(nn.ModuleList):
+class Paths(nn.ModuleList):
     def forward(self, x):
         return torch.cat([path(x).relu() for path in self], 1)
 
 
 def block(channels):
-    torch.manual_seed(0)
     conv = nn.Conv2d
     middle = nn.Sequential(conv(channels, 96, 1), nn.ReLU(), conv(96, 128, 3, padding=1))
     large = nn.Sequential(conv(channels, 16, 1), nn.ReLU(), conv(16, 32, 5, padding=2))
     pooled = nn.Sequential(nn.MaxPool2d(3, 1, 1), conv(channels, 32, 1))
-    return Block([conv(channels, 64, 1), middle, large, pooled]).requires_grad_(False)
+    return Paths([middle, large, pooled, conv(channels, 64, 1)]).requires_grad_(False)
 
 
 graph, _ = ap.TaskGraph.trace(block(192), torch.zeros(1, 192, 28, 28))
-views = ["getitem", "getitem_1"]
-ap.plot.graph(graph.plan(), title="A block of four paths, as traced", hide=views)
+ap.plot.graph(graph.plan(), title="A block of four paths", hide=["getitem", "getitem_1"])
 ap.plot.show("b6_let_the_graph_find_the_parallelism")
 
 # %%
 # The longest path is the limit
 # -----------------------------
-# No number of branches makes the block faster than its slowest path, measured as a CUDA graph of
-# its own. `race` compares all ways bit for bit with what the model returns.
+# No number of branches makes a model faster than its slowest path, measured alone. `race` compares
+# all ways bit for bit with what the model returns.
 
-# Folded: the ways to call a model and its paths alone, and three models
+# Folded: the measurement of three models
 EAGER, CHAIN, BRANCHES = "eager, one stream", "CUDA graph, one chain", "CUDA graph with branches"
+COMPILED = "torch.compile, reduce-overhead"
 CALLS = 50  # in each sample, as one takes far less than a millisecond
 
 
 def repeated(call):
-    for _ in range(CALLS - 1):
-        call()
-    return call()
+    return lambda: [call() for _ in range(CALLS)][-1]
 
 
-def against_each_other(fn, inputs, paths=(), others=None):
-    """Every way of calling `fn`, and each of its paths alone, per call."""
-    (chain, in_chain), (captured, task) = as_chain(fn, inputs), with_branches(fn, inputs)
-    in_branches = captured[task]
-    ways = {
-        EAGER: lambda: fn(*inputs),
-        CHAIN: lambda: (chain.replay(), in_chain)[1],
-        BRANCHES: lambda: (captured.replay(), in_branches)[1],
-        **(others or {}),
-    }
-    parts = {f"path {n} alone": as_chain(*path)[0].replay for n, path in enumerate(paths, 1)}
+def against_each_other(model, x, compiles=False):
+    model, x = model.requires_grad_(False).to(ap.gpu(0)), x.to(ap.gpu(0))
+    (chain, in_chain), (captured, task) = as_chain(model, [x]), with_branches(model, [x])
+    in_branches, ways = captured[task], {EAGER: lambda: model(x)}
+    ways[CHAIN] = lambda: (chain.replay(), in_chain)[1]
+    ways[BRANCHES] = lambda: (captured.replay(), in_branches)[1]
+    if compiles:
+        from torch._inductor import config
+
+        with contextlib.suppress(Exception), config.patch(compile_threads=1):
+            compiled = torch.compile(model, mode="reduce-overhead")
+            compiled(x)  # works where there are a compiler for C and Python's headers
+            ways[COMPILED] = lambda: compiled(x)
+    paths = enumerate(model, 1) if isinstance(model, Paths) else ()
     found = ap.race(
-        {label: partial(repeated, call) for label, call in ways.items()},
-        parts={label: partial(repeated, call) for label, call in parts.items()},
-        expected=fn(*inputs),
-        close=dict.fromkeys(others or {}, 1e-3),
+        {label: repeated(call) for label, call in ways.items()},
+        parts={f"path {n} alone": repeated(as_chain(path, [x])[0].replay) for n, path in paths},
+        close=dict.fromkeys(ways.keys() & {COMPILED}, 1e-3),
         reset=lambda: [result.fill_(torch.nan) for result in (in_chain, in_branches)],
         repeats=15,
     )
-    new = [torch.randn_like(x) for x in inputs]
-    checks = {"new inputs: equal": captured.replay(*new)[task].equal(fn(*new))}
-    samples = {one: (taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
-    per_call = [replace(one, values_s=tuple(values_s)) for one, values_s in samples.items()]
-    return replace(found, measurements=per_call, checks=found.checks | checks)
+    other = torch.randn_like(x)
+    found.checks["new inputs: equal"] = captured.replay(other)[task].equal(model(other))
+    each_s = {one: tuple(taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
+    return replace(found, measurements=[replace(one, values_s=s) for one, s in each_s.items()])
 
 
 def block_ways(channels, size):
-    model, x = block(channels).to(ap.gpu(0)), torch.randn(1, channels, size, size).to(ap.gpu(0))
-    return against_each_other(model, [x], [(path, [x]) for path in model])
+    return against_each_other(block(channels), torch.randn(1, channels, size, size))
 
 
 def towers_ways(width, depth, batch):
-    """A path for each of two inputs, and how well their results match; also compiled."""
-    from torch._inductor import config
-
-    layers = [(nn.Linear(width, width), nn.ReLU()) for _ in range(2 * depth)]
-    layers = [layer.requires_grad_(False).to(ap.gpu(0)) for pair in layers for layer in pair]
-    u, v = nn.Sequential(*layers[: 2 * depth]), nn.Sequential(*layers[2 * depth :])
-    inputs, others = torch.randn(2, batch, width).to(ap.gpu(0)).unbind(), {}
-
-    def match(x, y):
-        return (u(x) * v(y)).sum(-1)
-
-    with contextlib.suppress(Exception), config.patch(compile_threads=1):
-        compiled = torch.compile(match, mode="reduce-overhead")
-        compiled(*inputs)  # works where there are a compiler for C and Python's headers
-        others["torch.compile, reduce-overhead"] = lambda: compiled(*inputs)
-    return against_each_other(match, inputs, zip((u, v), zip(inputs), strict=True), others)
+    pairs = [(nn.Linear(width, width), nn.ReLU()) for _ in range(2 * depth)]
+    towers = [nn.Sequential(*sum(half, ())) for half in (pairs[:depth], pairs[depth:])]
+    return against_each_other(Paths(towers), torch.randn(batch, width), compiles=True)
 
 
 def chain_ways(width, depth):
-    weight, x = (ap.workload.matrix(width, ap.gpu(0), seed=seed) for seed in range(2))
-    return against_each_other(lambda x: reduce(torch.mm, [weight] * depth, x), [x])
+    products = [nn.Linear(width, width, bias=False) for _ in range(depth)]
+    return against_each_other(nn.Sequential(*products), torch.randn(width, width))
 
 
 BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
@@ -160,9 +138,8 @@ on_towers = ap.recorded(towers_ways, name="b6_towers", parameters=TOWERS)
 on_chain = ap.recorded(chain_ways, name="b6_chain", parameters=CHAIN_OF)
 
 # %%
-# In the table, look at the grey rows first: together the four paths take about as long as the
-# chain. The row in bold takes less than they do, and more than the slowest of them, as the paths
-# share one GPU and are joined. What the chain gains over eager code, any CUDA graph gains.
+# In the table, compare the grey rows with the last two: the chain takes about as long as all four
+# paths together, and branches take less. What the chain gains over eager code, any CUDA graph does.
 
 PATHS = [f"path {number} alone" for number in range(1, 5)]
 rows = {label: on_block.measurements[label] for label in [*PATHS, EAGER, CHAIN, BRANCHES]}
@@ -170,9 +147,8 @@ limits_s = dict.fromkeys((CHAIN, BRANCHES), on_block.limit_s(PATHS))
 ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
 
 # %%
-# Two towers have two paths, and a chain of products has nothing to run at once: all their times,
-# and those of `torch.compile
-# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_, are in :doc:`/benchmarks`.
+# Two towers have two paths, and a chain of products has none: :doc:`/benchmarks` has their times,
+# and `torch.compile <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_'s.
 
 gains = [one.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for one in (on_block, on_towers, on_chain)]
 ap.show(
@@ -185,26 +161,8 @@ ap.show(
 # When this does not help
 # -----------------------
 # Kernels that fill a GPU by themselves gain nothing. A graph is what one call did: where that
-# depends on the data, `trace` refuses, and names the line. The shapes of a CUDA graph are fixed,
-# and its results are overwritten by the next replay.
+# depends on the data, `trace` refuses, and names the line. A CUDA graph's shapes are fixed.
 #
-# On this machine
-# ---------------
-# The same block on CPU lanes, which are worker threads with a queue each, for a larger image.
-
-
-def block_here(channels, size):
-    graph, task = ap.TaskGraph.trace(block(channels), torch.randn(1, channels, size, size))
-    with graph:
-        graph.measure()
-        in_turn = {"tasks one after another": lambda: graph.run_serial()[task]}
-        return ap.race(in_turn | {"task graph": lambda: graph.run()[task]})
-
-
-here = ap.observed(block_here, name="on CPU lanes", parameters={"channels": 64, "size": 96})
-ap.show(ap.compare(here.measurements))
-
-# %%
 # Now you
 # -------
 # `trace` refuses `x.relu() if x.sum() > 0 else -x`. Write it so that both results are computed, and

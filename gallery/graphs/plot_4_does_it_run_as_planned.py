@@ -8,20 +8,19 @@ Does it run as planned?
 | **You need:** 7 minutes, and no GPU: what needs two is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first; :doc:`plot_5_how_fine_may_tasks_be` comes next.
 
-A *plan* says before a run which task goes where, and when. It is a simulation: of each task it
-knows what it waits for, and how long it takes. Where tasks take a millisecond and more, that is
-enough to tell when a run ends.
+A *plan* says before a run which task goes where, and when. Of each task it knows what it waits for,
+and how long it takes. Where tasks take a millisecond and more, that tells when the run will end.
 """
 
 # %%
 # A guess is no plan
 # ------------------
-# Each task multiplies a matrix on a GPU or the CPU, after some of those before it. It is tempting
-# to guess how long all take: add up their times, and divide by the number of *lanes*, the queues
-# that they run on.
+# Each task multiplies a matrix, after some of those before it. It is tempting to guess how long all
+# take: add up their times, and divide by the number of *lanes*, the queues that they run on.
 
 import random
-import statistics
+from dataclasses import replace
+from statistics import median
 
 import matplotlib.pyplot as plt
 
@@ -29,20 +28,18 @@ import autopar as ap
 
 
 def guess_s(timeline):
-    """All work, spread evenly over the lanes that compute."""
     tasks = timeline.select("compute")
     return sum(task.duration_s for task in tasks) / len({task.lane for task in tasks})
 
 
 # %%
-# That forgets that tasks wait for others, that each has its place, and that results are copied. A
-# plan knows all three, as it is made from the graph of the tasks.
+# That forgets waits and copies, and that each task has its place. A plan knows all three.
 #
 # Measure, plan, run
 # ------------------
-# `measure` takes the time of each task. Times of tasks alone give the least time: the longest chain
-# of tasks, or all the work of the busiest device. Times in runs give the plan. The run is compared
-# with its *serial twin*, the same tasks one after another, bit by bit.
+# `measure` takes the time of each task. Times of tasks alone give the *least time*: the longest
+# chain of tasks, or all the work of the busiest device. Times in runs give the plan. The results of
+# a run are compared bit by bit with those of the same tasks one after another.
 
 # Folded: a random graph of such tasks, and the measurement
 SIZES = {"cuda:0": 4000, "cuda:1": 4000, "cpu": 1200}
@@ -50,28 +47,22 @@ BOOK = {"graphs": 3, "tasks": 100, "sizes": SIZES, "lanes": 2, "rounds": 5}
 SHARE_ON_CPU = 0.2
 
 
-def product(x, *before):
-    """A product; the results before it are only waited for."""
+def product(x, *before):  # the results before it are only waited for
     return x.mm(x)
 
 
 def random_graph(seed, tasks, sizes, lanes):
-    """Tasks on random devices, each after some random ones, and all of them."""
-    chance = random.Random(seed)
-    gpus = [name for name in sizes if name != "cpu"]
+    chance, gpus = random.Random(seed), [name for name in sizes if name != "cpu"]
     matrices = {name: ap.workload.matrix(size, name) for name, size in sizes.items()}
     graph, added = ap.TaskGraph(cpu_lanes=lanes, streams=1), []
     for i in range(tasks):
         device = chance.choice(gpus) if gpus and chance.random() > SHARE_ON_CPU else "cpu"
-        count = min(i, chance.choice([0, 1, 1, 2, 2, 3]))
-        before = chance.sample(added[-20:], min(count, len(added[-20:])))
-        how = {"device": device, "writes": (), "name": f"task {i}"}
-        added.append(graph.add(product, matrices[device], *before, **how))
+        before = chance.sample(added[-20:], min(i, chance.choice([0, 1, 1, 2, 2, 3])))
+        added.append(graph.add(product, matrices[device], *before, device=device, writes=()))
     return graph, added
 
 
 def planned_and_run(graphs, tasks, sizes, lanes, rounds):
-    """Least time, plan and run of some random graphs."""
     measurements, values, checks, timelines = [], {}, {}, {}
     for seed in range(graphs):
         graph, added = random_graph(seed, tasks, sizes, lanes)
@@ -80,9 +71,8 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
             values[f"{seed}: least"] = graph.plan().limit_s
             graph.measure(alone=False)
             plan = graph.plan()
-            run, twin = graph.run(), graph.run_serial()
-            checks[f"graph {seed}: equal"] = ap.workload.equal(run[added], twin[added])
-            del run, twin
+            results = (way()[added] for way in (graph.run, graph.run_serial))
+            checks[f"graph {seed}: equal"] = ap.workload.equal(*results)
             walls_s = [graph.run().wall_s for _ in range(rounds)]
             timelines = {"the plan": plan.timeline, "a run": graph.run(timed=True).timeline}
         values[f"{seed}: plan"] = plan.makespan_s
@@ -91,9 +81,9 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
 
 
 # %%
-# In the picture at the top, follow a grey bar of the plan down to the blue one of the run. It is
-# the same task on the same lane. How far it has moved is what the plan does not know of: the host,
-# which launches tasks and wakes threads. The guess ends before the plan, as it knows no waits.
+# In the picture at the top, follow a grey bar of the plan down to the blue one of the run, which is
+# the same task on the same lane. It has moved by what the plan does not know of: the host, which
+# launches tasks and wakes threads. The guess ends before the plan, as it knows no waits.
 
 # Folded: the drawing
 gpus = ap.recorded(planned_and_run, name="b8_as_planned", parameters=BOOK, gpus=2)
@@ -108,8 +98,7 @@ for words, ends_s in (("plan ends", plan.makespan_s), ("guess", guess_s(plan))):
     ax.vlines(1e3 * ends_s, 0, len(ROWS), color="C7", linestyle="--")
     ax.annotate(words, (1e3 * ends_s, -0.02), ha="right", va="bottom")  # above its line
 ax.set_yticks([y + 0.5 for y in range(len(ROWS))], [*ROWS])
-ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4), xlabel="ms")
-ax.set_title("Planned (grey) and run (blue)")
+ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4), xlabel="ms", title="Planned (grey), run (blue)")
 figure.supxlabel(gpus.origin, fontsize=7)
 ap.plot.show("b8_does_it_run_as_planned")
 
@@ -121,24 +110,14 @@ ap.plot.show("b8_does_it_run_as_planned")
 
 # Folded: the table
 def table(record):
-    """The runs of all graphs, with the plan beside them."""
-    seeds = range(record.parameters["graphs"])
-    plans_s = {f"{seed}: run": record.values[f"{seed}: plan"] for seed in seeds}
-    return ap.compare(record.measurements, limit_s=plans_s, limit_name="plan")
+    runs = [replace(one, label=f"graph {n}") for n, one in enumerate(record.measurements.values())]
+    plans_s = {f"graph {n}": record.values[f"{n}: plan"] for n in range(len(runs))}
+    return ap.compare(runs, limit_s=plans_s, limit_name="plan")
 
 
-def in_the_median(figure):
-    """The median over all graphs of a figure of the run's time, the plan and the least time."""
-    seeds, planned = range(BOOK["graphs"]), gpus.values
-    return gpus.estimate(
-        lambda s: statistics.median(
-            figure(s[f"{n}: run"], planned[f"{n}: plan"], planned[f"{n}: least"]) for n in seeds
-        )
-    )
-
-
-away = in_the_median(lambda run_s, plan_s, _: abs(run_s / plan_s - 1))
-near = in_the_median(lambda run_s, _, least_s: least_s / run_s)
+v, seeds = gpus.values, range(BOOK["graphs"])
+away = gpus.estimate(lambda s: median(abs(s[f"{n}: run"] / v[f"{n}: plan"] - 1) for n in seeds))
+near = gpus.estimate(lambda s: median(v[f"{n}: least"] / s[f"{n}: run"] for n in seeds))
 ap.show(
     table(gpus),
     ap.claim("In the median a run is within 10 % of its plan.", away, at_most=0.1, unit="%"),
@@ -148,9 +127,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A plan can't know what changes between the runs that it is made from and the next one: a CPU that
-# others use, or a clock that falls as the chip warms. Tasks of microseconds take as long as their
-# launches: :doc:`plot_5_how_fine_may_tasks_be` has more on it.
+# A plan can't know what changes later, such as the clock of a chip that warms. And tasks of
+# microseconds take as long as their launches: :doc:`plot_5_how_fine_may_tasks_be`.
 #
 # On this machine
 # ---------------
@@ -176,8 +154,7 @@ ap.show(table(here))
 #     .. code-block:: python
 #
 #         def even_share(plan):
-#             tasks = {True: [], False: []}
+#             taken_s = {True: [], False: []}
 #             for task in plan.select("compute"):
-#                 tasks[task.lane.startswith("cpu")].append(task.duration_s)
-#             on_gpu_s, on_cpu_s = statistics.mean(tasks[False]), statistics.mean(tasks[True])
-#             return on_gpu_s / (on_gpu_s + on_cpu_s)
+#                 taken_s[task.lane.startswith("cpu")].append(task.duration_s)
+#             return median(taken_s[False]) / (median(taken_s[False]) + median(taken_s[True]))

@@ -19,8 +19,6 @@ gets half of the CPU at most.
 # The rows of a matrix don't depend on each other, so it is tempting to give each row a task. The
 # right way differs in a number: a task has many rows.
 
-import os
-
 import matplotlib.pyplot as plt
 import torch
 
@@ -28,7 +26,6 @@ import autopar as ap
 
 
 def add_tasks(graph, x, out, rows=1):
-    """Add a task for each row, or for more of them."""
     for piece, result in zip(x.split(rows), out.split(rows), strict=True):
         graph.add(torch.digamma, piece, out=result, writes=[result])
 
@@ -46,6 +43,14 @@ def add_tasks(graph, x, out, rows=1):
 # half of the small operators, show what is lost without any scheduler.
 
 # Folded: the measurement
+import contextlib
+import itertools
+import os
+import statistics
+import threading
+import time
+from concurrent import futures
+
 MXNET = "AUTOPAR_MXNET_PYTHON"  # names a Python that has MXNet 1.9.1
 WORK = {"sizes_us": [1, 5, 10, 20, 50, 100, 200], "count": 400, "starts": 6, "rounds": 1}
 OURS = {"schedulers": ["by_graph", "by_futures", "by_fork"], **WORK, "workers": 2}
@@ -53,13 +58,7 @@ DASK = {"schedulers": ["by_dask"], **WORK, "count": 200, "workers": 2}
 ENGINE = {**WORK, "workers": 2}
 
 
-def bare(x, outs, workers):
-    """Seconds that threads take, each with its part of the work from the start."""
-    import threading
-    import time
-
-    import torch
-
+def bare(x, outs, workers):  # seconds of threads, each with its part of the work from the start
     def work(part):
         ready.wait()
         for out in part:
@@ -77,32 +76,18 @@ def bare(x, outs, workers):
 
 
 def by_graph(x, outs, workers, stack):
-    """A task graph on CPU lanes."""
-    import torch
-
-    import autopar as ap
-
-    graph = ap.TaskGraph(cpu_lanes=workers)
+    graph = stack.enter_context(ap.TaskGraph(cpu_lanes=workers))
     for out in outs:
         graph.add(torch.digamma, x, out=out, writes=[out])
-    stack.enter_context(graph)
     return graph.run
 
 
 def by_futures(x, outs, workers, stack):
-    """concurrent.futures: a queue that the workers share."""
-    from concurrent.futures import ThreadPoolExecutor, wait
-
-    import torch
-
-    pool = stack.enter_context(ThreadPoolExecutor(workers))
-    return lambda: wait([pool.submit(torch.digamma, x, out=out) for out in outs])
+    pool = stack.enter_context(futures.ThreadPoolExecutor(workers))
+    return lambda: futures.wait([pool.submit(torch.digamma, x, out=out) for out in outs])
 
 
-def by_fork(x, outs, workers, stack):
-    """TorchScript's own threads, without Python."""
-    import torch
-
+def by_fork(x, outs, workers, stack):  # TorchScript's own threads, without Python
     def task(x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         return torch.digamma(x, out=out)
 
@@ -117,10 +102,8 @@ def by_fork(x, outs, workers, stack):
     return lambda: run(x, outs)
 
 
-def by_dask(x, outs, workers, stack):
-    """Dask's threaded scheduler; its graph is made before the clock runs."""
+def by_dask(x, outs, workers, stack):  # its graph is made before the clock runs
     import dask
-    import torch
 
     tasks = [dask.delayed(torch.digamma)(x, out=dask.delayed(out, traverse=False)) for out in outs]
     return lambda: dask.compute(*tasks, scheduler="threads", num_workers=workers)
@@ -128,12 +111,6 @@ def by_dask(x, outs, workers, stack):
 
 def paired(names, sizes_us, count, starts, rounds, workers):
     """By scheduler and size in µs: seconds by round of large operators, bare threads and it."""
-    import contextlib
-    import itertools
-    import statistics
-    import time
-
-    import torch
 
     def seconds(fn):
         start_s = time.perf_counter()
@@ -148,16 +125,15 @@ def paired(names, sizes_us, count, starts, rounds, workers):
     large_outs = [torch.zeros_like(large)] * workers
     taken = {name: {"sizes": {}, "equal": True} for name in names}
     for us, name in itertools.product(sizes_us, names):
-        x = 1 + torch.rand(max(1, round(1e-6 * us / element_s)))
+        x, rows = 1 + torch.rand(max(1, round(1e-6 * us / element_s))), []
         share = count * len(x) / (workers * len(large))  # of large operators, for each worker
         calls = max(20, round(share))
-        y, rows = torch.digamma(x), []
         for _ in range(starts):
             outs = [torch.zeros_like(x) for _ in range(count)]
             with contextlib.ExitStack() as stack:
                 run = every[name](x, outs, workers, stack)
                 run()
-                taken[name]["equal"] &= all(torch.equal(out, y) for out in outs)
+                taken[name]["equal"] &= all(torch.equal(out, torch.digamma(x)) for out in outs)
                 for _ in range(rounds):
                     large_s = bare(large, large_outs * calls, workers) * share / calls
                     rows.append((large_s, bare(x, outs, workers), seconds(run)))
@@ -168,9 +144,6 @@ def paired(names, sizes_us, count, starts, rounds, workers):
 
 def by_mxnet(sizes_us, count, starts, rounds, workers):
     """The same by MXNet's engine, which has no digamma: gamma, against its own large operators."""
-    import statistics
-    import time
-
     import numpy
 
     for name, kind in {"bool": bool, "int": int, "float": float, "object": object}.items():
@@ -209,7 +182,6 @@ def by_mxnet(sizes_us, count, starts, rounds, workers):
 
 
 def findings(taken):
-    """What a process returns, as measurements and checks."""
     measurements = [
         ap.Measurement(f"{name}, {us} us: {way}", taken_s)
         for name, scheduler in taken.items()
@@ -221,14 +193,12 @@ def findings(taken):
 
 
 def scheduled(schedulers, sizes_us, count, starts, rounds, workers):
-    """Some schedulers from Python, in one process."""
     environment = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL")}
     arguments = schedulers, sizes_us, count, starts, rounds, workers
     return findings(ap.in_fresh_process(paired, *arguments, environment=environment))
 
 
 def engine(sizes_us, count, starts, rounds, workers):
-    """MXNet's engine, by a Python that has it."""
     environment = {"OMP_NUM_THREADS": "1", "MXNET_CPU_WORKER_NTHREADS": f"{workers}"}
     python, arguments = os.environ[MXNET], (sizes_us, count, starts, rounds, workers)
     return findings(
@@ -264,7 +234,7 @@ for (label, (record, name, *way)), style in zip(lines.items(), styles, strict=Tr
     median_s = {task: one.median_s for task, one in record.measurements.items()}
     ax.plot(sizes, [share(median_s, f"{name}, {us}", *way) for us in sizes], style, label=label)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
-ax.text(1, 0.42, "costs more than it brings")
+ax.text(1, 0.53, "in grey it costs more\nthan it brings", fontsize="small")
 ax.set(xscale="log", ylim=(0, 1.8), xlabel="work in a task, µs")
 ax.set_title("How much of the CPU do tasks keep?")
 ax.set_xticks(sizes, [f"{us}" for us in sizes], minor=False)

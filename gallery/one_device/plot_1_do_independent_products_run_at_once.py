@@ -3,16 +3,14 @@
 Do independent products run at once?
 ====================================
 
-| **You'll do:** exercise 1 of the chapter: find out whether PyTorch runs independent products in
-  parallel on one GPU, by itself and on several streams.
+| **You'll do:** exercise 1 of the chapter: do independent products run in parallel on one GPU?
 | **You'll learn:** why streams gain nothing for large products, and make small ones slower.
 | **You need:** 7 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first; :doc:`plot_2_small_operators`
   comes next.
 
 By itself PyTorch runs independent products one after another. On several streams large ones still
-take turns, since each fills the GPU alone. Small ones leave room for others, but the host can't
-launch them fast enough to fill it.
+take turns, since each fills the GPU. Small ones don't, but the host can't launch them fast enough.
 """
 
 # %%
@@ -53,20 +51,17 @@ def on_streams(xs, side):
 
 
 # %%
-# One sweep compares these two at seven sizes, and two more ways, which have one launch for all
-# products: :doc:`plot_2_small_operators` is about those. `race` compares all results, and times the
-# ways in turn.
+# One sweep compares these two at seven sizes, and two ways with a single launch for all products,
+# which :doc:`plot_2_small_operators` is about.
 
 # Folded: the sweep
 ONE, STREAMS, BATCH, GRAPH = "one stream", "several streams", "a batch", "a CUDA graph"
 SMALL, LARGE = 256, 4000  # sides of matrices; the large ones are the book's
-MANY, FEW = 50, 8  # the book's numbers of products; few of the largest, for the GPU's memory
-COUNTS = [[size, MANY] for size in (64, 128, 256, 512, 1024, 2048)] + [[LARGE, FEW]]
+COUNTS = [[size, 50] for size in (64, 128, 256, 512, 1024, 2048)] + [[LARGE, 8]]
 SWEEP = {"work": COUNTS, "streams": 8, "seen": [SMALL, LARGE]}
 
 
 def at_one_size(size, count, side, see):
-    """All ways for products of one size, and replays of the graph by its number of branches."""
     batch = torch.randn(count, size, size, device=side[0].device) / size**0.5
     xs, graph = batch.unbind(), ap.TaskGraph()
     tasks = [graph.add(torch.mm, x, x, name="product") for x in xs]
@@ -80,13 +75,11 @@ def at_one_size(size, count, side, see):
     close = {f"{size}, {BATCH}": 2e-5}  # it may add up in another order
     ys, seen = captured[tasks], [*ways][:2] if see else []
     found = ap.race(ways, close=close, reset=lambda: [y.zero_() for y in ys], see=seen)
-    trials = {f"{size}, {branches} branches": one for branches, one in captured.trials.items()}
-    timed = [ap.Measurement(label, trial.values_s) for label, trial in trials.items()]
-    return replace(found, measurements=[*found.measurements, *timed])
+    more = [ap.Measurement(f"{size}, {n} branches", t.values_s) for n, t in captured.trials.items()]
+    return replace(found, measurements=[*found.measurements, *more])
 
 
 def one_device(work, streams, seen):
-    """All ways at each size."""
     side = [torch.cuda.Stream(ap.gpu(0)) for _ in range(streams)]
     by_size = [at_one_size(size, count, side, size in seen) for size, count in work]
     measurements = [one for found in by_size for one in found.measurements]
@@ -98,81 +91,55 @@ def one_device(work, streams, seen):
 # Large products take turns on any number of streams
 # --------------------------------------------------
 # In the picture at the top, look at the stairs: each product begins when the one before it ends,
-# though nothing makes it wait. A large product has more blocks of work than the GPU can hold, so
-# there is room for the next one only as its last ones run.
+# though nothing makes it wait. A large product has more blocks of work than the GPU can hold at
+# once, so it leaves no room for the next.
 
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=SWEEP)
-
-
-def timelines_at(size):
-    return {way: gpu.timelines[f"{size}, {way}"] for way in (ONE, STREAMS)}
-
-
-title = f"{FEW} products of {LARGE} x {LARGE}, on one stream and on several"
-ap.show_timelines(timelines_at(LARGE), "x1_large_products", title=title)
+large = {way: gpu.timelines[f"{LARGE}, {way}"] for way in (ONE, STREAMS)}
+ap.show_timelines(large, "x1_large_products", title=f"Products of {LARGE} × {LARGE}")
 
 # %%
 # Small products wait for the host
 # --------------------------------
 # Look at the gaps between the bars here. The GPU is done with a small product before the host has
-# launched the next, so hardly any two overlap. The profiler widens these gaps, so the table below
-# is without it.
+# launched the next, so hardly any two overlap. Under the profiler the gaps are wider than without.
 
-parts = len(timelines_at(SMALL)[ONE].select("compute")) // MANY
-title = f"{MANY} products of {SMALL} x {SMALL}, on one stream and on several"
-caption = f"A product takes longer to launch than to compute, and is {parts} kernels here."
-ap.show(ap.draw(timelines_at(SMALL), title=title, caption=caption))
+small = {way: gpu.timelines[f"{SMALL}, {way}"] for way in (ONE, STREAMS)}
+ap.show(ap.draw(small, title=f"Products of {SMALL} × {SMALL}"))
 
 # %%
 # What streams gain at each size
 # ------------------------------
-# Small products don't fill the GPU, so we had expected that they gain most. Compare the first row
-# of this table with the last: small ones lose, for a gain below 1 is a loss, and for large ones
-# streams change next to nothing.
+# Small products leave room, so we had expected that they gain most. Compare the first row of this
+# table with the last: small ones lose, for a gain below 1 is a loss, and for large ones streams
+# change next to nothing. *At once* is how many kernels ran, on average, while any did.
 
-# Folded: the table
+# Folded: the table and the claims
 rows = []
 for size, count in COUNTS:
     one, several = (gpu.measurements[f"{size}, {way}"].median_s for way in (ONE, STREAMS))
     times = [f"{1e6 * taken_s / count:.1f} µs" for taken_s in (one, several)]
-    rows.append([f"{size} x {size}", *times, f"{one / several:.2f} ×"])
+    rows.append([f"{size} × {size}", *times, f"{one / several:.2f} ×"])
 headers = ["matrices", f"a product on {ONE}", f"on {STREAMS}", "gain"]
-ap.show(ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.origin))
-
-# %%
-# *At once* is the time of all kernels added up, over the time in which any of them ran.
-
-
-# Folded: the claims
-def at_once(size, way):
-    timeline = gpu.timelines[f"{size}, {way}"]
-    total_s, busy_s = sum(span.duration_s for span in timeline.spans), timeline.busy_s()
-    return gpu.estimate(lambda _: total_s / busy_s)  # of one run, so without an interval
-
-
-in_turn, few, unit = at_once(SMALL, ONE), at_once(SMALL, STREAMS), "at once"
-large = gpu.estimate(lambda s: s[f"{LARGE}, {ONE}"] / s[f"{LARGE}, {STREAMS}"])
-loss = gpu.estimate(
-    lambda s: min(s[f"{size}, {STREAMS}"] / s[f"{size}, {ONE}"] for size in (64, 128, 256))
-)
+at_once = [sum(span.duration_s for span in t.spans) / t.busy_s() for t in small.values()]
+in_turn, few = (gpu.estimate(lambda _, n=n: n) for n in at_once)  # of one run each
+gain = gpu.estimate(lambda s: s[f"{LARGE}, {ONE}"] / s[f"{LARGE}, {STREAMS}"])
+loss = gpu.estimate(lambda s: s[f"{SMALL}, {STREAMS}"] / s[f"{SMALL}, {ONE}"])
 ap.show(
-    ap.claim("By itself PyTorch runs one product at a time.", in_turn, at_most=1.1, unit=unit),
-    ap.claim("Large products gain little on streams.", large, at_most=1.2, unit="×"),
-    ap.claim("On streams fewer than two small ones overlap.", few, at_most=1.5, unit=unit),
-    ap.claim("Up to 256 x 256, several take longer than one.", loss, at_least=1.2, unit="×"),
+    ap.tabulate(headers, rows, caption="One GPU, eight streams", origin=gpu.origin),
+    ap.claim("By itself PyTorch runs one at a time.", in_turn, at_most=1.1, unit="at once"),
+    ap.claim("Large products gain little on streams.", gain, at_most=1.2, unit="×"),
+    ap.claim("On streams hardly two small ones overlap.", few, at_most=1.5, unit="at once"),
+    ap.claim(f"At {SMALL} × {SMALL}, several take longer than one.", loss, at_least=1.2, unit="×"),
 )
 
 # %%
 # When streams do help
 # --------------------
 # They pay for parts that use different hardware, as a copy beside a product does:
-# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. Why a large product fills a GPU is
-# answered by Nsight Compute in :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`. PyTorch's
-# notes on `CUDA semantics
-# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams>`_ have the rules for streams,
-# and the exercise is at the end of the book's `chapter
-# <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_. Operators on a CPU are
-# the subject of :doc:`plot_4_small_operators_on_a_cpu`.
+# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. Nsight Compute shows why a large product
+# fills a GPU: :doc:`/auto_gallery/tools/plot_1_verify_with_nsight`. PyTorch has `rules for streams
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams>`_.
 #
 # Now you
 # -------

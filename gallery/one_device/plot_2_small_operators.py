@@ -71,6 +71,7 @@ for way, marker in zip(ways, "os^D", strict=True):
     ax.plot([*counts], us, marker=marker, label=way)
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="µs for a product")
 ax.set_xticks([*counts], [str(size) for size in counts])
+ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
 ax.minorticks_off()
 ax.set_title("Small products want one launch for all")
 ax.legend(fontsize="small")
@@ -94,7 +95,7 @@ batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] fo
 nothing = gpu.estimate(lambda s: gain(s, 4000))
 ap.show(
     ap.claim(
-        "Up to 256 x 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
+        "Up to 256 × 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
     ),
     ap.claim("A batch of those is three times as fast as a loop.", batch, at_least=3, unit="×"),
     ap.claim("Branches gain large products little.", nothing, at_most=1.2, unit="×"),

@@ -80,8 +80,8 @@ def on_cpu(work):
 
 # %%
 # In the picture at the top, look at the left end, below the dashed line: a product that small takes
-# less time than to hand it over, so both ways lose. To the right both gain, and the lanes gain more
-# where their line is above the other.
+# less time than handing it over, so both ways lose. To the right both gain, and from some size on
+# the lanes gain more.
 
 # Folded: the drawing
 cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})  # side, and how many

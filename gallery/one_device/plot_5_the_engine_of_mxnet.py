@@ -21,7 +21,6 @@ and runs at once what it may. A graph of tasks gives this back to PyTorch.
 
 import os
 
-import matplotlib.pyplot as plt
 import torch
 
 import autopar as ap
@@ -117,8 +116,7 @@ there = ap.recorded(engines, name="x1_engines", parameters=FOUR, gpus=0, variabl
 # In the picture at the top, compare the two bars of each library, and each library with itself
 # only, since they need not multiply by the same routine.
 
-_, ax = plt.subplots(figsize=(7, 3), layout="constrained")
-ap.plot.bars(there.measurements, ax, title="400 products, by library")
+ap.plot.bars(there.measurements, title="400 products, by library")
 ap.plot.show("x1_engines")
 
 # %%

@@ -46,6 +46,22 @@ def test_bars_are_told_by_the_figures_beside_them(described):
     assert described(ax.figure) == "Two ways. slow 2.000 s, fast 1.000 s"
 
 
+def test_what_stands_beside_bars_and_beneath_them_is_within_the_figure(hooks):
+    where = "recorded on 1 × NVIDIA H200, 2026-11-25, torch 2.11.0+cu130, with earlier code"
+    noisy = Measurement("a", (1.0, 1.0, 1.6), origin=where)
+    figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
+    plot.bars([noisy, Measurement("b", (0.5, 0.5, 0.5), origin=where)], ax)
+
+    def outside():
+        figure.draw_without_rendering()
+        ends = [note.get_window_extent() for note in ax.texts]
+        return [end for end in ends if end.x0 < 0 or end.x1 > figure.bbox.x1 + 1]
+
+    assert outside()
+    hooks.fit(figure)
+    assert not outside()
+
+
 class Paths(list):
     """Where the images of a page went."""
 

@@ -20,13 +20,10 @@ _GALLERY = Path(__file__).parents[2] / "gallery"
 _PAGES = sorted(_GALLERY.rglob("plot_*.py"))
 _LEAST = 90  # lines, of any kind
 _MOST = 160  # lines of any kind, or, of the pages below, of those that one reads
-_LONGER = {  # their measurements are long, and most need what few machines have
-    *("plot_2_five_wrong_answers", "plot_4_feed_a_training_loop", "plot_1_tasks_that_depend"),
-    *("plot_2_the_figure_made_real", "plot_3_let_the_graph_find_the_parallelism"),
-    *("plot_4_does_it_run_as_planned", "plot_5_how_fine_may_tasks_be"),
-    *("plot_1_do_independent_products_run_at_once", "plot_1_verify_with_nsight"),
-    *("plot_2_three_clocks_one_answer", "plot_1_add_gradients_up_during_backward"),
-    "plot_2_more_devices_more_speed",
+_LONGER = {  # five programs, or peers, models and ranks that are measured beside each other
+    *("plot_2_five_wrong_answers", "plot_2_the_figure_made_real"),
+    *("plot_3_let_the_graph_find_the_parallelism", "plot_5_how_fine_may_tasks_be"),
+    *("plot_1_add_gradients_up_during_backward", "plot_2_more_devices_more_speed"),
 }
 _LONGEST = 15  # such lines of a cell
 _FOLDED = "# Folded: "
