@@ -6,10 +6,11 @@ import functools
 import math
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from autopar.display.format import format_seconds
 from autopar.refusal import what
@@ -56,29 +57,12 @@ class TraceEntry(NamedTuple):
         return self.start_us + self.duration_us
 
 
-class _Complaints:
-    """What can't be right of each GPU and of the host: the first of it, and how much there is."""
+class _Wrong(NamedTuple):
+    """What can't be right."""
 
-    def __init__(self) -> None:
-        self.first: dict[str, str] = {}
-        self.harms_us: dict[str, list[float]] = defaultdict(list)
-
-    def add(self, entry: TraceEntry, why: str, harm_us: float = math.nan) -> None:
-        """Note that an entry can't be right, and of how much time (NaN: nobody knows)."""
-        where = entry.where  # empty if it may be any GPU
-        words = f"the record of {what(entry.name)} on {where or 'a GPU'} {why}"
-        self.first.setdefault(where, words)
-        self.harms_us[where].append(harm_us)
-
-    def sentence(self, where: str, kept: int, share: float) -> str:
-        """What is wrong at a place where some are kept, and of what share of what it did."""
-        anywhere = self.harms_us[""] if where not in ("", HOST) else ()
-        count = len(self.harms_us[where]) + len(anywhere)
-        size = f", {min(100 * share, 100):.1f} % of what it did" if kept else ""
-        end = "" if share > _MOST_HARM else ": they were left out or cut short"
-        first = self.first.get(where) or self.first[""]
-        total = f"{count + kept:,} records of {where or 'GPUs'}"
-        return f"{count:,} of {total} can't be right{size}{end}. The first: {first}."
+    entry: TraceEntry
+    why: str
+    harm_us: float = math.nan  # of how much time it is, if that is known
 
 
 def evidence_of(
@@ -101,23 +85,23 @@ def evidence_of(
         in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
             they can, by design: a kernel may be launched before the one that it depends on ends.
     """
-    complaints = _Complaints()
+    wrong: list[_Wrong] = []
+    lists = [list(entries) for entries in (work, calls, ranges, operators)]
+    starts_us = np.array([entry.start_us for entries in lists for entry in entries])
+    starts_us = starts_us[(starts_us > 0) & (starts_us < LATEST_US)]
+    middle_us = float(np.median(starts_us)) if len(starts_us) else 0.0
     work, calls, ranges, operators = (
-        sorted((entry for entry in entries if _is_usable(entry, complaints)), key=_START)
-        for entries in (work, calls, ranges, operators)
+        sorted(_usable(entries, middle_us, wrong), key=_START) for entries in lists
     )
     # Of a call of the runtime and the one of the driver that it makes, the first.
     asked = {call.launch: i for i, call in reversed([*enumerate(calls)]) if call.launch is not None}
     launches = [calls[asked[entry.launch]] if entry.launch in asked else None for entry in work]
     skew_us = max(map(_skew_us, work, launches), default=0.0)
-    kept = list(_in_order(_possible(work, launches, complaints), in_order, complaints))
-    host = [*calls, *ranges, *operators]
-    # A time in whole thousands of seconds near most others (the first may be wrong): seconds since
-    # 1970 would have steps of a quarter of a microsecond.
-    starts_us = sorted(entry.start_us for entries in (kept, host) for entry in entries)
-    zero_us = starts_us[len(starts_us) // 2] // 1e9 * 1e9 if starts_us else 0.0
+    kept = list(_in_order(_possible(work, launches, wrong), in_order, wrong))
+    # In whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
+    zero_us = middle_us // 1e9 * 1e9
     # The thread that is first to name a range, or to do anything, is the host.
-    main = min(ranges or host, key=_START, default=None)
+    main = min(ranges or operators or calls, key=_START, default=None)
 
     def on_host(entry: TraceEntry) -> Span:
         lane = HOST if main and entry.lane == main.lane else clean(f"{HOST} {entry.lane}")
@@ -131,7 +115,7 @@ def evidence_of(
         place = (entry.where, entry.stream)
         details = (entry.size_bytes, entry.memory, *place, entry.collective)
         activities.append(Activity(span, launch, *details))
-    doubts, warnings = _judged(complaints, kept, len(host))
+    doubts, warnings = _judged(wrong, kept, len(calls) + len(ranges) + len(operators))
     if skew_us:
         skew = format_seconds(skew_us / 1e6)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
@@ -185,18 +169,22 @@ def clean(text: str) -> str:
     return _UNWRITABLE.sub("\ufffd", text)
 
 
-def _is_usable(entry: TraceEntry, complaints: _Complaints) -> bool:
-    on_host = entry.where == HOST
-    # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
-    lasts = 0 < entry.duration_us < LONGEST_US or (on_host and entry.duration_us == 0)
-    if not (lasts and 0 < entry.start_us < LATEST_US):
-        complaints.add(entry, f"starts at {entry.start_us} µs and takes {entry.duration_us} µs")
-    elif not (on_host or (entry.where and entry.stream)):
-        why = f"at {entry.start_us} µs does not say of which GPU and stream it is"
-        complaints.add(entry, why, entry.duration_us)
-    else:
-        return True
-    return False
+def _usable(
+    entries: Iterable[TraceEntry], middle_us: float, wrong: list[_Wrong]
+) -> Iterator[TraceEntry]:
+    """The entries that have a time, near that of most others, and a place."""
+    for entry in entries:
+        start_us, lasts_us, on_host = entry.start_us, entry.duration_us, entry.where == HOST
+        # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
+        lasts = 0 < lasts_us < LONGEST_US or (on_host and lasts_us == 0)
+        near = abs(start_us - middle_us) < LONGEST_US
+        if not (lasts and near and 0 < start_us < LATEST_US):
+            wrong.append(_Wrong(entry, f"starts at {start_us} µs and takes {lasts_us} µs"))
+        elif not (on_host or (entry.where and entry.stream)):
+            why = f"at {start_us} µs does not say of which GPU and stream it is"
+            wrong.append(_Wrong(entry, why, lasts_us))
+        else:
+            yield entry
 
 
 def _skew_us(work: TraceEntry, launch: TraceEntry | None) -> float:
@@ -206,7 +194,7 @@ def _skew_us(work: TraceEntry, launch: TraceEntry | None) -> float:
 
 
 def _possible(
-    work: Sequence[TraceEntry], launches: Sequence[TraceEntry | None], complaints: _Complaints
+    work: Sequence[TraceEntry], launches: Sequence[TraceEntry | None], wrong: list[_Wrong]
 ) -> Iterator[tuple[TraceEntry, bool]]:
     """The work whose time is possible beside its launch, and whether a CUDA graph has it."""
     for entry, launch in zip(work, launches, strict=True):
@@ -218,11 +206,11 @@ def _possible(
         else:
             yield entry, launch is not None and "GraphLaunch" in launch.name
             continue
-        complaints.add(entry, why, entry.duration_us)
+        wrong.append(_Wrong(entry, why, entry.duration_us))
 
 
 def _in_order(
-    work: Iterable[tuple[TraceEntry, bool]], in_order: Collection[str], complaints: _Complaints
+    work: Iterable[tuple[TraceEntry, bool]], in_order: Collection[str], wrong: list[_Wrong]
 ) -> Iterator[TraceEntry]:
     """The work, without what of it lies before the end of other work of the same queue.
 
@@ -238,7 +226,7 @@ def _in_order(
         if before and waits and not of_graph and overlap_us > _TOLERANCE_US:
             late = f"at {entry.start_us} µs overlaps {what(before.name)} of its stream"
             overlap_us = min(overlap_us, entry.duration_us)
-            complaints.add(entry, f"{late} by {overlap_us:.3f} µs", overlap_us)
+            wrong.append(_Wrong(entry, f"{late} by {overlap_us:.3f} µs", overlap_us))
             if overlap_us >= entry.duration_us:
                 continue
             rest_us = entry.duration_us - overlap_us
@@ -249,24 +237,44 @@ def _in_order(
 
 
 def _judged(
-    complaints: _Complaints, work: Iterable[TraceEntry], host_count: int
+    wrong: Iterable[_Wrong], work: Iterable[TraceEntry], host_count: int
 ) -> tuple[dict[str, str], list[str]]:
     """GPU, or `host` -> why it is in doubt; and sentences on what is wrong with the others."""
     by_gpu = grouped(work, lambda entry: entry.where)
-    wrong = complaints.harms_us
-    shares: dict[str, tuple[int, float]] = {}  # where -> entries kept, and what share is wrong
-    for gpu in sorted({*by_gpu, *wrong} - {HOST, *([""] if by_gpu else [])}):
-        kept = by_gpu.get(gpu, [])
-        if harms_us := [*wrong.get(gpu, ()), *(wrong.get("", ()) if gpu else ())]:
-            usual_us = statistics.median([one.duration_us for one in kept]) if kept else math.inf
-            harm_us = sum(usual_us if math.isnan(harm) else harm for harm in harms_us)
-            busy_us = length_s(covered(as_array([(one.start_us, one.end_us) for one in kept])))
-            shares[gpu] = len(kept), harm_us / (busy_us or 1.0)
-    if HOST in wrong:  # here by number, as one wait may be longer than all else
-        shares[HOST] = host_count, len(wrong[HOST]) / (len(wrong[HOST]) + host_count)
-    said = {where: complaints.sentence(where, *of) for where, of in shares.items()}
-    doubts = {where: said[where] for where, (_, share) in shares.items() if share > _MOST_HARM}
-    return doubts, [words for where, words in said.items() if where not in doubts]
+    by_place = grouped(wrong, lambda one: one.entry.where)
+    anywhere = by_place.pop("", []) if by_gpu else []  # may be of any GPU
+    doubts: dict[str, str] = {}
+    warnings: list[str] = []
+    for where in sorted({*by_gpu, *by_place}):
+        its = by_place.get(where, []) + (anywhere if where != HOST else [])
+        kept = by_gpu.get(where, [])
+        count, first = len(kept), next(iter(its), None)
+        if not first:
+            continue
+        if where == HOST:  # by number, as one wait may be longer than all else
+            count, share = host_count, len(its) / (len(its) + host_count)
+        else:
+            share = _share(its, kept)
+        size = f", {min(100 * share, 100):.1f} % of what it did" if count else ""
+        end = "" if share > _MOST_HARM else ": they were left out or cut short"
+        words = (
+            f"{len(its):,} of {len(its) + count:,} records of {where or 'GPUs'} can't be right"
+            f"{size}{end}. The first: the record of {what(first.entry.name)} on "
+            f"{first.entry.where or 'a GPU'} {first.why}."
+        )
+        if share > _MOST_HARM:
+            doubts[where] = words
+        else:
+            warnings.append(words)
+    return doubts, warnings
+
+
+def _share(wrong: Iterable[_Wrong], kept: Sequence[TraceEntry]) -> float:
+    """How much of a GPU's busy time can't be right, at most."""
+    usual_us = statistics.median([one.duration_us for one in kept]) if kept else math.inf
+    harm_us = sum(usual_us if math.isnan(one.harm_us) else one.harm_us for one in wrong)
+    busy_us = length_s(covered(as_array([(one.start_us, one.end_us) for one in kept])))
+    return harm_us / (busy_us or 1.0)
 
 
 def _outermost(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:

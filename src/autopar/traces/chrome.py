@@ -29,14 +29,17 @@ _TAKEN_AS = {
     **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "calls"),
     **dict.fromkeys(("cpu_op", "Operator"), "operators"),
     "user_annotation": "ranges",
+    "overhead": "calls",
 }
 _COPIES = ("gpu_memcpy", "Memcpy")
 # Of the profiler itself, or said better elsewhere; a range on the GPU doubles one of the host.
 _LEFT_OUT = {
-    *("python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "Trace"),
+    *("python_function", "gpu_user_annotation", "cuda_sync", "cuda_event", "Trace"),
     *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "async"),
     *("collective_comm", "cuda_profiler_range"),
 }
+# What CUPTI does for the profiler. Its other overhead is the driver's own, within some call.
+_PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"}
 # Calls of other accelerators: how their categories begin, and who makes them.
 _OTHER_ACCELERATORS = {
     "xpu_": "an Intel GPU (XPU)",
@@ -141,7 +144,8 @@ class Events:
             if category != _NO_CATEGORY or phase is None:  # others are marks
                 self._others[f"{category} without a duration"] += 1
         elif sort := _TAKEN_AS.get(category):
-            self._entries[sort].append(_entry(event, category))
+            if category != "overhead" or str(event.get("name")) in _PROFILERS:
+                self._entries[sort].append(_entry(event, category))
         elif self._is_own and category in KINDS:
             lane = str(event.get("tid"))
             self._own.append(_entry(event, category)._replace(kind=category, lane=lane))
@@ -237,6 +241,7 @@ def _entry(event: Event, category: str) -> TraceEntry:
         launch = None
     if _TAKEN_AS.get(category) != "work":
         thread = clean(f"thread {event.get('tid')!s:.40}")
+        name = f"profiler: {name}" if category == "overhead" else name
         return TraceEntry(name, HOST, thread, *times_us, launch)
     # Copies between two GPUs name three, of which one does the work.
     device = arguments.get("device", arguments.get("inDevice"))

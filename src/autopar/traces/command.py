@@ -114,7 +114,7 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
 
 def _shown(text: str, left_out: Iterable[str]) -> str:
     """The text with what is missing in it, as the terminal can show it."""
-    text += "".join(f"\nLeft out: {why}\n" for why in left_out)
+    text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return printable(text).encode(encoding, "replace").decode(encoding)
 
@@ -123,8 +123,11 @@ def _paths(files: Sequence[Path]) -> list[Path]:
     """The files, and those in folders that may be traces, each once."""
     paths: dict[Path, None] = {}
     for file in files:
-        inside = sorted(file.iterdir()) if file.is_dir() else [file]
-        paths |= dict.fromkeys(p for p in inside if p is file or p.name.endswith(_ENDINGS))
+        inside = [file]
+        if file.is_dir():  # but for other folders, and for pipes, which nobody may ever write to
+            possible = (path for path in file.iterdir() if path.name.endswith(_ENDINGS))
+            inside = sorted(path for path in possible if path.is_file() or not path.exists())
+        paths |= dict.fromkeys(inside)
     return [*paths]
 
 
@@ -231,17 +234,21 @@ def as_text(sections: Iterable[Section]) -> str:
     lines: list[str] = []
     for section in sections:
         beneath = {1: "=", 2: "-"}.get(section.level)
-        heading = textwrap.fill(section.heading, _TEXT_WIDTH)
+        heading = _filled(section.heading)
         lines += ["", heading, *([beneath * min(len(heading), _TEXT_WIDTH)] if beneath else [])]
         for block in section.blocks:
             if isinstance(block, str):
-                block = textwrap.fill(block, _TEXT_WIDTH, break_on_hyphens=False)
+                block = _filled(block)
             elif isinstance(block, Table):
-                notes = [textwrap.fill(note, _TEXT_WIDTH) for note in block.notes]
-                block = fitted(replace(block, notes=tuple(notes)), _TEXT_WIDTH)
+                block = replace(block, notes=tuple(map(_filled, block.notes)))
+                block = fitted(block, _TEXT_WIDTH)
             lines.append(f"{block}\n")
         lines += [f"How to mend it: {SITE}{section.page}\n"] if section.page else []
     return "\n".join(lines).strip() + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _TEXT_WIDTH, break_on_hyphens=False)
 
 
 def as_page(sections: Iterable[Section], *, title: str) -> str:

@@ -71,7 +71,7 @@ class Report:
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
         behind = [sort for sort in _BEHIND if busy_s.get(sort)]
-        resource, bound_s = usage.bound
+        bound = dict(zip(("resource", "seconds"), usage.bound, strict=True))
         causes = self._idle.get(usage.name, {})
         return {
             "busy_s": usage.total_s,
@@ -80,10 +80,9 @@ class Report:
             "kinds_busy_s": busy_s,
             "hidden_s": {sort: usage.hidden_s(sort) for sort in behind},
             "exposed_s": {sort: busy_s[sort] - usage.hidden_s(sort) for sort in behind},
-            "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
             "gaps": len(usage.idle),
             "idle_by_cause_s": {key: causes[key].total_s for key in CAUSES if key in causes},
-            "bound": {"resource": resource, "seconds": bound_s},
+            "bound": bound,
         }
 
     def limit_share(self) -> float | None:
@@ -159,7 +158,6 @@ class Report:
             yield Section("What ran when", [drawing, *self._lanes()])
         if self.view.usages:
             yield Section("When nothing ran", [self._nothing(), *self._idleness()])
-            yield Section("How many lanes were busy at once", self._at_once())
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
@@ -275,15 +273,6 @@ class Report:
             name = lane.removeprefix(device).strip() or device
             rows.append((device, name, format_seconds(busy_s), share))
         return self._cut("Lanes by device", ("device", "lane", "busy", "share of time"), rows)
-
-    def _at_once(self) -> list[Table]:
-        rows = [
-            (gpu, count, like(spent_s, self.window_s), bar(spent_s / (self.window_s or 1.0)))
-            for gpu, its in self.figures.items()
-            for count, spent_s in its["lanes_at_once_s"].items()
-        ]
-        headers = ("GPU", "lanes", "time", "share")
-        return self._cut("Time by how many lanes were busy", headers, rows)
 
     def _nothing(self) -> str:
         stretch = longest(self.view.nothing)

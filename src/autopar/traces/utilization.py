@@ -13,7 +13,6 @@ from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
-    at_once,
     clipped,
     common,
     covered,
@@ -47,8 +46,6 @@ class Usage:
         self.busy = covered(_intervals(activities))
         self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
-        # For how many seconds 0, 1, 2, ... lanes were busy.
-        self.at_once = at_once(list(self.lanes.values()), window)
         computing = (work for work in activities if work.span.kind == "compute")
         self.computing_streams = {work.stream for work in computing} - {""}
 
@@ -118,14 +115,11 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     whole = np.concatenate([_intervals(trace.activities), *map(intervals_of, host)])
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     occurrences: tuple[Span, ...] = ()
+    window = covered(as_array([(start_s, whole[:, 1].max())] if len(whole) else []))
     if range_name is not None:
         occurrences = tuple(_with_their_work(_ranges(trace, range_name), trace.activities))
         window = covered(intervals_of(occurrences))
         trace = _cut(trace, window)
-    elif trace.activities:
-        window = covered(as_array([(start_s, whole[:, 1].max())]))
-    else:
-        window = as_array([])
     by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
     usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
@@ -167,25 +161,28 @@ def _with_their_work(ranges: Iterable[Span], activities: Iterable[Activity]) -> 
 
 
 def _cut(trace: Trace, window: Intervals) -> Trace:
-    """What of a trace lies within a set of times; spans of GPUs are cut at its edges."""
-    activities: list[Activity] = []
-    for work in compress(trace.activities, overlapping(_intervals(trace.activities), window)):
-        parts = _parts(work.span, window)
+    """What of a trace lies within a set of times; spans of GPUs and ranges are cut at its edges."""
+    activities = []
+    for i, part in _parts([work.span for work in trace.activities], window):
+        work = trace.activities[i]
         # Of a part of a copy nobody knows how much it moved.
-        cut = [replace(work, span=part, size_bytes=None) for part in parts]
-        activities += [work] if parts == [work.span] else cut
+        cut = replace(work, span=part, size_bytes=None)
+        activities.append(work if part == work.span else cut)
     calls, operators = (
         tuple(compress(spans, overlapping(intervals_of(spans), window)))
         for spans in (trace.calls, trace.operators)
     )
-    ranges = tuple(part for named in trace.ranges for part in _parts(named, window))
+    ranges = tuple(part for _, part in _parts(trace.ranges, window))
     return replace(
         trace, activities=tuple(activities), calls=calls, operators=operators, ranges=ranges
     )
 
 
-def _parts(span: Span, window: Intervals) -> list[Span]:
-    return [replace(span, start_s=start, end_s=end) for start, end in clipped(span, window)]
+def _parts(spans: Sequence[Span], window: Intervals) -> Iterator[tuple[int, Span]]:
+    """The parts of spans within a set of times, and the place of the span that each is of."""
+    which, times_s = clipped(intervals_of(spans), window)
+    for i, (start_s, end_s) in zip(which.tolist(), times_s.tolist(), strict=True):
+        yield i, replace(spans[i], start_s=start_s, end_s=end_s)
 
 
 def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:
