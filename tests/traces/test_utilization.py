@@ -136,4 +136,3 @@ def test_figures_against_brute_force(work: list[Activity]) -> None:
             assert usage.hidden_s(kind) == pytest.approx(len(when(chosen) & compute) * MS)
             assert usage.exposed_s(chosen) == pytest.approx(len(when(chosen) - compute) * MS)
         assert length_s(usage.idle) == pytest.approx(len(window - when(mine)) * MS)
-    assert length_s(view.nothing) == pytest.approx(len(window - when(work)) * MS)

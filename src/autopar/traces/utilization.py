@@ -85,7 +85,6 @@ class View:
 
     trace: Trace  # what lies in the window, spans cut at its edges
     window: Intervals  # the set of times that counts
-    nothing: Intervals  # of these when no lane had any work
     start_s: float  # what times are given from: where the whole trace begins
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
@@ -123,8 +122,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
     usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
-    nothing = without(window, covered(_intervals(trace.activities)))
-    return View(trace, window, nothing, start_s, usages, range_name, occurrences)
+    return View(trace, window, start_s, usages, range_name, occurrences)
 
 
 def _of_gpu(activities: Iterable[Activity], name: str) -> tuple[Activity, ...]:
