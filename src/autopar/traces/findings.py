@@ -7,7 +7,14 @@ from typing import NamedTuple
 
 from autopar.display.format import figures, format_seconds, shortened
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import at_once, clipped, covered, intervals_of, length_s
+from autopar.timeline.intervals import (
+    at_once,
+    clipped,
+    covered,
+    intervals_of,
+    length_s,
+    without,
+)
 from autopar.timeline.span import Span
 from autopar.traces.idle import Idle
 from autopar.traces.trace import Activity
@@ -221,7 +228,8 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
         streams = ", ".join(sorted({work.stream for work in group}))
         cost_s = usage.exposed_s(group)
         if key not in _FASTER:  # no more than is computed without them can be beside them
-            cost_s = min(cost_s, usage.computing_alone_s(sort_of(group[0])))
+            alone = without(usage.when("compute"), usage.when(sort_of(group[0])))
+            cost_s = min(cost_s, length_s(alone))
         facts = {"copies": copies, "streams": streams}
         yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
 

@@ -56,11 +56,9 @@ class Usage:
         Communication is not among them: it may be waiting for other GPUs, and so be shorter.
         """
         bus = (work for work in self.activities if sort_of(work) == "copy")
-        busy = _sets(bus, lambda work: work.span.lane)
-        if "compute" in self.sorts or not busy:
-            busy["compute"] = self.when("compute")
-        lengths_s = {name: length_s(when) for name, when in busy.items()}
-        return max(lengths_s.items(), key=lambda item: item[1])
+        busy = _sets(bus, lambda work: work.span.lane) | {"compute": self.when("compute")}
+        lengths_s = [(name, length_s(when)) for name, when in busy.items()]
+        return max(lengths_s[::-1], key=lambda item: item[1])  # of none it is computing
 
     def when(self, sort: str) -> Intervals:
         """The set of times in which there was work of a sort."""
@@ -73,10 +71,6 @@ class Usage:
     def exposed_s(self, activities: Iterable[Activity]) -> float:
         """Seconds in which some of these ran, and no compute on this GPU."""
         return length_s(without(covered(_intervals(activities)), self.when("compute")))
-
-    def computing_alone_s(self, sort: str) -> float:
-        """Seconds in which this GPU computed, and did no work of a sort."""
-        return length_s(without(self.when("compute"), self.when(sort)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,14 +103,20 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
         trace = replace(trace, activities=unlaunched, calls=(), operators=(), ranges=())
     if gpu is not None:
-        trace = replace(trace, activities=_of_gpu(trace.activities, gpu))
+        names = {work.gpu for work in trace.activities} - {""}
+        chosen = _named(gpu, names, f"*GPU {gpu}" if gpu.isdigit() else gpu, "GPU")
+        work = tuple(work for work in trace.activities if work.gpu in chosen)
+        trace = replace(trace, activities=work)
     host = (trace.calls, trace.operators, trace.ranges)
     whole = np.concatenate([_intervals(trace.activities), *map(intervals_of, host)])
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     occurrences: tuple[Span, ...] = ()
     window = covered(as_array([(start_s, whole[:, 1].max())] if len(whole) else []))
     if range_name is not None:
-        occurrences = tuple(_with_their_work(_ranges(trace, range_name), trace.activities))
+        names = {span.name for span in trace.ranges}
+        chosen = _named(range_name, names, range_name, "range", trace.doubts.get("host", ""))
+        ranges = (span for span in trace.ranges if span.name in chosen)
+        occurrences = tuple(_with_their_work(ranges, trace.activities))
         window = covered(intervals_of(occurrences))
         trace = _cut(trace, window)
     by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
@@ -125,28 +125,15 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     return View(trace, window, start_s, usages, range_name, occurrences)
 
 
-def _of_gpu(activities: Iterable[Activity], name: str) -> tuple[Activity, ...]:
-    pattern = f"*GPU {name}" if name.isdigit() else name
-    by_gpu = grouped(activities, lambda work: work.gpu)
-    chosen = [gpu for gpu in by_gpu if gpu and fnmatchcase(gpu, pattern)]
+def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
+    """Those of some names that are meant: this one, which may have a `[`, or else a pattern's."""
+    chosen = {name} & names or {one for one in names if fnmatchcase(one, pattern)}
     if not chosen:
-        there = ", ".join(sorted(filter(None, by_gpu))[:_MOST_NAMED]) or "none"
-        msg = f"there is no GPU {name!r}; its GPUs are: {there}."
+        quoted = sorted(map(repr, names) if noun == "range" else names)
+        shown = ", ".join(quoted[:_MOST_NAMED]) or "none"
+        msg = f"there is no {noun} {name!r}; its {noun}s are: {shown}.{why and f' {why}'}"
         raise ValueError(msg)
-    return tuple(work for work in activities if work.gpu in chosen)
-
-
-def _ranges(trace: Trace, name: str) -> list[Span]:
-    """The ranges of a name, which a name with `[` in it may be, too."""
-    named = [span for span in trace.ranges if span.name == name]
-    named = named or [span for span in trace.ranges if fnmatchcase(span.name, name)]
-    if not named:
-        names = sorted({span.name for span in trace.ranges})
-        shown = ", ".join(map(repr, names[:_MOST_NAMED])) or "none"
-        why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
-        msg = f"there is no range {name!r}; its ranges are: {shown}.{why}"
-        raise ValueError(msg)
-    return named
+    return chosen
 
 
 def _with_their_work(ranges: Iterable[Span], activities: Iterable[Activity]) -> Iterator[Span]:
