@@ -96,7 +96,10 @@ def evidence_of(
     # Of a call of the runtime and the one of the driver that it makes, the first.
     asked = {call.launch: i for i, call in reversed([*enumerate(calls)]) if call.launch is not None}
     launches = [calls[asked[entry.launch]] if entry.launch in asked else None for entry in work]
-    skew_us = max(map(_skew_us, work, launches), default=0.0)
+    pairs = zip(work, launches, strict=True)
+    ahead_us = (launch.start_us - entry.start_us for entry, launch in pairs if launch)
+    # By how much work starts before its launch, if only clocks that disagree can be why.
+    skew_us = max((us for us in ahead_us if _TOLERANCE_US < us <= _MOST_SKEW_US), default=0.0)
     kept = list(_in_order(_possible(work, launches, wrong), in_order, wrong))
     # In whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
     zero_us = middle_us // 1e9 * 1e9
@@ -112,8 +115,7 @@ def evidence_of(
     for entry in kept:
         launch = api_calls[asked[entry.launch]] if entry.launch in asked else None
         span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
-        place = (entry.where, entry.stream)
-        details = (entry.size_bytes, entry.memory, *place, entry.collective)
+        details = (entry.size_bytes, entry.memory, entry.where, entry.stream, entry.collective)
         activities.append(Activity(span, launch, *details))
     doubts, warnings = _judged(wrong, kept, len(calls) + len(ranges) + len(operators))
     if skew_us:
@@ -187,25 +189,17 @@ def _usable(
             yield entry
 
 
-def _skew_us(work: TraceEntry, launch: TraceEntry | None) -> float:
-    """By how much work starts before its launch, if only clocks that disagree can be why."""
-    before_us = launch.start_us - work.start_us if launch else 0.0
-    return before_us if _TOLERANCE_US < before_us <= _MOST_SKEW_US else 0.0
-
-
 def _possible(
     work: Sequence[TraceEntry], launches: Sequence[TraceEntry | None], wrong: list[_Wrong]
 ) -> Iterator[tuple[TraceEntry, bool]]:
     """The work whose time is possible beside its launch, and whether a CUDA graph has it."""
     for entry, launch in zip(work, launches, strict=True):
         after_us = entry.start_us - launch.start_us if launch else 0.0
-        if after_us < -_MOST_SKEW_US:
-            why = f"at {entry.start_us} µs starts {-after_us:.3f} µs before its launch"
-        elif after_us > _LONGEST_WAIT_US:
-            why = f"at {entry.start_us} µs starts {after_us / 1e6:.0f} s after its launch"
-        else:
+        if -_MOST_SKEW_US <= after_us <= _LONGEST_WAIT_US:
             yield entry, launch is not None and "GraphLaunch" in launch.name
             continue
+        by = f"{after_us / 1e6:.0f} s after" if after_us > 0 else f"{-after_us:.3f} µs before"
+        why = f"at {entry.start_us} µs starts {by} its launch"
         wrong.append(_Wrong(entry, why, entry.duration_us))
 
 
@@ -247,20 +241,19 @@ def _judged(
     warnings: list[str] = []
     for where in sorted({*by_gpu, *by_place}):
         its = by_place.get(where, []) + (anywhere if where != HOST else [])
-        kept = by_gpu.get(where, [])
-        count, first = len(kept), next(iter(its), None)
-        if not first:
+        if not its:
             continue
-        if where == HOST:  # by number, as one wait may be longer than all else
-            count, share = host_count, len(its) / (len(its) + host_count)
-        else:
-            share = _share(its, kept)
+        kept = by_gpu.get(where, [])
+        count = host_count if where == HOST else len(kept)
+        # Of the host by number, as one wait may be longer than all else.
+        share = len(its) / (len(its) + count) if where == HOST else _share(its, kept)
         size = f", {min(100 * share, 100):.1f} % of what it did" if count else ""
         end = "" if share > _MOST_HARM else ": they were left out or cut short"
+        entry, why, _ = its[0]
         words = (
             f"{len(its):,} of {len(its) + count:,} records of {where or 'GPUs'} can't be right"
-            f"{size}{end}. The first: the record of {what(first.entry.name)} on "
-            f"{first.entry.where or 'a GPU'} {first.why}."
+            f"{size}{end}. The first: the record of {what(entry.name)} on "
+            f"{entry.where or 'a GPU'} {why}."
         )
         if share > _MOST_HARM:
             doubts[where] = words
