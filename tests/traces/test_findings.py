@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from trace_builder import MS, call, copy, kernel, launch, named, operator, trace
 
 from autopar.timeline.span import Span
@@ -187,7 +189,7 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     (
         "small kernels, one launch after the other",
         "operators",
-        0.597,
+        0.696,
         small(0.01, 0.006),
         small(0.01, 1),
     ),
@@ -227,6 +229,13 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     # Something else.
     ("launched late", "elsewhere", 2, gap(), gap(at=0.1)),
     ("by another thread", "elsewhere", 2, other_thread(), gap(at=0.1, thread="thread 2")),
+    (
+        "between two operators for long, and not from one to the next",
+        "elsewhere",
+        0.8,
+        gap(operators=(operator("mm", 3.9, 4.9), operator("mm", 5.7, 5.98))),
+        gap(operators=tuple(operator("mm", 3.9 + i * 0.02, 3.905 + i * 0.02) for i in range(105))),
+    ),
     ("after a wait that was short", "elsewhere", 1.95, gap(call(SYNC, 4.5, 4.55)), gap(at=3)),
     # Work that was launched.
     ("behind an event", "queued", 2, gap(call(WAIT, 0.1, 0.11), at=0.2), gap(at=0.2)),
@@ -385,6 +394,31 @@ def test_a_gap_is_split_over_all_that_happened_in_it() -> None:
     }
     # Without the wait the host would be ahead by all of it, without the rest by no more than it.
     assert costs(of) == {"synchronised": 2, "allocated": 0.4, "operators": 0.4, "elsewhere": 0.685}
+
+
+def random_call(name: str, start: int, length: int, thread: int) -> Span:
+    return call(name, start / 10, (start + length) / 10, f"thread {thread}")
+
+
+def random_work(start: int, length: int, ahead: int, thread: int) -> Activity:
+    launched = random_call("cudaLaunchKernel", start - ahead, 1, thread) if thread else None
+    return kernel(start / 10, (start + length) / 10, launched)
+
+
+_TIMES, _THREADS = (st.integers(0, 99), st.integers(1, 9)), st.integers(1, 3)
+_NAMES = st.sampled_from([SYNC, "cudaFree", "cudaGetDevice", LOADER, "profiler: Buffer Flush"])
+_HOST = st.lists(st.builds(random_call, _NAMES, *_TIMES, _THREADS), max_size=9)
+_WORK = st.builds(random_work, *_TIMES, st.integers(0, 9), st.integers(0, 3))
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(_WORK, min_size=1, max_size=9), _HOST, _HOST, _HOST)
+def test_the_parts_of_all_gaps_are_all_gaps(
+    work: list[Activity], calls: list[Span], ranges: list[Span], operators: list[Span]
+) -> None:
+    of = trace(*work, calls=(*calls,), ranges=(*ranges,), operators=(*operators,))
+    idle = Report(of, name="t").view.usages[0].idle
+    assert sum(split(of).values()) == pytest.approx((idle[:, 1] - idle[:, 0]).sum() / MS, abs=0.02)
 
 
 def test_evidence_and_words_name_what_has_the_longest_share() -> None:

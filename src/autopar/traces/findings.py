@@ -74,8 +74,8 @@ CAUSES = {
     ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "{count} its queue was empty while the host was in PyTorch or in a launch, most of it in "
-        "{names}. {longest}",
+        "{count} its queue was empty while the host was in PyTorch, in a launch, or for a moment "
+        "between two of them, most of it in {names}. {longest}",
         "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
     ),

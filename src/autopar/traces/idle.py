@@ -29,6 +29,7 @@ from autopar.traces.utilization import WITHIN, Usage, sort_of
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 _START_S = 20e-6  # in which work begins on an idle GPU, once a call has asked for it
 _LONG_LAUNCH_S = 100e-6  # most calls that launch take 3 to 10 µs
+_BETWEEN_S = 20e-6  # what Python needs from one operator to the next, at most
 _SHOWN = 3  # gaps of evidence: enough to find the place in the program
 # What a thread can be seen to do, the first that holds of a moment, and what it named. Some is told
 # by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's loader.
@@ -122,14 +123,15 @@ class Host:
         sets, taken = {}, as_array([])
         for sort in _SORTS:
             when = covered(self.records(threads, sort).times)
+            when = _joined(when) if sort == "operators" else when
             sets[sort] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         return sets
 
     def _silent(self, thread: str) -> Intervals:
         """When nothing is known of a thread: it was in nothing, and in no range."""
-        sorts = [self.records((thread,), sort).times for sort in (*_SORTS, _NAMED)]
-        return without(as_array([(-np.inf, np.inf)]), covered(np.concatenate(sorts)))
+        known = [*self.when((thread,)).values(), self.records((thread,), _NAMED).times]
+        return without(as_array([(-np.inf, np.inf)]), covered(np.concatenate(known)))
 
     def waited(self, thread: str, called_s: Seconds) -> npt.NDArray[np.bool_]:
         """Whether a thread let the work of its launches wait: right before, for an event."""
@@ -273,6 +275,13 @@ class _Split:
             shown = [launch]
         shown.append(Span(f"{self._gpu} idle", self._gpu, start_s, end_s, "host"))
         return [*shown, work.span] if work else shown
+
+
+def _joined(when: Intervals) -> Intervals:
+    """A set of times without the moments in between: Python goes from one operator to the next."""
+    apart = when[1:, 0] - when[:-1, 1] > _BETWEEN_S
+    first, last = (np.concatenate(ends)[: len(when)] for ends in (([True], apart), (apart, [True])))
+    return np.column_stack((when[first, 0], when[last, 1]))
 
 
 def _whole(records: Intervals, starts_s: Seconds, ends_s: Seconds) -> Seconds:
