@@ -100,7 +100,7 @@ def evidence_of(
     ahead_us = (launch.start_us - entry.start_us for entry, launch in pairs if launch)
     # By how much work starts before its launch, if only clocks that disagree can be why.
     skew_us = max((us for us in ahead_us if _TOLERANCE_US < us <= _MOST_SKEW_US), default=0.0)
-    kept = list(_in_order(_possible(work, launches, wrong), in_order, wrong))
+    kept = list(_possible(work, launches, in_order, wrong))
     # In whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
     zero_us = middle_us // 1e9 * 1e9
     # The thread that is first to name a range, or to do anything, is the host.
@@ -190,40 +190,36 @@ def _usable(
 
 
 def _possible(
-    work: Sequence[TraceEntry], launches: Sequence[TraceEntry | None], wrong: list[_Wrong]
-) -> Iterator[tuple[TraceEntry, bool]]:
-    """The work whose time is possible beside its launch, and whether a CUDA graph has it."""
-    for entry, launch in zip(work, launches, strict=True):
-        after_us = entry.start_us - launch.start_us if launch else 0.0
-        if -_MOST_SKEW_US <= after_us <= _LONGEST_WAIT_US:
-            yield entry, launch is not None and "GraphLaunch" in launch.name
-            continue
-        by = f"{after_us / 1e6:.0f} s after" if after_us > 0 else f"{-after_us:.3f} µs before"
-        why = f"at {entry.start_us} µs starts {by} its launch"
-        wrong.append(_Wrong(entry, why, entry.duration_us))
-
-
-def _in_order(
-    work: Iterable[tuple[TraceEntry, bool]], in_order: Collection[str], wrong: list[_Wrong]
+    work: Sequence[TraceEntry],
+    launches: Sequence[TraceEntry | None],
+    in_order: Collection[str],
+    wrong: list[_Wrong],
 ) -> Iterator[TraceEntry]:
-    """The work, without what of it lies before the end of other work of the same queue.
+    """The work whose times are possible beside its launch and other work of the same queue.
 
-    Copies wait for what is before them, and older GPUs' kernels too; nodes of a CUDA graph do not,
-    though they are all of one stream.
+    Copies wait for what is before them, and older GPUs' kernels too, so what of them lies before
+    its end is left out; nodes of a CUDA graph do not, though they are all of one stream.
     """
     last: dict[tuple[str, str], TraceEntry] = {}  # of each stream the one that ends last
-    for entry, of_graph in work:
+    for entry, launch in zip(work, launches, strict=True):
+        after_us = entry.start_us - launch.start_us if launch else 0.0
+        if not -_MOST_SKEW_US <= after_us <= _LONGEST_WAIT_US:
+            by = f"{after_us / 1e6:.0f} s after" if after_us > 0 else f"{-after_us:.3f} µs before"
+            why = f"at {entry.start_us} µs starts {by} its launch"
+            wrong.append(_Wrong(entry, why, entry.duration_us))
+            continue
         place = (entry.where, entry.stream)
         before = last.get(place)
         overlap_us = before.end_us - entry.start_us if before else 0.0
         waits = before and (entry.where in in_order or "copy" in (entry.kind, before.kind))
+        of_graph = launch and "GraphLaunch" in launch.name
         if before and waits and not of_graph and overlap_us > _TOLERANCE_US:
-            late = f"at {entry.start_us} µs overlaps {what(before.name)} of its stream"
             overlap_us = min(overlap_us, entry.duration_us)
-            wrong.append(_Wrong(entry, f"{late} by {overlap_us:.3f} µs", overlap_us))
-            if overlap_us >= entry.duration_us:
-                continue
             rest_us = entry.duration_us - overlap_us
+            why = f"at {entry.start_us} µs overlaps {what(before.name)} of its stream by "
+            wrong.append(_Wrong(entry, f"{why}{overlap_us:.3f} µs", overlap_us))
+            if not rest_us:
+                continue
             entry = entry._replace(start_us=before.end_us, duration_us=rest_us, size_bytes=None)
         if before is None or entry.end_us > before.end_us:
             last[place] = entry
