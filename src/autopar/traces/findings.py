@@ -61,8 +61,8 @@ CAUSES = {
     ),
     "launch": Cause(
         "A launch took the host long",
-        "{count} it was idle while the host was inside of the call that launched its next "
-        "work: a module was loaded at its first use, or a queue was full. {longest}",
+        "{count} it was idle while the host was in the call that launched its next work, or in one "
+        "that loads modules: each is loaded at its first use, or a queue was full. {longest}",
         "Run each kernel once before the loop, and look for another program on this GPU.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),

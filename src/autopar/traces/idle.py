@@ -33,13 +33,13 @@ _BETWEEN_S = 20e-6  # what Python needs from one operator to the next, at most
 _SHOWN = 3  # gaps of evidence: enough to find the place in the program
 # What a thread can be seen to do, the first that holds of a moment, and what it named. Some is told
 # by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's loader.
-_SORTS = ("profiler", "synchronised", "allocated", "loader", "operators")
+_SORTS = ("profiler", "synchronised", "allocated", "launch", "loader", "operators")
 _NAMED = "named"
 _TOLD = re.compile(
     r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))"
     r"|(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
     r"|(?P<allocated>(?:Mem)?(?:Host)?(?:Malloc|Alloc|Free|Register|Unregister)"
-    r"|Mem(?:Create|Map|Unmap|Release|SetAccess)))"
+    r"|Mem(?:Create|Map|Unmap|Release|SetAccess))|(?P<launch>(?:Module|Library)Load))"
 )
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
