@@ -208,6 +208,16 @@ def test_no_output_of_timeline_is_written_over_another_file(tmp_path, monkeypatc
     assert "SQLite export of Nsight Systems" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full disk")
+def test_a_full_disk_is_said_in_one_line():
+    for options in ([], ["--json", "/dev/full"], ["--json", "-"]):
+        with Path("/dev/full").open("w") as full:
+            done = start("timeline", TRACE, *options, stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode in (1, 2)
+        assert "No space left on device" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [[], ["dance"], ["devices", "--loud"]])
 def test_other_verbs_are_refused_with_the_usage(arguments, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -40,9 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError:  # the reader has enough, as `head` has; what is left goes nowhere
+    except OSError as error:
+        if error.filename:
+            raise
+        # Of what is printed: the reader has enough, as `head` has, or a disk is full. The rest goes
+        # nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _UNREAD
+        return _UNREAD if isinstance(error, BrokenPipeError) else _complain(str(error), 1)
 
 
 def _run_verb(arguments: Sequence[str] | None) -> int:

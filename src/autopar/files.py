@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -57,6 +58,8 @@ def write_output(path: str | os.PathLike[str], content: str | bytes) -> None:
     if path != "-":
         write_atomically(path, content)
         return
+    if not sys.stdout:  # it is closed
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     sys.stdout.flush()
     sys.stdout.buffer.write(_bytes(content))
     sys.stdout.buffer.flush()

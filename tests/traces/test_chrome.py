@@ -117,6 +117,7 @@ LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost
         (kernel("bad", 500.0, 0), r"takes 0\.0 µs", True),
         (kernel("bad", 500.0, math.nan), "takes nan µs", True),
         (kernel("bad", 1e308, 2.0), "starts at 1e.308 µs", True),
+        (kernel("bad", 2e12, 5.0), r"starts at 66927\d+\.0 µs", True),  # weeks after all others
         (kernel("bad", 500.0, 1e13), r"takes 1(0){13}\.0 µs", True),
         (kernel("bad", 500.0, 10**400), "takes nan µs", True),
         (kernel("bad", 500.0, True), "takes nan µs", True),
@@ -185,6 +186,18 @@ def test_an_accelerator_that_is_not_supported_is_named(category, who):
     assert len(trace.activities) == 3, "what it did is known all the same"
     with pytest.raises(TraceError, match=f"{who}.* is not supported"):
         read(*calls)
+
+
+def test_of_overhead_only_the_profilers_own_work_is_taken():
+    names = ("Activity Buffer Request", "Lazy Function Loading", ["no", "name"])
+    trace = read(*kineto_events(), *(event("overhead", name, 60.0, 50.0) for name in names))
+    own = [
+        call
+        for call in trace.calls
+        if call.name not in {usual.name for usual in read(*kineto_events()).calls}
+    ]
+    assert [call.name for call in own] == ["profiler: Activity Buffer Request"]
+    assert (trace.warnings, trace.doubts) == ((), {})
 
 
 def test_the_categories_of_early_versions_are_read():

@@ -49,7 +49,7 @@ def test_the_window_goes_on_while_the_host_is_recorded() -> None:
     host = {"calls": (call("cudaFree", -2, -1),), "operators": (operator("mm", 5, 6),)}
     assert (view_of(trace(kernel(0, 4), **host)).window / MS).tolist() == [[-2, 6]]
     assert (view_of(trace(kernel(0, 4))).window / MS).tolist() == [[0, 4]]
-    assert not len(view_of(trace(**host)).window)
+    assert (view_of(trace(**host)).window / MS).tolist() == [[-2, 6]]
 
 
 def test_one_gpu_alone() -> None:
@@ -136,8 +136,3 @@ def test_figures_against_brute_force(work: list[Activity]) -> None:
             assert usage.hidden_s(kind) == pytest.approx(len(when(chosen) & compute) * MS)
             assert usage.exposed_s(chosen) == pytest.approx(len(when(chosen) - compute) * MS)
         assert length_s(usage.idle) == pytest.approx(len(window - when(mine)) * MS)
-        by_lane = [when([a for a in mine if a.span.lane == lane]) for lane in usage.lanes]
-        depth = [sum(tick in lane for lane in by_lane) for tick in sorted(window)]
-        counts = {count: depth.count(count) * MS for count in {0, *depth}}
-        assert usage.at_once == pytest.approx(counts)
-    assert length_s(view.nothing) == pytest.approx(len(window - when(work)) * MS)

@@ -93,14 +93,15 @@ def overlapping(intervals: Intervals, windows: Intervals) -> npt.NDArray[np.bool
     return begun > ended
 
 
-def clipped(span: Any, windows: Intervals) -> list[tuple[float, float]]:
-    """The parts of one span, or of whatever has a start and an end, that lie within a set."""
-    first = int(np.searchsorted(windows[:, 1], span.start_s, side="right"))
-    last = int(np.searchsorted(windows[:, 0], span.end_s, side="left"))
-    return [
-        (max(start_s, span.start_s), min(end_s, span.end_s))
-        for start_s, end_s in windows[first:last].tolist()
-    ]
+def clipped(intervals: Intervals, windows: Intervals) -> tuple[npt.NDArray[np.int64], Intervals]:
+    """The parts of intervals, in any order, that lie within a set, and which each is a part of."""
+    first = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")
+    last = np.searchsorted(windows[:, 0], intervals[:, 1], side="left")
+    counts = np.maximum(last - first, 0)
+    which = np.repeat(np.arange(len(intervals)), counts)
+    within = windows[np.arange(len(which)) + np.repeat(first - counts.cumsum() + counts, counts)]
+    starts_s = np.maximum(within[:, 0], intervals[which, 0])
+    return which, np.column_stack((starts_s, np.minimum(within[:, 1], intervals[which, 1])))
 
 
 def _length_until(

@@ -6,10 +6,11 @@ import functools
 import math
 import re
 import statistics
-from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
+
+import numpy as np
 
 from autopar.display.format import format_seconds
 from autopar.refusal import what
@@ -56,29 +57,12 @@ class TraceEntry(NamedTuple):
         return self.start_us + self.duration_us
 
 
-class _Complaints:
-    """What can't be right of each GPU and of the host: the first of it, and how much there is."""
+class _Wrong(NamedTuple):
+    """What can't be right."""
 
-    def __init__(self) -> None:
-        self.first: dict[str, str] = {}
-        self.harms_us: dict[str, list[float]] = defaultdict(list)
-
-    def add(self, entry: TraceEntry, why: str, harm_us: float = math.nan) -> None:
-        """Note that an entry can't be right, and of how much time (NaN: nobody knows)."""
-        where = entry.where  # empty if it may be any GPU
-        words = f"the record of {what(entry.name)} on {where or 'a GPU'} {why}"
-        self.first.setdefault(where, words)
-        self.harms_us[where].append(harm_us)
-
-    def sentence(self, where: str, kept: int, share: float) -> str:
-        """What is wrong at a place where some are kept, and of what share of what it did."""
-        anywhere = self.harms_us[""] if where not in ("", HOST) else ()
-        count = len(self.harms_us[where]) + len(anywhere)
-        size = f", {min(100 * share, 100):.1f} % of what it did" if kept else ""
-        end = "" if share > _MOST_HARM else ": they were left out or cut short"
-        first = self.first.get(where) or self.first[""]
-        total = f"{count + kept:,} records of {where or 'GPUs'}"
-        return f"{count:,} of {total} can't be right{size}{end}. The first: {first}."
+    entry: TraceEntry
+    why: str
+    harm_us: float = math.nan  # of how much time it is, if that is known
 
 
 def evidence_of(
@@ -101,23 +85,26 @@ def evidence_of(
         in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
             they can, by design: a kernel may be launched before the one that it depends on ends.
     """
-    complaints = _Complaints()
+    wrong: list[_Wrong] = []
+    lists = [list(entries) for entries in (work, calls, ranges, operators)]
+    starts_us = np.array([entry.start_us for entries in lists for entry in entries])
+    starts_us = starts_us[(starts_us > 0) & (starts_us < LATEST_US)]
+    middle_us = float(np.median(starts_us)) if len(starts_us) else 0.0
     work, calls, ranges, operators = (
-        sorted((entry for entry in entries if _is_usable(entry, complaints)), key=_START)
-        for entries in (work, calls, ranges, operators)
+        sorted(_usable(entries, middle_us, wrong), key=_START) for entries in lists
     )
     # Of a call of the runtime and the one of the driver that it makes, the first.
     asked = {call.launch: i for i, call in reversed([*enumerate(calls)]) if call.launch is not None}
     launches = [calls[asked[entry.launch]] if entry.launch in asked else None for entry in work]
-    skew_us = max(map(_skew_us, work, launches), default=0.0)
-    kept = list(_in_order(_possible(work, launches, complaints), in_order, complaints))
-    host = [*calls, *ranges, *operators]
-    # A time in whole thousands of seconds near most others (the first may be wrong): seconds since
-    # 1970 would have steps of a quarter of a microsecond.
-    starts_us = sorted(entry.start_us for entries in (kept, host) for entry in entries)
-    zero_us = starts_us[len(starts_us) // 2] // 1e9 * 1e9 if starts_us else 0.0
+    pairs = zip(work, launches, strict=True)
+    ahead_us = (launch.start_us - entry.start_us for entry, launch in pairs if launch)
+    # By how much work starts before its launch, if only clocks that disagree can be why.
+    skew_us = max((us for us in ahead_us if _TOLERANCE_US < us <= _MOST_SKEW_US), default=0.0)
+    kept = list(_possible(work, launches, in_order, wrong))
+    # In whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
+    zero_us = middle_us // 1e9 * 1e9
     # The thread that is first to name a range, or to do anything, is the host.
-    main = min(ranges or host, key=_START, default=None)
+    main = min(ranges or operators or calls, key=_START, default=None)
 
     def on_host(entry: TraceEntry) -> Span:
         lane = HOST if main and entry.lane == main.lane else clean(f"{HOST} {entry.lane}")
@@ -128,10 +115,9 @@ def evidence_of(
     for entry in kept:
         launch = api_calls[asked[entry.launch]] if entry.launch in asked else None
         span = Span(entry.name, entry.lane, *_seconds(entry, zero_us), entry.kind)
-        place = (entry.where, entry.stream)
-        details = (entry.size_bytes, entry.memory, *place, entry.collective)
+        details = (entry.size_bytes, entry.memory, entry.where, entry.stream, entry.collective)
         activities.append(Activity(span, launch, *details))
-    doubts, warnings = _judged(complaints, kept, len(host))
+    doubts, warnings = _judged(wrong, kept, len(calls) + len(ranges) + len(operators))
     if skew_us:
         skew = format_seconds(skew_us / 1e6)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
@@ -185,63 +171,55 @@ def clean(text: str) -> str:
     return _UNWRITABLE.sub("\ufffd", text)
 
 
-def _is_usable(entry: TraceEntry, complaints: _Complaints) -> bool:
-    on_host = entry.where == HOST
-    # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
-    lasts = 0 < entry.duration_us < LONGEST_US or (on_host and entry.duration_us == 0)
-    if not (lasts and 0 < entry.start_us < LATEST_US):
-        complaints.add(entry, f"starts at {entry.start_us} µs and takes {entry.duration_us} µs")
-    elif not (on_host or (entry.where and entry.stream)):
-        why = f"at {entry.start_us} µs does not say of which GPU and stream it is"
-        complaints.add(entry, why, entry.duration_us)
-    else:
-        return True
-    return False
-
-
-def _skew_us(work: TraceEntry, launch: TraceEntry | None) -> float:
-    """By how much work starts before its launch, if only clocks that disagree can be why."""
-    before_us = launch.start_us - work.start_us if launch else 0.0
-    return before_us if _TOLERANCE_US < before_us <= _MOST_SKEW_US else 0.0
+def _usable(
+    entries: Iterable[TraceEntry], middle_us: float, wrong: list[_Wrong]
+) -> Iterator[TraceEntry]:
+    """The entries that have a time, near that of most others, and a place."""
+    for entry in entries:
+        start_us, lasts_us, on_host = entry.start_us, entry.duration_us, entry.where == HOST
+        # A call may be too short for its clock; a kernel is not. So written that NaN is refused.
+        lasts = 0 < lasts_us < LONGEST_US or (on_host and lasts_us == 0)
+        near = abs(start_us - middle_us) < LONGEST_US
+        if not (lasts and near and 0 < start_us < LATEST_US):
+            wrong.append(_Wrong(entry, f"starts at {start_us} µs and takes {lasts_us} µs"))
+        elif not (on_host or (entry.where and entry.stream)):
+            why = f"at {start_us} µs does not say of which GPU and stream it is"
+            wrong.append(_Wrong(entry, why, lasts_us))
+        else:
+            yield entry
 
 
 def _possible(
-    work: Sequence[TraceEntry], launches: Sequence[TraceEntry | None], complaints: _Complaints
-) -> Iterator[tuple[TraceEntry, bool]]:
-    """The work whose time is possible beside its launch, and whether a CUDA graph has it."""
-    for entry, launch in zip(work, launches, strict=True):
-        after_us = entry.start_us - launch.start_us if launch else 0.0
-        if after_us < -_MOST_SKEW_US:
-            why = f"at {entry.start_us} µs starts {-after_us:.3f} µs before its launch"
-        elif after_us > _LONGEST_WAIT_US:
-            why = f"at {entry.start_us} µs starts {after_us / 1e6:.0f} s after its launch"
-        else:
-            yield entry, launch is not None and "GraphLaunch" in launch.name
-            continue
-        complaints.add(entry, why, entry.duration_us)
-
-
-def _in_order(
-    work: Iterable[tuple[TraceEntry, bool]], in_order: Collection[str], complaints: _Complaints
+    work: Sequence[TraceEntry],
+    launches: Sequence[TraceEntry | None],
+    in_order: Collection[str],
+    wrong: list[_Wrong],
 ) -> Iterator[TraceEntry]:
-    """The work, without what of it lies before the end of other work of the same queue.
+    """The work whose times are possible beside its launch and other work of the same queue.
 
-    Copies wait for what is before them, and older GPUs' kernels too; nodes of a CUDA graph do not,
-    though they are all of one stream.
+    Copies wait for what is before them, and older GPUs' kernels too, so what of them lies before
+    its end is left out; nodes of a CUDA graph do not, though they are all of one stream.
     """
     last: dict[tuple[str, str], TraceEntry] = {}  # of each stream the one that ends last
-    for entry, of_graph in work:
+    for entry, launch in zip(work, launches, strict=True):
+        after_us = entry.start_us - launch.start_us if launch else 0.0
+        if not -_MOST_SKEW_US <= after_us <= _LONGEST_WAIT_US:
+            by = f"{after_us / 1e6:.0f} s after" if after_us > 0 else f"{-after_us:.3f} µs before"
+            why = f"at {entry.start_us} µs starts {by} its launch"
+            wrong.append(_Wrong(entry, why, entry.duration_us))
+            continue
         place = (entry.where, entry.stream)
         before = last.get(place)
         overlap_us = before.end_us - entry.start_us if before else 0.0
         waits = before and (entry.where in in_order or "copy" in (entry.kind, before.kind))
+        of_graph = launch and "GraphLaunch" in launch.name
         if before and waits and not of_graph and overlap_us > _TOLERANCE_US:
-            late = f"at {entry.start_us} µs overlaps {what(before.name)} of its stream"
             overlap_us = min(overlap_us, entry.duration_us)
-            complaints.add(entry, f"{late} by {overlap_us:.3f} µs", overlap_us)
-            if overlap_us >= entry.duration_us:
-                continue
             rest_us = entry.duration_us - overlap_us
+            why = f"at {entry.start_us} µs overlaps {what(before.name)} of its stream by "
+            wrong.append(_Wrong(entry, f"{why}{overlap_us:.3f} µs", overlap_us))
+            if not rest_us:
+                continue
             entry = entry._replace(start_us=before.end_us, duration_us=rest_us, size_bytes=None)
         if before is None or entry.end_us > before.end_us:
             last[place] = entry
@@ -249,24 +227,43 @@ def _in_order(
 
 
 def _judged(
-    complaints: _Complaints, work: Iterable[TraceEntry], host_count: int
+    wrong: Iterable[_Wrong], work: Iterable[TraceEntry], host_count: int
 ) -> tuple[dict[str, str], list[str]]:
     """GPU, or `host` -> why it is in doubt; and sentences on what is wrong with the others."""
     by_gpu = grouped(work, lambda entry: entry.where)
-    wrong = complaints.harms_us
-    shares: dict[str, tuple[int, float]] = {}  # where -> entries kept, and what share is wrong
-    for gpu in sorted({*by_gpu, *wrong} - {HOST, *([""] if by_gpu else [])}):
-        kept = by_gpu.get(gpu, [])
-        if harms_us := [*wrong.get(gpu, ()), *(wrong.get("", ()) if gpu else ())]:
-            usual_us = statistics.median([one.duration_us for one in kept]) if kept else math.inf
-            harm_us = sum(usual_us if math.isnan(harm) else harm for harm in harms_us)
-            busy_us = length_s(covered(as_array([(one.start_us, one.end_us) for one in kept])))
-            shares[gpu] = len(kept), harm_us / (busy_us or 1.0)
-    if HOST in wrong:  # here by number, as one wait may be longer than all else
-        shares[HOST] = host_count, len(wrong[HOST]) / (len(wrong[HOST]) + host_count)
-    said = {where: complaints.sentence(where, *of) for where, of in shares.items()}
-    doubts = {where: said[where] for where, (_, share) in shares.items() if share > _MOST_HARM}
-    return doubts, [words for where, words in said.items() if where not in doubts]
+    by_place = grouped(wrong, lambda one: one.entry.where)
+    anywhere = by_place.pop("", []) if by_gpu else []  # may be of any GPU
+    doubts: dict[str, str] = {}
+    warnings: list[str] = []
+    for where in sorted({*by_gpu, *by_place}):
+        its = by_place.get(where, []) + (anywhere if where != HOST else [])
+        if not its:
+            continue
+        kept = by_gpu.get(where, [])
+        count = host_count if where == HOST else len(kept)
+        # Of the host by number, as one wait may be longer than all else.
+        share = len(its) / (len(its) + count) if where == HOST else _share(its, kept)
+        size = f", {min(100 * share, 100):.1f} % of what it did" if count else ""
+        end = "" if share > _MOST_HARM else ": they were left out or cut short"
+        entry, why, _ = its[0]
+        words = (
+            f"{len(its):,} of {len(its) + count:,} records of {where or 'GPUs'} can't be right"
+            f"{size}{end}. The first: the record of {what(entry.name)} on "
+            f"{entry.where or 'a GPU'} {why}."
+        )
+        if share > _MOST_HARM:
+            doubts[where] = words
+        else:
+            warnings.append(words)
+    return doubts, warnings
+
+
+def _share(wrong: Iterable[_Wrong], kept: Sequence[TraceEntry]) -> float:
+    """How much of a GPU's busy time can't be right, at most."""
+    usual_us = statistics.median([one.duration_us for one in kept]) if kept else math.inf
+    harm_us = sum(usual_us if math.isnan(one.harm_us) else one.harm_us for one in wrong)
+    busy_us = length_s(covered(as_array([(one.start_us, one.end_us) for one in kept])))
+    return harm_us / (busy_us or 1.0)
 
 
 def _outermost(entries: Iterable[TraceEntry]) -> Iterator[TraceEntry]:

@@ -29,16 +29,19 @@ _TAKEN_AS = {
     **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "calls"),
     **dict.fromkeys(("cpu_op", "Operator"), "operators"),
     "user_annotation": "ranges",
+    "overhead": "calls",
 }
 _COPIES = ("gpu_memcpy", "Memcpy")
 # Of the profiler itself, or said better elsewhere; a range on the GPU doubles one of the host.
 _LEFT_OUT = {
-    *("python_function", "gpu_user_annotation", "overhead", "cuda_sync", "cuda_event", "Trace"),
+    *("python_function", "gpu_user_annotation", "cuda_sync", "cuda_event", "Trace"),
     *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "async"),
     *("collective_comm", "cuda_profiler_range"),
 }
+# What CUPTI does for the profiler. Its other overhead is the driver's own, within some call.
+_PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"}
 # Calls of other accelerators: how their categories begin, and who makes them.
-_OTHER_ACCELERATORS = {
+_OTHERS = {
     "xpu_": "an Intel GPU (XPU)",
     "mtia_": "a Meta MTIA",
     "hpu_": "an Intel Gaudi (HPU)",
@@ -70,14 +73,12 @@ def read_text(text: str, damage: str = "") -> Trace:
     try:
         trace = events.trace(header)
     except TraceError as error:
-        if not damage:
-            raise
-        msg = f"it is damaged: {damage}. Nothing before that can be used: {error} Export it again."
-        raise TraceError(msg) from None
-    if damage:
-        cut = f"The file is damaged: {damage}. All figures are of what comes before."
-        return replace(trace, warnings=(cut, *trace.warnings))
-    return trace
+        if damage:
+            why = f"Nothing before that can be used: {error} Export it again."
+            error = TraceError(f"it is damaged: {damage}. {why}")
+        raise error from None
+    cut = f"The file is damaged: {damage}. All figures are of what comes before."
+    return replace(trace, warnings=(*[cut] * bool(damage), *trace.warnings))
 
 
 def _decode(text: str, take: Callable[[Any], None]) -> tuple[Event | None, str]:
@@ -141,7 +142,8 @@ class Events:
             if category != _NO_CATEGORY or phase is None:  # others are marks
                 self._others[f"{category} without a duration"] += 1
         elif sort := _TAKEN_AS.get(category):
-            self._entries[sort].append(_entry(event, category))
+            if category != "overhead" or str(event.get("name")) in _PROFILERS:
+                self._entries[sort].append(_entry(event, category))
         elif self._is_own and category in KINDS:
             lane = str(event.get("tid"))
             self._own.append(_entry(event, category)._replace(kind=category, lane=lane))
@@ -156,16 +158,33 @@ class Events:
             work, in_order = _of_rank(self._entries["work"], header)
             trace = evidence_of(**self._entries | {"work": work}, in_order=in_order)
             trace = replace(trace, origin="a trace of torch.profiler")
+        starts = [start for start in _OTHERS for name in self._others if name.startswith(start)]
+        other = _OTHERS[starts[0]] if starts else ""
         if not (trace.activities or trace.calls or trace.ranges):
-            raise self._refusal(trace)
+            raise TraceError(self._refusal(trace, other))
         strange = {name: count for name, count in self._others.items() if name not in _LEFT_OUT}
-        if other := self._accelerator():
+        if other:
             remark = f"It is of {other}: of its calls nothing is known, so no causes are told."
-            trace = replace(trace, doubts=trace.doubts | {HOST: remark})
-        elif strange:
-            remark = f"Events of other categories were left out: {_listed(strange)}."
-            trace = replace(trace, warnings=(*trace.warnings, remark))
-        return trace
+            return replace(trace, doubts=trace.doubts | {HOST: remark})
+        remark = f"Events of other categories were left out: {_listed(strange)}."
+        return replace(trace, warnings=(*trace.warnings, *[remark] * bool(strange)))
+
+    def _refusal(self, trace: Trace, other: str) -> str:
+        """Why nothing of it can be used, and what to do."""
+        if wrong := " ".join(trace.remarks):
+            return f"none of its records can be right: {wrong}"
+        if other:
+            return f"it is of {other}, which is not supported: expected CUDA or HIP."
+        if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
+            return (
+                "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
+                f"the categories {_listed(self._others)}. Expected kernel, gpu_memcpy, "
+                "cuda_runtime or user_annotation."
+            )
+        return (
+            "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA, or, "
+            "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
+        )
 
     def _take_name(self, event: Event) -> None:
         arguments = event.get("args")
@@ -198,29 +217,6 @@ class Events:
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US else 0.0,
         )
 
-    def _accelerator(self) -> str:
-        """The accelerator, other than those with CUDA or HIP, whose calls are in it, if any."""
-        for start, who in _OTHER_ACCELERATORS.items():
-            if any(category.startswith(start) for category in self._others):
-                return who
-        return ""
-
-    def _refusal(self, trace: Trace) -> TraceError:
-        if wrong := " ".join(trace.remarks):
-            return TraceError(f"none of its records can be right: {wrong}")
-        if other := self._accelerator():
-            return TraceError(f"it is of {other}, which is not supported: expected CUDA or HIP.")
-        if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
-            return TraceError(
-                "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
-                f"the categories {_listed(self._others)}. Expected kernel, gpu_memcpy, "
-                "cuda_runtime or user_annotation."
-            )
-        return TraceError(
-            "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA, or, "
-            "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
-        )
-
 
 def _dictionary(of: Event, key: str) -> dict[str, Any]:
     value = of.get(key)
@@ -237,6 +233,7 @@ def _entry(event: Event, category: str) -> TraceEntry:
         launch = None
     if _TAKEN_AS.get(category) != "work":
         thread = clean(f"thread {event.get('tid')!s:.40}")
+        name = f"profiler: {name}" if category == "overhead" else name
         return TraceEntry(name, HOST, thread, *times_us, launch)
     # Copies between two GPUs name three, of which one does the work.
     device = arguments.get("device", arguments.get("inDevice"))
@@ -275,14 +272,13 @@ def _of_rank(work: list[TraceEntry], header: Event) -> tuple[list[TraceEntry], s
         for gpu in (listed if type(listed) is list else [])
         if type(gpu) is dict and 0 < number(gpu.get("computeMajor")) < _OVERLAPPING_SINCE
     }
-    if prefix:
-        work = [
-            entry._replace(
-                where=entry.where and clean(f"{prefix}{entry.where}"),
-                lane=clean(f"{prefix}{entry.lane}"),
-            )
-            for entry in work
-        ]
+    if not prefix:
+        return work, in_order
+
+    def named(name: str) -> str:
+        return name and clean(f"{prefix}{name}")
+
+    work = [one._replace(where=named(one.where), lane=named(one.lane)) for one in work]
     return work, in_order
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from autopar.display.format import format_seconds, percent, printable
+from autopar.display.format import format_seconds, percent, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
@@ -21,14 +21,15 @@ from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Timeline
 from autopar.traces.ranks import Ranks, compare_ranks, tables
 from autopar.traces.read import read_evidence, uncollected
-from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison, fitted
+from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison
 from autopar.traces.trace import Trace, TraceError
 
-VERSION = 2  # of the JSON; changed when what was there goes or means something else
+VERSION = 3  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
 _TEXT_WIDTH = 100
+_NARROWEST = 8  # characters of a column
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
@@ -67,54 +68,72 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
             raise ValueError(msg)
         return _shown(as_text(_lists_of_ranges(traces)), left_out), DONE
     reports, more = _reports(traces, wanted)
-    left_out += more
-    sections = [section for report in reports for section in report.sections()]
-    brief = [Section(each.name, each.verdict() + each.remarks(), level=1) for each in reports]
-    beside: list[Section] = []
+    first, ranks = _beside(reports, wanted)
+    sections = [*first, *(section for report in reports for section in report.sections())]
+    brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
+    text = as_text([*first, *brief] if wanted.is_brief else sections)
+    text = _shown(text, [*left_out, *more]) + _write(wanted.outputs, reports, sections, ranks)
+    if STANDARD in wanted.outputs.values():
+        text = ""
+    if wanted.fail_under is not None:
+        shares = [share for report in reports if (share := report.limit_share()) is not None]
+        if not shares:
+            nothing = "Without work of a GPU there is nothing to hold --fail-under to."
+            return f"{text}\n{nothing}\n", UNREAD
+        if min(shares) < wanted.fail_under:
+            least, asked = percent(min(shares)), percent(wanted.fail_under)
+            return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
+    is_analysed = any(report.figures or report.timeline.spans for report in reports)
+    return text, DONE if is_analysed and not missing else UNREAD
+
+
+def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
+    """What is said of several reports together: before and after, or ranks side by side."""
     if wanted.before:
-        before = _before(wanted, wanted.before)
-        after, *others = reports
-        if others:
+        if len(reports) > 1:
             msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
             raise ValueError(msg)
-        beside = comparison(before, after)
-    ranks = None
-    if len(reports) > 1:
-        usages = {report.name: report.view.usages for report in reports}
-        ranks = compare_ranks({report.name: report.view.trace for report in reports})
-        blocks: list[Block] = [*tables(ranks, usages), *[_APART] * (ranks is None)]
-        beside = [Section("Side by side", blocks, level=1)]
-    sections = beside + sections
-    text = _shown(as_text(beside + brief if wanted.is_brief else sections), left_out)
-    title = f"Timeline of {', '.join(report.name for report in reports)}"
+        try:
+            before = wanted.report(read_evidence(wanted.before), wanted.before.name)
+        except ValueError as error:
+            msg = f"--compare {wanted.before}: {error}"
+            raise ValueError(msg) from error
+        return comparison(before, reports[0]), None
+    if len(reports) == 1:
+        return [], None
+    ranks = compare_ranks({report.name: report.view.trace for report in reports})
+    usages = {report.name: report.view.usages for report in reports}
+    blocks: list[Block] = [*tables(ranks, usages), *[_APART] * (ranks is None)]
+    return [Section("Side by side", blocks, level=1)], ranks
+
+
+def _write(
+    outputs: Mapping[str, Path],
+    reports: Sequence[Report],
+    sections: Sequence[Section],
+    ranks: Ranks | None,
+) -> str:
+    """Write what is asked for beside the text, and say so."""
+    title, said = f"Timeline of {', '.join(report.name for report in reports)}", ""
     data = {"format": "autopar timeline", "version": VERSION, "ranks": _data(ranks)}
     formats: dict[str, Callable[[], str | bytes]] = {
         "html": lambda: as_page(sections, title=title),
         "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
         "trace": lambda: trace_bytes(_merged(reports, title)),
     }
-    for name, path in wanted.outputs.items():
+    for name, path in outputs.items():
         try:
             write_output(str(path), formats[name]())
         except OSError as error:
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
-        text += f"\nwrote {path}\n"
-    if STANDARD in wanted.outputs.values():
-        text = ""
-    shares = [share for report in reports if (share := report.limit_share()) is not None]
-    if wanted.fail_under is not None and not shares:
-        return f"{text}\nWithout work of a GPU there is nothing to hold --fail-under to.\n", UNREAD
-    if wanted.fail_under is not None and min(shares) < wanted.fail_under:
-        least, asked = percent(min(shares)), percent(wanted.fail_under)
-        return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
-    is_analysed = any(report.figures or report.timeline.spans for report in reports)
-    return text, DONE if is_analysed and not missing else UNREAD
+        said += f"\nwrote {path}\n"
+    return said
 
 
 def _shown(text: str, left_out: Iterable[str]) -> str:
     """The text with what is missing in it, as the terminal can show it."""
-    text += "".join(f"\nLeft out: {why}\n" for why in left_out)
+    text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return printable(text).encode(encoding, "replace").decode(encoding)
 
@@ -123,8 +142,11 @@ def _paths(files: Sequence[Path]) -> list[Path]:
     """The files, and those in folders that may be traces, each once."""
     paths: dict[Path, None] = {}
     for file in files:
-        inside = sorted(file.iterdir()) if file.is_dir() else [file]
-        paths |= dict.fromkeys(p for p in inside if p is file or p.name.endswith(_ENDINGS))
+        inside = [file]
+        if file.is_dir():  # but for other folders, and for pipes, which nobody may ever write to
+            possible = (path for path in file.iterdir() if path.name.endswith(_ENDINGS))
+            inside = sorted(path for path in possible if path.is_file() or not path.exists())
+        paths |= dict.fromkeys(inside)
     return [*paths]
 
 
@@ -154,14 +176,11 @@ def _traces(
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
-            is_piped = path == STANDARD
-            traces[name] = read_evidence(path, sys.stdin.buffer if is_piped else None)
-        except TraceError as error:
-            left_out.append(str(error))
+            traces[name] = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
+        except (TraceError, OSError) as error:
             missing |= path in files
-        except OSError as error:
-            left_out.append(f"{path}: {error.strerror or error}")
-            missing |= path in files
+            why = f"{path}: {error.strerror}" if isinstance(error, OSError) else ""
+            left_out.append(why or str(error))
     if not traces:
         if not missing:
             left_out = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
@@ -181,14 +200,6 @@ def _reports(traces: Mapping[str, Trace], wanted: Wanted) -> tuple[list[Report],
     if not reports:
         raise ValueError(" ".join(left_out))
     return reports, left_out
-
-
-def _before(wanted: Wanted, path: Path) -> Report:
-    try:
-        return wanted.report(read_evidence(path), path.name)
-    except ValueError as error:
-        msg = f"--compare {path}: {error}"
-        raise ValueError(msg) from error
 
 
 def _data(ranks: Ranks | None) -> dict[str, Any] | None:
@@ -231,17 +242,31 @@ def as_text(sections: Iterable[Section]) -> str:
     lines: list[str] = []
     for section in sections:
         beneath = {1: "=", 2: "-"}.get(section.level)
-        heading = textwrap.fill(section.heading, _TEXT_WIDTH)
+        heading = _filled(section.heading)
         lines += ["", heading, *([beneath * min(len(heading), _TEXT_WIDTH)] if beneath else [])]
         for block in section.blocks:
             if isinstance(block, str):
-                block = textwrap.fill(block, _TEXT_WIDTH, break_on_hyphens=False)
+                block = _filled(block)
             elif isinstance(block, Table):
-                notes = [textwrap.fill(note, _TEXT_WIDTH) for note in block.notes]
-                block = fitted(replace(block, notes=tuple(notes)), _TEXT_WIDTH)
+                block = _fitted(block, _TEXT_WIDTH)
             lines.append(f"{block}\n")
         lines += [f"How to mend it: {SITE}{section.page}\n"] if section.page else []
     return "\n".join(lines).strip() + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _TEXT_WIDTH, break_on_hyphens=False)
+
+
+def _fitted(table: Table, width: int) -> Table:
+    """A table whose lines of text are no longer than this, its longest cells shortened."""
+    widths = [max(map(len, cells)) for cells in zip(table.headers, *table.rows, strict=True)]
+    while (over := sum(widths) + 2 * (len(widths) - 1) - width) > 0 and max(widths) > _NARROWEST:
+        widest = widths.index(max(widths))
+        widths[widest] = max(widths[widest] - over, _NARROWEST)
+    headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
+    notes = tuple(map(_filled, table.notes))
+    return replace(table, headers=headers, rows=tuple(rows), notes=notes)
 
 
 def as_page(sections: Iterable[Section], *, title: str) -> str:

@@ -7,30 +7,45 @@ from typing import NamedTuple
 
 from autopar.display.format import figures, format_seconds, shortened
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import as_array, at_once, clipped, covered, intervals_of, length_s
+from autopar.timeline.intervals import (
+    at_once,
+    clipped,
+    covered,
+    intervals_of,
+    length_s,
+    without,
+)
 from autopar.timeline.span import Span
 from autopar.traces.idle import Idle
 from autopar.traces.trace import Activity
 from autopar.traces.utilization import OTHER_LANES, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
-_UNEXPLAINED = 0.1  # of the window; with less idle for no known cause, it is not mentioned
+_UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no finding
 _SMALL_BYTES = 64 * 1024  # a copy of less takes about as long as its fixed cost
 _SHOWN = 3  # spans of evidence for a finding: enough to find the place in the program
 
 
 class Cause(NamedTuple):
-    """Why less runs at once than could; one without a page only explains why a GPU was idle."""
+    """Why less runs at once than could."""
 
     title: str
-    what: str = ""  # a sentence with places for its figures
-    remedy: str = ""  # what to do about it
-    page: str = ""  # of the gallery, that does so
+    what: str  # a sentence with places for its figures
+    remedy: str  # what to do about it
+    page: str  # of the gallery, that does so
     rule: Callable[[Activity, Usage], bool] | None = None  # of exposed work; the first that holds
+    least_share: float = 0.0  # of the window; with less it is no finding
 
 
 CAUSES = {
     # Of idle time: what `idle` splits it into.
+    "profiler": Cause(
+        "The profiler held the host up",
+        "{count} it was idle while the profiler was at work ({names}): without it, this time is "
+        "not lost. {longest}",
+        "Let the profiler warm up, as with `torch.profiler.schedule(wait=1, warmup=1, active=3)`.",
+        "tools/plot_2_three_clocks_one_answer",
+    ),
     "synchronised": Cause(
         "The host waited before it launched more",
         "{count} the host waited in {names}, and launched the next work only after that. Had it "
@@ -46,8 +61,8 @@ CAUSES = {
     ),
     "launch": Cause(
         "A launch took the host long",
-        "{count} it was idle while the host was inside of the call that launched its next "
-        "work: a module was loaded at its first use, or a queue was full. {longest}",
+        "{count} it was idle while the host was in the call that launched its next work, or in one "
+        "that loads modules: each is loaded at its first use, or a queue was full. {longest}",
         "Run each kernel once before the loop, and look for another program on this GPU.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
@@ -59,8 +74,8 @@ CAUSES = {
     ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "{count} its queue was empty while the host was in PyTorch or in a launch, most of it in "
-        "{names}. {longest}",
+        "{count} its queue was empty while the host was in PyTorch, in a launch, or for a moment "
+        "between two of them, most of it in {names}. {longest}",
         "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
     ),
@@ -78,13 +93,19 @@ CAUSES = {
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
     ),
-    "ended": Cause("Nothing more was launched"),
-    "unknown": Cause("The trace does not tell"),
-    "unexplained": Cause(
-        "It was idle, and the trace does not tell why",
-        "For {time} it had no work, for no cause that can be seen. {longest}",
-        "Record the CPU, too, and only the steps of interest, each as a named range.",
+    "ended": Cause(
+        "Nothing more was launched",
+        "{longest} The host was recorded on after the last work, for that time.",
+        "Stop the recording with the work, or look at the steps alone, each as a named range.",
         "tools/plot_1_verify_with_nsight",
+        least_share=_UNEXPLAINED,
+    ),
+    "unknown": Cause(
+        "It was idle, and the trace does not tell why",
+        "{count} it had no work, for no cause that can be seen. {longest}",
+        "See that the CPU is recorded, too, and look at the steps alone, each as a named range.",
+        "tools/plot_1_verify_with_nsight",
+        least_share=_UNEXPLAINED,
     ),
     # Of work that nothing computes beside.
     "communication": Cause(
@@ -162,9 +183,15 @@ def findings_of(
     window_s = length_s(view.window)
     findings = [finding for usage in view.usages for finding in _of_work(usage)]
     for gpu, causes in idle.items():
-        findings += _of_idle(gpu, causes, window_s, is_part=view.range_name is not None)
+        findings += (_of_idle(key, gpu, its) for key, its in causes.items())
     findings += _of_turns(view)
-    costly = sorted((f for f in findings if f.cost_s > 0), key=lambda finding: -finding.cost_s)
+    costly = [
+        finding
+        for finding in sorted(findings, key=lambda finding: -finding.cost_s)
+        if finding.cost_s > CAUSES[finding.cause].least_share * window_s
+        # At the end of a range, what comes after it is not looked at.
+        and not (finding.cause == "ended" and view.range_name is not None)
+    ]
     count = sum(finding.cost_s >= LEAST_SHARE * window_s for finding in costly)
     return costly[:count], costly[count:]
 
@@ -178,46 +205,33 @@ def _finding(
     return Finding(key, cause.title, where, cost_s, why, cause.remedy, page, evidence)
 
 
-def _of_idle(
-    gpu: str, causes: Mapping[str, Idle], window_s: float, *, is_part: bool
-) -> Iterator[Finding]:
-    for key, idle in causes.items():
-        if CAUSES[key].page:
-            names = ", ".join(shortened(name) for name in idle.names) or "a launch"
-            longest = f"Longest for {format_seconds(idle.longest_s)}"
-            if key == "elsewhere" and idle.names:
-                longest += f", in {names}"
-            facts = {"count": _times(idle.gaps), "names": names, "longest": f"{longest}."}
-            yield _finding(key, gpu, idle.saved_s, idle.evidence, **facts)
-    # At the end of a range, what comes after it is not looked at.
-    keys = ("unknown",) if is_part else ("ended", "unknown")
-    blank = [causes[key] for key in keys if key in causes]
-    blank_s = sum(idle.total_s for idle in blank)
-    if blank and blank_s >= _UNEXPLAINED * window_s:
-        most = max(blank, key=lambda idle: idle.longest_s)
-        longest = f"Longest for {format_seconds(most.longest_s)}."
-        facts = {"time": format_seconds(blank_s), "longest": longest}
-        yield _finding("unexplained", gpu, blank_s, most.evidence, **facts)
+def _of_idle(key: str, gpu: str, idle: Idle) -> Finding:
+    names = ", ".join(map(shortened, idle.names)) or "a launch"
+    place = f", in {names}" if key == "elsewhere" and idle.names else ""
+    longest = f"Longest for {format_seconds(idle.longest_s)}{place}."
+    count = "Once" if idle.gaps == 1 else f"{idle.gaps:,} times"
+    facts = {"count": count, "names": names, "longest": longest}
+    return _finding(key, gpu, idle.saved_s, idle.evidence, **facts)
 
 
 def _of_work(usage: Usage) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
     exposed = [work for work in usage.activities if sort_of(work) in ("copy", "communication")]
-    for key, group in grouped(exposed, lambda work: _cause_of(work, usage)).items():
-        count, size = f"{len(group):,}", _moved(group)
+    rules = {key: cause.rule for key, cause in CAUSES.items() if cause.rule}
+    by_cause = grouped(
+        exposed, lambda work: next(key for key, rule in rules.items() if rule(work, usage))
+    )
+    for key, group in by_cause.items():
         noun = ("copy", "copies") if group[0].span.kind == "copy" else ("kernel", "kernels")
-        copies = f"{count} {noun[len(group) > 1]}{size and f', {size}'}"
+        size = _moved(group)
+        copies = f"{len(group):,} {noun[len(group) > 1]}{size and f', {size}'}"
         streams = ", ".join(sorted({work.stream for work in group}))
         cost_s = usage.exposed_s(group)
         if key not in _FASTER:  # no more than is computed without them can be beside them
-            cost_s = min(cost_s, usage.computing_alone_s(sort_of(group[0])))
+            alone = without(usage.when("compute"), usage.when(sort_of(group[0])))
+            cost_s = min(cost_s, length_s(alone))
         facts = {"copies": copies, "streams": streams}
         yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
-
-
-def _cause_of(work: Activity, usage: Usage) -> str:
-    """The first cause whose rule holds of exposed work."""
-    return next(key for key, cause in CAUSES.items() if cause.rule and cause.rule(work, usage))
 
 
 def _of_turns(view: View) -> Iterator[Finding]:
@@ -238,10 +252,6 @@ def _of_turns(view: View) -> Iterator[Finding]:
     yield _finding("turns", where, one_after_other_s - busiest[0].total_s, evidence, **facts)
 
 
-def _times(count: int) -> str:
-    return "Once" if count == 1 else f"{count:,} times"
-
-
 def _moved(copies: Sequence[Activity]) -> str:
     """How much copies moved and how fast, for those whose size the trace tells."""
     sized = [copy for copy in copies if copy.size_bytes is not None]
@@ -254,13 +264,12 @@ def _moved(copies: Sequence[Activity]) -> str:
 
 def _exposed(group: Sequence[Activity], usage: Usage) -> list[Span]:
     """Of the longest those that ran longest with nothing behind them."""
-    computing = usage.when("compute")
-
-    def exposed_s(span: Span) -> float:
-        return round(span.duration_s - length_s(as_array(clipped(span, computing))), 9)
-
-    spans = _longest(work.span for work in group)[: 10 * _SHOWN]
-    return sorted(filter(exposed_s, spans), key=exposed_s, reverse=True)[:_SHOWN]
+    exposed_s = {}
+    for span in _longest(work.span for work in group)[: 10 * _SHOWN]:
+        _, hidden = clipped(intervals_of([span]), usage.when("compute"))
+        exposed_s[span] = round(span.duration_s - length_s(hidden), 9)
+    most = sorted(exposed_s, key=lambda span: -exposed_s[span])
+    return [span for span in most if exposed_s[span]][:_SHOWN]
 
 
 def _longest(spans: Iterable[Span]) -> list[Span]:

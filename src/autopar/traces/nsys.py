@@ -47,16 +47,14 @@ def read_export(path: Path) -> Trace:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error
     if not (trace.activities or trace.ranges):
-        if why := " ".join((*export.remarks, *trace.remarks)):
-            msg = f"nothing of it can be used: {why}"
-        else:
-            listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
-            msg = (
-                f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
-                f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
-                f"nsys profile --trace=cuda,nvtx."
-            )
-        raise TraceError(msg)
+        listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+        msg = (
+            f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
+            f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
+            f"nsys profile --trace=cuda,nvtx."
+        )
+        why = " ".join((*export.remarks, *trace.remarks))
+        raise TraceError(f"nothing of it can be used: {why}" if why else msg)
     warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
     return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
 
@@ -114,8 +112,7 @@ class _Export:
         return work_entry(name, gpu, queue, _times_us(start, end), launch, **options)
 
     def _process(self, serial: Any) -> str:
-        """What names of one process among several begin with."""
-        # The serial number of a thread is that of its process and its own 24 bits.
+        """What names of one process among several begin with: all but 24 bits of a thread's."""
         several = self._several and isinstance(serial, int)
         return f"process {serial >> 24 & 0xFFFFFF} " if several else ""
 

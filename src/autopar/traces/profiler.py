@@ -49,9 +49,8 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
 
     Raises:
         TypeError: `fn` can't be called.
-        RuntimeError: The profiler's record contradicts itself (a kernel that starts before its
-            launch, has no duration, or overlaps another of its stream), so no figure of it
-            could be trusted.
+        RuntimeError: The profiler's record contradicts itself (work that starts before its launch,
+            or has no duration), so no figure of it could be trusted.
 
     >>> import autopar as ap
     >>> def work():

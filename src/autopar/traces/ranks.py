@@ -65,7 +65,12 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     Of a trace with several GPUs each is a rank, named `trace GPU`. None where
     nothing can be matched with certainty.
     """
-    work = dict(_communication(traces))
+    work: dict[str, list[Activity]] = {}
+    for name, trace in traces.items():
+        by_gpu = grouped((work for work in trace.trusted() if work.gpu), lambda work: work.gpu)
+        for gpu, activities in by_gpu.items():
+            if communication := [one for one in activities if one.span.kind == "communication"]:
+                work[_named(name, gpu, len(by_gpu))] = communication
     every_s, groups = aligned(matched(work))
     if not groups:
         return None
@@ -78,26 +83,22 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         last_but_one_s, last_s = np.sort(group.starts_s, axis=1)[:, -2:].T
         last = group.starts_s.argmax(axis=1)
         for i, (rank, starts_s) in enumerate(zip(group.ranks, group.starts_s.T, strict=True)):
-            until_s = np.minimum(last_s, group.ends_s[:, i])
-            waits[rank].append(np.column_stack((starts_s, until_s)))
+            waits[rank].append(np.column_stack((starts_s, np.minimum(last_s, group.ends_s[:, i]))))
             lates_s[rank].append(np.where(last == i, last_s - last_but_one_s, 0.0))
     of = {}
     for rank in offsets_s:
         late_s = np.concatenate(lates_s[rank])
-        of[rank] = Rank(
-            length_s(covered(intervals_of(activity.span for activity in work[rank]))),
-            length_s(covered(np.concatenate(waits[rank]))),
-            len(late_s),
-            int((late_s > error_s).sum()),
-            float(late_s[late_s > error_s].sum()),
-        )
+        beyond_s = late_s[late_s > error_s]
+        busy, waiting = intervals_of(one.span for one in work[rank]), np.concatenate(waits[rank])
+        times_s = length_s(covered(busy)), length_s(covered(waiting))
+        of[rank] = Rank(*times_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
     return Ranks(offsets_s, error_s, tuple(groups), of)
 
 
 def tables(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[Table]:
     """What each rank did, from the usages of each trace: one table, or none of fewer than two."""
     gpus = {name: [gpu for gpu in its if gpu.name != OTHER_LANES] for name, its in usages.items()}
-    shown = [(_named(name, gpu.name, its), gpu) for name, its in gpus.items() for gpu in its]
+    shown = [(_named(name, gpu.name, len(its)), gpu) for name, its in gpus.items() for gpu in its]
     if len(shown) < 2:
         return []
     longest_s = max(gpu.total_s + length_s(gpu.idle) for _, gpu in shown)
@@ -116,33 +117,8 @@ def tables(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[T
     return [tabulate((*headers, "came last"), rows, caption=caption, notes=list(_notes(ranks)))]
 
 
-def _longest_waits(ranks: Ranks) -> Iterator[str]:
-    """Which collective waited longest for its last rank, if that is beyond the clocks' error."""
-    waits = []
-    for group in ranks.matched:
-        waits_s = np.ptp(group.starts_s, axis=1)
-        i = int(waits_s.argmax())
-        last = group.ranks[int(group.starts_s[i].argmax())]
-        waits.append((float(waits_s[i]), last, i, group.names[i]))
-    longest_s, rank, i, name = max(waits)
-    if longest_s > ranks.error_s:
-        yield (
-            f"The longest wait: {rank} came {format_seconds(longest_s)} after the first to number "
-            f"{i + 1} of its collectives, {shortened(name, 40)}."
-        )
-
-
-def _communication(traces: Mapping[str, Trace]) -> Iterator[tuple[str, list[Activity]]]:
-    """Rank -> its work in communication, by start."""
-    for name, trace in traces.items():
-        by_gpu = grouped((work for work in trace.trusted() if work.gpu), lambda work: work.gpu)
-        for gpu, activities in by_gpu.items():
-            if work := [work for work in activities if work.span.kind == "communication"]:
-                yield _named(name, gpu, by_gpu), work
-
-
-def _named(trace: str, gpu: str, gpus: Sequence[object] | Mapping[str, object]) -> str:
-    return f"{trace} {gpu}" if len(gpus) > 1 else trace
+def _named(trace: str, gpu: str, count: int) -> str:
+    return f"{trace} {gpu}" if count > 1 else trace
 
 
 def _notes(ranks: Ranks | None) -> Iterator[str]:
@@ -152,7 +128,18 @@ def _notes(ranks: Ranks | None) -> Iterator[str]:
         return
     error, offsets_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
     yield "Waiting: in a collective that the slowest of these ranks had not begun."
-    yield from _longest_waits(ranks)
+    waits = (
+        (float(wait_s), group.ranks[int(starts_s.argmax())], i, name)
+        for group in ranks.matched
+        for i, (starts_s, name) in enumerate(zip(group.starts_s, group.names, strict=True), start=1)
+        if (wait_s := np.ptp(starts_s)) > ranks.error_s
+    )
+    if longest := max(waits, default=None):
+        wait_s, rank, i, name = longest
+        yield (
+            f"The longest wait: {rank} came {format_seconds(wait_s)} after the first to number "
+            f"{i} of its collectives, {shortened(name, 40)}."
+        )
     yield f"Came last: began later than all other ranks, by more than {error}."
     count = sum(len(group.names) for group in ranks.matched)
     yield (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import covered, intervals_of, length_s, length_within, longest
+from autopar.timeline.intervals import covered, intervals_of, length_s, length_within
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
 from autopar.traces.idle import Host, idle_of
@@ -22,8 +21,12 @@ SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
-_EVIDENCE = 44  # characters of a name, so that its times fit beside it
+_NAME = 44  # characters of a name, so that its times fit beside it
 _BEHIND = ("copy", "communication")  # what computing can hide
+_NO_GPU = (
+    "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
+    "or with nsys profile --trace=cuda,nvtx."
+)
 Block = str | Table | Drawing
 
 
@@ -36,8 +39,9 @@ class Section(NamedTuple):
     page: str = ""  # where a finding is mended, from the root of the site
 
 
-def bar(share: float) -> str:
-    """A share as a percentage, and as a bar of characters."""
+def bar(part_s: float, whole_s: float) -> str:
+    """A share as a percentage, and as a bar of characters; of no time it is none."""
+    share = part_s / (whole_s or 1.0)
     filled = round(_BAR * min(max(share, 0.0), 1.0))
     return f"{percent(share):>7} {'#' * filled}{'.' * (_BAR - filled)}"
 
@@ -59,10 +63,10 @@ class Report:
         self.timeline = view.trace.timeline  # of the view, to be drawn or written
         self.window_s = length_s(view.window)
         self._top = top
-        self._gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
         host = Host(view.trace)
         self._noise_s = host.noise_s
-        self._idle = {gpu.name: idle_of(gpu, host) for gpu in self._gpus}
+        self._idle = {gpu.name: idle_of(gpu, host) for gpu in view.usages if gpu.name in self._gpus}
         # Those worth their cost, most expensive first, and the others.
         self.findings = findings_of(view, self._idle)
         # What tables and files show of each GPU; times in seconds.
@@ -70,37 +74,34 @@ class Report:
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
-        behind = [sort for sort in _BEHIND if busy_s.get(sort)]
-        resource, bound_s = usage.bound
+        hidden_s = {sort: usage.hidden_s(sort) for sort in _BEHIND if busy_s.get(sort)}
         causes = self._idle.get(usage.name, {})
         return {
             "busy_s": usage.total_s,
             "idle_s": length_s(usage.idle),
             "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
             "kinds_busy_s": busy_s,
-            "hidden_s": {sort: usage.hidden_s(sort) for sort in behind},
-            "exposed_s": {sort: busy_s[sort] - usage.hidden_s(sort) for sort in behind},
-            "lanes_at_once_s": {str(count): spent_s for count, spent_s in usage.at_once.items()},
+            "hidden_s": hidden_s,
+            "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
             "gaps": len(usage.idle),
             "idle_by_cause_s": {key: causes[key].total_s for key in CAUSES if key in causes},
-            "bound": {"resource": resource, "seconds": bound_s},
+            "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
         }
 
     def limit_share(self) -> float | None:
         """The lower bound over the time, of the GPU that is farthest from it; None without GPUs."""
-        bounds_s = [self.figures[gpu.name]["bound"]["seconds"] for gpu in self._gpus]
+        bounds_s = [self.figures[gpu]["bound"]["seconds"] for gpu in self._gpus]
         return min(bounds_s) / self.window_s if bounds_s else None
 
     def data(self) -> dict[str, Any]:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
-        view, zero_s = self.view, self.view.start_s
-        stretch = longest(view.nothing) if view.usages else None
-        findings = []
+        view, findings = self.view, []
         for finding in chain(*self.findings):
-            spans = finding.evidence
-            times = [(s.name, s.lane, s.start_s - zero_s, s.end_s - zero_s) for s in spans]
-            shown = {"page": SITE + finding.page, "evidence": times}
-            findings.append(finding._asdict() | shown)
+            times = [
+                (span.name, span.lane, span.start_s - view.start_s, span.end_s - view.start_s)
+                for span in finding.evidence
+            ]
+            findings.append(finding._asdict() | {"page": SITE + finding.page, "evidence": times})
         return {
             "name": self.name,
             "origin": view.trace.origin,
@@ -110,20 +111,18 @@ class Report:
             "warnings": list(view.trace.warnings),
             "doubts": dict(view.trace.doubts),
             "window_s": self.window_s,
-            "nothing_ran_s": length_s(view.nothing) if view.usages else None,
-            "longest_nothing_s": [at_s - zero_s for at_s in stretch] if stretch else None,
             "gpus": self.figures,
             "findings": findings,
         }
 
     def verdict(self) -> list[str]:
-        """The answer in at most three sentences: how busy, how far from the limit, and why."""
+        """The answer in at most four sentences: how busy, how far from the limit, and why."""
         if not self._gpus:
             is_doubtful = any(place != "host" for place in self.view.trace.doubts)
             return [] if self.view.usages or is_doubtful else [_NO_GPU]
-        figures = [self.figures[gpu.name] for gpu in self._gpus]
-        busy = sorted({percent(its["busy_s"], self.window_s) for its in figures}, key=_number)
-        name = self._gpus[0].name if len(figures) == 1 else f"{len(figures)} GPUs"
+        figures = [self.figures[gpu] for gpu in self._gpus]
+        busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
+        name = self._gpus[0] if len(figures) == 1 else f"{len(figures)} GPUs"
         bound = max((its["bound"] for its in figures), key=lambda bound: bound["seconds"])
         lines = [
             f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
@@ -147,19 +146,19 @@ class Report:
 
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
-        yield Section(self.name, [*self.verdict(), *self._opening()], level=1)
-        if self.view.usages:
+        view = self.view
+        yield Section(self.name, [*self.verdict(), *self._opening(), *self.remarks()], level=1)
+        if view.usages:
             yield from self._why()
             yield Section("How far from the limit", self._bounds() + self._hidings())
-        if self.view.occurrences:
+        if view.occurrences:
             yield Section("Each time", self._each_time())
         if self.timeline.spans:
-            limit = f": {self.view.range_name}" if self.view.range_name is not None else ""
+            limit = f": {view.range_name}" if view.range_name is not None else ""
             drawing = draw(self.timeline, title=f"{self.name}{limit}")
             yield Section("What ran when", [drawing, *self._lanes()])
-        if self.view.usages:
-            yield Section("When nothing ran", [self._nothing(), *self._idleness()])
-            yield Section("How many lanes were busy at once", self._at_once())
+        if idleness := self._idleness():
+            yield Section("When nothing ran", idleness)
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
@@ -175,37 +174,34 @@ class Report:
             )
         if view.usages and not any(work.launch for work in trace.activities):
             yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
-        yield from self.remarks()
 
-    def remarks(self) -> list[str]:
+    def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""
-        said = [f"Warning: {warning}" for warning in self.view.trace.warnings]
+        yield from (f"Warning: {warning}" for warning in self.view.trace.warnings)
         for place, why in self.view.trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
-            said.append(f"In doubt: {place}: {what} is given. {why}")
-        return said
+            yield f"In doubt: {place}: {what} is given. {why}"
 
     def _why(self) -> Iterator[Section]:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        shown = expensive[: self._top]
         said = (
             f"Findings: {len(expensive)}, the most expensive first; {len(cheap)} more, each less "
             f"than {100 * LEAST_SHARE:.0f} % of the time, are not shown. The same time may count "
             f"in two, and to mend one may bring out another."
-            + f" Shown are {self._top}: --top {len(expensive)} shows all."
-            * (len(expensive) > self._top)
         )
+        if len(expensive) > self._top:
+            said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
-        for number, finding in enumerate(shown, start=1):
+        for number, finding in enumerate(expensive[: self._top], start=1):
             share = percent(finding.cost_s, self.window_s)
             rows = [
-                [shortened(span.name, _EVIDENCE), span.lane, *self._clock(span.start_s, span.end_s)]
+                (shortened(span.name, _NAME), span.lane, *self._clock(span.start_s, span.end_s))
                 for span in finding.evidence
             ]
             headers = ("evidence", "lane", "start", "end")
-            evidence = _table(f"Where to look for {number}", headers, rows)
+            evidence = self._table(f"Where to look for {number}", headers, rows)
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {finding.title}: {cost}"
             yield Section(heading, [finding.why, finding.remedy, *evidence], 3, finding.page)
@@ -214,8 +210,8 @@ class Report:
         whole_s, rows = self.window_s, []
         for gpu, its in self.figures.items():
             resource, bound_s = its["bound"].values()
-            busy, share = (bar(time_s / (whole_s or 1.0)) for time_s in (its["busy_s"], bound_s))
-            times = (format_seconds(whole_s), busy, like(bound_s, whole_s))
+            busy, share = bar(its["busy_s"], whole_s), bar(bound_s, whole_s)
+            times = format_seconds(whole_s), busy, like(bound_s, whole_s)
             rows.append((gpu, *times, resource, share))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
@@ -223,7 +219,7 @@ class Report:
             "and copies take as long as here. However the same work is ordered, it takes no less; "
             "what waits for what may need more. Communication is not in it: it may be waiting."
         )
-        return self._cut("The time against its lower bound", headers, rows, note)
+        return self._table("The time against its lower bound", headers, rows, note)
 
     def _hidings(self) -> list[Table]:
         rows = []
@@ -232,36 +228,32 @@ class Report:
                 busy_s = its["kinds_busy_s"][sort]
                 times_s = (busy_s, hidden_s, its["exposed_s"][sort])
                 times = (like(time_s, busy_s) for time_s in times_s)
-                rows.append((gpu, sort, *times, bar(hidden_s / busy_s)))
+                rows.append((gpu, sort, *times, bar(hidden_s, busy_s)))
         headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
         note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
-        return self._cut("Hidden behind computing", headers, rows, note)
+        return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrence(self, span: Span) -> dict[str, float]:
-        """Figures of one range, in seconds; shares of the time of all GPUs on average."""
-        edges = intervals_of([span])
-        count, starts_s, ends_s = len(self.view.usages) or 1, edges[:, 0], edges[:, 1]
-
-        def within_s(sort: str) -> float:
-            sets = (u.busy if sort == "busy" else u.when(sort) for u in self.view.usages)
-            return sum(float(length_within(one, starts_s, ends_s)[0]) for one in sets) / count
-
-        start_s = span.start_s - self.view.start_s
-        times_s = {f"{sort}_s": within_s(sort) for sort in ("busy", "compute", *_BEHIND)}
-        return {"start_s": start_s, "duration_s": span.duration_s} | times_s
+        """Figures of one range, in seconds; what GPUs did is of all of them on average."""
+        usages, edges = self.view.usages, intervals_of([span]).T
+        times_s = {"start_s": span.start_s - self.view.start_s, "duration_s": span.duration_s}
+        for sort in ("busy", "compute", *_BEHIND):
+            sets = (usage.busy if sort == "busy" else usage.when(sort) for usage in usages)
+            within_s = sum(float(length_within(one, *edges)[0]) for one in sets)
+            times_s[f"{sort}_s"] = within_s / (len(usages) or 1)
+        return times_s
 
     def _each_time(self) -> list[Table]:
         rows = []
         for number, span in enumerate(self.view.occurrences, start=1):
-            its = self._occurrence(span)
-            whole_s = its["duration_s"]
+            its, whole_s = self._occurrence(span), span.duration_s
             times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
-            busy = bar(its["busy_s"] / whole_s if whole_s else 0.0)
             name, (start,) = f"{number}: {shortened(span.name, 24)}", self._clock(span.start_s)
+            busy = bar(its["busy_s"], whole_s)
             rows.append((name, start, format_seconds(whole_s), busy, *times))
         headers = ("range", "start", "time", "busy", "computing", "copies", "communication")
         note = "Busy and the columns after it are of all GPUs on average."
-        return self._cut("Each time that the range is there", headers, rows, note)
+        return self._table("Each time that the range is there", headers, rows, note)
 
     def _lanes(self) -> list[Table]:
         """A row for each lane, by device, then what the host named."""
@@ -270,107 +262,56 @@ class Report:
         sets += [("host", lane, covered(intervals_of(spans))) for lane, spans in named.items()]
         rows = []
         for device, lane, when in sets:
-            busy_s = length_s(when)
-            share = bar(busy_s / self.window_s if self.window_s else 1.0)
-            name = lane.removeprefix(device).strip() or device
-            rows.append((device, name, format_seconds(busy_s), share))
-        return self._cut("Lanes by device", ("device", "lane", "busy", "share of time"), rows)
-
-    def _at_once(self) -> list[Table]:
-        rows = [
-            (gpu, count, like(spent_s, self.window_s), bar(spent_s / (self.window_s or 1.0)))
-            for gpu, its in self.figures.items()
-            for count, spent_s in its["lanes_at_once_s"].items()
-        ]
-        headers = ("GPU", "lanes", "time", "share")
-        return self._cut("Time by how many lanes were busy", headers, rows)
-
-    def _nothing(self) -> str:
-        stretch = longest(self.view.nothing)
-        if stretch is None:
-            return "There was no moment without work."
-        start, end = self._clock(*stretch)
-        return (
-            f"Nothing ran for {format_seconds(length_s(self.view.nothing))} in all, longest "
-            f"from {start} to {end}, for {format_seconds(stretch[1] - stretch[0])}."
-        )
+            name, busy_s = lane.removeprefix(device).strip() or device, length_s(when)
+            rows.append((device, name, format_seconds(busy_s), bar(busy_s, self.window_s)))
+        return self._table("Lanes by device", ("device", "lane", "busy", "share of time"), rows)
 
     def _idleness(self) -> list[Table]:
         rows = []
         for gpu, causes in self._idle.items():
             for key, idle in sorted(causes.items(), key=lambda item: -item[1].total_s):
                 times = (format_seconds(idle.total_s), format_seconds(idle.longest_s))
-                share = bar(idle.total_s / self.window_s)
+                share = bar(idle.total_s, self.window_s)
                 rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", *times, share))
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "longest", "share of time")
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to "
             f"{format_seconds(self._noise_s)} are between any two kernels: they are not counted."
         )
-        return self._cut("Idle time, and what happened meanwhile", headers, rows, note)
+        return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
-    def _cut(
+    def _table(
         self, caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
     ) -> list[Table]:
         """A table of the first rows, if there are any."""
-        more = len(rows) - self._top
-        left = (f"And {more:,} rows more: --top {len(rows)} shows them.",) if more > 0 else ()
-        return _table(caption, headers, rows[: self._top], *left, *notes)
+        if len(rows) > self._top and headers[0] != "evidence":
+            more = f"And {len(rows) - self._top:,} rows more: --top {len(rows)} shows them."
+            rows, notes = rows[: self._top], (more, *notes)
+        return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []
 
     def _clock(self, *times_s: float) -> list[str]:
         return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
 
 
-def _number(percentage: str) -> float:
-    return float(percentage.split()[0])
-
-
-_NO_GPU = (
-    "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
-    "or with nsys profile --trace=cuda,nvtx."
-)
-
-
 def comparison(before: Report, after: Report) -> list[Section]:
     """What has changed from one trace to another: times, and what is lost for which cause."""
-    rows: list[tuple[str, float, float]] = [("time", before.window_s, after.window_s)]
+    rows: dict[str, tuple[float, ...]] = {"time": (before.window_s, after.window_s)}
     for gpu in dict.fromkeys((*before.figures, *after.figures)):
-        one, other = before.figures.get(gpu, {}), after.figures.get(gpu, {})
-        for words, key in (("busy", "busy_s"), ("idle", "idle_s")):
-            rows.append((f"{gpu} {words}", one.get(key, 0.0), other.get(key, 0.0)))
+        pair = [report.figures.get(gpu, {}) for report in (before, after)]
+        for words in ("busy", "idle"):
+            rows[f"{gpu} {words}"] = tuple(its.get(f"{words}_s", 0.0) for its in pair)
         for sort in _BEHIND:
-            pair = [its.get("exposed_s", {}).get(sort, 0.0) for its in (one, other)]
-            rows += [(f"{gpu} {sort} exposed", *pair)] if any(pair) else []
+            times_s = tuple(its.get("exposed_s", {}).get(sort, 0.0) for its in pair)
+            rows |= {f"{gpu} {sort} exposed": times_s} if any(times_s) else {}
     costs = [
-        {(f.where, f.title): f.cost_s for f in chain(*report.findings)}
+        {f"{finding.where}: {finding.title}": finding.cost_s for finding in chain(*report.findings)}
         for report in (before, after)
     ]
-    for where, title in dict.fromkeys(chain(*costs)):
-        pair = [cost.get((where, title), 0.0) for cost in costs]
-        rows.append((f"{where}: {title}", *pair))
+    rows |= {words: tuple(cost.get(words, 0.0) for cost in costs) for words in chain(*costs)}
     cells = []
-    for words, one_s, other_s in rows:
+    for words, (one_s, other_s) in rows.items():
         change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
         cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
     headers = ("what", "before", "after", "change")
     table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")
     return [Section("Before and after", [table], level=1)]
-
-
-def _table(
-    caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
-) -> list[Table]:
-    return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []
-
-
-def fitted(table: Table, width: int) -> Table:
-    """A table whose lines of text are no longer than this, its longest cells shortened."""
-    widths = [max(map(len, cells)) for cells in zip(table.headers, *table.rows, strict=True)]
-    while (over := sum(widths) + 2 * (len(widths) - 1) - width) > 0:
-        widest = widths.index(max(widths))
-        most = max(widths[widest] - over, 8)
-        if most >= widths[widest]:
-            break
-        widths[widest] = most
-    headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
-    return replace(table, headers=headers, rows=tuple(rows))

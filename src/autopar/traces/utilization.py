@@ -13,7 +13,6 @@ from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
-    at_once,
     clipped,
     common,
     covered,
@@ -47,8 +46,6 @@ class Usage:
         self.busy = covered(_intervals(activities))
         self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
-        # For how many seconds 0, 1, 2, ... lanes were busy.
-        self.at_once = at_once(list(self.lanes.values()), window)
         computing = (work for work in activities if work.span.kind == "compute")
         self.computing_streams = {work.stream for work in computing} - {""}
 
@@ -59,11 +56,9 @@ class Usage:
         Communication is not among them: it may be waiting for other GPUs, and so be shorter.
         """
         bus = (work for work in self.activities if sort_of(work) == "copy")
-        busy = _sets(bus, lambda work: work.span.lane)
-        if "compute" in self.sorts or not busy:
-            busy["compute"] = self.when("compute")
-        lengths_s = {name: length_s(when) for name, when in busy.items()}
-        return max(lengths_s.items(), key=lambda item: item[1])
+        busy = _sets(bus, lambda work: work.span.lane) | {"compute": self.when("compute")}
+        lengths_s = [(name, length_s(when)) for name, when in busy.items()]
+        return max(lengths_s[::-1], key=lambda item: item[1])  # of none it is computing
 
     def when(self, sort: str) -> Intervals:
         """The set of times in which there was work of a sort."""
@@ -77,10 +72,6 @@ class Usage:
         """Seconds in which some of these ran, and no compute on this GPU."""
         return length_s(without(covered(_intervals(activities)), self.when("compute")))
 
-    def computing_alone_s(self, sort: str) -> float:
-        """Seconds in which this GPU computed, and did no work of a sort."""
-        return length_s(without(self.when("compute"), self.when(sort)))
-
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -88,7 +79,6 @@ class View:
 
     trace: Trace  # what lies in the window, spans cut at its edges
     window: Intervals  # the set of times that counts
-    nothing: Intervals  # of these when no lane had any work
     start_s: float  # what times are given from: where the whole trace begins
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
@@ -113,48 +103,37 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
         trace = replace(trace, activities=unlaunched, calls=(), operators=(), ranges=())
     if gpu is not None:
-        trace = replace(trace, activities=_of_gpu(trace.activities, gpu))
+        names = {work.gpu for work in trace.activities} - {""}
+        chosen = _named(gpu, names, f"*GPU {gpu}" if gpu.isdigit() else gpu, "GPU")
+        work = tuple(work for work in trace.activities if work.gpu in chosen)
+        trace = replace(trace, activities=work)
     host = (trace.calls, trace.operators, trace.ranges)
     whole = np.concatenate([_intervals(trace.activities), *map(intervals_of, host)])
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     occurrences: tuple[Span, ...] = ()
+    window = covered(as_array([(start_s, whole[:, 1].max())] if len(whole) else []))
     if range_name is not None:
-        occurrences = tuple(_with_their_work(_ranges(trace, range_name), trace.activities))
+        names = {span.name for span in trace.ranges}
+        chosen = _named(range_name, names, range_name, "range", trace.doubts.get("host", ""))
+        ranges = (span for span in trace.ranges if span.name in chosen)
+        occurrences = tuple(_with_their_work(ranges, trace.activities))
         window = covered(intervals_of(occurrences))
         trace = _cut(trace, window)
-    elif trace.activities:
-        window = covered(as_array([(start_s, whole[:, 1].max())]))
-    else:
-        window = as_array([])
     by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
     usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
-    nothing = without(window, covered(_intervals(trace.activities)))
-    return View(trace, window, nothing, start_s, usages, range_name, occurrences)
+    return View(trace, window, start_s, usages, range_name, occurrences)
 
 
-def _of_gpu(activities: Iterable[Activity], name: str) -> tuple[Activity, ...]:
-    pattern = f"*GPU {name}" if name.isdigit() else name
-    by_gpu = grouped(activities, lambda work: work.gpu)
-    chosen = [gpu for gpu in by_gpu if gpu and fnmatchcase(gpu, pattern)]
+def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
+    """Those of some names that are meant: this one, which may have a `[`, or else a pattern's."""
+    chosen = {name} & names or {one for one in names if fnmatchcase(one, pattern)}
     if not chosen:
-        there = ", ".join(sorted(filter(None, by_gpu))[:_MOST_NAMED]) or "none"
-        msg = f"there is no GPU {name!r}; its GPUs are: {there}."
+        quoted = sorted(map(repr, names) if noun == "range" else names)
+        shown = ", ".join(quoted[:_MOST_NAMED]) or "none"
+        msg = f"there is no {noun} {name!r}; its {noun}s are: {shown}.{why and f' {why}'}"
         raise ValueError(msg)
-    return tuple(work for work in activities if work.gpu in chosen)
-
-
-def _ranges(trace: Trace, name: str) -> list[Span]:
-    """The ranges of a name, which a name with `[` in it may be, too."""
-    named = [span for span in trace.ranges if span.name == name]
-    named = named or [span for span in trace.ranges if fnmatchcase(span.name, name)]
-    if not named:
-        names = sorted({span.name for span in trace.ranges})
-        shown = ", ".join(map(repr, names[:_MOST_NAMED])) or "none"
-        why = f" {trace.doubts['host']}" if "host" in trace.doubts else ""
-        msg = f"there is no range {name!r}; its ranges are: {shown}.{why}"
-        raise ValueError(msg)
-    return named
+    return chosen
 
 
 def _with_their_work(ranges: Iterable[Span], activities: Iterable[Activity]) -> Iterator[Span]:
@@ -167,25 +146,28 @@ def _with_their_work(ranges: Iterable[Span], activities: Iterable[Activity]) -> 
 
 
 def _cut(trace: Trace, window: Intervals) -> Trace:
-    """What of a trace lies within a set of times; spans of GPUs are cut at its edges."""
-    activities: list[Activity] = []
-    for work in compress(trace.activities, overlapping(_intervals(trace.activities), window)):
-        parts = _parts(work.span, window)
+    """What of a trace lies within a set of times; spans of GPUs and ranges are cut at its edges."""
+    activities = []
+    for i, part in _parts([work.span for work in trace.activities], window):
+        work = trace.activities[i]
         # Of a part of a copy nobody knows how much it moved.
-        cut = [replace(work, span=part, size_bytes=None) for part in parts]
-        activities += [work] if parts == [work.span] else cut
+        cut = replace(work, span=part, size_bytes=None)
+        activities.append(work if part == work.span else cut)
     calls, operators = (
         tuple(compress(spans, overlapping(intervals_of(spans), window)))
         for spans in (trace.calls, trace.operators)
     )
-    ranges = tuple(part for named in trace.ranges for part in _parts(named, window))
+    ranges = tuple(part for _, part in _parts(trace.ranges, window))
     return replace(
         trace, activities=tuple(activities), calls=calls, operators=operators, ranges=ranges
     )
 
 
-def _parts(span: Span, window: Intervals) -> list[Span]:
-    return [replace(span, start_s=start, end_s=end) for start, end in clipped(span, window)]
+def _parts(spans: Sequence[Span], window: Intervals) -> Iterator[tuple[int, Span]]:
+    """The parts of spans within a set of times, and the place of the span that each is of."""
+    which, times_s = clipped(intervals_of(spans), window)
+    for i, (start_s, end_s) in zip(which.tolist(), times_s.tolist(), strict=True):
+        yield i, replace(spans[i], start_s=start_s, end_s=end_s)
 
 
 def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:
