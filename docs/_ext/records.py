@@ -29,7 +29,7 @@ class RecordsByMachine(Directive):
                 for machine, records in records_by_machine().items()
                 if name in records
             }
-            rows.append(Row(link(page), [nodes.Text(name), small(what)], cells))
+            rows.append(Row(link(page), [nodes.Text(name), small(what.replace("`", ""))], cells))
         return [table("Experiment", [*records_by_machine()], rows)]
 
 

@@ -13,6 +13,7 @@ from docutils.parsers.rst import Directive
 
 import autopar as ap
 from autopar.display import prediction
+from autopar.display.format import worded
 from autopar.records.store import FOLDER
 
 _EXPERIMENT, _PARTS = "e3_compute_and_copy", ["products", "copies"]
@@ -122,7 +123,7 @@ def markup(record):
         caption=_CAPTION,
         limit_s=record.limit_s(_PARTS, pieces=opens.chunks),
     )
-    origin = html.escape(record.origin)
+    origin = html.escape(worded(record.origin))
     picture = '<svg data-part="picture" width="100%" role="img" fill="currentColor" font-size="12"'
     named = 'aria-labelledby="autopar-simulator-title autopar-simulator-desc"'
     tiles = {
@@ -143,12 +144,10 @@ def markup(record):
             '<figure hidden data-live class="autopar-figure">',
             f'{picture} xmlns="http://www.w3.org/2000/svg" {named}></svg>',
             '<figcaption><p role="status" data-part="words"></p>',
-            f'<p data-part="legend">Wide bars: predicted. Narrow bars beneath: measured, as '
-            f'<span class="autopar-recorded">{origin}</span>. The parts were timed '
-            "by themselves, so that a run may end a hair before the limit.</p>",
-            "<p>The times to choose are of one chunk. "
-            '<a data-part="file" download="schedule.csv">schedule.csv</a> is the predicted '
-            "schedule.</p></figcaption>",
+            '<p data-part="legend">The wide bars are predicted, and the narrow bars beneath them '
+            "were measured. The parts were timed by themselves, so a run may end a hair before "
+            f'the limit. <span class="autopar-recorded">{origin}</span></p>',
+            "<p>The times to choose are of one chunk.</p></figcaption>",
             "</figure>",
             f"<div data-static>{figure._repr_html_()}</div>",
             "</div>",
