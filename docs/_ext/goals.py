@@ -4,9 +4,8 @@ import itertools
 import math
 from html import escape
 from statistics import median
-from typing import NamedTuple
 
-from claims import by_machine
+from claims import Outcome, by_machine
 from docutils.parsers.rst import Directive
 from machines import comparable
 from side_by_side import link_to
@@ -138,15 +137,6 @@ FIGURES = (  # the section of the page, the record, and what follows from it for
 )
 
 
-class Reached(NamedTuple):
-    """A figure beside its goal, with the words that a claim has."""
-
-    sentence: str
-    bound: str
-    measured: str
-    verdict: str
-
-
 def reached(record, figures, i):
     """How near a record comes to a goal, with the interval of the figure."""
     estimate = record.estimate(lambda s: list(figures(s, record))[i][1])
@@ -154,8 +144,8 @@ def reached(record, figures, i):
     row = (name, estimate.value, bound, goal, text)
     ((_, shown, words, verdict),) = ap.against_goals([row]).rows
     ends = f"{text(estimate.low)} to {text(estimate.high)}, {estimate.samples} samples; "
-    sure = ends if estimate.low < estimate.high else ""
-    return Reached(name, words, f"{shown} ({sure}{record.recorded_at[:10]})", verdict)
+    sure = f"{ends * (estimate.low < estimate.high)}{record.recorded_at[:10]}"
+    return Outcome(name, words, shown, sure, verdict)
 
 
 def told_goals():
