@@ -108,7 +108,8 @@ def by_machine(told, what="claim", linked=link):
 
 def shown(one):
     """A figure, its verdict, and how sure it is."""
-    said = (nodes.Text if one.verdict in GOOD else nodes.strong)(text=one.verdict)
+    look = nodes.inline if one.verdict in GOOD else nodes.strong
+    said = look(text=one.verdict)
     return [nodes.Text(f"{unbroken(one.figure)}: "), said, *([small(one.sure)] if one.sure else [])]
 
 
