@@ -16,7 +16,6 @@ from sphinx.util import logging
 
 from autopar.records.claim import HOLDS
 from autopar.records.gallery import GALLERY
-from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
@@ -58,8 +57,9 @@ class ClaimsByMachine(Directive):
 
     def run(self):
         env = self.state.document.settings.env
-        read = [*GALLERY.rglob("plot_*.py"), *FOLDER.rglob("*.json")]
-        for path in {*read, *(path.parent for path in read), *PAGES.rglob(f"*{SUFFIX}")}:
+        scripts = [*GALLERY.rglob("plot_*.py")]  # `freshness` sees to new records
+        folders = {path.parent for path in scripts}
+        for path in (*scripts, *folders, *PAGES.rglob(f"*{SUFFIX}")):
             env.note_dependency(str(path))
         told = [
             (page, {machine: outcome(it, it.estimate.origin) for machine, it in ones.items()})

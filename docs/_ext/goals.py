@@ -12,7 +12,6 @@ from side_by_side import link_to
 
 import autopar as ap
 from autopar.display.format import percent
-from autopar.records.store import FOLDER
 
 REGIMES = "compute-bound", "balanced", "copy-bound"
 THERE = "data on the device already"
@@ -161,8 +160,6 @@ class GoalsByMachine(Directive):
     """Every goal with a column for each machine, and a link to the table that it is read from."""
 
     def run(self):
-        for path in FOLDER.rglob("*.json"):
-            self.state.document.settings.env.note_dependency(str(path))
         return by_machine(list(told_goals()), "goal", link_to)
 
 
