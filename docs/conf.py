@@ -50,7 +50,6 @@ extensions = [
     "glossary_links",
     "goals",
     "records",
-    "on_demand",
     "simulator",
     "published",
     "search_words",
@@ -137,8 +136,9 @@ html_title = "autopar"
 html_baseurl = ADDRESS
 html_static_path = ["_static"]
 templates_path = ["_templates"]
-html_css_files = ["autopar.css"]
-html_js_files = [("autopar.js", {"defer": "defer"})]
+html_css_files = ["autopar.css", "gallery.css", "timeline.css", "simulator.css"]
+_SCRIPTS = ("autopar.js", "simulator.js", "timeline.js")
+html_js_files = [(name, {"defer": "defer"}) for name in _SCRIPTS]
 html_favicon = "_static/favicon.svg"
 html_show_sphinx = False
 html_show_sourcelink = False

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
@@ -13,24 +14,26 @@ from machines import claims_by_machine
 from side_by_side import Row, link, small, table, unbroken
 from sphinx.util import logging
 
-from autopar.records.claim import FAILS, HOLDS, UNSURE
+from autopar.records.claim import HOLDS
 from autopar.records.gallery import GALLERY
-from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
 SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
-WORDS = {  # of a verdict behind the number of claims that have it: one, or several
-    HOLDS: ("holds", "hold"),
-    FAILS: ("does not hold here", "do not hold here"),
-    UNSURE: ("is too noisy to tell", "are too noisy to tell"),
-    "met": ("is met", "are met"),
-    "missed": ("is missed", "are missed"),
-}
-GOOD = HOLDS, "met"  # what needs no emphasis
+GOOD = HOLDS, "met"  # verdicts that need no emphasis
 BOUNDS = {"claim": "claimed", "goal": "goal"}
 logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """A claim or a goal, and what became of it, in words."""
+
+    sentence: str
+    bound: str
+    figure: str
+    sure: str  # how sure the figure is, and of which day
+    verdict: str
 
 
 def collect_anew(gallery_conf, script):
@@ -54,17 +57,18 @@ class ClaimsByMachine(Directive):
 
     def run(self):
         env = self.state.document.settings.env
-        read = [*GALLERY.rglob("plot_*.py"), *FOLDER.rglob("*.json")]
-        for path in {*read, *(path.parent for path in read), *PAGES.rglob(f"*{SUFFIX}")}:
+        scripts = [*GALLERY.rglob("plot_*.py")]  # `freshness` sees to new records
+        folders = {path.parent for path in scripts}
+        for path in (*scripts, *folders, *PAGES.rglob(f"*{SUFFIX}")):
             env.note_dependency(str(path))
         told = [
-            (one.page, {it: dated(claim) for it, claim in one.by_machine.items()})
-            for one in claims_by_machine()
+            (page, {machine: outcome(it, it.estimate.origin) for machine, it in ones.items()})
+            for page, ones in claims_by_machine()
         ]
         live = [
-            (page, {claim["machine"]: SimpleNamespace(**claim)})
-            for page, claim in collected()
-            if claim["origin"].startswith("measured live")
+            (page, {it["machine"]: outcome(SimpleNamespace(**it), it["origin"])})
+            for page, it in collected()
+            if it["origin"].startswith("measured live")
         ]
         return [*by_machine(told), *([self.section_of_live(live)] if live else [])]
 
@@ -77,14 +81,12 @@ class ClaimsByMachine(Directive):
         return section
 
 
-def dated(claim):
-    """A claim whose figure says when it was measured."""
-    found = re.search(r"\d{4}-\d\d-\d\d", claim.estimate.origin)
+def outcome(claim, origin):
+    """What became of a claim, with the day of its record beside how sure it is."""
     figure, _, sure = claim.measured.removesuffix(")").partition(" (")
-    said = "; ".join(filter(None, (sure, found and found[0])))
-    names = "sentence", "verdict", "bound"
-    fields = {name: getattr(claim, name) for name in names}
-    return SimpleNamespace(**fields, measured=f"{figure} ({said})" if said else figure)
+    day = re.search(r"\d{4}-\d\d-\d\d", origin)
+    sure = "; ".join(filter(None, (sure, day and day[0])))
+    return Outcome(claim.sentence, claim.bound, figure, sure, claim.verdict)
 
 
 def by_machine(told, what="claim", linked=link):
@@ -93,7 +95,7 @@ def by_machine(told, what="claim", linked=link):
     counts = nodes.bullet_list()
     for machine in machines:
         ones = [of[machine] for _, of in told if machine in of]
-        words = nodes.Text(f": of {counted(ones, what)}.")
+        words = nodes.Text(f": {counted((one.verdict for one in ones), what)}")
         named = nodes.strong(text=machine)
         counts += nodes.list_item("", nodes.paragraph("", "", named, words))
     rows = []
@@ -104,22 +106,18 @@ def by_machine(told, what="claim", linked=link):
     return [counts, table(what.capitalize(), machines, rows)]
 
 
-def shown(claim):
+def shown(one):
     """A figure, its verdict, and how sure it is."""
-    figure, _, sure = claim.measured.partition(" (")
-    verdict = claim.verdict
-    said = nodes.Text(verdict) if verdict in GOOD else nodes.strong(text=verdict)
-    more = [small(sure.removesuffix(")"))] if sure else []
-    return [nodes.Text(f"{unbroken(figure)}: "), said, *more]
+    look = nodes.inline if one.verdict in GOOD else nodes.strong
+    said = look(text=one.verdict)
+    return [nodes.Text(f"{unbroken(one.figure)}: "), said, *([small(one.sure)] if one.sure else [])]
 
 
-def counted(claims, what="claim"):
+def counted(verdicts, what="claim"):
     """How many claims or goals there are, and how many of them have each verdict, in words."""
-    verdicts = Counter(claim.verdict for claim in claims)
-    words = " and ".join(
-        f"{number} {WORDS[verdict][number > 1]}" for verdict, number in verdicts.most_common()
-    )
-    return f"{verdicts.total()} {what}s {words}"
+    counts = Counter(verdicts)
+    words = ", ".join(f"{verdict}: {count}" for verdict, count in counts.most_common())
+    return f"{counts.total()} {what}s ({words})"
 
 
 def summarize(app, error) -> None:
@@ -127,7 +125,7 @@ def summarize(app, error) -> None:
     if error is not None or app.builder.name != "html":
         return
     claims = [(page, claim) for page, claim in collected()]
-    logger.info("Of %s", counted(SimpleNamespace(**claim) for _, claim in claims))
+    logger.info("There are %s", counted(claim["verdict"] for _, claim in claims))
     for page, claim in claims:
         if claim["verdict"] != HOLDS:
             where = f"{page.rpartition('/')[2]} on {claim['machine'] or 'any machine'}"

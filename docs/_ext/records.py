@@ -11,7 +11,6 @@ from sphinx.addnodes import download_reference
 
 from autopar.display.format import EARLIER
 from autopar.records.gallery import GALLERY
-from autopar.records.store import FOLDER
 
 DOCS = Path(__file__).parents[1]
 
@@ -20,7 +19,7 @@ class RecordsByMachine(Directive):
     """A row for each experiment, a column for each machine, and a link to its file in each cell."""
 
     def run(self):
-        for path in (*FOLDER.rglob("*.json"), *GALLERY.rglob("plot_*.py")):
+        for path in GALLERY.rglob("plot_*.py"):  # `freshness` sees to new records
             self.state.document.settings.env.note_dependency(str(path))
         rows = []
         for page, name, what in experiments():
@@ -29,7 +28,7 @@ class RecordsByMachine(Directive):
                 for machine, records in records_by_machine().items()
                 if name in records
             }
-            rows.append(Row(link(page), [nodes.Text(name), small(what)], cells))
+            rows.append(Row(link(page), [nodes.Text(name), small(what.replace("`", ""))], cells))
         return [table("Experiment", [*records_by_machine()], rows)]
 
 

@@ -193,11 +193,6 @@ function start(box) {
     picture.setAttribute("height", y + 20);
     part("legend").hidden = !run;
     picture.dispatchEvent(new Event("autopar-drawn", { bubbles: true }));
-    const rows = found.spans.map(({ name, stage, start, end }) =>
-      [name, stage.lane, 1e6 * start, 1e6 * (end - start)].join(",")
-    );
-    const text = ["name,lane,start_us,length_us", ...rows].join("\n");
-    part("file").href = `data:text/csv;charset=utf-8,${encodeURIComponent(text)}`;
   }
 
   function axis(scale, y, across) {

@@ -149,37 +149,6 @@
     }
   }
 
-  /** Beside each trace that the page carries, the same spans as a table. */
-  function tables(details) {
-    details.querySelectorAll("a[download$='.json'][href^='data:']").forEach((link) => {
-      if (link.dataset.table) return;
-      link.dataset.table = "there";
-      const letters = atob(link.href.split(",")[1]);
-      const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
-      const { traceEvents } = JSON.parse(new TextDecoder().decode(bytes));
-      const lanes = Object.fromEntries(
-        traceEvents
-          .filter(({ name }) => name === "thread_name")
-          .map(({ tid, args }) => [tid, args.name]),
-      );
-      const quoted = (words) => `"${words.replaceAll('"', '""')}"`;
-      const lines = traceEvents
-        .filter(({ ph }) => ph === "X")
-        .map(({ name, cat, tid, ts, dur }) => [quoted(name), quoted(lanes[tid]), cat, ts, dur])
-        .map((cells) => cells.join(","));
-      const text = ["name,lane,kind,start_us,length_us", ...lines].join("\n");
-      const file = new Blob([text], { type: "text/csv" });
-      const [line, table] = [document.createElement("p"), document.createElement("a")];
-      line.dataset.live = "";
-      table.download = link.download.replace(/json$/, "csv");
-      table.href = URL.createObjectURL(file);
-      table.textContent = table.download;
-      line.append(table, ", a table of the same spans");
-      link.parentNode.after(line);
-    });
-  }
-
   document.querySelectorAll(".autopar-figure svg").forEach(enhance);
   document.addEventListener("autopar-drawn", ({ target }) => enhance(target));
-  document.addEventListener("toggle", ({ target }) => target.open && tables(target), true);
 }

@@ -81,14 +81,14 @@ def test_every_claim_of_a_page_that_shows_a_record_is_told_as_there(machines, ex
     assert there <= told
 
 
-def test_each_goal_is_told_once_and_names_a_row_of_its_section(extension):
+def test_each_goal_is_told_once_below_the_section_of_its_table(extension):
     goals = extension("goals")
     told = list(goals.told_goals())
     named = [next(iter(by_machine.values())).sentence for _, by_machine in told]
-    assert sorted(named) == sorted(goals.GOALS)
+    assert len(named) == len(set(named)) > len(goals.FIGURES)
     for _, by_machine in told:
         for one in by_machine.values():
             assert one.verdict in ("met", "missed")
-            assert re.search(r"\d{4}-\d\d-\d\d\)$", one.measured)
+            assert re.search(r"\d{4}-\d\d-\d\d$", one.sure)
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert {section for section, _ in told} <= set(re.findall(r"^## (.*)$", page, re.MULTILINE))

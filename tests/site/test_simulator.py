@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import autopar as ap
-from autopar.display.format import format_seconds
+from autopar.display.format import format_seconds, worded
 from autopar.display.prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 
 pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
@@ -154,7 +154,7 @@ def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(page):
     told = figure.locator(".autopar-tools span")
     where = "document.activeElement.querySelector('title').textContent"
     assert figure.locator("svg [tabindex='0']").count() == 1, "a drawing is one tab stop"
-    page.locator("[data-part=file]").focus()
+    page.locator(".autopar-simulator g[data-lane] > rect").first.focus()
     page.keyboard.press("Tab")
     assert page.evaluate(where) == "mm 0: 1.000 s, from 0 to 1.0 s"
     for key, name in (
@@ -188,18 +188,6 @@ def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(page):
     assert told.text_content().endswith("mm 0")
 
 
-def test_spans_come_as_a_table(page):
-    figure = page.locator(".autopar-figure").last
-    figure.locator("summary").click()
-    link = figure.locator("a[download='four-products.csv']")
-    address = link.get_attribute("href")
-    text = page.evaluate("async (address) => (await fetch(address)).text()", address)
-    head, *lines = text.splitlines()
-    assert head == "name,lane,kind,start_us,length_us"
-    assert '"copy: 3","bus",copy,3500000,500000' in lines
-    assert len(lines) == 8
-
-
 def test_without_scripts_the_prediction_is_a_figure(extension):
     record = ap.newest_record("e3_compute_and_copy")
     html = extension("simulator").markup(record)
@@ -207,28 +195,4 @@ def test_without_scripts_the_prediction_is_a_figure(extension):
     assert html.count(" hidden data-live") == 3
     assert "hidden" not in static.partition("<svg")[0]
     assert f"measured: {format_seconds(record.timelines['two streams'].makespan_s)}" in static
-    assert record.origin in static
-
-
-@pytest.mark.parametrize(
-    ("body", "files"),
-    [
-        ('<figure class="autopar-figure" style="">', ["timeline.css", "timeline.js"]),
-        ('<div class="autopar-simulator">', ["simulator.css", "simulator.js"]),
-        ("<p>autopar-figure</p>", []),
-    ],
-)
-def test_a_page_loads_the_files_that_it_needs(extension, body, files):
-    class App:
-        def __init__(self):
-            self.files = []
-
-        def add_css_file(self, file):
-            self.files.append(file)
-
-        add_js_file = lambda self, file, **options: self.files.append(file)  # noqa: E731
-
-    app = App()
-    extension("on_demand").add_files(app, "page", "page.html", {"body": body}, None)
-    assert app.files == files
-    assert all((STATIC / file).is_file() for file in files)
+    assert html.count(worded(record.origin)) == 2  # by the live picture, and by the figure
