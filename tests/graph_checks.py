@@ -3,6 +3,7 @@
 import contextlib
 import random
 from collections import deque
+from functools import partial
 
 import networkx as nx
 import pytest
@@ -31,17 +32,28 @@ def labels():
 @contextlib.contextmanager
 def around_calls(before=lambda node: None, after=lambda node: None):
     """Call functions before and after each task and copy, in its thread."""
-    call = Node.call
+    call, prepared = Node.call, Node.call_and_leaves.func
+
+    def around(node, fn):
+        def called(*args, **options):
+            before(node)
+            try:
+                return fn(*args, **options)
+            finally:
+                after(node)
+
+        return called
+
+    def prepared_around(node):
+        fn, leaves = prepared(node)
+        return around(node, fn), leaves
 
     def called(node, results, **options):
-        before(node)
-        try:
-            return call(node, results, **options)
-        finally:
-            after(node)
+        return around(node, partial(call, node))(results, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Node, "call", called)
+        patch.setattr(Node, "call_and_leaves", property(prepared_around))
         yield
 
 

@@ -84,6 +84,7 @@ def test_attributes_are_there():
         "_schema": torch.ops.aten.add.Tensor,
         "_qualified_op_name": torch.ops.aten.add,
         "_opoverload": custom,
+        "_op": torch.ops.aten.add.Tensor,
         "_is_profiler_enabled": torch.autograd.profiler,
         "_current_level": torch.autograd.forward_ad,
     }

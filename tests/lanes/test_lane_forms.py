@@ -264,7 +264,7 @@ _REFUSED = {  # how an argument is given, and which of these values are right th
     "kind": (lambda value: cpu_lane(kind=value), ()),
     "device": (cuda_lane, (None, 0)),
     "cpu_lanes": (lambda value: TaskGraph(cpu_lanes=value), (None,)),
-    "streams": (lambda value: TaskGraph(streams=value), ()),
+    "streams": (lambda value: TaskGraph(streams=value), (None,)),
     "cost_s": (lambda value: TaskGraph().add(int, cost_s=value), (None, 0, 1.5, 10**12)),
     "slots": (lambda value: CopyPipeline("cpu", slots=value), (10**12,)),
 }

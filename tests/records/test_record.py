@@ -19,7 +19,7 @@ from autopar.records.store import Wanted, load_record, newest_of, write_record
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
-_PLACES = re.compile(r'"(/|~|file:)| ~?/')  # paths of a machine, in JSON
+_PLACES = re.compile(r'"(/|~|file:)| ~?/\w')  # paths of a machine, in JSON
 _SHIPPED = sorted((Path(autopar.__file__).parent / "recorded").glob("*/*.json"))
 
 

@@ -112,14 +112,14 @@ class Run(Closed):
         starts, ends, spans = self._execution.starts, self._execution.ends, {}
         for node, start, end in zip(self.plan.nodes, starts, ends, strict=True):
             if start is not None and end is not None:
-                start_s, end_s = _time_s(node, start), _time_s(node, end)
-                if end_s != end_s:  # it is no number
+                if start != start:  # it is no number: nobody has asked for it
                     msg = (
                         f"task {node.name!r} ran on {node.device}, where times cost as much as "
                         f"short launches and are taken if asked for; expected run(timed=True). "
                         f"Run it so."
                     )
                     raise RuntimeError(msg)
+                start_s, end_s = _time_s(node, start), _time_s(node, end)
                 kind = "copy" if node.fn is None else "compute"
                 lane = lane_of[node.number]
                 spans[node.number] = Span(node.name, lane, start_s, max(start_s, end_s), kind)
