@@ -294,7 +294,7 @@ limit_s = max(least[COMPUTING], least[FORWARD] + sending_s) + least[LAST]
 
 # %%
 # In the picture at the top, which has the ranks above each other, look at the green bars. They are
-# NCCL's *kernels*, programs that run on the GPU. In buckets all but the last lie beside computing.
+# NCCL's *kernels*, programs that run on the GPU. In buckets most of them lie beside computing.
 
 ap.show_timelines(
     {label: gpus.timelines[label] for label in (AFTER, BUCKETS)},
@@ -308,7 +308,7 @@ ap.show_timelines(
 # As fast as the library
 # ----------------------
 # Compare the row in bold with *DistributedDataParallel*, and both with *computing alone*. With one
-# bucket the library is as slow as the exchange after backward.
+# bucket the library has nothing to hide its exchange behind.
 
 rows = {"parts": PARTS, "baseline": AFTER, "highlight": BUCKETS}
 ap.show(ap.compare(gpus.measurements, limit_s=limit_s, **rows))
@@ -338,8 +338,8 @@ ap.show(
 # %%
 # How large should a bucket be?
 # -----------------------------
-# Look down the column *exposed*, the time beyond *computing alone*: a large bucket comes late.
-# Very small ones would pay for many messages.
+# Look down the column *exposed*, the time beyond *computing alone*: the largest bucket comes last,
+# when nothing is left to compute. Small ones pay for many messages.
 
 # Folded: the table
 rows = []

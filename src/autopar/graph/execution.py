@@ -174,8 +174,8 @@ class Execution:
         issued, awaited, failure = self._issued, self._awaited, self.failure
         value_at = results.__getitem__
         closely = self._audit is not None or tools_listen() or autocast_is_on()
-        # For what tasks of the CPU may have queued on a GPU.
-        looks = now is time.perf_counter and self.plan.may_use_gpus and torch.cuda.is_initialized()
+        # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
+        looks = now is time.perf_counter and self.plan.may_use_gpus
         if self._is_here and not (closely or looks or self.plan.is_held):
             self._do_quickly(share, now)
             return
