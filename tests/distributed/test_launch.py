@@ -206,10 +206,9 @@ def test_what_no_rank_could_run_is_refused():
         ap.on_ranks(fails, ranks=0)
 
 
-def failure(rank, exitcode, message="", timestamp=0):
+def failure(rank, exitcode, message=""):
     """What the elastic agent knows of a rank that failed, with a message or without."""
     told = ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="<N/A>")
-    told.timestamp = timestamp
     if message:
         told.error_file_data = told.message = {
             "message": message,
@@ -219,8 +218,9 @@ def failure(rank, exitcode, message="", timestamp=0):
 
 
 def test_the_first_cause_is_told_from_what_follows_from_it():
-    followed = failure(0, 1, "RuntimeError: connection closed by peer", timestamp=5)
-    rank, cause, _ = first_cause({0: followed, 1: failure(1, -9, timestamp=6)})
+    followed = failure(0, 1, "RuntimeError: connection closed by peer")
+    rank, cause, _ = first_cause({0: followed, 1: failure(1, -9)}, raised=0)
     assert (rank, "SIGKILL" in cause) == (1, True)
-    first = failure(1, 1, "ValueError: no such row", timestamp=4)
-    assert first_cause({0: followed, 1: first}) == (1, "ValueError: no such row", "in step")
+    first = failure(1, 1, "ValueError: no such row")
+    told = first_cause({0: followed, 1: first}, raised=1)
+    assert told == (1, "ValueError: no such row", "in step")

@@ -35,18 +35,22 @@ def main(ranks: str, program: str, failure: str) -> int:
     try:
         elastic_launch(config, sys.executable)("-u", program)
     except ChildFailedError as error:
-        Path(failure).write_text(json.dumps(first_cause(error.failures)), encoding="utf-8")
+        first = Path(failure).with_name("first")  # links to the number of who raised first
+        raised = int(str(first.readlink())) if first.is_symlink() else None
+        cause = first_cause(error.failures, raised)
+        Path(failure).write_text(json.dumps(cause), encoding="utf-8")
         return 1
     return 0
 
 
-def first_cause(failures: Mapping[int, ProcessFailure]) -> tuple[int, str, str]:
+def first_cause(failures: Mapping[int, ProcessFailure], raised: int | None) -> tuple[int, str, str]:
     """The rank whose failure made the others fail, why it failed, and its traceback.
 
     A rank that was killed leaves no error, and is noticed after what its end did to the others.
+    Of ranks that raised, `raised` was the first: the agent's own times are whole seconds.
     """
     rank, failed = min(
-        failures.items(), key=lambda item: (isinstance(item[1].message, dict), item[1].timestamp)
+        failures.items(), key=lambda item: (isinstance(item[1].message, dict), item[0] != raised)
     )
     if isinstance(told := failed.message, dict):
         return rank, told["message"], told["extraInfo"]["py_callstack"]

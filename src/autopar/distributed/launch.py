@@ -19,7 +19,7 @@ from autopar.timing.fresh_process import SOURCES, check_source, sources_of
 _LINES = 12  # of what failing ranks printed, or of a traceback, in an error
 # It ends at once: threads of libraries, such as NCCL's, may hold up a process whose peers are gone.
 _MAIN = """
-import os, pickle, sys, traceback
+import contextlib, os, pickle, sys, traceback
 from torch.distributed.elastic.multiprocessing.errors import record
 from autopar.distributed.launch import on_ranks
 
@@ -37,6 +37,8 @@ try:
     _rank_main()
     status = 0
 except BaseException:
+    with contextlib.suppress(FileExistsError):  # another rank was the first to fail
+        os.symlink(os.environ["RANK"], {first!r})
     traceback.print_exc()
 finally:
     sys.stdout.flush()
@@ -92,7 +94,8 @@ def on_ranks(
     with tempfile.TemporaryDirectory() as folder:
         given, returned = Path(folder) / "given", Path(folder) / "returned"
         given.write_bytes(pickle.dumps((args, options)))
-        main = _MAIN.format(name=fn.__name__, given=str(given), returned=str(returned))
+        paths = {name: str(Path(folder) / name) for name in ("given", "returned", "first")}
+        main = _MAIN.format(name=fn.__name__, **paths)
         file = Path(folder) / f"{fn.__name__}.py"
         write_atomically(file, "\n\n".join([*sources_of(fn).values(), main]))
         _run(file, ranks, timeout_s)
