@@ -2,17 +2,17 @@
 
 It takes no arguments. It opens on a recorded run, with what is predicted for it above what was
 measured; without JavaScript that is what the page shows. The schedule is computed in
-`_static/simulator.js`, by the logic of `autopar.display.prediction`.
+`_static/simulator.js`, by the logic of `prediction`.
 """
 
 import html
 import json
 
+import prediction
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
 import autopar as ap
-from autopar.display import prediction
 from autopar.records.store import FOLDER
 
 _EXPERIMENT, _PARTS = "e3_compute_and_copy", ["products", "copies"]

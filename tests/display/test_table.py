@@ -144,7 +144,7 @@ PART = Measurement("part", (0.1, 0.1, 0.1))
         ([serial], {"baseline": "serial", "parts": ["copy"]}, "parts names 'copy'"),
         ([serial, PART], {"limit_s": {"oops": 1.0}}, "limit_s names 'oops'.*'serial', 'part'"),
         ([serial], {"limit_s": {"serial": -1.0}}, r"limit_s\['serial'\] is -1.0"),
-        ([serial], {"limit_s": math.nan}, "limit_s is nan"),
+        ([serial], {"limit_s": math.nan}, r"limit_s\['serial'\] is nan"),
     ],
 )
 def test_comparisons_of_what_is_not_there_are_refused(measurements, options, error):
@@ -158,7 +158,7 @@ def test_comparisons_of_what_is_not_there_are_refused(measurements, options, err
         ([0.1], {}, r"measurements\[0\] is of type float; expected a Measurement"),
         (serial, {}, r"measurements is <Measurement: serial.*compare\(\[it\]\)"),
         (SimpleNamespace(measurements=[serial]), {}, r"Pass its \.measurements"),
-        ([serial], {"parts": "add"}, "parts is 'add'; expected a list of labels"),
+        ([serial], {"parts": "add"}, "parts is 'add'; expected labels"),
     ],
 )
 def test_what_is_not_several_measurements_is_refused(measurements, options, error):
@@ -175,29 +175,12 @@ def test_what_is_not_several_measurements_is_refused(measurements, options, erro
         {"headers": [1]},
         {"notes": "ab"},
         {"notes": [3]},
-        {"caption": 3},
-        {"origin": 3},
     ],
 )
 def test_cells_are_several_and_no_letters_and_what_is_said_around_them_is_text(wrong):
     ((argument, _),) = wrong.items()
     with pytest.raises(TypeError, match=rf"^{argument}.* is .*; expected "):
         tabulate(**{"headers": ["a"], "rows": [["1"]], **wrong})
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        "ab",
-        [("a", 1, "at least", 2)],
-        [("a", 1, "at least", 2, 3)],
-        [("a", None, "at least", 2, str)],
-        [("a", 1, ["at least"], 2, str)],
-    ],
-)
-def test_goals_are_rows_of_five(rows):
-    with pytest.raises((TypeError, ValueError), match=r"(rows|the goal).* (is|has) .*; expected"):
-        against_goals(rows)
 
 
 def test_parts_are_paler_the_row_of_interest_bold_and_a_limit_is_not_that_of_a_part():
@@ -243,10 +226,8 @@ def test_rows_say_their_machine_where_there_are_several():
     assert "where" not in tabulate(["row", "µs"], rows, origin=[one] * 3).headers
     with pytest.raises(ValueError, match=r"rows\[1\] has 1 cells"):
         tabulate(["a", "b"], [["1", "2"], ["3"]])
-    with pytest.raises(ValueError, match="2 headers and 0 rows"):
+    with pytest.raises(ValueError, match="rows is empty"):
         tabulate(["a", "b"], [])
-    with pytest.raises(ValueError, match="origin has 1 origins; expected 3"):
-        tabulate(["row", "µs"], rows, origin=[one])
 
 
 def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts():
@@ -271,9 +252,6 @@ def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts():
 def test_limit_and_origin_and_unit_alone():
     assert limits_of(["a", "b"], None) == (None, None)
     assert limits_of(["a", "a"], {"a": 2}) == (2.0, 2.0)
-    earlier = tabulate(["a"], [["1"]], origin="recorded on H200, with earlier code")
-    assert earlier.origins == ("recorded on H200, with an earlier version of autopar",)
-    assert earlier.origins[0] in earlier._repr_html_()
     assert badge("<b>") == '<span class="autopar-live">&lt;b&gt;</span>'
     # The machine alone does not tell these apart.
     assert short_origins(["GPU, May", "GPU, June", ""]) == ["GPU, May", "GPU, June", "-"]

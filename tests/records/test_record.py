@@ -207,11 +207,11 @@ def test_a_record_of_other_code_says_so_and_one_of_other_parameters_is_refused(t
     other, _ = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
     earlier = load(tmp_path / "records", experiment=other)
     assert earlier.code_changed
-    assert earlier.origin == f"{kept.origin}, with earlier code"
+    assert earlier.origin == f"{kept.origin}, with an earlier version of autopar"
     assert {it.origin for it in earlier.measurements.values()} == {earlier.origin}
     assert earlier.estimate(lambda s: s["both"]).origin == earlier.origin
     written = write_record(earlier, tmp_path / "again").read_text()
-    assert not [words for words in ("earlier code", "code_changed") if words in written]
+    assert not [words for words in ("earlier version", "code_changed") if words in written]
     others = {**PARAMETERS, "size": 65}
     why = rf"^{NAME}.json: was measured with parameters .*'size': 64.*'size': 65.*run: {command}$"
     with pytest.raises(RecordError, match=why) as caught:

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 
 import autopar as ap
 from autopar.display.format import format_seconds
-from autopar.display.prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 
 pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
 

@@ -53,15 +53,13 @@ def compare(
     """
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
-    for part in several("parts", parts, "a list of labels, as in parts=['add']."):
-        require_label("parts", part, labels)
-    limits = limits_of(labels, limit_s)
-    if not isinstance(limit_s, Mapping):  # parts do less than what the limit is of
-        pairs = zip(labels, limits, strict=True)
-        limits = tuple(None if label in parts else limit for label, limit in pairs)
-    for argument, label in (("highlight", highlight), ("baseline", baseline)):
+    named = [("parts", part) for part in several("parts", parts, "labels, as in parts=['add'].")]
+    for argument, label in (*named, ("highlight", highlight), ("baseline", baseline)):
         if label is not None:
             require_label(argument, label, labels)
+    if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
+        limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
+    limits = limits_of(labels, limit_s)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
     # Where one has a star the others get its width in spaces, so that the digits stay aligned.
     room = len(_STAR) if any(one.warning for one in chosen) else 0

@@ -1,7 +1,9 @@
 """Plot: timelines, measurements and plans on matplotlib axes, for figures, thumbnails and papers.
 
 Only the functions here import matplotlib, when they are called; styles are left as they are. A
-figure that they make is as wide as matplotlib's setting `figure.figsize` says.
+figure that they make is as wide as matplotlib's setting `figure.figsize` says. `title` is what is
+drawn, in a few words; `ax` where to draw, without which a figure is made; `limit_s` the least time
+possible in seconds.
 """
 
 from __future__ import annotations
@@ -46,15 +48,6 @@ def timeline(
 ) -> Axes:
     """Draw what ran when: a row for each lane, from the start of the first span on.
 
-    Args:
-        timeline: The spans of one run.
-        ax: Where to draw; without it a figure is made.
-        limit_s: The least time possible in seconds, drawn as a dashed line.
-        title: What is drawn, in a few words.
-
-    Returns:
-        The axes; `ax.figure.savefig` writes them to a file.
-
     Raises:
         TypeError: It is no Timeline.
         ValueError: The timeline has no spans, or the limit is not a time.
@@ -62,13 +55,12 @@ def timeline(
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
     >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> axes = timeline(run, title="One product")
-    >>> axes.get_title()
+    >>> timeline(run, title="One product").get_title()
     'One product'
     >>> plt.close()
     """
     check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
-    (ax,) = draw_panels([timeline], limit_s, ax, above=0.0)
+    (ax,) = draw_panels({"": timeline}, limit_s, ax, above=0.0)
     ax.set_title(_wrapped(title, ax), pad=_TITLE_PAD, parse_math=False)
     return ax
 
@@ -80,7 +72,7 @@ def timelines(
 
     Args:
         named: Name -> timeline, for a panel each, or one timeline.
-        limit_s: The least time possible in seconds, drawn as a dashed line in each.
+        limit_s: Drawn as a dashed line in each.
         title: What the figure shows, in a few words.
 
     Returns:
@@ -98,7 +90,7 @@ def timelines(
     >>> plt.close()
     """
     named = panels_of("named", named)
-    axes = draw_panels(named.values(), limit_s, None, above=0.4)
+    axes = draw_panels(named, limit_s, None, above=0.4)
     for ax, (name, one) in zip(axes, named.items(), strict=True):
         above = f"{heading(name) or 'makespan'}: {format_seconds(one.makespan_s)}"
         ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
@@ -135,14 +127,14 @@ def bars(
         ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
         heights = np.linspace(y - 0.2, y + 0.2, len(one.values_s))
-        times = [value / scale_s for value in one.values_s]
+        times = np.array(one.values_s) / scale_s
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
             label = "limit" if limits.index(limit) == y else "_limit"
             ax.vlines(limit / scale_s, y - 0.42, y + 0.42, **LIMIT, label=label)
-        words, right = format_seconds(one.median_s) + "*" * bool(one.warning), max(times)
-        at = (max(right, limit / scale_s if limit else 0.0), y)
+        words, at = format_seconds(one.median_s) + "*" * bool(one.warning), (max(times), y)
+        at = (max(at[0], (limit or 0.0) / scale_s), y)
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
     names = [one.label for one in chosen]
     if len({one.origin for one in chosen}) > 1:
@@ -171,15 +163,15 @@ def graph(
 
     A box has the letter of its lane and the task's name; those of copies have dashed outlines. A
     thick arrow is a wait for another lane, a thin one needs none: the order on the lanes implies
-    it. Tasks are in layers by the longest way from a start, from left to right where there are
-    few, else downwards. Long names are shortened, and left out where boxes are too small.
+    it. Long names are shortened, and left out where boxes are too small.
 
     Args:
         plan: A graph's plan, as in `graph.plan()` or `run.plan`.
         ax: Where to draw; without it a figure is made. It should have its size by then.
         title: What is drawn, in a few words.
         columns: Whether to draw a column for each device, and one for its copies. Tasks stand below
-            each other in the order of their lane, and waits that others imply are left out.
+            each other in the order of their lane, and waits that others imply are left out. If not,
+            tasks are in layers by the longest way from a start.
         hide: Names of tasks to leave out, as of views. What comes after one is drawn to come after
             what that one comes after.
 
@@ -203,10 +195,6 @@ def graph(
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     """Write the figure of some axes to a PNG file, at twice its resolution, and close it.
 
-    Args:
-        ax: Any axes of the figure.
-        path: The file. Its folder must exist.
-
     Raises:
         ValueError: The file's name ends in something else than `.png`.
         OSError: The folder is not there or can't be written to.
@@ -224,9 +212,7 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     from matplotlib.artist import Artist
 
     check_type("ax", ax, Artist, "axes, one alone, as plot.timeline() or plot.timelines()[0].")
-    figure = ax.get_figure(root=True)
-    assert figure is not None, "axes that were drawn on have a figure"
-    _write(figure, path)
+    _write(ax.figure.canvas.figure, path)
 
 
 def show(name: str) -> None:
@@ -236,15 +222,12 @@ def show(name: str) -> None:
     done. Without a window they are written to `name.png`, `name-2.png` and so on in the current
     folder, at twice their resolution, and closed.
 
-    Args:
-        name: What the files are called, without their ending.
-
     Raises:
         ValueError: The name is empty, or names a folder.
 
     >>> show("product")  # writes nothing, as no figure is open
     """
-    if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
         raise ValueError(msg)
     if os.environ.get(RICH):
@@ -279,7 +262,5 @@ def __dir__() -> list[str]:
 
 def _wrapped(title: str, ax: Axes) -> str:
     """A title in lines that fit into the figure."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    width_in = figure.get_figwidth()
+    width_in = ax.figure.canvas.figure.get_figwidth()
     return textwrap.fill(heading(title), max(20, int(width_in * _TITLE_PER_INCH)))

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from autopar.display.format import badge, worded
+from autopar.display.format import badge
 from autopar.files import append_line
 from autopar.timing.measurement import Measurement
 
@@ -165,7 +165,7 @@ class Claim:
         return f"{number:.{4 + more}g} {self.unit}".rstrip()
 
     def __str__(self) -> str:
-        where = f" [{worded(self.estimate.origin)}]" if self.estimate.origin else ""
+        where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
         return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}"
 
     __repr__ = __str__

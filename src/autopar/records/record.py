@@ -11,6 +11,8 @@ from autopar.records.claim import Estimate, Figure, interval
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement, hidden_share
 
+EARLIER = "with an earlier version of autopar"  # ends the origin of what changed code measured
+
 
 class RecordError(RuntimeError):
     """A record that can't be used; the message says which file, why, and how to record it anew.
@@ -120,7 +122,7 @@ class Record:
     def origin(self) -> str:
         """Where and when it was measured, in words."""
         how = "measured live on" if self.live else "recorded on"
-        code = ", with earlier code" if self.code_changed else ""
+        code = f", {EARLIER}" if self.code_changed else ""
         torch = f"torch {self.software['torch']}"
         return f"{how} {self.processors}, {self.recorded_at[:10]}, {torch}{code}"
 
