@@ -104,9 +104,6 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
         ("parameters=WORK", "**WORK"),
         ('name="shown"', "name=experiment.__name__"),
         ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
-        ("record = ap", "WORK = ap.capacity()\nrecord = ap"),
-        ("record = ap", "for WORK in ({},):\n    pass\nrecord = ap"),
-        ("record = ap", "WORK.update(rounds=5)\nrecord = ap"),
     ],
 )
 def test_what_only_running_tells_is_refused(scripts, old, new):

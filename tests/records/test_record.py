@@ -227,9 +227,17 @@ def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gp
     assert live.live
     with pytest.raises(RecordError, match="can't be written: has no digest"):
         write_record(live, tmp_path)
+
+
+def test_code_that_is_in_no_file_is_shown_from_any_record_of_its_parameters(path, tmp_path, gpus):
     gpus(0)
-    with pytest.raises(RecordError, match="can't be checked, as the experiment's source can't be"):
-        load(tmp_path, experiment=namespace["experiment"])
+    namespace = {}
+    exec(_PAGE, namespace)
+    shown = load(tmp_path, experiment=namespace["experiment"])
+    assert not shown.live
+    assert not shown.code_changed
+    with pytest.raises(RecordError, match="was measured with parameters"):
+        load(tmp_path, experiment=namespace["experiment"], parameters={"size": 3})
 
 
 def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):

@@ -40,16 +40,16 @@ class Table:
     ('link', 'GB/s')
     """
 
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""  # what it shows, in words
-    origins: tuple[str, ...] = ()  # where and when the figures were taken, each once
-    notes: tuple[str, ...] = ()  # lines beneath
-    measurements: tuple[Measurement, ...] = ()  # of each row, if it was measured
-    limits_s: tuple[float | None, ...] = ()  # of each of these, in seconds
-    shares: tuple[float | None, ...] = ()  # of each row, shown as a bar: from 0 to 1
-    parts: tuple[str, ...] = ()  # names of rows that are shown paler, being parts of the others
-    highlight: str = ""  # the name of the row that is shown bold
+    headers: tuple[str, ...]  #: One name for each column.
+    rows: tuple[tuple[str, ...], ...]  #: Cells as text, as many in each row.
+    caption: str = ""  #: What it shows, in words.
+    origins: tuple[str, ...] = ()  #: Where and when the figures were taken, each once.
+    notes: tuple[str, ...] = ()  #: Lines beneath.
+    measurements: tuple[Measurement, ...] = ()  #: Of each row, if it was measured.
+    limits_s: tuple[float | None, ...] = ()  #: Of each of these, in seconds.
+    shares: tuple[float | None, ...] = ()  #: Of each row, shown as a bar: from 0 to 1.
+    parts: tuple[str, ...] = ()  #: Names of rows that are shown paler, being parts of the others.
+    highlight: str = ""  #: The name of the row that is shown bold.
 
     def __str__(self) -> str:
         """The table as aligned text, its origins and notes beneath."""
