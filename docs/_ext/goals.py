@@ -158,15 +158,24 @@ class Reached(NamedTuple):
     verdict: str
 
 
+def against(figure, bound, goal, text):
+    """A figure as text, and whether it meets its goal; none is rounded to a goal that it misses."""
+    met, shown = figure >= goal if bound == "at least" else figure <= goal, text(figure)
+    if not met and shown == text(goal):
+        shown = f"{'under' if bound == 'at least' else 'over'} {shown}"
+    return shown, "met" if met else "missed"
+
+
 def reached(record, figures, name):
     """How near a record comes to a goal, with the interval of the figure."""
     estimate = record.estimate(lambda s: figures(s, record)[name])
     bound, goal, text = GOALS[name]
-    row = (name, estimate.value, bound, goal, text)
-    ((_, shown, words, verdict),) = ap.against_goals([row]).rows
+    shown, verdict = against(estimate.value, bound, goal, text)
     ends = f"{text(estimate.low)} to {text(estimate.high)}, {estimate.samples} samples; "
     sure = ends if estimate.low < estimate.high else ""
-    return Reached(name, words, f"{shown} ({sure}{record.recorded_at[:10]})", verdict)
+    return Reached(
+        name, f"{bound} {text(goal)}", f"{shown} ({sure}{record.recorded_at[:10]})", verdict
+    )
 
 
 def told_goals():

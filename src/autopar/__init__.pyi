@@ -8,11 +8,7 @@ from autopar.timing.timer import (
     Benchmark as Benchmark,
 )
 from autopar.display.comparison import compare as compare
-from autopar.display.table import (
-    tabulate as tabulate,
-    against_goals as against_goals,
-    Table as Table,
-)
+from autopar.display.table import tabulate as tabulate, Table as Table
 from autopar.graph.task_graph import TaskGraph as TaskGraph
 from autopar.transfer.pipeline import CopyPipeline as CopyPipeline
 from autopar.lanes.cpu import cpu_lane as cpu_lane

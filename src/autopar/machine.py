@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
+import contextlib
 import os
 import platform
 import statistics
@@ -69,12 +69,10 @@ def describe() -> Description:
 @cache
 def cpu_name() -> str:
     """The CPU's model name."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine() or "a CPU of unknown name"
 
 
@@ -178,18 +176,9 @@ def settle_threads(threads: int) -> None:
         if threads != default:
             torch.set_num_threads(threads)
             torch.get_num_threads()
-            restored = threading.Lock()
-            restored.acquire()
-            # Lighter than a `Thread`: it makes up a third of what opening a lane costs.
-            _thread.start_new_thread(_restore, (default, restored))
-            restored.acquire()
-
-
-def _restore(default: int, restored: threading.Lock) -> None:
-    try:
-        torch.set_num_threads(default)
-    finally:
-        restored.release()
+            restoring = threading.Thread(target=torch.set_num_threads, args=(default,))
+            restoring.start()
+            restoring.join()
 
 
 def _describe_gpu(i: int) -> Fields:

@@ -119,8 +119,6 @@ def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monk
     assert not newest_record("shown").code_changed
     change(scripts, "(1, 1, 1)", "(1, 1, 2)")
     assert newest_record("shown").code_changed
-    all_records = [(one.experiment, one.code_changed) for one in gallery.all_records(records)]
-    assert all_records == [("shown", True), ("shown_too", True)]
     change(scripts, "range(3)", "range(4)")
     with pytest.raises(RecordError, match="shown.json: was measured with parameters"):
         newest_record("shown")

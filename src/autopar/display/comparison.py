@@ -88,8 +88,6 @@ def compare(
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
     return replace(
         table,
-        measurements=chosen,
-        limits_s=limits,
         shares=tuple(shares) if any(shares) else (),
         parts=tuple(parts),
         highlight=highlight or "",

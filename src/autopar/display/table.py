@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import html
-import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from autopar.display.format import NOTHING, badge, short_origins
 from autopar.refusal import several
-from autopar.timing.measurement import Measurement
 
 _ROWS = "a list of cells for each row, as in rows=[['PCIe 5.0 x16', '63.0']]."
-_MEETS = {"at least": operator.ge, "at most": operator.le}
 # What is said around a wide table stays in view on a telephone when its columns scroll.
 _STAYS = (
     "display:block;position:sticky;left:0;width:fit-content;max-width:min(100%,85vw);"
@@ -30,7 +27,7 @@ _PERCENT = re.compile(r"(?<=\d)%")
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Cells as text, what is said around them, and the measurements they came from.
+    """Cells as text, and what is said around them.
 
     `compare` and `tabulate` make tables; `print` shows one as text, a notebook or a gallery page
     as HTML. The first column names its row; a column of numbers is aligned to the right.
@@ -45,8 +42,6 @@ class Table:
     caption: str = ""  #: What it shows, in words.
     origins: tuple[str, ...] = ()  #: Where and when the figures were taken, each once.
     notes: tuple[str, ...] = ()  #: Lines beneath.
-    measurements: tuple[Measurement, ...] = ()  #: Of each row, if it was measured.
-    limits_s: tuple[float | None, ...] = ()  #: Of each of these, in seconds.
     shares: tuple[float | None, ...] = ()  #: Of each row, shown as a bar: from 0 to 1.
     parts: tuple[str, ...] = ()  #: Names of rows that are shown paler, being parts of the others.
     highlight: str = ""  #: The name of the row that is shown bold.
@@ -163,40 +158,3 @@ def tabulate(
         cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
     shown = tuple(dict.fromkeys(filter(None, origins)))
     return Table(headers, tuple(cells), caption, shown, notes)
-
-
-def against_goals(
-    rows: Iterable[tuple[str, float, str, float, Callable[[float], str]]],
-    *,
-    caption: str = "",
-    origin: str | Sequence[str] = "",
-) -> Table:
-    """Put figures beside the goals that were set for them, and say in words which are missed.
-
-    Args:
-        rows: What a figure is of, the figure, `at least` or `at most`, its goal, and what makes
-            text of both numbers.
-        caption: What the table shows, in words.
-        origin: Where and when the figures were taken, in words: of all rows, or one for each.
-
-    Raises:
-        ValueError: There are no rows, one has not five parts, or a goal is neither `at least` nor
-            `at most` a number.
-
-    >>> rows = [("copies, of their limit", 0.981, "at least", 0.99, "{:.1%}".format)]
-    >>> print(against_goals(rows))
-    benchmark               reached  goal             verdict
-    ----------------------  -------  ---------------  -------
-    copies, of their limit   98.1 %  at least 99.0 %  missed
-    """
-    cells = []
-    for name, reached, bound, goal, text in rows:
-        if bound not in _MEETS:
-            msg = f"the goal of {name!r} is {bound!r} a number; expected 'at least' or 'at most'."
-            raise ValueError(msg)
-        met, shown = _MEETS[bound](reached, goal), text(reached)
-        if not met and shown == text(goal):  # rounded to a goal that was missed
-            shown = f"{'under' if bound == 'at least' else 'over'} {shown}"
-        cells.append((name, shown, f"{bound} {text(goal)}", "met" if met else "missed"))
-    headers = ["benchmark", "reached", "goal", "verdict"]
-    return tabulate(headers, cells, caption=caption, origin=origin)

@@ -32,11 +32,7 @@ def observed(
 ) -> Record:
     """Run an experiment here and now, once: what was found is final.
 
-    Args:
-        experiment: A function of keyword arguments that returns `Findings`.
-        name: The experiment's name.
-        parameters: Its keyword arguments; must be JSON.
-        gpus: How many GPUs it uses; with none, its origin names the CPU.
+    Arguments are those of `recorded`; with no GPUs, the origin names the CPU.
 
     Raises:
         RuntimeError: A check of the experiment failed, so its timings would mean nothing.
@@ -56,12 +52,10 @@ def observed(
             f"`return ap.Findings(measurements, timelines, checks)`, or return what ap.race does."
         )
         raise TypeError(msg)
-    failed = [check for check, held in findings.checks.items() if not held]
-    if failed:
+    if failed := [check for check, held in findings.checks.items() if not held]:
         msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
         raise RuntimeError(msg)
-    machine = describe()
-    processors = processor_names(None if gpus else [cpu()])
+    machine, processors = describe(), processor_names(None if gpus else [cpu()])
     return Record(
         experiment=name,
         parameters=dict(parameters),

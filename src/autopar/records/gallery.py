@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autopar.records.digest import script_digest
-from autopar.records.record import Record, RecordError
-from autopar.records.store import FOLDER, Wanted, load_record, newest_of
+from autopar.records.record import RecordError
+from autopar.records.store import Wanted, newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs"
@@ -59,16 +58,6 @@ def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
         f"{path.parent.name}/{path.name}: no script shows this record. Delete it."
         for path in sorted(folder.glob("*/*.json"))
         if path.stem not in names
-    ]
-
-
-def all_records(folder: Path = FOLDER) -> list[Record]:
-    """Every record of every machine; each knows whether the code that it measured has changed."""
-    digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
-    records = map(load_record, sorted(folder.glob("*/*.json")))
-    return [
-        replace(one, code_changed=digests.get(one.experiment, one.digest) != one.digest)
-        for one in records
     ]
 
 
