@@ -2,13 +2,13 @@
 
 import math
 import xml.etree.ElementTree as ET
-from types import SimpleNamespace
 
 import pytest
 
 from autopar.display.comparison import compare
 from autopar.display.format import badge, figures, like, short_origins, unit_of
 from autopar.display.table import tabulate
+from autopar.records.record import Findings
 from autopar.timing.measurement import Measurement, limits_of
 
 LIVE = "this machine: CPU, 2 threads, torch 2.13.0"
@@ -63,6 +63,7 @@ def test_limits_by_label_and_mappings_of_measurements():
     table = compare({"a": serial, "b": overlapped}, limit_s={"overlapped": 0.063})
     assert column(table, "limit") == ["-", "63.00 ms"]
     assert column(table, "limit / time") == ["-", "50.0 %"]
+    assert compare(Findings([serial])) == compare([serial])  # or what has them
     assert compare([overlapped]).headers == ("work", "median", "spread (IQR)")  # what can be filled
 
 
@@ -135,7 +136,7 @@ PART = Measurement("part", (0.1, 0.1, 0.1))
     ("measurements", "options", "error"),
     [
         ([], {}, "measurements is empty"),
-        ([serial, serial], {}, "2 with label 'serial'"),
+        ([serial, serial], {}, "several with label 'serial'"),
         ([serial], {"baseline": "x"}, r"baseline names 'x'.*'serial'"),
         ([serial], {"highlight": "none"}, "highlight names 'none'"),
         ([serial], {"baseline": "serial", "parts": ["copy"]}, "parts names 'copy'"),
@@ -154,7 +155,6 @@ def test_comparisons_of_what_is_not_there_are_refused(measurements, options, err
     [
         ([0.1], {}, r"measurements\[0\] is of type float; expected a Measurement"),
         (serial, {}, r"measurements is <Measurement: serial.*compare\(\[it\]\)"),
-        (SimpleNamespace(measurements=[serial]), {}, r"Pass its \.measurements"),
         ([serial], {"parts": "add"}, "parts is 'add'; expected labels"),
     ],
 )

@@ -29,7 +29,7 @@ def compare(
     """Put measurements beside each other, and beside the limit.
 
     Args:
-        measurements: Measurements, or a mapping whose values they are.
+        measurements: Measurements, or what has them: a mapping's values, findings, a record.
         limit_s: The least time possible in seconds: one for every row but those of parts, or
             label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
@@ -96,22 +96,17 @@ def compare(
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     """The measurements as a tuple, refused if a reader could not tell one from another."""
+    measurements = getattr(measurements, "measurements", measurements)  # as of a record
     if isinstance(measurements, Mapping):
         measurements = measurements.values()
-    has_them = hasattr(measurements, "measurements")
-    step = "Pass its .measurements." if has_them else "Put one into a list: compare([it])."
-    expected = f"several, or a mapping whose values they are. {step}"
+    expected = "several, or a mapping whose values they are. Put one into a list: compare([it])."
     chosen = several("measurements", measurements, expected, Measurement)
-    if not chosen:
-        msg = "measurements is empty; expected at least one. Pass what measure() returned."
+    counts = Counter((one.label, one.origin) for one in chosen)
+    if not chosen or max(counts.values()) > 1:
+        twice = [f"{label!r} of {origin!r}" for (label, origin), n in counts.items() if n > 1]
+        came = f"has several with label {', '.join(twice)}" if twice else "is empty"
+        msg = f"measurements {came}; expected one or more, each with a label of its own."
         raise ValueError(msg)
-    for (label, origin), count in Counter((one.label, one.origin) for one in chosen).items():
-        if count > 1:
-            msg = (
-                f"measurements has {count} with label {label!r} and origin {origin!r}; expected "
-                f"each once. Give each its own label."
-            )
-            raise ValueError(msg)
     return chosen
 
 

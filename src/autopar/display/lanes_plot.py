@@ -41,14 +41,15 @@ def axes_of(heights: Sequence[float], ax: Axes | None = None, beside: float = 0.
 
 
 def draw_panels(
-    panels: Mapping[str, Timeline], limit_s: float | None, ax: Axes | None, above: float
+    panels: Mapping[str, Timeline], limit_s: float | None, ax: Axes | None
 ) -> list[Axes]:
-    """Draw timelines on one scale, with some inches above each."""
+    """Draw timelines on one scale, with room above each for its name."""
     if limit_s is not None:
         check_positive("limit_s", limit_s)
     whole_s = scale_of(panels.values(), limit_s)
     lanes = [[*lanes_of(one, whole_s)] for one in panels.values()]
     heights = [sum(lane_height(rows) + _GAP for _, rows in panel) + LANE for panel in lanes]
+    above = 0.4 * (len(panels) > 1)  # inches
     axes = axes_of([above + height / 72 for height in heights], ax)
     for one, rows, timeline in zip(axes, lanes, panels.values(), strict=True):
         _draw_lanes(one, rows, timeline, whole_s, limit_s)

@@ -1,9 +1,7 @@
 """Plot: timelines, measurements and plans on matplotlib axes, for figures, thumbnails and papers.
 
 Only the functions here import matplotlib, when they are called; styles are left as they are. A
-figure that they make is as wide as matplotlib's setting `figure.figsize` says. `title` is what is
-drawn, in a few words; `ax` where to draw, without which a figure is made; `limit_s` the least time
-possible in seconds.
+figure that they make is as wide as matplotlib's setting `figure.figsize` says.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autopar.display.comparison import Measurements, distinct
-from autopar.display.format import heading, origins_of, short_origins, unit_of
+from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
 from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish
 from autopar.display.rows import COLOURS
 from autopar.display.show import RICH
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from autopar.display.graph_plot import Planned
 
-__all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
+__all__ = ["bars", "graph", "save", "show", "timeline"]
 _TITLE_PER_INCH = 8  # characters
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
 # Backends that only write files; all others have a window or a page to show figures in.
@@ -44,59 +42,46 @@ _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
 
 
 def timeline(
-    timeline: Timeline, ax: Axes | None = None, *, limit_s: float | None = None, title: str = ""
+    timelines: Timeline | Mapping[str, Timeline],
+    ax: Axes | None = None,
+    *,
+    limit_s: float | None = None,
+    title: str = "",
 ) -> Axes:
     """Draw what ran when: a row for each lane, from the start of the first span on.
 
-    Raises:
-        TypeError: It is no Timeline.
-        ValueError: The timeline has no spans, or the limit is not a time.
-
-    >>> import autopar as ap
-    >>> import matplotlib.pyplot as plt
-    >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> timeline(run, title="One product").get_title()
-    'One product'
-    >>> plt.close()
-    """
-    check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
-    (ax,) = draw_panels({"": timeline}, limit_s, ax, above=0.0)
-    ax.set_title(_wrapped(title, ax), pad=_TITLE_PAD, parse_math=False)
-    return ax
-
-
-def timelines(
-    named: Timeline | Mapping[str, Timeline], *, limit_s: float | None = None, title: str = ""
-) -> list[Axes]:
-    """Draw timelines under one another in one figure, on one time scale.
-
     Args:
-        named: Name -> timeline, for a panel each, or one timeline.
-        limit_s: Drawn as a dashed line in each.
-        title: What the figure shows, in a few words.
+        timelines: One timeline, or name -> timeline for panels under one another, on one scale.
+        ax: Where to draw one; without it a figure is made.
+        limit_s: The least time possible in seconds, drawn as a dashed line.
+        title: What is drawn, in a few words.
 
     Returns:
-        The axes of the panels, from the top.
+        The axes, of the first panel; `ax.figure.axes` has all.
 
     Raises:
-        TypeError: `named` is neither a Timeline nor a mapping to such.
+        TypeError: `timelines` is neither a Timeline nor a mapping to such.
         ValueError: There are no timelines, one has no spans, or the limit is not a time.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
     >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> len(timelines({"serial": run, "at once": run}))
-    2
+    >>> timeline({"serial": run, "at once": run}, title="Two products").get_title(loc="left")
+    'serial: 2.000 ms'
     >>> plt.close()
     """
-    named = panels_of("named", named)
-    axes = draw_panels(named, limit_s, None, above=0.4)
-    for ax, (name, one) in zip(axes, named.items(), strict=True):
-        above = f"{heading(name) or 'makespan'}: {format_seconds(one.makespan_s)}"
-        ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
+    panels, title = panels_of("timelines", timelines), heading(title)
+    first, *_ = axes = draw_panels(panels, limit_s, ax)
+    how: dict[str, Any] = {"pad": _TITLE_PAD, "parse_math": False}
+    if isinstance(timelines, Timeline):
+        first.set_title(_wrapped(title, first), **how)
+        return first
+    for one, (name, panel) in zip(axes, panels.items(), strict=True):
+        above = f"{printable(name)}: {format_seconds(panel.makespan_s)}"
+        one.set_title(above, loc="left", fontsize="medium", **how)
     if title:
-        axes[0].figure.suptitle(_wrapped(title, axes[0]), parse_math=False)
-    return axes
+        first.figure.suptitle(_wrapped(title, first), parse_math=False)
+    return first
 
 
 def bars(
@@ -211,7 +196,7 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
         raise ValueError(msg)
     from matplotlib.artist import Artist
 
-    check_type("ax", ax, Artist, "axes, one alone, as plot.timeline() or plot.timelines()[0].")
+    check_type("ax", ax, Artist, "axes, one alone, as plot.timeline() returns.")
     _write(ax.figure.canvas.figure, path)
 
 

@@ -32,7 +32,7 @@ COLOURS = {
     "communication": "#1f9e89",
     "host": "#7a869a",
 }
-HEIGHTS = {"compute": 22, "copy": 15, "communication": 18, "host": 15}  # more than colours differ
+HEIGHTS = {"compute": 22, "copy": 15, "communication": 18, "host": 14}  # more than colours differ
 LANE = max(HEIGHTS.values())
 MANY_SPANS = 1_000  # in a lane; beyond it neighbours that nobody can tell apart are one
 _PIXEL = 1 / 900  # share of a wide page

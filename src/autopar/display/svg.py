@@ -98,10 +98,9 @@ class Drawing:
 
     def _plotted(self) -> Any:
         """The drawing by matplotlib: the axes of its first panel."""
-        named = dict(self.panels)
-        if [*named] == [""]:
-            return plot.timeline(named[""], limit_s=self.limit_s, title=self.title)
-        return plot.timelines(named, limit_s=self.limit_s, title=self.title)[0]
+        named: Any = dict(self.panels)
+        named = named[""] if [*named] == [""] else named
+        return plot.timeline(named, limit_s=self.limit_s, title=self.title)
 
     def _repr_html_(self) -> str:
         badges = " ".join(map(badge, self.origins))
