@@ -41,7 +41,7 @@ def write_atomically(path: Path | str | os.PathLike[str], content: str | bytes) 
         old = None
         with suppress(FileNotFoundError), os.fdopen(os.open(path, os.O_WRONLY), "wb") as file:
             old = os.fstat(file.fileno())
-            if printed_to := [n for n in (1, 2) if os.path.samestat(os.fstat(n), old)]:
+            if printed_to := [number for number in (1, 2) if _is_open_at(number, old)]:
                 with os.fdopen(os.dup(printed_to[0]), "wb") as printed:  # goes on where that stands
                     printed.write(data)
                 return
@@ -71,6 +71,12 @@ def append_line(path: str | os.PathLike[str], line: str) -> None:
 
 def _bytes(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
+
+
+def _is_open_at(descriptor: int, status: os.stat_result) -> bool:
+    with suppress(OSError):  # it may be closed
+        return os.path.samestat(os.fstat(descriptor), status)
+    return False
 
 
 def _replace(path: Path, data: bytes, old: os.stat_result | None) -> None:
