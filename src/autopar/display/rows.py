@@ -16,6 +16,7 @@ from autopar.display.format import format_seconds, shortened
 from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     as_array,
+    busy_s,
     common,
     covered,
     intervals_of,
@@ -132,8 +133,7 @@ def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]
         number[title] += 1
         if of_many[title] > 1:
             title += f", {number[title]} of {of_many[title]}"
-        busy = Timeline(tuple(lanes[lane])).busy_s() >= least_s
-        (rows if busy else left_out).append((title, lanes[lane]))
+        (rows if busy_s(lanes[lane]) >= least_s else left_out).append((title, lanes[lane]))
     return rows or left_out, [title for title, _ in left_out] if rows else []
 
 
@@ -219,10 +219,9 @@ def _bars(spans: Sequence[Span], scale_s: float, *, many: bool) -> list[Bar]:
         touches = bars and first.start_s - bars[-1].span.end_s < 2 * _PIXEL * scale_s
         bar = Bar(first, _PALER if touches and bars[-1].opacity == 1 and not many else 1.0)
         if more:  # idle gaps that are too narrow to draw still show
-            whole = Timeline((first, *more))
-            name = words_of(whole.spans)
-            one = Span(name, first.lane, whole.start_s, whole.end_s, first.kind)
-            bar = Bar(one, max(_PALEST, whole.busy_s() / (whole.makespan_s or 1.0)))
+            name, end_s = words_of([first, *more]), max(span.end_s for span in [first, *more])
+            one = Span(name, first.lane, first.start_s, end_s, first.kind)
+            bar = Bar(one, max(_PALEST, busy_s([first, *more]) / (one.duration_s or 1.0)))
         bars.append(bar)
     return bars
 

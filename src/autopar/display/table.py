@@ -42,7 +42,7 @@ class Table:
     caption: str = ""  #: What it shows, in words.
     origins: tuple[str, ...] = ()  #: Where and when the figures were taken, each once.
     notes: tuple[str, ...] = ()  #: Lines beneath.
-    shares: tuple[float | None, ...] = ()  #: Of each row, shown as a bar: from 0 to 1.
+    shares: tuple[float | None, ...] = ()  #: What a bar shows of each row, from 0 to 1.
     parts: tuple[str, ...] = ()  #: Names of rows that are shown paler, being parts of the others.
     highlight: str = ""  #: The name of the row that is shown bold.
 

@@ -10,6 +10,7 @@ from autopar.display.rows import by_gpu, titled
 from autopar.display.table import Table, tabulate
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
+from autopar.timeline.intervals import busy_s
 from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
@@ -36,8 +37,8 @@ def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> di
 def sentences(timeline: Timeline) -> list[str]:
     """What a timeline shows: its length, how busy each lane was, and what was hidden."""
     said = [f"{format_seconds(timeline.makespan_s)} from the first start to the last end."]
-    lanes = _by_lane(timeline)
-    busy = [f"{lane} {format_seconds(alone.busy_s())}" for lane, alone in lanes.items()]
+    lanes = grouped(timeline.spans, attrgetter("lane"))
+    busy = [f"{lane} {format_seconds(busy_s(spans))}" for lane, spans in lanes.items()]
     said.append(f"Busy: {_listed(busy, ', ', ', and {} more lanes')}.")
     if hidden := _hidden(timeline):
         said.append(f"{hidden[0].upper()}{hidden[1:]}.")
@@ -49,12 +50,11 @@ def sentences(timeline: Timeline) -> list[str]:
 
 def lane_table(timeline: Timeline, caption: str) -> Table:
     """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
-    rows, whole_s = [], timeline.makespan_s
-    for lane, alone in _by_lane(timeline).items():
-        for kind, same in grouped(alone.spans, attrgetter("kind")).items():
-            busy_s = Timeline(tuple(same)).busy_s()
-            share = percent(busy_s, whole_s)
-            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s), share))
+    rows = []
+    for lane, spans in grouped(timeline.spans, attrgetter("lane")).items():
+        for kind, same in grouped(spans, attrgetter("kind")).items():
+            share = percent(busy_s(same), timeline.makespan_s)
+            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s(same)), share))
     return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
 
 
@@ -73,8 +73,7 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
             first = min(count - 1, first)
             last = min(count, max(first + 1, last))
             cells[first:last] = MARKS[span.kind] * (last - first)
-        busy = format_seconds(Timeline(tuple(spans)).busy_s())
-        title = shortened(lane, _LONGEST_NAME)
+        title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
     return lines + [f"  {said}" for said in (said_of(left_out), _hidden(timeline)) if said]
 
@@ -88,12 +87,6 @@ def said_of(left_out: Sequence[str]) -> str:
 def _listed(things: Sequence[str], between: str, more: str) -> str:
     rest = len(things) - _MOST_LANES
     return between.join(things[:_MOST_LANES]) + (more.format(rest) if rest > 0 else "")
-
-
-def _by_lane(timeline: Timeline) -> dict[str, Timeline]:
-    # Not `select`: that would add the spans of a kind which is called as the lane is.
-    lanes = grouped(timeline.spans, attrgetter("lane"))
-    return {lane: Timeline(tuple(spans)) for lane, spans in lanes.items()}
 
 
 def _hidden(timeline: Timeline) -> str:
