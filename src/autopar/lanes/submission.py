@@ -6,7 +6,7 @@ import contextlib
 import contextvars
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -45,14 +45,18 @@ class Submission(Generic[T]):
         self.ready = {gpu: at.record_event() for gpu, at in streams.items() if not at.query()}
         given = [leaf for leaf in leaves if isinstance(leaf, Handle)]
         self.after = (*after, *given)
-        self._arguments, self._holds_handles = (args, kwargs), bool(given)
+        self._arguments: Callable[[], tuple[Iterable[Any], dict[str, Any]]] = lambda: (args, kwargs)
+        if given:
+            gets = [_getter(argument) for argument in args]
+            by_name = {name: _getter(argument) for name, argument in kwargs.items()}
+            self._arguments = lambda: (
+                [get() for get in gets],
+                {name: get() for name, get in by_name.items()},
+            )
 
     def call(self) -> T:
         """Run it in the calling thread, on its current streams; what it waits for is issued."""
-        args, kwargs = self._arguments
-        if self._holds_handles:
-            args = tuple(map(_filled, args))
-            kwargs = {name: _filled(argument) for name, argument in kwargs.items()}
+        args, kwargs = self._arguments()
         use_on_current_streams((args, kwargs, self._captured))
         with annotate(self.handle.name):
             value: T = self._modes.call(self._context.run, self._fn, *args, **kwargs)
@@ -98,10 +102,11 @@ def reached_by(fn: Callable[..., Any]) -> list[object]:
     return reached
 
 
-def _filled(argument: Any) -> Any:
-    """An argument with values in place of handles; without those its containers are as given."""
+def _getter(argument: Any) -> Callable[[], Any]:
+    """How to get an argument, with values in place of handles, once their tasks are issued."""
     leaves, containers = pytree.tree_flatten(argument)
     if not any(isinstance(leaf, Handle) for leaf in leaves):
-        return argument
-    values = [leaf.issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves]
-    return pytree.tree_unflatten(values, containers)
+        return lambda: argument  # its containers are the caller's own
+    return lambda: pytree.tree_unflatten(
+        [leaf.issued.value() if isinstance(leaf, Handle) else leaf for leaf in leaves], containers
+    )
