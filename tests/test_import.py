@@ -47,7 +47,8 @@ _STAND = (
 
 def test_each_public_name_is_there_where_types_are_looked_for_too():
     assert {*_STAND.split()} <= {*autopar.__all__}
-    source = ast.parse(Path(autopar.__file__).read_text(encoding="utf-8"))
+    stub = Path(autopar.__file__).with_suffix(".pyi")
+    source = ast.parse(stub.read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(source) if isinstance(node, ast.ImportFrom)]
     typed = {alias.asname: node.module for node in imports for alias in node.names if alias.asname}
     assert sorted(typed) == sorted(autopar.__all__) == sorted(dir(autopar))

@@ -9,7 +9,7 @@ from docutils import nodes
 from gallery_hooks import IMAGE, PICTURE
 from sphinx.addnodes import download_reference
 
-from autopar.display.format import EARLIER
+from autopar.records.record import EARLIER
 
 _BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
 _HERE = "On this machine"  # the heading of what is measured wherever the page is built

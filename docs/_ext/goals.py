@@ -66,7 +66,7 @@ def metg_us(s, record, name):
     return math.inf if points[-1][1] < HALF else points[0][0]
 
 
-# Each yields what goals `against_goals` is given: what the figure is, the figure, the goal.
+# Each yields what `reached` tells of a goal: what the figure is, the figure, the goal.
 
 
 def looped(s, _):
@@ -152,15 +152,22 @@ FIGURES = (  # the section of the page, the record, and what follows from it for
 )
 
 
+def against(figure, bound, goal, text):
+    """A figure as text, and whether it meets its goal; none is rounded to a goal that it misses."""
+    met, shown = figure >= goal if bound == "at least" else figure <= goal, text(figure)
+    if not met and shown == text(goal):
+        shown = f"{'under' if bound == 'at least' else 'over'} {shown}"
+    return shown, "met" if met else "missed"
+
+
 def reached(record, figures, i):
     """How near a record comes to a goal, with the interval of the figure."""
     estimate = record.estimate(lambda s: list(figures(s, record))[i][1])
     name, _, bound, goal, text = list(figures(median_s(record), record))[i]
-    row = (name, estimate.value, bound, goal, text)
-    ((_, shown, words, verdict),) = ap.against_goals([row]).rows
+    shown, verdict = against(estimate.value, bound, goal, text)
     ends = f"{text(estimate.low)} to {text(estimate.high)}, {estimate.samples} samples; "
     sure = f"{ends * (estimate.low < estimate.high)}{record.recorded_at[:10]}"
-    return Outcome(name, words, shown, sure, verdict)
+    return Outcome(name, f"{bound} {text(goal)}", shown, sure, verdict)
 
 
 def told_goals():

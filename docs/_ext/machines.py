@@ -10,6 +10,7 @@ import functools
 import json
 import os
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +18,9 @@ from unittest import mock
 
 import autopar
 from autopar.records.claim import CLAIMS_TO, Claim
-from autopar.records.gallery import GALLERY, all_records, scripts_of
+from autopar.records.gallery import GALLERY, scripts_of, shown_by
 from autopar.records.record import Record
-from autopar.records.store import FOLDER
+from autopar.records.store import FOLDER, load_record
 
 
 def machine_of(hardware):
@@ -57,8 +58,13 @@ def comparable() -> dict[str, dict[str, Record]]:
 
 @functools.cache
 def files() -> list[tuple[Record, Path]]:
-    """Every record with its file."""
-    return list(zip(all_records(), sorted(FOLDER.glob("*/*.json")), strict=True))
+    """Every record with its file; each knows whether the code that it measured has changed."""
+    digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
+    records = [(load_record(path), path) for path in sorted(FOLDER.glob("*/*.json"))]
+    return [
+        (replace(one, code_changed=digests.get(one.experiment, one.digest) != one.digest), path)
+        for one, path in records
+    ]
 
 
 class Experiment(NamedTuple):

@@ -9,8 +9,8 @@ from machines import experiments, files, records_by_machine
 from side_by_side import Row, link, small, table, unbroken
 from sphinx.addnodes import download_reference
 
-from autopar.display.format import EARLIER
 from autopar.records.gallery import GALLERY
+from autopar.records.record import EARLIER
 
 DOCS = Path(__file__).parents[1]
 

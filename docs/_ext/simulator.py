@@ -2,18 +2,17 @@
 
 It takes no arguments. It opens on a recorded run, with what is predicted for it above what was
 measured; without JavaScript that is what the page shows. The schedule is computed in
-`_static/simulator.js`, by the logic of `autopar.display.prediction`.
+`_static/simulator.js`, by the logic of `prediction`.
 """
 
 from pathlib import Path
 
 import jinja2
+import prediction
 from docutils import nodes
 from docutils.parsers.rst import Directive
 
 import autopar as ap
-from autopar.display import prediction
-from autopar.display.format import worded
 
 _EXPERIMENT, _PARTS = "e3_compute_and_copy", ["products", "copies"]
 _RUNS = {"two streams": ("Two streams", 2), "one stream": ("One stream", 1)}
@@ -61,7 +60,7 @@ def markup(record):
         limit_s=record.limit_s(_PARTS, pieces=opens.chunks),
     )
     page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE.read_text(encoding="utf-8"))
-    said = {"chunk": runs[0]["setting"], "origin": worded(record.origin)}
+    said = {"chunk": runs[0]["setting"], "origin": record.origin}
     return page.render(runs=runs, figure=figure._repr_html_(), **said)
 
 

@@ -13,9 +13,7 @@ from autopar.refusal import whole_number
 from autopar.torch_private import empty_host_cache, has_context
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
-_free_streams: dict[tuple[int, int], list[_Address]] = {}
-_addresses: dict[int, _Address] = {}
-
+_free_streams: dict[tuple[int, int], list[int]] = {}  # addresses, by device and priority
 _LAST_INDEX = 127  # torch keeps a device's number in a byte, and takes the last bits of more
 
 
@@ -156,7 +154,7 @@ def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
     with torch.cuda.device(device):
         torch.cuda.mem_get_info()  # lets this thread call the driver, and cuBLAS, for this GPU
         try:
-            address = free.pop().stream
+            address = free.pop()
         except IndexError:  # none was given back
             handle = ctypes.c_void_p()
             error = driver.cuStreamCreateWithPriority(ctypes.byref(handle), _NON_BLOCKING, priority)
@@ -165,21 +163,13 @@ def new_stream(device: torch.device, *, priority: int = 0) -> torch.cuda.Stream:
                 raise RuntimeError(msg) from None
             address = handle.value
         stream = torch.cuda.ExternalStream(address, device)
-    vars(stream)["life"] = life = _Life()
-    # A weak reference to a stream of torch's never tells its end, and Ctrl-C can end a `__del__`.
-    _addresses[address] = _Address(life, free.append)
-    _addresses[address].stream = address
+    vars(stream)["life"] = life = _Life()  # a weak reference to the stream never tells its end
+    weakref.finalize(life, free.append, address).atexit = False
     return stream
 
 
 class _Life:
     """What is there as long as a stream."""
-
-
-class _Address(weakref.ref[_Life]):
-    """The address of a stream; it goes to the free ones when nobody holds the stream any more."""
-
-    stream: int
 
 
 @functools.cache

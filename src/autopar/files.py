@@ -9,11 +9,8 @@ import stat
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from autopar.refusal import check_type
-
-_MOST_LINKS = 40  # as Linux follows
 
 
 def path_of(path: Path | str | os.PathLike[str]) -> Path:
@@ -26,15 +23,15 @@ def write_atomically(path: Path | str | os.PathLike[str], content: str | bytes) 
     """Write a file so that nobody ever sees half of it, also if this process dies.
 
     A symbolic link stays, and the file that it leads to is replaced. The mode and the owner stay,
-    and other hard links to the old file keep what it held. A device, a pipe and a descriptor of
-    this process (`/dev/stdout`) are written to and never replaced.
+    and other hard links to the old file keep what it held. A device, a pipe and what this process
+    prints to (`/dev/stdout`) are written to and never replaced.
 
     Raises:
         OSError: The folder is not there, or it or the file can't be written to; the old file is as
             it was.
     """
     path, data = path_of(path), _bytes(content)
-    end = _end_of_links(path)
+    end = Path(os.path.realpath(path))
     if end.is_dir():
         msg = f"path is {str(path)!r}, which is a folder; expected the path of a file in it."
         raise IsADirectoryError(msg)
@@ -43,9 +40,13 @@ def write_atomically(path: Path | str | os.PathLike[str], content: str | bytes) 
         raise FileNotFoundError(msg)
     try:
         old = None
-        with suppress(FileNotFoundError), _opened(path, end) as file:
+        with suppress(FileNotFoundError), os.fdopen(os.open(path, os.O_WRONLY), "wb") as file:
             old = os.fstat(file.fileno())
-            if _is_descriptor(end) or not stat.S_ISREG(old.st_mode):
+            if printed_to := [number for number in (1, 2) if _is_open_at(number, old)]:
+                with os.fdopen(os.dup(printed_to[0]), "wb") as printed:  # goes on where that stands
+                    printed.write(data)
+                return
+            if not stat.S_ISREG(old.st_mode):
                 file.write(data)
                 return
         _replace(end, data, old)
@@ -75,25 +76,10 @@ def _bytes(content: str | bytes) -> bytes:
     return content.encode() if isinstance(content, str) else content
 
 
-def _end_of_links(path: Path) -> Path:
-    """Where symbolic links lead; a link if they lead round, which then can't be opened."""
-    for _ in range(_MOST_LINKS):
-        if _is_descriptor(path) or not path.is_symlink():
-            return path
-        path = path.parent / path.readlink()
-    return path
-
-
-def _is_descriptor(path: Path) -> bool:
-    """Whether this names an open file of this process, which has a place to go on writing at."""
-    folders = {os.path.realpath(folder) for folder in ("/dev/fd", "/proc/self/fd")}
-    return path.name.isdecimal() and os.path.realpath(path.parent) in folders
-
-
-def _opened(path: Path, end: Path) -> BinaryIO:
-    """What is there, opened for writing, with all that it holds."""
-    descriptor = os.dup(int(end.name)) if _is_descriptor(end) else os.open(path, os.O_WRONLY)
-    return os.fdopen(descriptor, "wb")
+def _is_open_at(descriptor: int, status: os.stat_result) -> bool:
+    with suppress(OSError):  # it may be closed
+        return os.path.samestat(os.fstat(descriptor), status)
+    return False
 
 
 def _replace(path: Path, data: bytes, old: os.stat_result | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import contextlib
 import os
 import platform
 import statistics
@@ -69,12 +70,10 @@ def describe() -> Description:
 @cache
 def cpu_name() -> str:
     """The CPU's model name."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine() or "a CPU of unknown name"
 
 

@@ -6,18 +6,8 @@ from numbers import Integral
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-_PLAIN = {
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type,
-    type(None),
-    FunctionType,
-    BuiltinFunctionType,
-}
+_PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
+_PLAIN |= {FunctionType, BuiltinFunctionType}
 _MOST_CHARACTERS = 60
 _PACKAGE = __name__.partition(".")[0]
 
@@ -41,9 +31,8 @@ def whole_number(
     """The value, unless it is no whole number of that range: then a ValueError."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not least <= value <= most:
         up_to = f", and at most {most:,}" if most < sys.maxsize else ""
-        msg = (
-            f"{argument} is {what(value)}; expected a whole number of at least {least}{up_to}{of}."
-        )
+        expected = f"expected a whole number of at least {least}{up_to}{of}."
+        msg = f"{argument} is {what(value)}; {expected}"
         raise ValueError(msg)
     return int(value)
 

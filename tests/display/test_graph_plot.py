@@ -16,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path as Curve
 
 from autopar import TaskGraph, plot
-from autopar.display import graph_layout
+from autopar.display import graph_plot
 from autopar.graph.node import resource_of
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, schedule
 
@@ -112,6 +112,12 @@ MANY = {
 }
 
 
+def arrows_between(planned, hide=()):
+    """From which task to which -> whether it is a wait, by place in the order of issue."""
+    edges = graph_plot.graph_of(planned, hide).edges(data="wait")
+    return {(before, task): wait for before, task, wait in edges}
+
+
 def boxes_of(ax):
     """In the order of issue."""
     return [patch for patch in ax.patches if isinstance(patch, Rectangle)]
@@ -154,7 +160,7 @@ def ends_of(ax, arrow):
     sides = np.array([box.get_bbox() for box in boxes_of(ax)])  # box, first or last, x y
 
     def met(point, last, flow):
-        along = np.abs(sides[:, last, flow] - point[flow]) < 2  # points, as lines have a width
+        along = np.abs(sides[:, last, flow] - point[flow]) < 0.1  # as lines have a width
         aside = (sides[:, 0] <= point) & (point <= sides[:, 1])
         return np.flatnonzero(along & aside[:, 1 - flow]).tolist()
 
@@ -192,32 +198,33 @@ def test_graph_has_a_box_for_each_task_and_an_arrow_for_each_dependency():
     assert legend_of(plot.graph(plan(cpu("a"), cpu("b", 0), lanes=1)))[1:] == ["needs no wait"]
 
 
-def test_lanes_differ_and_their_letters_can_be_read():
+def test_lanes_differ_by_letter_and_copies_by_outline():
+    copies = [Job(f"copy {i}", f"cuda:{i} to host", 1.0) for i in range(4)]
+    many = plan(*(cpu(f"task {i}") for i in range(28)), *copies, lanes=28)
+    ax = plot.graph(many, plt.figure(figsize=(6, 9)).subplots())
+    assert legend_of(ax)[2] == "C: cpu #2"  # and not "cpu #10"
+    assert len(set(letters_of(ax))) == 32
+    dashed = [box.get_linestyle() != "-" for box in boxes_of(ax)]
+    assert dashed == [" to " in entry.lane for entry in many.schedule.entries]
+
+
+@pytest.mark.parametrize("colours", [graph_plot.COMPUTE, graph_plot.COPY])
+def test_letters_can_be_read_on_the_colours_of_lanes(colours):
     def light(colour):
         parts = np.array(to_rgb(colour))
         linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
         return float(linear @ [0.2126, 0.7152, 0.0722])
 
-    copies = [Job(f"copy {i}", f"cuda:{i} to host", 1.0) for i in range(4)]
-    many = plan(*(cpu(f"task {i}") for i in range(28)), *copies, lanes=28)
-    ax = plot.graph(many)
-    assert legend_of(ax)[2] == "C: cpu #2"  # and not "cpu #10"
-    assert len(set(letters_of(ax))) == 32
-    looks = {(box.get_facecolor(), box.get_linewidth()) for box in boxes_of(ax)}
-    assert len(looks) > 5 + 3  # beyond the colours outlines differ
-    dashed = [box.get_linestyle() != "-" for box in boxes_of(ax)]
-    assert dashed == [" to " in entry.lane for entry in many.schedule.entries]
-    for text in ax.texts:
-        box = boxes_of(ax)[box_of(ax, text)]
-        dark, bright = sorted([light(box.get_facecolor()), light(text.get_color())])
+    for colour, ink in colours.items():
+        dark, bright = sorted([light(colour), light(ink)])
         assert (bright + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_copies_are_known_by_the_names_that_nodes_give():
     host, first, second = torch.device("cpu"), torch.device("cuda:0"), torch.device("cuda:1")
     pairs = [(host, first), (first, host), (first, second)]
-    assert all(graph_layout.is_copy(resource_of(to, source)) for source, to in pairs)
-    assert not any(graph_layout.is_copy(resource_of(device)) for device in (host, first))
+    assert all(graph_plot.is_copy(resource_of(to, source)) for source, to in pairs)
+    assert not any(graph_plot.is_copy(resource_of(device)) for device in (host, first))
 
 
 @pytest.mark.parametrize("which", MANY)
@@ -243,10 +250,9 @@ def test_nothing_lies_on_something_else(which, given):
             assert box.y0 - 3 <= extent.y0 <= extent.y1 <= box.y1 + 3
         inner = [extent.shrunk(0.95, 0.7) for extent in texts]
         assert not any(one.overlaps(other) for one, other in combinations(inner, 2))
-    ends = {ends_of(ax, arrow) for arrow in arrows_of(ax)}
-    assert ends == set(graph_layout.arrows_of(MANY[which]))
     if not given:
-        assert len(names_of(ax)) == len(letters_of(ax)) == len(extents)  # all are readable
+        assert {ends_of(ax, arrow) for arrow in arrows_of(ax)} == set(arrows_between(MANY[which]))
+        assert len(letters_of(ax)) == len(extents)
 
 
 @settings(deadline=None, derandomize=True, max_examples=8)
@@ -285,7 +291,7 @@ def test_chains_run_straight():
 @pytest.mark.parametrize("planned", [halves(), cholesky(5), *map(by_chance, range(3))])
 def test_arrows_run_beside_boxes(planned):
     ax = plot.graph(planned)
-    inner = [box.get_bbox().padded(-1) for box in boxes_of(ax)]
+    inner = [box.get_bbox().padded(-0.03) for box in boxes_of(ax)]
     for arrow in arrows_of(ax):
         points = arrow.get_path().interpolated(9).cleaned(curves=False).vertices
         assert not any(box.count_contains(points) for box in inner)
@@ -300,16 +306,10 @@ def test_the_same_plan_has_the_same_picture():
         np.testing.assert_array_equal(arrow.get_path().vertices, again.get_path().vertices)
 
 
-def test_long_arrows_run_straight_where_tasks_are_too_many():
-    few, many = (tasks((), *((0, i) for i in range(count))) for count in (8, 210))
-    bends = [max(len(a.get_path().vertices) for a in arrows_of(plot.graph(p))) for p in (few, many)]
-    assert bends[0] > bends[1]
-
-
 def test_arrows_count_by_the_order_of_issue_and_have_waits_that_are_no_dependencies():
     jobs = (Job("late", "cpu", 1.0), Job("early", "gpu", 1.0), Job("left out", "gpu", 1.0))
     entries = (Entry(1, "gpu", (), 0.0, 1.0), Entry(0, "cpu", (1, 2), 1.0, 2.0))
-    assert graph_layout.arrows_of(Hand(Schedule(jobs, entries))) == {(0, 1): True}
+    assert arrows_between(Hand(Schedule(jobs, entries))) == {(0, 1): True}
 
 
 def test_long_names_are_broken_or_shortened_in_the_middle():
@@ -319,7 +319,7 @@ def test_long_names_are_broken_or_shortened_in_the_middle():
     assert first.startswith("a ver")
     assert first.endswith("number 17")
     assert "\u2026" in first
-    assert set(second) == {"x", "\u2026"}
+    assert set(second) - {" "} == {"x", "\u2026"}
     assert third == "short"
 
 
@@ -383,7 +383,7 @@ def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after
     assert order == ["cuda:0", "cuda:0", "cpu", "cuda:1", "cuda:1"]
     headers = [text.get_text() for text in ax.texts[:5]]
     assert headers == ["GPU 0", "GPU 0, copies", "CPU", "GPU 1, copies", "GPU 1"]
-    for before, task in graph_layout.arrows_of(drawn):
+    for before, task in arrows_between(drawn):
         assert middles[before][1] < middles[task][1]
     assert len({*map(tuple, middles)}) == len(entries)
     assert legend_of(ax) == ["waits for another lane", "is next on its lane"]
@@ -408,18 +408,8 @@ def test_columns_of_several_lanes_and_of_own_names():
 def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns):
     ax = plot.graph(step(), hide=["view 0", "view 1"], columns=columns)
     assert not [text for text in ax.texts if "view" in text.get_text()]
-    hidden = graph_layout.without(step(), ["view 0", "view 1"])
-    names = [hidden.schedule.jobs[entry.job].name for entry in hidden.schedule.entries]
-    arrows = {(names[a], names[b]): wait for (a, b), wait in graph_layout.arrows_of(hidden).items()}
+    hidden = graph_plot.graph_of(step(), ["view 0", "view 1"])
+    names = hidden.nodes(data="name")
+    arrows = {(names[a], names[b]): wait for a, b, wait in hidden.edges(data="wait")}
     assert arrows["product 0", "up 0"]
     assert len(arrows) == 6
-
-
-def test_arrows_over_several_columns_pass_below_their_boxes():
-    jobs = [Job(name, name, 1.0) for name in "abc"] + [Job("join", "a", 1.0, (0, 1, 2))]
-    ax = plot.graph(plan(*jobs), columns=True)
-    join = boxes_of(ax)[3].get_bbox().y0
-    curves = [np.asarray(arrow.get_path().vertices)[:4] for arrow in arrows_of(ax)]
-    longest = max(curves, key=lambda points: float(np.ptp(points[:, 0])))
-    assert (longest[np.abs(longest[:, 0] - longest[0, 0]) > 1, 1] > join).all()
-    assert longest[2, 0] == longest[0, 0]  # straight down first

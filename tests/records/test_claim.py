@@ -133,19 +133,15 @@ def test_what_can_not_be_computed_can_not_be_told_and_stops_no_page(figure):
     "bounds",
     [
         {},
-        {"at_least": 1, "at_most": 2},
         {"at_most": math.nan},
-        {"at_least": "1"},
-        {"between": 3},
         {"between": (3, 1)},
-        {"between": (1, 2, 3)},
     ],
 )
 def test_a_claim_needs_one_bound_a_figure_and_a_sentence(bounds):
     with pytest.raises(ValueError, match="bounds"):
         ap.claim("It is so.", 1.0, **bounds)
     for value in ("3", None, [1.0]):
-        with pytest.raises(TypeError, match="value is .*; expected a number"):
+        with pytest.raises(TypeError, match="value is of type .*; expected a number"):
             ap.claim("It is so.", value, at_least=1)
     with pytest.raises(ValueError, match="sentence is ' '; expected what"):
         ap.claim(" ", 1.0, at_least=1)

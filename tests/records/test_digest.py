@@ -126,26 +126,8 @@ def in_a_file(folder):
     return runpy.run_path(str(path), {"RECORD": measured})
 
 
-def in_cells(*cells, keep_history=True):
-    """As IPython runs a notebook: each cell is a file of its own, and `In` has them all."""
-    magic = "get_ipython().run_line_magic('%s', 'it')"
-    installs = f"import importlib.util\nif not RECORD:\n    {magic % 'pip'}"
-    namespace = {"get_ipython": None, "RECORD": measured, "In": [], "_": "the last", "Out": {}}
-    history = ["", installs, magic % "matplotlib", "x ="]
-    for number, cell in enumerate(cells or re.split(r"\n\n(?=\S)", _SCRIPT)):
-        name = f"/tmp/ipykernel_{id(namespace)}/{number}.py"
-        linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
-        history.append(cell)
-        namespace["In"] = history if keep_history else []
-        exec(compile(cell, name, "exec"), namespace)
-    return namespace
-
-
-@pytest.mark.parametrize(
-    "run", [in_a_file, lambda _: in_cells(), lambda _: in_cells(keep_history=False)]
-)
-def test_it_is_the_same_however_the_script_is_run_and_has_what_ran_by_then(run, tmp_path, capsys):
-    assert run(tmp_path)["record"] == measured_digest()
+def test_it_has_what_ran_by_the_statement_that_measures(tmp_path, capsys):
+    assert in_a_file(tmp_path)["record"] == measured_digest()
 
 
 def test_a_script_that_runs_no_more_counts_as_a_whole(tmp_path, capsys):
@@ -155,21 +137,15 @@ def test_a_script_that_runs_no_more_counts_as_a_whole(tmp_path, capsys):
     assert code_digest(around, _PARAMETERS) == digest_of()
 
 
-def test_a_cell_that_was_changed_and_run_again_counts_as_it_was_run_last():
-    define, run = "def experiment(size):\n    return SCALE", "record = RECORD(experiment, 8)"
-    two, three, again = "SCALE = 2", "SCALE = 3", "SCALE = 2 "
-    other = in_cells(two, define, three, run)["record"]
-    assert other == digest_of("\n".join((two, define, three, run)))
-    assert in_cells(two, define, three, again, run)["record"] == digest_of(
-        "\n".join((define, three, two, run))
-    )
-
-
-def test_an_experiment_without_a_source_is_refused():
-    namespace = {}
-    exec("def experiment():\n    pass\n", namespace)
-    with pytest.raises(OSError, match="source"):
-        code_digest(namespace["experiment"], {})
+def test_what_is_in_no_file_has_no_digest():
+    """As what `exec` makes, and cells of a notebook."""
+    namespace, name = {}, "/tmp/ipykernel_1/2.py"
+    cell = "def experiment():\n    pass\n"
+    exec(cell, namespace)
+    assert code_digest(namespace["experiment"], {}) == ""
+    linecache.cache[name] = (len(cell), None, cell.splitlines(keepends=True), name)
+    exec(compile(cell, name, "exec"), namespace)
+    assert code_digest(namespace["experiment"], {}) == ""
 
 
 # -- the package ----------------------------------------------------------------------------------

@@ -104,9 +104,6 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
         ("parameters=WORK", "**WORK"),
         ('name="shown"', "name=experiment.__name__"),
         ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
-        ("record = ap", "WORK = ap.capacity()\nrecord = ap"),
-        ("record = ap", "for WORK in ({},):\n    pass\nrecord = ap"),
-        ("record = ap", "WORK.update(rounds=5)\nrecord = ap"),
     ],
 )
 def test_what_only_running_tells_is_refused(scripts, old, new):
@@ -122,8 +119,6 @@ def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monk
     assert not newest_record("shown").code_changed
     change(scripts, "(1, 1, 1)", "(1, 1, 2)")
     assert newest_record("shown").code_changed
-    all_records = [(one.experiment, one.code_changed) for one in gallery.all_records(records)]
-    assert all_records == [("shown", True), ("shown_too", True)]
     change(scripts, "range(3)", "range(4)")
     with pytest.raises(RecordError, match="shown.json: was measured with parameters"):
         newest_record("shown")

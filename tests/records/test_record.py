@@ -207,11 +207,11 @@ def test_a_record_of_other_code_says_so_and_one_of_other_parameters_is_refused(t
     other, _ = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
     earlier = load(tmp_path / "records", experiment=other)
     assert earlier.code_changed
-    assert earlier.origin == f"{kept.origin}, with earlier code"
+    assert earlier.origin == f"{kept.origin}, with an earlier version of autopar"
     assert {it.origin for it in earlier.measurements.values()} == {earlier.origin}
     assert earlier.estimate(lambda s: s["both"]).origin == earlier.origin
     written = write_record(earlier, tmp_path / "again").read_text()
-    assert not [words for words in ("earlier code", "code_changed") if words in written]
+    assert not [words for words in ("earlier version", "code_changed") if words in written]
     others = {**PARAMETERS, "size": 65}
     why = rf"^{NAME}.json: was measured with parameters .*'size': 64.*'size': 65.*run: {command}$"
     with pytest.raises(RecordError, match=why) as caught:
@@ -227,9 +227,17 @@ def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gp
     assert live.live
     with pytest.raises(RecordError, match="can't be written: has no digest"):
         write_record(live, tmp_path)
+
+
+def test_code_that_is_in_no_file_is_shown_from_any_record_of_its_parameters(path, tmp_path, gpus):
     gpus(0)
-    with pytest.raises(RecordError, match="can't be checked, as the experiment's source can't be"):
-        load(tmp_path, experiment=namespace["experiment"])
+    namespace = {}
+    exec(_PAGE, namespace)
+    shown = load(tmp_path, experiment=namespace["experiment"])
+    assert not shown.live
+    assert not shown.code_changed
+    with pytest.raises(RecordError, match="was measured with parameters"):
+        load(tmp_path, experiment=namespace["experiment"], parameters={"size": 3})
 
 
 def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):

@@ -1,5 +1,6 @@
 """Damaged, edited and misnamed records: each is refused by name, with a reason and the way out."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,8 +11,7 @@ from record_sample import NAME, PARAMETERS, experiment, load
 
 from autopar.records.experiment import newest_record, observed
 from autopar.records.record import RecordError
-from autopar.records.store import _sealed, load_record, write_record
-from autopar.timeline.span import Span, Timeline
+from autopar.records.store import _seal, load_record, write_record
 
 
 @pytest.fixture
@@ -45,9 +45,8 @@ def test_a_truncated_record_is_refused_wherever_it_was_cut(path, refused):
         (b'["schema"]', "is not a record"),
         (b'{"schema": 1}', "was edited: its contents don't match its seal"),
         (b'{"schema": 1, "values": {"a": NaN}}', "can't be read"),
-        (b" " * 100_001, "it takes 100001 bytes, over 100000"),
     ],
-    ids=range(8),
+    ids=range(7),
 )
 def test_something_else_is_refused(path, refused, text, why):
     path.write_bytes(text)
@@ -69,16 +68,12 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
     edits |= {'"GPU1 alone"': '"GPU1 at last"', "true": "false", "{\n": '{\n"note": "mine",\n'}
     for old, new in edits.items():
         for match in [*re.finditer(re.escape(old), text)][1::7]:
-            path.write_text(text[: match.start()] + new + text[match.end() :])
+            edited = text[: match.start()] + new + text[match.end() :]
+            with contextlib.suppress(ValueError):
+                if json.loads(edited) == json.loads(text):  # as a digit that no float holds
+                    continue
+            path.write_text(edited)
             refused("was edited|has schema version|is not whole JSON")
-
-
-@pytest.fixture
-def fields(path):
-    """What a record's file has, but for the seal."""
-    fields = json.loads(path.read_text())
-    del fields["seal"]
-    return fields
 
 
 @pytest.mark.parametrize(
@@ -87,60 +82,16 @@ def fields(path):
         ({"schema": 2}, "has schema version 2; this autopar reads 1"),
         ({"schema": "1"}, "has schema version '1'; this autopar reads 1"),
         ({"experiment": "another"}, "is a record of 'another', not 'two_gpus'"),
-        ({"digest": ""}, "has no digest of what was measured, or a check that failed"),
-        ({"checks": {"same": False}}, "has no digest of what was measured, or a check that failed"),
-        ({"recorded_at": "yesterday"}, "can't be read .*Invalid isoformat"),
-        ({"recorded_at": "2026-11-22T10:00:00"}, "was recorded in no time zone"),
-        ({"values": {"count": "2"}}, "was edited: it is not as autopar writes it"),
-        ({"files": {}}, "was edited: it is not as autopar writes it"),
         ({"files": {"../x": "sha256:0"}}, "file name '../x' is no file's name"),
         ({"surprise": 3}, "unexpected keyword argument 'surprise'"),
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused_even_if_sealed(path, refused, fields, changes, why):
-    path.write_bytes(_sealed({**fields, **changes}))
+def test_what_cannot_be_is_refused_even_if_sealed(path, refused, changes, why):
+    fields = {**json.loads(path.read_text()), **changes}
+    del fields["seal"]
+    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
     refused(why)
-
-
-def places(value):
-    """Every place in some JSON, but where anything may be: (container, key)."""
-    for key in [*value] if isinstance(value, dict) else range(len(value)):
-        if key not in ("parameters", "hardware"):
-            yield value, key
-            if isinstance(value[key], (dict, list)):
-                yield from places(value[key])
-
-
-# What else may stand somewhere. An amount of `true` counts as one.
-_MAY_BE = {"flops": (None, True), "size_bytes": (None, True)}
-_MAY_BE |= dict.fromkeys(("measurements", "timelines", "checks", "values"), ({},))
-
-
-def test_odd_values_are_refused_wherever_they_stand_even_if_sealed(path, fields):
-    """Negative amounts and times are among them."""
-    for owner, key in [*places(fields)]:
-        before = owner[key]
-        for odd in (None, True, -1, 10**400, [], [[]], {}):
-            if odd not in (before, *_MAY_BE.get(key, ())):
-                owner[key] = odd
-                path.write_bytes(_sealed(fields))
-                with pytest.raises(RecordError, match=f"^{path.parent.name}/{path.name}: "):
-                    load_record(path)
-        owner[key] = before
-    path.write_bytes(_sealed(fields))
-    assert load_record(path).experiment == NAME
-
-
-def test_what_is_missing_is_refused_even_if_sealed(path, refused, fields):
-    for owner in (fields, fields["measurements"]["both"], fields["timelines"]["both"]):
-        before = {**owner}
-        for key in before:
-            del owner[key]
-            path.write_bytes(_sealed(fields))
-            refused("has no schema|can't be read|as autopar writes it")
-            owner.clear()
-            owner.update(before)
 
 
 def test_a_missing_record_is_refused_and_the_nearest_name_told(path, tmp_path):
@@ -184,10 +135,8 @@ def test_names_stay_inside_the_folder_and_files_are_no_records(record, tmp_path,
     "change",
     [
         {"values": {"a": float("nan")}},
-        {"values": {"a": "1"}},
         {"digest": ""},
         {"parameters": {"a": object()}},
-        {"timelines": {"t": Timeline((Span("mm", "lane", -1.0, 1.0),))}},
     ],
 )
 def test_what_could_not_be_read_again_is_not_written(record, path, change):

@@ -79,7 +79,9 @@ def test_origins_are_said_once_and_marked_where_they_belong(arrange):
     assert re.search(rf"<span[^>]*>1 {WHERE}", origins)
     assert arrange(cell("a")) == ["opening", "a"]
     assert "has changed since" not in origins
-    old, *_ = arrange(html(compare([replace(there, origin=f"{WHERE}, with earlier code")])))
+    old, *_ = arrange(
+        html(compare([replace(there, origin=f"{WHERE}, with an earlier version of autopar")]))
+    )
     assert "with an earlier version of autopar" in old
     assert "has changed since" in old
     table = compare([there])._repr_html_()

@@ -92,3 +92,12 @@ def test_each_goal_is_told_once_below_the_section_of_its_table(extension):
             assert re.search(r"\d{4}-\d\d-\d\d$", one.sure)
     page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     assert {section for section, _ in told} <= set(re.findall(r"^## (.*)$", page, re.MULTILINE))
+
+
+def test_a_goal_is_met_or_missed_by_its_numbers_and_not_by_their_texts(extension):
+    against, percent = extension("goals").against, "{:.0%}".format
+    assert against(0.97, "at least", 0.97, percent) == ("97%", "met")
+    assert against(0.969, "at least", 0.97, percent) == ("under 97%", "missed")
+    assert against(20.4, "at most", 20.0, "{:.0f}".format) == ("over 20", "missed")
+    assert against(19.0, "at most", 20.0, str) == ("19.0", "met")
+    assert against(float("nan"), "at most", 20.0, str) == ("nan", "missed")

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 
 import autopar as ap
-from autopar.display.format import format_seconds, worded
-from autopar.display.prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
+from autopar.display.format import format_seconds
 
 pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
 
@@ -195,4 +195,4 @@ def test_without_scripts_the_prediction_is_a_figure(extension):
     assert html.count(" hidden data-live") == 3
     assert "hidden" not in static.partition("<svg")[0]
     assert f"measured: {format_seconds(record.timelines['two streams'].makespan_s)}" in static
-    assert html.count(worded(record.origin)) == 2  # by the live picture, and by the figure
+    assert html.count(record.origin) == 2  # by the live picture, and by the figure

@@ -29,7 +29,7 @@ def compare(
     """Put measurements beside each other, and beside the limit.
 
     Args:
-        measurements: Measurements, or a mapping whose values they are.
+        measurements: Measurements, or what has them: a mapping's values, findings, a record.
         limit_s: The least time possible in seconds: one for every row but those of parts, or
             label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
@@ -53,15 +53,13 @@ def compare(
     """
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
-    for part in several("parts", parts, "a list of labels, as in parts=['add']."):
-        require_label("parts", part, labels)
-    limits = limits_of(labels, limit_s)
-    if not isinstance(limit_s, Mapping):  # parts do less than what the limit is of
-        pairs = zip(labels, limits, strict=True)
-        limits = tuple(None if label in parts else limit for label, limit in pairs)
-    for argument, label in (("highlight", highlight), ("baseline", baseline)):
+    named = [("parts", part) for part in several("parts", parts, "labels, as in parts=['add'].")]
+    for argument, label in (*named, ("highlight", highlight), ("baseline", baseline)):
         if label is not None:
             require_label(argument, label, labels)
+    if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
+        limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
+    limits = limits_of(labels, limit_s)
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
     # Where one has a star the others get its width in spaces, so that the digits stay aligned.
     room = len(_STAR) if any(one.warning for one in chosen) else 0
@@ -90,8 +88,6 @@ def compare(
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
     return replace(
         table,
-        measurements=chosen,
-        limits_s=limits,
         shares=tuple(shares) if any(shares) else (),
         parts=tuple(parts),
         highlight=highlight or "",
@@ -100,22 +96,17 @@ def compare(
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     """The measurements as a tuple, refused if a reader could not tell one from another."""
+    measurements = getattr(measurements, "measurements", measurements)  # as of a record
     if isinstance(measurements, Mapping):
         measurements = measurements.values()
-    has_them = hasattr(measurements, "measurements")
-    step = "Pass its .measurements." if has_them else "Put one into a list: compare([it])."
-    expected = f"several, or a mapping whose values they are. {step}"
+    expected = "several, or a mapping whose values they are. Put one into a list: compare([it])."
     chosen = several("measurements", measurements, expected, Measurement)
-    if not chosen:
-        msg = "measurements is empty; expected at least one. Pass what measure() returned."
+    counts = Counter((one.label, one.origin) for one in chosen)
+    if not chosen or max(counts.values()) > 1:
+        twice = [f"{label!r} of {origin!r}" for (label, origin), n in counts.items() if n > 1]
+        came = f"has several with label {', '.join(twice)}" if twice else "is empty"
+        msg = f"measurements {came}; expected one or more, each with a label of its own."
         raise ValueError(msg)
-    for (label, origin), count in Counter((one.label, one.origin) for one in chosen).items():
-        if count > 1:
-            msg = (
-                f"measurements has {count} with label {label!r} and origin {origin!r}; expected "
-                f"each once. Give each its own label."
-            )
-            raise ValueError(msg)
     return chosen
 
 

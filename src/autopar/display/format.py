@@ -12,9 +12,6 @@ from autopar.timing.measurement import Measurement
 from autopar.units import figures as figures
 from autopar.units import format_seconds as format_seconds
 
-_RECORDED = "recorded on "
-EARLIER = "with an earlier version of autopar"
-_EARLIER = "with earlier code"  # as `Record.origin` has it, whose words are a part of the digest
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _SCALES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # What neither HTML nor XML may have in its text, and a terminal obeys.
@@ -59,41 +56,21 @@ def heading(title: str) -> str:
 
 def origins_of(things: Iterable[Measurement | Timeline]) -> tuple[str, ...]:
     """The origins of measurements or timelines, each once, without empty ones."""
-    return tuple(dict.fromkeys(worded(thing.origin) for thing in things if thing.origin))
-
-
-def worded(origin: str) -> str:
-    """An origin as it is shown: whoever reads of earlier code would take it for a mistake.
-
-    >>> worded("recorded on H200, 2025, with earlier code")
-    'recorded on H200, 2025, with an earlier version of autopar'
-    """
-    return origin.replace(_EARLIER, EARLIER)
+    return tuple(dict.fromkeys(thing.origin for thing in things if thing.origin))
 
 
 def short_origins(origins: Sequence[str]) -> list[str]:
-    """Each origin in as few words as tell it from the others: the machine, where that does.
+    """Each origin as the machine alone, where that tells it from the others.
 
     >>> short_origins(["CPU, 8 threads", "recorded on H200, 2026", "CPU, 8 threads"])
     ['CPU', 'recorded on H200', 'CPU']
-    >>> short_origins(["recorded on H200, 2026, torch 2.11", "recorded on H200, 2025, torch 2.11"])
-    ['H200, 2026', 'H200, 2025']
     """
-    parts = {origin: worded(origin).split(", ") for origin in origins}
-    same = set.intersection(*map(set, parts.values()))
-    if len({machine for machine, *_ in parts.values()}) == len(parts):  # which is enough
-        same = same.union(*parts.values())
-    told = {
-        origin: ", ".join([machine, *(word for word in rest if word not in same)]) or NOTHING
-        for origin, (machine, *rest) in parts.items()
-    }
-    words = [told[origin] for origin in origins]
-    if all(word.startswith(_RECORDED) for word in words):
-        return [word.removeprefix(_RECORDED) for word in words]
-    return words
+    machines = {origin: origin.split(", ")[0] or NOTHING for origin in origins}
+    told = machines if len({*machines.values()}) == len(machines) else {}
+    return [told.get(origin, origin or NOTHING) for origin in origins]
 
 
 def badge(origin: str) -> str:
     """An origin as HTML that a style sheet can mark as recorded or live."""
     kind = "recorded" if origin.startswith("recorded") else "live"
-    return f'<span class="autopar-{kind}">{html.escape(worded(origin))}</span>'
+    return f'<span class="autopar-{kind}">{html.escape(origin)}</span>'

@@ -1,55 +1,49 @@
-"""Graph plot: a plan on matplotlib axes, as boxes in layers with arrows between them.
+"""Graph plot: a plan on matplotlib axes, as boxes in rows with arrows between them.
 
-Or a column for each device, with its tasks in the order in which they run. `graph_layout` says
-where boxes stand. Matplotlib and networkx are imported when they are needed.
+In layers a task's row is the longest way from a start, and rows are sorted by the mean of their
+neighbours' places (Sugiyama, Tagawa and Toda, 1981). In columns each device has one, and a task
+stands below all that it comes after. Matplotlib and networkx are imported when they are needed.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
 
-from autopar.display.graph_layout import (
-    Arrow,
-    arrows_of,
-    columns_of,
-    in_layers,
-    is_copy,
-    rows_of,
-    without,
-)
 from autopar.display.lanes_plot import axes_of
-from autopar.display.rows import COLOURS
-from autopar.display.titles import by_number
+from autopar.display.rows import COLOURS, by_number
 from autopar.refusal import check_type
-from autopar.timeline.groups import grouped
 
 if TYPE_CHECKING:
+    import networkx
     from matplotlib.axes import Axes
 
 # Colours of lanes that compute and of those that copy, and of letters on them. Neighbours differ in
-# lightness too, for readers who confuse red and green; beyond these outline and letter tell.
+# lightness too, for readers who confuse red and green; beyond these the letters tell.
 COMPUTE = {COLOURS["compute"]: "w", "#f0dc6a": "k", "#36a077": "k", "#8c2f6b": "w", "#9bd0ee": "k"}
 COPY = {COLOURS["copy"]: "k", "#f6c795": "k", "#8a4b12": "w"}
 _ARROW = COLOURS["host"]  # stands out on white and on black
-_ARROW_WIDTHS = {True: 1.5, False: 0.6}  # of waits for another lane, and of what needs none
-_WIDTH, _MOST_HEIGHT = 504.0, 936.0  # points: of a column of text; beyond, boxes are lower
-_BOX = (100.0, 18.0)  # points: a task's box where there is room, across and down
-_NARROW, _HIGH = 50.0, 27.0  # a box that is narrower has its letter on top, and is as high as this
-_READABLE = 70.0  # across: if boxes were narrower, layers are drawn downwards if that helps
-_SMALL, _LINE, _LETTER = 7, 7.9, 4.3  # points: the font, its lines, and how wide most letters are
-_FEWEST_LETTERS = 4  # of a name that is shortened
-_EDGE = 4.0  # points for the outlines of boxes at the edges
-_COLUMN = (0.74, 28.0)  # how much of a column a box takes, and points from row to row
-_HEADER = 16.0  # points above the rows, for what the columns are
+_ON_GPU = re.compile(r"cuda:(\d+)\b")
+_MOST_BESIDE = 8  # boxes whose names can be read; wider layers stand beside each other
+_FEWEST = 4  # columns that there is room for: a box as wide as the figure would be a banner
+_BOX, _BESIDE, _ACROSS_BOX = (0.88, 0.66), (0.74, 0.68), (0.62, 0.8)  # of a cell, across and down
+_CELL = {False: 30.0, True: 15.0}  # points from box to box downwards; fewer where there are many
+_MOST_HEIGHT = 936.0  # points; beyond, boxes are lower
+_SMALL, _LINE, _LETTER = 7, 8.5, 4.3  # points: the font, its lines, and how wide most letters are
+_ENTRY = 85  # points across that an entry of the legend takes, mostly
+_FEWEST_LETTERS = 6  # of a name that is shortened
+_PASSAGE = 0.4  # of a box: how wide the place is where an arrow passes a layer
+_MOST_TASKS = 200  # arrows among more can't be followed anyway: they pass behind boxes
+_SWEEPS = 24  # after fewer the order hardly changes any more
 
-_Spot = npt.NDArray[np.float64]  # points, across and down
+Point = int | tuple[int, int]  # a task's number, or whose arrow passes which layer
 
 
 @runtime_checkable
@@ -61,18 +55,12 @@ class Planned(Protocol):
         """Jobs in the order in which they are issued, each on its lane, with its waits."""
 
 
-class _Look(NamedTuple):
-    letter: str
-    ink: str
-    box: dict[str, Any]  # arguments of its patch
-
-
 class _Grid(NamedTuple):
-    flow: int  # layers follow each other across (0) or down (1)
-    start: _Spot  # how far in the middle of the first layer is
-    cell: _Spot  # what a layer and a place take
-    box: _Spot
-    size: _Spot
+    places: Mapping[Point, tuple[float, float]]  # in cells, across and down
+    arrows: Sequence[tuple[Sequence[Point], bool]]  # what an arrow touches; whether it is a wait
+    box: tuple[float, float]
+    across: bool = False  # whether layers follow each other from left to right
+    titles: Sequence[str] = ()  # of columns
 
 
 def draw_plan(
@@ -80,239 +68,239 @@ def draw_plan(
 ) -> Axes:
     """Draw a plan, as `plot.graph` says."""
     check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
-    if hide:
-        plan = without(plan, hide)
-    if not plan.schedule.entries:
+    if not (graph := graph_of(plan, hide)):
         but = " but those to hide" if hide else ""
         msg = f"plan has no tasks{but}; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
-    draw = _in_columns if columns else _in_layers
-    return draw(plan.schedule, arrows_of(plan), ax, title)
-
-
-def _in_layers(schedule: Any, arrows: dict[Arrow, bool], ax: Axes | None, title: str) -> Axes:
-    """Draw tasks by the longest way from a start, and arrows past those in between."""
-    looks = _looks({entry.lane for entry in schedule.entries})
-    rows, places, ways = in_layers(len(schedule.entries), arrows)
-    shape = len(rows), max(places.values()) + 0.5
-    height = _grid(*shape, _WIDTH - _EDGE, _MOST_HEIGHT).size[1] + _EDGE
-    height += 72 * (0.4 + 0.05 * len(looks))
-    ax, width, height = _prepared(ax, title, height, looks, arrows.values(), "needs no wait")
-    grid = _grid(*shape, width - _EDGE, height - _EDGE)
-    along, half = np.eye(2)[grid.flow], grid.box[grid.flow] / 2
-    corner = (np.array([width, height]) - grid.size) / 2 + grid.start
-    spots = {
-        point: corner + np.where(along, layer, places[point]) * grid.cell
-        for layer, row in enumerate(rows)
-        for point in row
-    }
-    _draw_boxes(ax, schedule, spots, grid.box, looks)
-    # Side by side in the order in which they come, so that they don't cross at the end.
-    came = sorted(arrows, key=lambda arrow: spots[ways[arrow][-2]][1 - grid.flow])
-    for into in grouped(came, lambda arrow: arrow[1]).values():
-        for i, arrow in enumerate(into):
-            port = 0.7 * ((i + 0.5) / len(into) - 0.5) * grid.box * (1 - along)
-            stops = [spots[point] for point in ways[arrow]]
-            ends = [(one + half * along, to - half * along) for one, to in pairwise(stops)]
-            ends[-1] = ends[-1][0], ends[-1][1] + port
-            _draw_arrow(ax, [_bent(*pair, grid.flow) for pair in ends], arrows[arrow])
+    grid = (_in_columns if columns else _in_layers)(graph)
+    wide, high = np.max([*grid.places.values()], axis=0) + 0.5
+    if ax is None:
+        points = (high + bool(grid.titles)) * _CELL[grid.across]
+        (ax,) = axes_of([min(points, _MOST_HEIGHT) / 72], beside=0.8)
+    margin = max(0.0, _FEWEST - wide) / 2
+    ax.set(xlim=(-margin, wide + margin), ylim=(high, -0.8 * bool(grid.titles)))
+    ax.set_axis_off()
+    ax.set_title(title, parse_math=False)
+    for i, column in enumerate(grid.titles):
+        ax.text(i + 0.5, -0.4, column, ha="center", va="center", fontsize=_SMALL + 2)
+    looks = _looks({lane for _, lane in graph.nodes(data="lane")}, lettered=not columns)
+    implied = "is next on its lane" if columns else "needs no wait"
+    _add_legend(ax, {} if columns else looks, {wait for _, wait in grid.arrows}, implied)
+    for points, wait in grid.arrows:
+        _draw_arrow(ax, [np.array(grid.places[point]) for point in points], wait, grid)
+    figure = ax.figure.canvas.figure
+    figure.draw_without_rendering()  # so that the axes have their size
+    cell = np.abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
+    for task, job in graph.nodes.items():
+        points = np.array(grid.box) * cell * 72 / figure.dpi
+        _draw_box(ax, grid.places[task], grid.box, points, job["name"], *looks[job["lane"]])
     return ax
 
 
-def _in_columns(schedule: Any, arrows: Collection[Arrow], ax: Axes | None, title: str) -> Axes:
-    """Draw a column for each device, and one for its copies, with rows downwards."""
+def is_copy(lane: str) -> bool:
+    """Whether a lane copies: devices have no blanks in their names, what is between them has."""
+    return " to " in lane or " from " in lane
+
+
+def graph_of(plan: Planned, hide: Collection[str] = ()) -> networkx.DiGraph:
+    """The tasks by their number in the order of issue, with what comes after what.
+
+    `wait` tells arrows to another lane from those that the order on the lanes implies. What comes
+    after a hidden task comes after what that one came after.
+    """
     import networkx
 
-    lanes = [entry.lane for entry in schedule.entries]
-    columns = columns_of(dict.fromkeys(lanes))
-    names = [*dict.fromkeys(columns.values())]
-    rows = rows_of([columns[lane] for lane in lanes], arrows)
+    schedule, graph = plan.schedule, networkx.DiGraph()
+    number = {entry.job: place for place, entry in enumerate(schedule.entries)}
+    for entry in schedule.entries:
+        job, task = schedule.jobs[entry.job], number[entry.job]
+        graph.add_node(task, name=" ".join(job.name.split()), lane=entry.lane, hidden=job.name)
+        for before in sorted({*job.after, *entry.waits} & number.keys()):
+            graph.add_edge(number[before], task, wait=before in entry.waits)
+    for task, name in [*graph.nodes(data="hidden")]:
+        if name in hide:
+            for before, _, wait in [*graph.in_edges(task, data="wait")]:
+                for _, after, late in [*graph.out_edges(task, data="wait")]:
+                    there = graph.get_edge_data(before, after, {"wait": False})
+                    graph.add_edge(before, after, wait=wait or late or there["wait"])
+            graph.remove_node(task)
+    return graph
+
+
+def _in_layers(graph: networkx.DiGraph) -> _Grid:
+    """Layers by the longest way from a start; arrows run beside the boxes of those they pass."""
+    import networkx
+
+    rows: list[list[Point]] = [*map(list, networkx.topological_generations(graph))]
+    layer = {task: number for number, row in enumerate(rows) for task in row}
+    arrows, drawn = [], networkx.DiGraph()
+    drawn.add_nodes_from(graph)
+    for a, b, wait in graph.edges(data="wait"):
+        passed = range(layer[a] + 1, layer[b]) if len(graph) <= _MOST_TASKS else ()
+        for number in passed:
+            if (a, number) not in drawn:  # arrows from one task share what they pass
+                rows[number].append((a, number))
+        points = [a, *((a, number) for number in passed), b]
+        networkx.add_path(drawn, points)
+        arrows.append((points, wait))
+    places = _sorted(drawn, rows)
+    across = max(map(len, rows)) > max(_MOST_BESIDE, len(rows))
+    spots = {
+        point: (number + 0.5, places[point]) if across else (places[point], number + 0.5)
+        for number, row in enumerate(rows)
+        for point in row
+    }
+    return _Grid(spots, arrows, _ACROSS_BOX if across else _BOX, across)
+
+
+def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point, float]:
+    """Places in rows near the mean of neighbours', in its order: from above and below by turns."""
+    wide = {point: 1.0 if isinstance(point, int) else _PASSAGE for point in graph}
+    breadth = max(sum(wide[point] for point in row) for row in rows)
+    places = {point: (i + 0.5) / len(row) * breadth for row in rows for i, point in enumerate(row)}
+    for sweep in range(_SWEEPS):
+        up = sweep % 2 and sweep < _SWEEPS - 4  # the last times downwards: so chains are straight
+        first, then = (graph.succ, graph.pred) if up else (graph.pred, graph.succ)
+        for row in rows[::-1] if up else rows:
+            near = {point: first[point] or then[point] or [point] for point in row}
+            means = {point: fmean(map(places.__getitem__, near[point])) for point in row}
+            row.sort(key=means.__getitem__)
+            taken = np.array([wide[point] for point in row])
+            packed = taken.cumsum() - taken / 2  # where they are if all stand at one end
+            shift = np.array([*map(means.__getitem__, row)]) - packed
+            ends = np.maximum.accumulate(shift), np.minimum.accumulate(shift[::-1])[::-1]
+            packed += np.clip(np.mean(ends, axis=0), 0, breadth - taken.sum())
+            places.update(zip(row, packed.tolist(), strict=True))
+    return places
+
+
+def _in_columns(graph: networkx.DiGraph) -> _Grid:
+    """A column for each device, and one for its copies, beside which the CPU stands."""
+    import networkx
+
+    lanes = dict(graph.nodes(data="lane"))
+    gpus = {lane: int(found[1]) for lane in lanes.values() if (found := _ON_GPU.match(lane))}
+    left = sorted(set(gpus.values()))[: (len(set(gpus.values())) + 1) // 2]
+    places: dict[str, tuple[int, int, bool, str]] = {}
+    for lane in lanes.values():
+        number, copies = gpus.get(lane, 0), is_copy(lane)
+        side, title = (1, "CPU") if lane.split(" ")[0] == "cpu" else (3, lane)
+        if lane in gpus:
+            side, title = (0 if number in left else 2), f"GPU {number}{', copies' * copies}"
+        places[lane] = side, number, copies == (side == 0), title
+    columns = sorted({*places.values()})
     following = [
-        pair
-        for tasks in grouped(range(len(lanes)), lanes.__getitem__).values()
-        for pair in pairwise(tasks)
+        pair for lane in places for pair in pairwise(task for task in graph if lanes[task] == lane)
     ]
     # Of the waits those that others imply are left out: they would hide what holds a task up.
-    needed = networkx.transitive_reduction(networkx.DiGraph([*arrows, *following])).edges
-    waits = [arrow for arrow in needed if lanes[arrow[0]] != lanes[arrow[1]]]
-    kinds = [True] * len(waits) + [False] * len(following)
-    height = _HEADER + _COLUMN[1] * (max(rows) + 1) + 72 * 0.3
-    ax, width, height = _prepared(ax, title, height, {}, kinds, "is next on its lane")
-    cell = (width - _EDGE) / len(names), min(_COLUMN[1], (height - _HEADER) / (max(rows) + 1))
-    box = np.minimum(_BOX, (_COLUMN[0] * cell[0], 0.7 * cell[1]))
-    spots = {
-        task: np.array([names.index(columns[lane]) + 0.5, row + 0.5]) * cell + (0, _HEADER)
-        for task, (lane, row) in enumerate(zip(lanes, rows, strict=True))
+    needed = networkx.transitive_reduction(networkx.DiGraph([*graph.edges, *following])).edges
+    waits = [pair for pair in needed if lanes[pair[0]] != lanes[pair[1]]]
+    rows, lowest = dict[int, int](), dict.fromkeys(columns, -1)
+    for task in graph:
+        column = places[lanes[task]]
+        above = [lowest[column], *(rows[before] for before in graph.pred[task])]
+        rows[task] = lowest[column] = 1 + max(above)
+    spots: dict[Point, tuple[float, float]] = {
+        t: (columns.index(places[lanes[t]]) + 0.5, row + 0.5) for t, row in rows.items()
     }
-    for i, name in enumerate(names):
-        place = (i + 0.5) * cell[0]
-        ax.text(place, _HEADER / 2, name, ha="center", va="center", fontsize=_SMALL + 2)
-    looks = {lane: _look("", is_copy(lane)) for lane in columns}
-    _draw_boxes(ax, schedule, spots, box, looks)
-    for start, end in following:
-        leaves, enters = spots[start] + (0, box[1] / 2), spots[end] - (0, box[1] / 2)
-        _draw_arrow(ax, [_bent(leaves, enters, 1)], False)
-    for start, end in waits:
-        _draw_arrow(ax, [_between(spots[start], spots[end], box, cell[0])], True)
-    return ax
+    arrows = [*((pair, True) for pair in waits), *((pair, False) for pair in following)]
+    return _Grid(spots, arrows, _BESIDE, titles=[title for *_, title in columns])
 
 
-def _bent(start: _Spot, end: _Spot, flow: int) -> list[_Spot]:
-    """A curve that leaves and enters along the flow: its ends, and two points that bend it."""
-    along, middle = np.eye(2)[flow], (start + end) / 2
-    return [start, np.where(along, middle, start), np.where(along, middle, end), end]
-
-
-def _between(start: _Spot, end: _Spot, box: _Spot, column: float) -> list[_Spot]:
-    """A curve between columns, from side to side, or down where it is one column."""
-    across, down = np.diag(box / 2)
-    to_right = np.sign(end[0] - start[0])
-    enters = end - to_right * across
-    if abs(end[0] - start[0]) > 1.5 * column:  # below the columns that it passes
-        corner = np.array([start[0], end[1]])
-        return [start + down, corner, corner, enters]
-    if to_right:
-        return _bent(start + to_right * across, enters, 0)
-    out = 1.24 * across  # around what lies between two lanes of a column
-    return [start + across, start + out, end + out, end + across]
-
-
-def _grid(depth: int, breadth: float, width: float, height: float) -> _Grid:
-    """Layers from left to right where their boxes are wide enough to read, else downwards."""
-    below = 0.88 * width / breadth
-    if 0.72 * width / (depth - 0.28) >= min(_READABLE, below):
-        flow, shares, high = 0, (0.72, 0.78), _BOX[1]
-        most = 1.8 * _BOX[0], max(11.0, min(27.0, 540 / breadth))  # lower ones where they are many
-        cells = depth - 1 + shares[0], max(2.0, breadth)
-    else:
-        flow, shares, high = 1, (0.88, 0.52), _HIGH if below < _NARROW else _BOX[1]
-        most = 1.4 * _BOX[0], high + 25  # room for arrows' curves
-        cells = breadth, depth - 1 + shares[1]
-    cell = np.minimum(most, np.divide((width, height), cells))
-    taken = shares * cell
-    box = np.minimum((_BOX[0], high), taken)
-    return _Grid(flow, np.eye(2)[flow] * taken / 2, cell, box, cell * cells)
-
-
-def _look(letter: str, copies: bool, number: int = 0) -> _Look:
-    """How the lane of this number, of those that copy or of the others, looks."""
-    colours = COPY if copies else COMPUTE
-    turn, place = divmod(number, len(colours))
-    colour, ink = list(colours.items())[place]
-    line = (0, (3, 2)) if copies else "-"
-    style = {"facecolor": colour, "edgecolor": "#2b3038", "linestyle": line}
-    return _Look(letter, ink, {**style, "linewidth": 0.8 + 0.7 * turn})
-
-
-def _looks(lanes: Collection[str]) -> dict[str, _Look]:
-    """How each lane looks: those that compute first, each kind by name, with numbers as numbers."""
-    looks: dict[str, _Look] = {}
-    for copies in (False, True):
+def _looks(lanes: Collection[str], *, lettered: bool) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Letter, ink and box of each lane: those that compute first, with numbers as numbers."""
+    looks: dict[str, tuple[str, str, dict[str, Any]]] = {}
+    for copies, colours in ((False, [*COMPUTE.items()]), (True, [*COPY.items()])):
         alike = [lane for lane in sorted(lanes, key=by_number) if is_copy(lane) == copies]
-        for number, lane in enumerate(alike):
+        for i, lane in enumerate(alike):
             letter = ascii_uppercase[len(looks) % 26] * (len(looks) // 26 + 1)  # after Z: AA, BB
-            looks[lane] = _look(letter, copies, number)
+            turn, place = divmod(i, len(colours)) if lettered else (0, 0)
+            colour, ink = colours[place]
+            style = {"facecolor": colour, "edgecolor": "#2b3038", "linewidth": 0.8 + 0.7 * turn}
+            style["linestyle"] = (0, (3, 2)) if copies else "-"
+            looks[lane] = letter * lettered, ink, style
     return looks
 
 
-def _prepared(
-    ax: Axes | None,
-    title: str,
-    points_high: float,
-    looks: Mapping[str, _Look],
-    waits: Collection[bool],
-    implied: str,
-) -> tuple[Axes, float, float]:
-    """Axes in points with a title and a legend at their bottom, and the room above that.
-
-    The legend has lanes, and what arrows there are: waits, or what the order on lanes implies.
-    """
+def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], implied: str) -> None:
+    """Beneath the axes, what is drawn: lanes, and waits, or what the order on lanes implies."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    if ax is None:
-        (ax,) = axes_of([points_high / 72], beside=0.3 * bool(title))
-    ax.set_axis_off()
-    ax.set_title(title)
     handles: list[Any] = [
-        Patch(label=f"{look.letter}: {lane}".replace("$", r"\$"), **look.box)
-        for lane, look in looks.items()
+        Patch(label=f"{letter}: {lane}".replace("$", r"\$"), **style)
+        for lane, (letter, _, style) in looks.items()
     ]
-    handles += [
-        Line2D([], [], color=_ARROW, lw=_ARROW_WIDTHS[wait], label=name)
-        for wait, name in ((True, "waits for another lane"), (False, implied))
-        if wait in waits
-    ]
-    figure = ax.figure.canvas.figure
-    figure.draw_without_rendering()  # so that the axes have their size
-    points = 72 / figure.dpi
-    width, height = points * np.array(ax.get_window_extent().size)
-    ax.set(xlim=(0, width), ylim=(height, 0))
-    how: dict[str, Any] = {"loc": "lower center", "fontsize": _SMALL, "frameon": False}
-    taken = 0.0
-    for columns in range(min(6, len(handles)), 0, -1):
-        legend = ax.legend(handles=handles, ncols=columns, borderaxespad=0, **how)
-        size = points * np.array(legend.get_window_extent().size)
-        taken = min(size[1] + 6, 0.75 * height)
-        if size[0] <= width:
-            break
-    return ax, width, height - taken
+    for wait, name in ((True, "waits for another lane"), (False, implied)):
+        if wait in waits:
+            handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=name))
+    if handles:
+        how: dict[str, Any] = {"loc": "upper center", "frameon": False, "fontsize": _SMALL}
+        fit = int(ax.get_window_extent().width * 72 / ax.figure.canvas.figure.dpi / _ENTRY)
+        columns = max(1, min(fit, len(handles)))
+        ax.legend(handles=handles, ncols=columns, bbox_to_anchor=(0.5, 0), **how)
 
 
-def _draw_boxes(
-    ax: Axes, schedule: Any, spots: Mapping[Any, _Spot], size: _Spot, looks: Mapping[str, _Look]
+def _draw_box(
+    ax: Axes,
+    place: tuple[float, float],
+    box: tuple[float, float],  # in cells
+    points: Any,
+    name: str,
+    letter: str,
+    ink: str,
+    style: dict[str, Any],
 ) -> None:
-    """Draw boxes with their lanes' letters, and the names beside them, or below in narrow boxes."""
+    """Draw a task: a box with the letter of its lane at the left, and its name, where they fit."""
     from matplotlib.patches import Rectangle
 
-    width, height = size
-    lines = int(height / _LINE + 0.2)  # most names have no letters that reach below the others
-    for number, entry in enumerate(schedule.entries):
-        name, look = " ".join(schedule.jobs[entry.job].name.split()), looks[entry.lane]
-        (x, y), corner = spots[number], spots[number] - size / 2
-        style = {**look.box, "linewidth": min(look.box["linewidth"], height / 8), "zorder": 3}
-        box = ax.add_patch(Rectangle(tuple(corner), width, height, **style))
-        used = _LETTER * (1.5 + len(look.letter)) if look.letter else 0.0
-        if lines > 2 and width < _NARROW:
-            words = [(x, y - height / 3, look.letter, "bold")]
-            words += [(x, y + height / 6, _label(name, width, lines - 1), "normal")]
-        else:
-            words = [(x - (width - used) / 2, y, look.letter, "bold")]
-            beside = x + max(0, used / 2 - 1)
-            words += [(beside, y, _label(name, width - used, lines), "normal")]
-        for left, at, text, weight in words:
-            if lines and text and used <= width:
-                shown = ax.text(left, at, text, color=look.ink, weight=weight, fontsize=_SMALL)
-                shown.set(ha="center", va="center" if "\n" in text else "center_baseline", zorder=4)
-                shown.set(parse_math=False, linespacing=1.0, clip_path=box, clip_on=True)
+    (x, y), (width, height) = place, box
+    style = {**style, "linewidth": min(style["linewidth"], points[1] / 8), "zorder": 3}
+    patch = ax.add_patch(Rectangle((x - width / 2, y - height / 2), *box, **style))
+    used = _LETTER * (len(letter) + 1) * bool(letter)
+    room = width * used / points[0]  # of the letter, in cells
+    words = _label(name, int((points[0] - used) / _LETTER), int(points[1] / _LINE))
+    how: dict[str, Any] = {"fontsize": _SMALL, "color": ink, "ha": "center", "va": "center"}
+    how |= {"parse_math": False, "clip_path": patch, "clip_on": True, "linespacing": 1, "zorder": 4}
+    if points[1] >= _LINE and used <= points[0]:
+        if letter:
+            ax.text(x - width / 2 + room / 2, y, letter, weight="bold", **how)
+        if words:
+            ax.text(x + room / 2, y, words, **how)
 
 
-def _label(name: str, width: float, lines: int) -> str:
-    """A name in one or two lines, without letters from their middle: names differ at their ends."""
-    most, parts = int(width / _LETTER), [name]
-    breaks = [match.end() for match in re.finditer(r"[^\w]+|_", name) if match.end() < len(name)]
-    if len(name) > most and lines > 1 and breaks:
-        middle = min(breaks, key=lambda place: abs(2 * place - len(name)))
-        parts = [name[:middle].rstrip(), name[middle:]]
-    if most <= _FEWEST_LETTERS < max(map(len, parts)):
+def _label(name: str, letters: int, lines: int) -> str:
+    """A name in lines; if it is long, without its middle, as names differ at their ends."""
+    if letters < min(_FEWEST_LETTERS, len(name)) or not lines:
         return ""
-    return "\n".join(
-        part if len(part) <= most else f"{part[: most // 2]}\u2026{part[-((most - 1) // 2) :]}"
-        for part in parts
-    )
+    wrapped = textwrap.wrap(name, letters)
+    if len(wrapped) > (lines := min(2, lines)):
+        half = letters * lines // 2
+        name = f"{name[: half - 1]}\u2026{name[-half:]}"
+        wrapped = [name[i : i + letters].strip() for i in range(0, len(name), letters)]
+    return "\n".join(wrapped)
 
 
-def _draw_arrow(ax: Axes, curves: Sequence[Sequence[_Spot]], wait: bool) -> None:
-    """Draw an arrow of curves with straight lines between them."""
+def _draw_arrow(ax: Axes, stops: Sequence[Any], wait: bool, grid: _Grid) -> None:
+    """Draw an arrow of curves from point to point, which leave and enter boxes at their sides."""
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path as Curve
 
-    codes = [Curve.LINETO, *[Curve.CURVE4] * 3] * len(curves)
+    beside = bool(grid.titles) and stops[0][0] != stops[-1][0]  # to another column
+    along = np.array([1, 0] if grid.across or beside else [0, 1])
+    curves = []
+    for start, end in pairwise(stops):
+        half = along * np.sign(end - start) * grid.box / 2
+        leaves, enters = start + half, end - half
+        middle = (leaves + enters) / 2
+        bends = np.where(along, middle, leaves), np.where(along, middle, enters)
+        curves += [leaves, *bends, enters]
+    codes = [Curve.LINETO, *[Curve.CURVE4] * 3] * (len(curves) // 4)
     arrow = FancyArrowPatch(
-        path=Curve([point for curve in curves for point in curve], [Curve.MOVETO, *codes[1:]]),
+        path=Curve(curves, [Curve.MOVETO, *codes[1:]]),
         arrowstyle="-|>" if wait else "->",
         mutation_scale=7 if wait else 5,
-        linewidth=_ARROW_WIDTHS[wait],
+        linewidth=0.6 + 0.9 * wait,
         color=_ARROW,
         fill=wait,
         zorder=2 if wait else 1,

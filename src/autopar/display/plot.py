@@ -12,12 +12,12 @@ import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autopar.display.comparison import Measurements, distinct
-from autopar.display.format import heading, origins_of, short_origins, unit_of
+from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
 from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish
 from autopar.display.rows import COLOURS
 from autopar.display.show import RICH, speaks
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from autopar.display.graph_plot import Planned
 
-__all__ = ["bars", "graph", "save", "show", "timeline", "timelines"]
+__all__ = ["bars", "graph", "save", "show", "timeline"]
 _TITLE_PER_INCH = 8  # characters
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
 # Backends that only write files; all others have a window or a page to show figures in.
@@ -42,69 +42,46 @@ _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
 
 
 def timeline(
-    timeline: Timeline, ax: Axes | None = None, *, limit_s: float | None = None, title: str = ""
+    timelines: Timeline | Mapping[str, Timeline],
+    ax: Axes | None = None,
+    *,
+    limit_s: float | None = None,
+    title: str = "",
 ) -> Axes:
     """Draw what ran when: a row for each lane, from the start of the first span on.
 
     Args:
-        timeline: The spans of one run.
-        ax: Where to draw; without it a figure is made.
+        timelines: One timeline, or name -> timeline for panels under one another, on one scale.
+        ax: Where to draw one; without it a figure is made.
         limit_s: The least time possible in seconds, drawn as a dashed line.
         title: What is drawn, in a few words.
 
     Returns:
-        The axes; `ax.figure.savefig` writes them to a file.
+        The axes, of the first panel; `ax.figure.axes` has all.
 
     Raises:
-        TypeError: It is no Timeline.
-        ValueError: The timeline has no spans, or the limit is not a time.
-
-    >>> import autopar as ap
-    >>> import matplotlib.pyplot as plt
-    >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> axes = timeline(run, title="One product")
-    >>> axes.get_title()
-    'One product'
-    >>> plt.close()
-    """
-    check_type("timeline", timeline, Timeline, "a Timeline. plot.timelines() draws several.")
-    (ax,) = draw_panels([timeline], limit_s, ax, above=0.0)
-    ax.set_title(_wrapped(title, ax), pad=_TITLE_PAD, parse_math=False)
-    return ax
-
-
-def timelines(
-    named: Timeline | Mapping[str, Timeline], *, limit_s: float | None = None, title: str = ""
-) -> list[Axes]:
-    """Draw timelines under one another in one figure, on one time scale.
-
-    Args:
-        named: Name -> timeline, for a panel each, or one timeline.
-        limit_s: The least time possible in seconds, drawn as a dashed line in each.
-        title: What the figure shows, in a few words.
-
-    Returns:
-        The axes of the panels, from the top.
-
-    Raises:
-        TypeError: `named` is neither a Timeline nor a mapping to such.
+        TypeError: `timelines` is neither a Timeline nor a mapping to such.
         ValueError: There are no timelines, one has no spans, or the limit is not a time.
 
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
     >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> len(timelines({"serial": run, "at once": run}))
-    2
+    >>> timeline({"serial": run, "at once": run}, title="Two products").get_title(loc="left")
+    'serial: 2.000 ms'
     >>> plt.close()
     """
-    named = panels_of("named", named)
-    axes = draw_panels(named.values(), limit_s, None, above=0.4)
-    for ax, (name, one) in zip(axes, named.items(), strict=True):
-        above = f"{heading(name) or 'makespan'}: {format_seconds(one.makespan_s)}"
-        ax.set_title(above, loc="left", fontsize="medium", pad=_TITLE_PAD, parse_math=False)
+    panels, title = panels_of("timelines", timelines), heading(title)
+    first, *_ = axes = draw_panels(panels, limit_s, ax)
+    how: dict[str, Any] = {"pad": _TITLE_PAD, "parse_math": False}
+    if isinstance(timelines, Timeline):
+        first.set_title(_wrapped(title, first), **how)
+        return first
+    for one, (name, panel) in zip(axes, panels.items(), strict=True):
+        above = f"{printable(name)}: {format_seconds(panel.makespan_s)}"
+        one.set_title(above, loc="left", fontsize="medium", **how)
     if title:
-        axes[0].figure.suptitle(_wrapped(title, axes[0]), parse_math=False)
-    return axes
+        first.figure.suptitle(_wrapped(title, first), parse_math=False)
+    return first
 
 
 def bars(
@@ -135,14 +112,14 @@ def bars(
         ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
         heights = np.linspace(y - 0.2, y + 0.2, len(one.values_s))
-        times = [value / scale_s for value in one.values_s]
+        times = np.array(one.values_s) / scale_s
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
             label = "limit" if limits.index(limit) == y else "_limit"
             ax.vlines(limit / scale_s, y - 0.42, y + 0.42, **LIMIT, label=label)
-        words, right = format_seconds(one.median_s) + "*" * bool(one.warning), max(times)
-        at = (max(right, limit / scale_s if limit else 0.0), y)
+        words, at = format_seconds(one.median_s) + "*" * bool(one.warning), (max(times), y)
+        at = (max(at[0], (limit or 0.0) / scale_s), y)
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
     names = [one.label for one in chosen]
     if len({one.origin for one in chosen}) > 1:
@@ -171,15 +148,15 @@ def graph(
 
     A box has the letter of its lane and the task's name; those of copies have dashed outlines. A
     thick arrow is a wait for another lane, a thin one needs none: the order on the lanes implies
-    it. Tasks are in layers by the longest way from a start, from left to right where there are
-    few, else downwards. Long names are shortened, and left out where boxes are too small.
+    it. Long names are shortened, and left out where boxes are too small.
 
     Args:
         plan: A graph's plan, as in `graph.plan()` or `run.plan`.
         ax: Where to draw; without it a figure is made. It should have its size by then.
         title: What is drawn, in a few words.
         columns: Whether to draw a column for each device, and one for its copies. Tasks stand below
-            each other in the order of their lane, and waits that others imply are left out.
+            each other in the order of their lane, and waits that others imply are left out. If not,
+            tasks are in layers by the longest way from a start.
         hide: Names of tasks to leave out, as of views. What comes after one is drawn to come after
             what that one comes after.
 
@@ -203,10 +180,6 @@ def graph(
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     """Write the figure of some axes to a PNG file, at twice its resolution, and close it.
 
-    Args:
-        ax: Any axes of the figure.
-        path: The file. Its folder must exist.
-
     Raises:
         ValueError: The file's name ends in something else than `.png`.
         OSError: The folder is not there or can't be written to.
@@ -223,10 +196,8 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
         raise ValueError(msg)
     from matplotlib.artist import Artist
 
-    check_type("ax", ax, Artist, "axes, one alone, as plot.timeline() or plot.timelines()[0].")
-    figure = ax.get_figure(root=True)
-    assert figure is not None, "axes that were drawn on have a figure"
-    _write(figure, path)
+    check_type("ax", ax, Artist, "axes, one alone, as plot.timeline() returns.")
+    _write(ax.figure.canvas.figure, path)
 
 
 def show(name: str) -> None:
@@ -236,15 +207,12 @@ def show(name: str) -> None:
     done. Without a window they are written to `name.png`, `name-2.png` and so on in the current
     folder, at twice their resolution, and closed.
 
-    Args:
-        name: What the files are called, without their ending.
-
     Raises:
         ValueError: The name is empty, or names a folder.
 
     >>> show("product")  # writes nothing, as no figure is open
     """
-    if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
+    if name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
         raise ValueError(msg)
     if os.environ.get(RICH):
@@ -280,7 +248,5 @@ def __dir__() -> list[str]:
 
 def _wrapped(title: str, ax: Axes) -> str:
     """A title in lines that fit into the figure."""
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    width_in = figure.get_figwidth()
+    width_in = ax.figure.canvas.figure.get_figwidth()
     return textwrap.fill(heading(title), max(20, int(width_in * _TITLE_PER_INCH)))

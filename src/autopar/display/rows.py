@@ -1,13 +1,30 @@
-"""Rows: where the bars of a timeline stand, whether SVG or matplotlib draws them."""
+"""Rows: what a picture of a timeline has, whether SVG, matplotlib or characters draw it.
+
+Lanes by the names that people know, in the order of devices; their bars, and the words in these;
+and the stretch in which a GPU copied and did not compute.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from autopar.display.titles import Label, labels_of, titled, words_of
+from autopar.display.format import format_seconds, shortened
 from autopar.timeline.groups import grouped
+from autopar.timeline.intervals import (
+    as_array,
+    busy_s,
+    common,
+    covered,
+    intervals_of,
+    length_s,
+    longest,
+    overlapping,
+    without,
+)
 from autopar.timeline.span import Span, Timeline
 
 COLOURS = {
@@ -16,14 +33,41 @@ COLOURS = {
     "communication": "#1f9e89",
     "host": "#7a869a",
 }
-HEIGHTS = {"compute": 22, "copy": 15, "communication": 18, "host": 8}  # more than colours differ
+HEIGHTS = {"compute": 22, "copy": 15, "communication": 18, "host": 14}  # more than colours differ
 LANE = max(HEIGHTS.values())
-LAYER = 22  # down from a named range to those within it, with room for its name
 MANY_SPANS = 1_000  # in a lane; beyond it neighbours that nobody can tell apart are one
-PIXEL = 1 / 900  # share of a wide page
-_NAMED = 0.03  # share of the width; of a narrower range not even the first letters can be read
-_PALER = 0.75
-_PALEST = 0.25  # still seen
+_PIXEL = 1 / 900  # share of a wide page
+_PALER, _PALEST = 0.75, 0.25  # every second of bars that touch; the least that is still seen
+_LEAST = 0.01  # share of the time; a row of a lane that is less busy shows nothing
+_GAP = 0.01  # share of the width; copies that are nearer to each other are one stretch
+_APART = 0.005  # share of the width; bars with wider gaps between them are seen one by one
+_BRACKET = 0.08  # share of the width; what is shorter needs no bracket
+_LETTERS = 48  # that fit beside each other across a telephone
+_LONGEST = 18  # letters of a name that says something; those of kernels are longer
+_FILL = "Memset"  # how the name of what fills a GPU's memory begins, which is no kernel
+_NUMBERED = re.compile(r"[ _]\d+$")  # what tells the second of equal tasks from the first
+
+# A lane of a GPU: where, if several were profiled; which; and what it does there, by this table.
+_ON_GPU = re.compile(r"(?P<where>.*?)(?:GPU |cuda:)(?P<gpu>\d+)(?P<rest>.*)", re.DOTALL)
+_WHERE = re.compile(r"(.*: )?(rank \d+ )?")
+_RESTS = {
+    r"( stream .*| #\d+)?": "{does}",
+    r"( copies)? from host": "copying from the host",
+    r"( copies)? to host": "copying to the host",
+    r" to cuda:(\d+)": r"copying to GPU \1",
+    r" copies to a peer": "copying to other GPUs",
+    r" copies within": "copying within its memory",
+}
+_DOES = {"copy": "copying", "communication": "communicating"}  # a lane of that kind alone
+_SEVERAL = {"copy": "copies", "communication": "exchanges", "host": "ranges"}
+
+
+class Label(NamedTuple):
+    """Words for a stretch of time, in seconds from the first span's start on."""
+
+    start_s: float
+    end_s: float
+    words: str
 
 
 class Bar(NamedTuple):
@@ -31,7 +75,6 @@ class Bar(NamedTuple):
 
     span: Span
     opacity: float
-    named: bool = False  # has its name beneath
 
 
 class Row(NamedTuple):
@@ -54,21 +97,94 @@ def lanes_of(timeline: Timeline, scale_s: float) -> Iterator[tuple[str, list[Row
     for title, spans in titled(timeline.rebased())[0]:
         rows = []
         for kind, same in grouped(spans, attrgetter("kind")).items():
-            if len(spans) > MANY_SPANS:
-                layers = [_thinned(same, scale_s)]
-            else:
-                nested = _layers(same) if kind == "host" else [same]
-                layers = [_told_apart(layer, scale_s) for layer in nested]
             others = [span for span in spans if span.kind != kind]
-            labels = [] if kind == "host" else labels_of(same, others, scale_s)
-            rows += [Row(kind, depth * LAYER, bars, labels) for depth, bars in enumerate(layers)]
+            layers = _layers(same) if kind == "host" else [same]
+            for depth, layer in enumerate(layers):
+                bars = _bars(layer, scale_s, many=len(spans) > MANY_SPANS)
+                named = kind == "host"
+                labels = _names(layer, scale_s) if named else _labels(layer, others, scale_s)
+                rows.append(Row(kind, depth * (HEIGHTS["host"] + 2), bars, labels))
         yield title, rows
 
 
 def lane_height(rows: Sequence[Row]) -> int:
     """How high a lane is, in pixels."""
-    named = any(bar.named for row in rows for bar in row.bars)
-    return max(LANE, max(row.top for row in rows) + LAYER * named)
+    return max(LANE, *(row.top + HEIGHTS[row.kind] for row in rows))
+
+
+def titled(timeline: Timeline) -> tuple[list[tuple[str, list[Span]]], list[str]]:
+    """Title and spans of each lane in the order of a picture, and the titles of those left out.
+
+    The CPU's lanes come first, then those of each GPU, then those of the program's own names. A
+    lane that does next to nothing is left out, unless all are such.
+
+    >>> spans = Span("mm", "GPU 0 stream 7", 0, 1), Span("x", "cuda:0 to host", 1, 2, "copy")
+    >>> [title for title, _ in titled(Timeline(spans))[0]]
+    ['GPU 0, computing', 'GPU 0, copying to the host']
+    """
+    lanes = grouped(timeline.spans, attrgetter("lane"))
+    places = {lane: _place(lane, spans) for lane, spans in lanes.items()}
+    number, of_many = Counter[str](), Counter(title for *_, title in places.values())
+    least_s = _LEAST * timeline.makespan_s
+    rows: list[tuple[str, list[Span]]] = []
+    left_out: list[tuple[str, list[Span]]] = []
+    for lane in sorted(lanes, key=lambda lane: places[lane][:-1]):
+        title = places[lane][-1]
+        number[title] += 1
+        if of_many[title] > 1:
+            title += f", {number[title]} of {of_many[title]}"
+        (rows if busy_s(lanes[lane]) >= least_s else left_out).append((title, lanes[lane]))
+    return rows or left_out, [title for title, _ in left_out] if rows else []
+
+
+def _place(lane: str, spans: Sequence[Span]) -> tuple[bool, list[int | str], int, int, bool, str]:
+    """Where a lane stands among others: by place, GPU and what it does there; and its title."""
+    kinds = {span.kind for span in spans}
+    does = _DOES.get(kinds.pop(), "computing") if len(kinds) == 1 else "computing"
+    if found := _ON_GPU.match(lane):
+        where, gpu, rest = found.groups()
+        for rank, (form, words) in enumerate(_RESTS.items()):
+            if _WHERE.fullmatch(where) and (fits := re.fullmatch(form, rest)):
+                title = f"{where}GPU {gpu}, {fits.expand(words).format(does=does)}"
+                return False, by_number(where), int(gpu), rank, does != "computing", title
+        return False, by_number(where), int(gpu), len(_RESTS), does != "computing", lane
+    if re.fullmatch(r"cpu( #\d+)?", lane):
+        return False, [], -1, 1, does != "computing", f"CPU, {does}"
+    if lane == "host":
+        return False, [], -1, 0, False, "CPU, annotated ranges"
+    return not lane.lower().startswith("cpu"), [], -1, -1, does != "computing", lane
+
+
+def by_number(words: str) -> list[int | str]:
+    """What sorts rank 2 before rank 10."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", words)]
+
+
+def by_gpu(timeline: Timeline) -> dict[str, list[Span]]:
+    """The spans of each GPU, by the names of their lanes; those of others under no name."""
+    found = {lane: _ON_GPU.match(lane) for lane in timeline.lanes}
+    gpus = {lane: f"{one['where']}GPU {one['gpu']}" if one else "" for lane, one in found.items()}
+    return grouped(timeline.spans, lambda span: gpus[span.lane])
+
+
+def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
+    """The longest stretch in which a GPU copied and did not compute, where it is long enough."""
+    found = []
+    for gpu, spans in by_gpu(timeline.rebased()).items():
+        copies, kernels = (
+            covered(intervals_of(span for span in spans if span.kind == kind))
+            for kind in ("copy", "compute")
+        )
+        if len(copies):
+            bare, gap = without(copies, kernels), [0.0, _GAP * scale_s]
+            near = without(covered(bare + gap) - gap, kernels)
+            stretch = longest(near) if len(kernels) else None
+            found.append((length_s(common(bare, as_array([stretch or (0, 0)]))), stretch, gpu))
+    most_s, stretch, gpu = max(found, key=lambda one: one[0], default=(0.0, None, ""))
+    if stretch is None or most_s < _BRACKET * scale_s:
+        return None
+    where = f"{gpu or 'other lanes'}: " if len(found) > 1 else ""
+    return Label(*stretch, f"{where}{format_seconds(most_s)} of copying not hidden")
 
 
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:
@@ -84,39 +200,67 @@ def _layers(spans: Sequence[Span]) -> list[list[Span]]:
     return layers
 
 
-def _told_apart(spans: Sequence[Span], scale_s: float) -> list[Bar]:
-    """Bars of which, where they touch, every second one is paler, so that they can be counted."""
-    bars: list[Bar] = []
-    for span in spans:
-        touches = bars and span.start_s - bars[-1].span.end_s < 2 * PIXEL * scale_s
-        opacity = _PALER if touches and bars[-1].opacity == 1 else 1.0
-        named = span.kind == "host" and span.duration_s >= _NAMED * scale_s
-        bars.append(Bar(span, opacity, named))
-    return bars
+def _bars(spans: Sequence[Span], scale_s: float, *, many: bool) -> list[Bar]:
+    """Bars of which, where they touch, every second one is paler, so that they can be counted.
 
-
-def _thinned(spans: Sequence[Span], scale_s: float) -> list[Bar]:
-    """Bars of very many spans: short ones less than half a pixel apart are one, as dark as busy.
-
-    Spans of a pixel or more stay as they are, so that the long ones among many are still seen.
+    Of many spans, those shorter than a pixel and less than half of one apart are one bar, as dark
+    as busy; the long ones among them are still seen.
     """
-    pixel_s = PIXEL * scale_s
     groups: list[list[Span]] = []
     for span in spans:
-        last = groups[-1][-1] if groups else None
-        near = last and span.start_s - last.end_s < pixel_s / 2
-        if last and near and max(last.duration_s, span.duration_s) < pixel_s:
+        last = groups[-1][-1] if groups and many else None
+        near = last and span.start_s - last.end_s < _PIXEL * scale_s / 2
+        if last and near and max(last.duration_s, span.duration_s) < _PIXEL * scale_s:
             groups[-1].append(span)
         else:
             groups.append([span])
-    return [_as_one(group) for group in groups]
+    bars: list[Bar] = []
+    for first, *more in groups:
+        touches = bars and first.start_s - bars[-1].span.end_s < 2 * _PIXEL * scale_s
+        bar = Bar(first, _PALER if touches and bars[-1].opacity == 1 and not many else 1.0)
+        if more:  # idle gaps that are too narrow to draw still show
+            name, end_s = words_of([first, *more]), max(span.end_s for span in [first, *more])
+            one = Span(name, first.lane, first.start_s, end_s, first.kind)
+            bar = Bar(one, max(_PALEST, busy_s([first, *more]) / (one.duration_s or 1.0)))
+        bars.append(bar)
+    return bars
 
 
-def _as_one(group: Sequence[Span]) -> Bar:
-    first, whole = group[0], Timeline(tuple(group))
-    if len(group) == 1:
-        return Bar(first, 1.0)
-    # Idle gaps that are too narrow to draw still show.
-    busy = whole.busy_s() / (whole.makespan_s or 1.0)
-    one = Span(words_of(group), first.lane, whole.start_s, whole.end_s, first.kind)
-    return Bar(one, max(_PALEST, busy))
+def _names(ranges: Sequence[Span], scale_s: float) -> list[Label]:
+    """The names of ranges that are wide enough for some letters of it."""
+    fits = [(span, int(span.duration_s / scale_s * _LETTERS)) for span in ranges]
+    return [
+        Label(span.start_s, span.end_s, shortened(span.name, letters))
+        for span, letters in fits
+        if letters > 2
+    ]
+
+
+def _labels(spans: Sequence[Span], others: Sequence[Span], scale_s: float) -> list[Label]:
+    """What stands in bars that all but touch: what most of their time goes to, where it fits.
+
+    All are of one kind; nothing stands where there are `others` in the same lane.
+    """
+    gap, labels = [0.0, _APART * scale_s], []
+    stretches = covered(intervals_of(spans) + gap) - gap
+    wide = stretches[:, 1] - stretches[:, 0] > scale_s / _LETTERS
+    alone = ~overlapping(stretches, covered(intervals_of(others)))
+    for start_s, end_s in stretches[wide & alone].tolist():
+        words = words_of([span for span in spans if start_s <= span.start_s <= end_s])
+        if words and end_s - start_s > len(words) / _LETTERS * scale_s:
+            labels.append(Label(start_s, end_s, words))
+    return labels
+
+
+def words_of(run: Sequence[Span]) -> str:
+    """The name that takes half of the time or more, or how many there are."""
+    named = grouped(run, lambda span: _NUMBERED.sub("", " ".join(span.name.split())))
+    seconds = {name: sum(span.duration_s for span in same) for name, same in named.items()}
+    most = max(seconds, key=seconds.__getitem__)
+    count, others = len(named[most]), len(run) - len(named[most])
+    name = f"{count:,} × {most}" if count > 1 else " ".join(named[most][0].name.split())
+    if 0 < len(most) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
+        return f"{name}, {others:,} more" if others else name
+    one = "kernels" if _ON_GPU.match(run[0].lane) else "tasks"
+    count = sum(not span.name.startswith(_FILL) for span in run)
+    return f"{count:,} {_SEVERAL.get(run[0].kind, one)}" if count > 1 else ""

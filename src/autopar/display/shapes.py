@@ -12,9 +12,8 @@ from collections.abc import Iterable, Sequence
 from xml.etree.ElementTree import Element, SubElement
 
 from autopar.display.format import format_seconds, like, shortened, unit_of
-from autopar.display.rows import COLOURS, HEIGHTS, LAYER, lane_height, lanes_of
-from autopar.display.titles import not_hidden
-from autopar.timeline.span import Span, Timeline
+from autopar.display.rows import COLOURS, HEIGHTS, lane_height, lanes_of, not_hidden
+from autopar.timeline.span import Timeline
 
 KEY = "autopar-KEY"  # begins ids; a drawing puts its own in its place
 _LINE = 18  # pixels that a line of text takes
@@ -27,7 +26,7 @@ _LETTER = 0.01  # share of the width that half a letter takes on a telephone
 _BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
 _RIM = f"paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"  # words read on any bar
 _WIDE_RIM = _RIM.replace("4px", "8px;stroke-linejoin:round")  # covers a line between words, too
-_LIMIT = {"style": "stroke:var(--autopar-limit, currentColor)", "stroke-width": 1.5}
+_LIMIT = {"style": "stroke:var(--autopar-limit, currentColor)", "stroke_width": 1.5}
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
 
@@ -57,12 +56,16 @@ def add_shapes(
         y = _add_panel(bars, words, name, timeline, scale_s, y)
     _add_axis(axis, scale_s, top, y)
     if limit_s:
-        x = _across(limit_s, scale_s)
-        ends = {"x1": x, "x2": x, "y1": _LINE - 2, "y2": y}
-        add(limit, "line", class_="autopar-limit", **ends, **_LIMIT, stroke_dasharray="5 3")
-        _add_text(limit, f"limit {format_seconds(limit_s)}", limit_s / scale_s, _LINE - 6)
-    _add_legend(svg, kinds, y + _LINE + 4)
-    svg.set("height", str(y + 2 * _LINE + 8))
+        at = limit_s / scale_s
+        _add_line(limit, "limit", at, at, _LINE - 2, y, stroke_dasharray="5 3")
+        _add_text(limit, f"limit {format_seconds(limit_s)}", at, _LINE - 6)
+    x, y = 0, y + _LINE + 4
+    for kind in kinds:  # a legend, drawn as the bars are
+        height = HEIGHTS[kind] * 2 // 3
+        add(svg, "rect", **_look(kind), x=x, y=y + 14 - height, width=18, height=height)
+        add(svg, "text", kind, x=x + 24, y=y + 12)
+        x += 38 + 7 * len(kind)
+    svg.set("height", str(y + _LINE + 4))
 
 
 def _add_panel(
@@ -76,36 +79,28 @@ def _add_panel(
     for lane, rows in lanes_of(timeline, scale_s):
         y += _LINE
         add(words, "text", shortened(lane, _LONGEST_NAME), y=y - 5)
-        for row in rows:
-            top, height = y + row.top, HEIGHTS[row.kind]
-            group = add(bars, "g", **_look(row.kind), data_lane=f"{name}: {lane}" if name else lane)
-            for span, opacity, named in row.bars:
-                ends = {"x": _across(span.start_s, scale_s)}
-                ends["width"] = _across(span.duration_s, scale_s)
-                bar = add(group, "rect", **ends, y=top, height=height)
+        for kind, down, row, labels in rows:
+            group = add(bars, "g", **_look(kind), data_lane=f"{name}: {lane}" if name else lane)
+            for span, opacity in row:
+                ends = {"x": _across(span.start_s / scale_s)}
+                ends["width"] = _across(span.duration_s / scale_s)
+                bar = add(group, "rect", **ends, y=y + down, height=HEIGHTS[kind])
                 if opacity < 1:
                     bar.set("opacity", f"{opacity:.2f}")
-                add(bar, "title", _hover(span))
-                if named:  # beneath the bar, and cut where that ends
-                    below = add(bars, "svg", **ends, y=top + height, height=LAYER - height)
-                    add(below, "text", span.name, y=10, font_size=10)
-            for label in row.labels:
-                x = _across((label.start_s + label.end_s) / 2, scale_s)
-                add(words, "text", label.words, x=x, y=top + height // 2 + 4, text_anchor="middle")
+                start, end = like(span.start_s, span.end_s).split()[0], like(span.end_s, span.end_s)
+                hover = f"{span.name}: {format_seconds(span.duration_s)}, from {start} to {end}"
+                add(bar, "title", hover)
+            for start_s, end_s, text in labels:
+                middle = {"x": _across((start_s + end_s) / 2 / scale_s), "text_anchor": "middle"}
+                add(words, "text", text, **middle, y=y + down + HEIGHTS[kind] // 2 + 4)
         y += lane_height(rows) + 6
     if exposed := not_hidden(timeline, scale_s):
         left, right = exposed.start_s / scale_s, exposed.end_s / scale_s
         for x1, x2, up in ((left, left, 6), (left, right, 0), (right, right, 6)):
-            line = {"x1": _across(x1), "x2": _across(x2), "y1": y + 2 - up, "y2": y + 2}
-            add(bars, "line", class_="autopar-bracket", **line, **_LIMIT)
+            _add_line(bars, "bracket", x1, x2, y + 2 - up, y + 2)
         _add_text(words, exposed.words, (left + right) / 2, y + _LINE, (left, right))
         y += _LINE + 6
     return y + 8
-
-
-def _hover(span: Span) -> str:
-    start, end = like(span.start_s, span.end_s).split()[0], like(span.end_s, span.end_s)
-    return f"{span.name}: {format_seconds(span.duration_s)}, from {start} to {end}"
 
 
 def _add_axis(axis: Element, scale_s: float, top: int, bottom: int) -> None:
@@ -116,19 +111,9 @@ def _add_axis(axis: Element, scale_s: float, top: int, bottom: int) -> None:
     step = next(size * power for size in _STEPS if size * power >= rough * (1 - 1e-9))
     unit, unit_s = unit_of(scale_s)
     for i in range(math.floor(scale_s / step * (1 + 1e-9)) + 1):
-        x, ink = _across(i * step, scale_s), {"stroke": "currentColor", "stroke-opacity": 0.18}
+        x, ink = _across(i * step / scale_s), {"stroke": "currentColor", "stroke_opacity": 0.18}
         add(axis, "line", x1=x, x2=x, y1=top, y2=bottom, **ink)
         _add_text(axis, f"{i * step / unit_s:.6g} {unit}", i * step / scale_s, bottom + 13)
-
-
-def _add_legend(svg: Element, kinds: Iterable[str], top: int) -> None:
-    """A swatch and a word for each kind, drawn as its bars are."""
-    x = 0
-    for kind in kinds:
-        height = HEIGHTS[kind] * 2 // 3
-        add(svg, "rect", **_look(kind), x=x, y=top + 14 - height, width=18, height=height)
-        add(svg, "text", kind, x=x + 24, y=top + 12)
-        x += 38 + 7 * len(kind)
 
 
 def _add_patterns(svg: Element, kinds: Iterable[str]) -> None:
@@ -141,7 +126,7 @@ def _add_patterns(svg: Element, kinds: Iterable[str]) -> None:
             # Its colour is set here, since a bar is filled with either a colour or a pattern.
             add(tile, "rect", **size, style=f"fill:{_colour(kind)}")
             for end in _HATCHED[kind]:
-                ink = {"stroke": "#000", "stroke-width": 2, "stroke-opacity": 0.45}
+                ink = {"stroke": "#000", "stroke_width": 2, "stroke_opacity": 0.45}
                 add(tile, "line", **{end: 5}, **ink)
 
 
@@ -149,19 +134,25 @@ def _look(kind: str) -> dict[str, str]:
     # The stroke keeps a span visible that is thinner than a pixel.
     fill = f"url(#{KEY}-{kind})" if kind in _HATCHED else _colour(kind)
     style = f"fill:{fill};stroke:{_colour(kind)};stroke-width:0.5"
-    return {"class": f"autopar-{kind}", "style": style}
+    return {"class_": f"autopar-{kind}", "style": style}
 
 
 def _colour(kind: str) -> str:
     return f"var(--autopar-{kind}, {COLOURS[kind]})"
 
 
+def _add_line(
+    parent: Element, name: str, left: float, right: float, y1: int, y2: int, **more: object
+) -> None:
+    ends = {"x1": _across(left), "x2": _across(right), "y1": y1, "y2": y2}
+    add(parent, "line", class_=f"autopar-{name}", **ends, **_LIMIT, **more)
+
+
 def _add_text(
     parent: Element, words: str, share: float, y: int, ends: tuple[float, float] | None = None
 ) -> None:
     # Kept inside the drawing: near its edges text runs inwards, from where what it names ends.
-    half = len(words) * _LETTER
-    left, right = ends or (share, share)
+    half, (left, right) = len(words) * _LETTER, ends or (share, share)
     anchor, at = "middle", share
     if share < half:
         anchor, at = "start", left
@@ -170,5 +161,5 @@ def _add_text(
     add(parent, "text", words, x=_across(at), y=y, text_anchor=anchor, style=_WIDE_RIM)
 
 
-def _across(seconds: float, scale_s: float = 1.0) -> str:
-    return f"{100 * seconds / scale_s:.4f}".rstrip("0").rstrip(".") + "%"
+def _across(share: float) -> str:
+    return f"{100 * share:.4f}".rstrip("0").rstrip(".") + "%"

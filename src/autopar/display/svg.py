@@ -14,13 +14,12 @@ from typing import Any
 from xml.etree.ElementTree import Element, tostring
 
 from autopar.display import plot
-from autopar.display.format import badge, format_seconds, origins_of, printable, worded
+from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
-from autopar.display.rows import MANY_SPANS, scale_of
+from autopar.display.rows import MANY_SPANS, scale_of, titled
 from autopar.display.shapes import KEY, add, add_shapes
 from autopar.display.show import show
 from autopar.display.text import MARKS, lane_table, panels_of, picture, said_of, sentences
-from autopar.display.titles import titled
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
@@ -34,11 +33,7 @@ _MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over
 class Drawing:
     """Timelines under one another, with what they show in words; made by `draw`.
 
-    Args:
-        panels: A name and a timeline for each panel.
-        title: What is drawn, in a few words.
-        caption: How to read it, in the author's words.
-        limit_s: The least time possible in seconds, if known.
+    `panels` are pairs of a name and a timeline; title, caption and limit are those of `draw`.
 
     >>> import tempfile
     >>> import autopar as ap
@@ -103,18 +98,16 @@ class Drawing:
 
     def _plotted(self) -> Any:
         """The drawing by matplotlib: the axes of its first panel."""
-        named = dict(self.panels)
-        if [*named] == [""]:
-            return plot.timeline(named[""], limit_s=self.limit_s, title=self.title)
-        return plot.timelines(named, limit_s=self.limit_s, title=self.title)[0]
+        named: Any = dict(self.panels)
+        named = named[""] if [*named] == [""] else named
+        return plot.timeline(named, limit_s=self.limit_s, title=self.title)
 
     def _repr_html_(self) -> str:
-        words = f"<p>{html.escape(self.caption)}</p>" if self.caption else ""
         badges = " ".join(map(badge, self.origins))
         return (
             '<figure class="autopar-figure" style="margin:1em 0">\n'
             f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
-            f"{as_svg(self)}\n<figcaption>\n{words}\n{badges}\n</figcaption>\n"
+            f"{as_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}\n{badges}\n</figcaption>\n"
             f"{_details(self)}\n</figure>"
         )
 
@@ -193,16 +186,32 @@ def show_timelines(
     return show(drawing)
 
 
+def as_svg(drawing: Drawing) -> str:
+    """The picture alone, which can stand in a page or in a file of its own."""
+    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
+    svg.set("aria-labelledby", f"{KEY}-title {KEY}-desc")
+    for name, value in (("width", "100%"), ("font-size", "12"), ("fill", "currentColor")):
+        svg.set(name, value)
+    svg.set("style", "display:block")
+    add(svg, "title", drawing.title, id=f"{KEY}-title")
+    add(svg, "desc", " ".join(_words(drawing)), id=f"{KEY}-desc")
+    add_shapes(svg, drawing.panels, drawing.kinds, drawing.scale_s, drawing.limit_s)
+    text = tostring(svg, encoding="unicode")
+    # Ids from the content: a page holds many drawings, and comes out the same when built again.
+    content = text + drawing.caption  # a page may have one picture twice, under two captions
+    digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
+    return text.replace(KEY, f"autopar-{digest[:10]}")
+
+
 def _words(drawing: Drawing) -> list[str]:
     shown, without = [], []
     for name, timeline in drawing.panels:
         panel = [f"{name}:"] * bool(name)
         # Where panels come from different places, each says its own; the badges don't tell which.
-        says = len(drawing.origins) > 1 and timeline.origin
-        where = [f"({worded(timeline.origin)})"] if says else []
+        where = [f"({timeline.origin})"] * bool(len(drawing.origins) > 1 and timeline.origin)
         shown.append(" ".join(panel + sentences(timeline) + where))
-        if left_out := titled(timeline)[1]:
-            without.append(" ".join([*panel, said_of(left_out)]))
+        if left_out := said_of(titled(timeline)[1]):
+            without.append(" ".join([*panel, left_out]))
     said = shown + without
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
@@ -218,29 +227,17 @@ def _words(drawing: Drawing) -> list[str]:
     return said
 
 
-def as_svg(drawing: Drawing) -> str:
-    """The picture alone, which can stand in a page or in a file of its own."""
-    ids = {"title": f"{KEY}-title", "desc": f"{KEY}-desc"}
-    named = {"role": "img", "aria-labelledby": " ".join(ids.values())}
-    look = {"width": "100%", "font-size": "12", "fill": "currentColor", "style": "display:block"}
-    svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg"} | named | look)
-    add(svg, "title", drawing.title, id=ids["title"])
-    add(svg, "desc", " ".join(_words(drawing)), id=ids["desc"])
-    add_shapes(svg, drawing.panels, drawing.kinds, drawing.scale_s, drawing.limit_s)
-    text = tostring(svg, encoding="unicode")
-    # Ids from the content: a page holds many drawings, and comes out the same when built again.
-    content = text + drawing.caption  # a page may have one picture twice, under two captions
-    digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
-    return text.replace(KEY, f"autopar-{digest[:10]}")
-
-
 def _details(drawing: Drawing) -> str:
     parts = ["<details><summary>The same in words, in tables and as files</summary>"]
-    parts += [f"<p>{html.escape(line)}</p>" for line in _words(drawing)]
+    parts += map(_paragraph, _words(drawing))
     for name, timeline in drawing.panels:
         parts.append(lane_table(timeline, f"{name or drawing.title}: lanes")._repr_html_())
         parts.append(_download(timeline, f"{drawing.title} {name}"))
     return "\n".join([*parts, "</details>"])
+
+
+def _paragraph(words: str) -> str:
+    return f"<p>{html.escape(words)}</p>" if words else ""
 
 
 def _download(timeline: Timeline, name: str) -> str:

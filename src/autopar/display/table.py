@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import html
-import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from numbers import Real
 
-from autopar.display.format import NOTHING, badge, short_origins, worded
-from autopar.refusal import check_type, several
-from autopar.timing.measurement import Measurement
+from autopar.display.format import NOTHING, badge, short_origins
+from autopar.refusal import several
 
 _ROWS = "a list of cells for each row, as in rows=[['PCIe 5.0 x16', '63.0']]."
-_GOALS = "(name, figure, 'at least' or 'at most', goal, what makes text) for each row."
-_MEETS = {"at least": operator.ge, "at most": operator.le}
 # What is said around a wide table stays in view on a telephone when its columns scroll.
 _STAYS = (
     "display:block;position:sticky;left:0;width:fit-content;max-width:min(100%,85vw);"
@@ -27,44 +22,29 @@ _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
 _SMALL = "margin:0.25em 0;font-size:0.875em"
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
-
 _PERCENT = re.compile(r"(?<=\d)%")
 
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Cells as text, what is said around them, and the measurements they came from.
+    """Cells as text, and what is said around them.
 
     `compare` and `tabulate` make tables; `print` shows one as text, a notebook or a gallery page
     as HTML. The first column names its row; a column of numbers is aligned to the right.
-
-    Args:
-        headers: One name for each column.
-        rows: Cells as strings, as many in each row as there are headers.
-        caption: What the table shows, in words.
-        origins: Where and when the figures were taken, each once.
-        notes: Lines to print beneath.
-        measurements: What the rows were derived from, one for each, if they were measured.
-        limits_s: The limit of each of these in seconds, or None where there is none.
-        shares: Of each row what share a bar shows, from 0 to 1, and in which column.
-        parts: Names of rows that are shown paler, being parts of the others.
-        highlight: The name of the row that is shown bold.
 
     >>> import autopar as ap
     >>> ap.tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"]]).headers
     ('link', 'GB/s')
     """
 
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str = ""
-    origins: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    measurements: tuple[Measurement, ...] = ()
-    limits_s: tuple[float | None, ...] = ()
-    shares: tuple[float | None, ...] = ()
-    parts: tuple[str, ...] = ()
-    highlight: str = ""
+    headers: tuple[str, ...]  #: One name for each column.
+    rows: tuple[tuple[str, ...], ...]  #: Cells as text, as many in each row.
+    caption: str = ""  #: What it shows, in words.
+    origins: tuple[str, ...] = ()  #: Where and when the figures were taken, each once.
+    notes: tuple[str, ...] = ()  #: Lines beneath.
+    shares: tuple[float | None, ...] = ()  #: What a bar shows of each row, from 0 to 1.
+    parts: tuple[str, ...] = ()  #: Names of rows that are shown paler, being parts of the others.
+    highlight: str = ""  #: The name of the row that is shown bold.
 
     def __str__(self) -> str:
         """The table as aligned text, its origins and notes beneath."""
@@ -100,12 +80,11 @@ class Table:
         )
 
     def _row(self, row: Sequence[str], share: float | None) -> str:
-        bars = (share if header.endswith(SHARE) else None for header in self.headers)
-        cells = "".join(map(_cell, row, self._numeric, ["row"] + [""] * len(row), bars))
-        if row[0] in self.parts:
-            return f'<tr style="opacity:0.7">{cells}</tr>'
-        bold = ' style="font-weight:bold"' * (row[0] == self.highlight != "")
-        return f"<tr{bold}>{cells}</tr>"
+        bars = [share if header.endswith(SHARE) else None for header in self.headers]
+        cells = "".join(map(_cell, row, self._numeric, ["row", *[""] * len(row)], bars))
+        looks = {self.highlight: "font-weight:bold", **dict.fromkeys(self.parts, "opacity:0.7")}
+        look = f' style="{looks[row[0]]}"' if row[0] in looks and row[0] else ""
+        return f"<tr{look}>{cells}</tr>"
 
     @property
     def _numeric(self) -> list[bool]:
@@ -148,10 +127,8 @@ def tabulate(
         notes: Lines to print beneath.
 
     Raises:
-        TypeError: `headers`, `rows`, a row or `notes` is a string, or nothing that has several, or
-            a word is no string.
-        ValueError: There are no rows, one is longer or shorter than the headers, or there are more
-            or fewer origins than rows.
+        TypeError: `headers`, `rows`, a row or `notes` is a string, or nothing that has several.
+        ValueError: There are no rows, or one is longer or shorter than the headers.
 
     >>> print(tabulate(["link", "GB/s"], [["PCIe 5.0 x16", "63.0"], ["NVLink 4", "450"]]))
     link          GB/s
@@ -160,14 +137,13 @@ def tabulate(
     NVLink 4       450
     """
     headers = several("headers", headers, "a list of names, one for each column.", str)
-    check_type("caption", caption, str, "a few words.")
     notes = several("notes", notes, "a list of lines, as in notes=['* noisy'].", str)
-    cells = tuple(
+    cells = [
         tuple(_PERCENT.sub(" %", str(cell)) for cell in several(f"rows[{i}]", row, _ROWS))
         for i, row in enumerate(several("rows", rows, _ROWS))
-    )
-    if not cells or not headers:
-        msg = f"got {len(headers)} headers and {len(cells)} rows; expected at least one of each."
+    ]
+    if not cells:
+        msg = "rows is empty; expected at least one. Measure something first."
         raise ValueError(msg)
     for i, row in enumerate(cells):
         if len(row) != len(headers):
@@ -176,61 +152,9 @@ def tabulate(
                 f"the headers {', '.join(headers)}."
             )
             raise ValueError(msg)
-    if isinstance(origin, str):
-        origin = [origin] * len(cells)
-    origins = several("origin", origin, "words, or a list of them, one for each row.", str)
-    if len(origins) != len(cells):
-        msg = f"origin has {len(origins)} origins; expected {len(cells)}, one for each row."
-        raise ValueError(msg)
+    origins = [origin] * len(cells) if isinstance(origin, str) else origin
     if len(set(origins)) > 1:
-        headers = headers[0], "where", *headers[1:]
-        places = short_origins(origins)
-        cells = tuple((row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True))
-    shown = tuple(dict.fromkeys(map(worded, filter(None, origins))))
-    return Table(headers, cells, caption, shown, notes)
-
-
-def against_goals(
-    rows: Iterable[tuple[str, float, str, float, Callable[[float], str]]],
-    *,
-    caption: str = "",
-    origin: str | Sequence[str] = "",
-) -> Table:
-    """Put figures beside the goals that were set for them, and say in words which are missed.
-
-    Args:
-        rows: What a figure is of, the figure, `at least` or `at most`, its goal, and what makes
-            text of both numbers.
-        caption: What the table shows, in words.
-        origin: Where and when the figures were taken, in words: of all rows, or one for each.
-
-    Raises:
-        TypeError: `rows` or a row is nothing that has several, or what makes text can't be called.
-        ValueError: There are no rows, one has not five parts, or a goal is neither `at least` nor
-            `at most` a number.
-
-    >>> rows = [("copies, of their limit", 0.981, "at least", 0.99, "{:.1%}".format)]
-    >>> print(against_goals(rows))
-    benchmark               reached  goal             verdict
-    ----------------------  -------  ---------------  -------
-    copies, of their limit   98.1 %  at least 99.0 %  missed
-    """
-    cells = []
-    for i, row in enumerate(several("rows", rows, _GOALS)):
-        if len(parts := several(f"rows[{i}]", row, _GOALS)) != 5:
-            msg = f"rows[{i}] has {len(parts)} parts; expected {_GOALS}"
-            raise ValueError(msg)
-        name, reached, bound, goal, text = parts
-        for number in (reached, goal):
-            check_type(f"a figure or goal of rows[{i}]", number, Real, "a number.")
-        check_type(f"rows[{i}][4]", text, Callable, "a function, as '{:.1%}'.format.")
-        if bound not in [*_MEETS]:
-            msg = f"the goal of {name!r} is {bound!r} a number; expected 'at least' or 'at most'."
-            raise ValueError(msg)
-        met = _MEETS[bound](reached, goal)
-        shown = text(reached)
-        if not met and shown == text(goal):  # rounded to a goal that was missed
-            shown = f"{'under' if bound == 'at least' else 'over'} {shown}"
-        cells.append((name, shown, f"{bound} {text(goal)}", "met" if met else "missed"))
-    headers = ["benchmark", "reached", "goal", "verdict"]
-    return tabulate(headers, cells, caption=caption, origin=origin)
+        headers, places = (headers[0], "where", *headers[1:]), short_origins(origins)
+        cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
+    shown = tuple(dict.fromkeys(filter(None, origins)))
+    return Table(headers, tuple(cells), caption, shown, notes)

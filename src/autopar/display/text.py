@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 
 from autopar.display.format import format_seconds, percent, shortened
+from autopar.display.rows import by_gpu, titled
 from autopar.display.table import Table, tabulate
-from autopar.display.titles import by_gpu, titled
 from autopar.refusal import check_type
 from autopar.timeline.groups import grouped
+from autopar.timeline.intervals import busy_s
 from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
 _CELLS = 60  # characters for the longest timeline
-_BESIDE = 40  # for a lane's name and its time: with the cells, 100 columns
-_TIMES = 20  # what stands round the name: indent, bars, ` busy 12.34 ms`
+_BESIDE = 20  # characters for a lane's name beside which there is room for all these
 _LONGEST_NAME = 48  # of a lane
 _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
 
@@ -37,10 +37,9 @@ def panels_of(argument: str, timelines: Timeline | Mapping[str, Timeline]) -> di
 def sentences(timeline: Timeline) -> list[str]:
     """What a timeline shows: its length, how busy each lane was, and what was hidden."""
     said = [f"{format_seconds(timeline.makespan_s)} from the first start to the last end."]
-    lanes = _by_lane(timeline)
-    busy = [f"{lane} {format_seconds(alone.busy_s())}" for lane, alone in lanes.items()]
-    more = f", and {len(busy) - _MOST_LANES} more lanes" if len(busy) > _MOST_LANES else ""
-    said.append(f"Busy: {', '.join(busy[:_MOST_LANES])}{more}.")
+    lanes = grouped(timeline.spans, attrgetter("lane"))
+    busy = [f"{lane} {format_seconds(busy_s(spans))}" for lane, spans in lanes.items()]
+    said.append(f"Busy: {_listed(busy, ', ', ', and {} more lanes')}.")
     if hidden := _hidden(timeline):
         said.append(f"{hidden[0].upper()}{hidden[1:]}.")
     if timeline.alignment_error_s:
@@ -51,12 +50,11 @@ def sentences(timeline: Timeline) -> list[str]:
 
 def lane_table(timeline: Timeline, caption: str) -> Table:
     """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
-    rows, whole_s = [], timeline.makespan_s
-    for lane, alone in _by_lane(timeline).items():
-        for kind, same in grouped(alone.spans, attrgetter("kind")).items():
-            busy_s = Timeline(tuple(same)).busy_s()
-            share = percent(busy_s, whole_s)
-            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s), share))
+    rows = []
+    for lane, spans in grouped(timeline.spans, attrgetter("lane")).items():
+        for kind, same in grouped(spans, attrgetter("kind")).items():
+            share = percent(busy_s(same), timeline.makespan_s)
+            rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s(same)), share))
     return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
 
 
@@ -64,37 +62,31 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     """Lines of text with a row of characters for each lane, a full row for `scale_s` seconds."""
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
     lanes, left_out = titled(timeline)
-    lanes = [(shortened(lane, _LONGEST_NAME), spans) for lane, spans in lanes]
-    width, start_s = max(len(lane) for lane, _ in lanes), timeline.start_s
-    count = _CELLS - max(0, width + _TIMES - _BESIDE)
+    width = min(_LONGEST_NAME, max(len(lane) for lane, _ in lanes))
+    count = _CELLS - max(0, width - _BESIDE)
     for lane, spans in lanes:
         cells = [" "] * count
         for span in spans:
             # However short, a span gets one cell: else it would be taken not to have happened.
-            first = min(count - 1, round((span.start_s - start_s) / scale_s * count))
-            last = round((span.end_s - start_s) / scale_s * count)
+            ends = (time_s - timeline.start_s for time_s in (span.start_s, span.end_s))
+            first, last = (round(end_s / scale_s * count) for end_s in ends)
+            first = min(count - 1, first)
             last = min(count, max(first + 1, last))
             cells[first:last] = MARKS[span.kind] * (last - first)
-        busy = format_seconds(Timeline(tuple(spans)).busy_s())
-        lines.append(f"  {lane:<{width}}  |{''.join(cells)}| busy {busy}")
-    if left_out:
-        lines.append(f"  {said_of(left_out)}")
-    if hidden := _hidden(timeline):
-        lines.append(f"  {hidden}")
-    return lines
+        title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
+        lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")
+    return lines + [f"  {said}" for said in (said_of(left_out), _hidden(timeline)) if said]
 
 
 def said_of(left_out: Sequence[str]) -> str:
     """Which rows a picture does not have, in words."""
-    more = f"; {len(left_out) - _MOST_LANES} more" if len(left_out) > _MOST_LANES else ""
-    named = "; ".join(left_out[:_MOST_LANES])
-    return f"Left out, as busy for less than 1 % of the time: {named}{more}."
+    named = _listed(left_out, "; ", "; {} more")
+    return f"Left out, as busy for less than 1 % of the time: {named}." if named else ""
 
 
-def _by_lane(timeline: Timeline) -> dict[str, Timeline]:
-    # Not `select`: that would add the spans of a kind which is called as the lane is.
-    lanes = grouped(timeline.spans, attrgetter("lane"))
-    return {lane: Timeline(tuple(spans)) for lane, spans in lanes.items()}
+def _listed(things: Sequence[str], between: str, more: str) -> str:
+    rest = len(things) - _MOST_LANES
+    return between.join(things[:_MOST_LANES]) + (more.format(rest) if rest > 0 else "")
 
 
 def _hidden(timeline: Timeline) -> str:

@@ -14,12 +14,12 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
-from autopar.display.format import badge, worded
+from autopar.display.format import badge
 from autopar.files import append_line
+from autopar.refusal import check_type
 from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
@@ -37,24 +37,16 @@ Figure = Callable[[Mapping[str, float]], float]
 class Estimate:
     """A figure derived from timings, as `Record.estimate` makes it.
 
-    Args:
-        value: The figure.
-        low: The lower end of its 95 % interval, a bootstrap's.
-        high: The upper end.
-        samples: How many samples each of the timings has, at least; none for an exact number.
-        origin: Where and when it was measured, in words.
-        machine: What it was measured on, in words.
-
     >>> Estimate(1.9, 1.8, 2.0, samples=20).value
     1.9
     """
 
-    value: float
-    low: float
-    high: float
-    samples: int = 0
-    origin: str = ""
-    machine: str = ""
+    value: float  #: The figure.
+    low: float  #: The lower end of its 95 % interval, a bootstrap's.
+    high: float  #: The upper end.
+    samples: int = 0  #: How many each of the timings has, at least; none for an exact number.
+    origin: str = ""  #: Where and when it was measured, in words.
+    machine: str = ""  #: What it was measured on, in words.
 
 
 def interval(
@@ -100,41 +92,30 @@ class _Seconds(UserDict[str, float]):
 class Claim:
     """A sentence, its bound, the figure that `claim` has held against it, and the verdict.
 
-    Args:
-        sentence: What is claimed, in words.
-        estimate: The figure.
-        low: What the figure has to reach, or nothing.
-        high: What it may not exceed, or nothing.
-        unit: What the figure counts; `%` shows a share in percent.
-
     >>> import autopar as ap
     >>> ap.claim("Two workers are faster than one.", 1.9, at_least=1.5).verdict
     'holds'
     """
 
-    sentence: str
-    estimate: Estimate
-    low: float | None = None
-    high: float | None = None
-    unit: str = ""
+    sentence: str  #: What is claimed, in words.
+    estimate: Estimate  #: The figure.
+    low: float = -math.inf  #: What it has to reach.
+    high: float = math.inf  #: What it may not exceed.
+    unit: str = ""  #: What it counts; `%` shows a share in percent.
 
     @property
     def verdict(self) -> str:
         """`holds`, `does not hold here`, or `too noisy to tell` if the interval has the bound."""
-        low = -math.inf if self.low is None else self.low
-        high = math.inf if self.high is None else self.high
-        if low <= self.estimate.low and self.estimate.high <= high:
+        if self.low <= self.estimate.low and self.estimate.high <= self.high:
             return HOLDS
-        if self.estimate.high < low or self.estimate.low > high:
-            return FAILS
-        return UNSURE
+        return FAILS if self.estimate.high < self.low or self.estimate.low > self.high else UNSURE
 
     @property
     def bound(self) -> str:
         """The bound in words."""
-        if self.low is None:
+        if self.low == -math.inf:
             return f"at most {self._shown(self.high)}"
-        if self.high is None:
+        if self.high == math.inf:
             return f"at least {self._shown(self.low)}"
         return f"between {self._shown(self.low)} and {self._shown(self.high)}"
 
@@ -150,22 +131,17 @@ class Claim:
         kind = "range" if estimate.samples < _ENOUGH else "95 % interval"
         return f"{self._shown(estimate.value)} ({ends}: {kind}, {estimate.samples} samples)"
 
-    def _shown(self, value: float | None) -> str:
+    def _shown(self, value: float) -> str:
         """A figure or a bound as text, with as many digits as tell the one from the other."""
-        numbers = (value, *({self.low, self.high} - {None, value}))
         for more in range(_DIGITS):
-            shown, *others = (self._text(number, more) for number in numbers)
+            form = f"{{:z.{1 + more}%}}" if self.unit == "%" else f"{{:.{4 + more}g}} {self.unit}"
+            shown, *others = map(form.format, (value, *({self.low, self.high} - {value})))
             if shown not in others:
                 break
-        return shown
-
-    def _text(self, number: float | None, more: int) -> str:
-        if self.unit == "%":
-            return f"{number:z.{1 + more}%}".replace("%", " %")
-        return f"{number:.{4 + more}g} {self.unit}".rstrip()
+        return shown.replace("%", " %").rstrip()
 
     def __str__(self) -> str:
-        where = f" [{worded(self.estimate.origin)}]" if self.estimate.origin else ""
+        where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
         return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}"
 
     __repr__ = __str__
@@ -198,11 +174,11 @@ def claim(
         value: The figure, as `Record.estimate` gives it; or a number, which has no interval.
         at_least: What it has to reach.
         at_most: What it may not exceed.
-        between: Both.
+        between: Both, the smaller first.
         unit: What it counts, as `×` or `µs`; `%` shows a share in percent.
 
     Raises:
-        ValueError: No sentence, or not exactly one bound of finite numbers.
+        ValueError: No sentence, no bound, or two of which the second is the smaller.
         TypeError: The figure is no number.
 
     >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
@@ -211,26 +187,15 @@ def claim(
     if not isinstance(sentence, str) or not sentence.strip():
         msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
         raise ValueError(msg)
-    given = {"at_least": at_least, "at_most": at_most, "between": between}
-    bounds = {name: bound for name, bound in given.items() if bound is not None}
-    ends: Any = between if isinstance(between, (tuple, list)) else tuple(bounds.values())
-    if (
-        len(bounds) != 1
-        or len(ends) != (1 if between is None else 2)
-        or not all(isinstance(end, Real) and math.isfinite(end) for end in ends)
-        or ends[0] > ends[-1]
-    ):
-        msg = (
-            f"claim was given the bounds {bounds}; expected one of at_least, at_most, between: a "
-            f"finite number, or two for between, the smaller first."
-        )
+    low = -math.inf if at_least is None else at_least
+    high = math.inf if at_most is None else at_most
+    low, high = (low, high) if between is None else between
+    if not low <= high or (low, high) == (-math.inf, math.inf):
+        msg = f"claim was given the bounds {low} and {high}; expected one, or the smaller first."
         raise ValueError(msg)
-    if isinstance(value, Real):
+    if not isinstance(value, Estimate):
+        check_type("value", value, Real, "a number, or what Record.estimate returns.")
         value = Estimate(*3 * (float(value),))
-    elif not isinstance(value, Estimate):
-        msg = f"value is {value!r}; expected a number, or what Record.estimate returns."
-        raise TypeError(msg)
-    low, high = (at_least, at_most) if between is None else between
     claimed = Claim(sentence, value, low, high, unit)
     if path := os.environ.get(CLAIMS_TO):
         names = ("sentence", "verdict", "measured", "bound")

@@ -12,8 +12,6 @@ import functools
 import hashlib
 import inspect
 import json
-import linecache
-import re
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,41 +24,34 @@ _SHOWS = (  # folders and files that measure nothing
     *("records/claim.py", "records/digest.py", "records/experiment.py", "records/gallery.py"),
     *("records/provenance.py", "records/store.py"),
 )
-_CELLS = re.compile(r"<ipython-input-|.*ipykernel_\d+[\\/]")  # how files of cells are named
-_MAGIC = re.compile(r"get_ipython\(\)\.(system\('pip |run_line_magic\('(pip|matplotlib)',)")
 
 
 def code_digest(experiment: Callable[..., object], parameters: Mapping[str, Any]) -> str:
-    """The `script_digest` of a function of a file or a notebook; OSError if it has no source.
+    """The `script_digest` of a function of a script; nothing of one that is in no file.
 
     What its script runs at this time is the last statement that counts. If it runs none, as where
-    another module has imported the script, all of it counts.
+    another module has imported the script, all of it counts. Cells of notebooks are in no file.
     """
     experiment = inspect.unwrap(experiment)
-    texts = _cells(experiment) or ["".join(inspect.findsource(experiment)[0]).strip()]
-    lines: dict[str, int | None] = dict.fromkeys(texts)
-    for frame, line in traceback.walk_stack(inspect.currentframe()):
-        if frame.f_locals is experiment.__globals__:  # the top level of the script, or of a cell
-            running = "".join(linecache.getlines(frame.f_code.co_filename))
-            if running.strip() in lines:
-                del lines[running.strip()]
-                lines[running] = line
-    return _digest(lines, experiment.__name__, parameters)
+    file = Path(inspect.getsourcefile(experiment) or "")
+    if not file.is_file():
+        return ""
+    lines = [
+        line
+        for frame, line in traceback.walk_stack(inspect.currentframe())
+        if frame.f_locals is experiment.__globals__  # the top level of the script
+    ]
+    text, line = file.read_text(encoding="utf-8"), lines[0] if lines else None
+    return script_digest(text, experiment.__name__, parameters, line)
 
 
 def script_digest(
     script: str, experiment: str, parameters: Mapping[str, Any], line: int | None = None
 ) -> str:
     """A SHA-256 over what a script's text runs up to a line, autopar's code, and parameters."""
-    return _digest({script: line}, experiment, parameters)
-
-
-def _digest(lines: Mapping[str, int | None], experiment: str, parameters: Mapping[str, Any]) -> str:
-    """Of texts that run one after the other, each up to the statement that a line of it is in."""
     statements = [
         statement
-        for text, line in lines.items()
-        for statement in ast.parse(text).body
+        for statement in ast.parse(script).body
         if line is None or statement.lineno <= line
     ]
     whole = json.dumps([experiment, parameters, _tree(statements), _package(_ROOT)], sort_keys=True)
@@ -76,29 +67,6 @@ def _package(root: Path) -> str:
         if not (name := path.relative_to(root).as_posix()).startswith(_SHOWS)
     }
     return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
-
-
-def _cells(experiment: Callable[..., Any]) -> list[str]:
-    """What the notebook of an experiment has run, each cell as it was run last; none of a file."""
-    if not (place := _CELLS.match(inspect.getsourcefile(experiment) or "")):
-        return []
-    history: list[str] = experiment.__globals__.get("In", [])
-    if "".join(inspect.findsource(experiment)[0]).strip() not in map(str.strip, history):
-        # Run without a history, as by `ipython page.ipynb`: what was compiled is there anyway.
-        names = [name for name in linecache.cache if name.startswith(place[0])]
-        history = ["".join(linecache.getlines(name)) for name in names]
-    once = [*dict.fromkeys(cell.strip() for cell in reversed(history))]
-    return [cell for cell in reversed(once) if not _is_set_up(cell)]
-
-
-def _is_set_up(cell: str) -> bool:
-    """Whether a cell only installs, imports and sets pictures up; or no code, so it never ran."""
-    try:
-        statements = ast.parse(cell).body
-    except SyntaxError:
-        return True
-    others = [one for one in statements if not isinstance(one, ast.Import)]
-    return bool(others) and all(_MAGIC.search(ast.unparse(one)) for one in others)
 
 
 def _tree(node: object) -> object:

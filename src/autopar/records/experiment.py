@@ -18,7 +18,7 @@ from autopar.records import gallery
 from autopar.records.digest import code_digest
 from autopar.records.nsight import ToolError
 from autopar.records.provenance import provenance
-from autopar.records.record import Findings, Record, RecordError
+from autopar.records.record import Findings, Record
 from autopar.records.store import Wanted, check_name, newest_of, write_record
 from autopar.refusal import check_type, several, whole_number
 
@@ -32,11 +32,7 @@ def observed(
 ) -> Record:
     """Run an experiment here and now, once: what was found is final.
 
-    Args:
-        experiment: A function of keyword arguments that returns `Findings`.
-        name: The experiment's name.
-        parameters: Its keyword arguments; must be JSON.
-        gpus: How many GPUs it uses; with none, its origin names the CPU.
+    Arguments are those of `recorded`; with no GPUs, the origin names the CPU.
 
     Raises:
         RuntimeError: A check of the experiment failed, so its timings would mean nothing.
@@ -48,10 +44,7 @@ def observed(
     ['sum']
     """
     _check(experiment, name, parameters, gpus)
-    try:
-        digest = code_digest(experiment, parameters)  # first, as it may refuse what takes hours
-    except OSError:  # no source can be read, so no record of it can be written
-        digest = ""
+    digest = code_digest(experiment, parameters)  # first, as it may refuse what takes hours
     findings = experiment(**parameters)
     if not isinstance(findings, Findings):
         msg = (
@@ -59,12 +52,10 @@ def observed(
             f"`return ap.Findings(measurements, timelines, checks)`, or return what ap.race does."
         )
         raise TypeError(msg)
-    failed = [check for check, held in findings.checks.items() if not held]
-    if failed:
+    if failed := [check for check, held in findings.checks.items() if not held]:
         msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
         raise RuntimeError(msg)
-    machine = describe()
-    processors = processor_names(None if gpus else [cpu()])
+    machine, processors = describe(), processor_names(None if gpus else [cpu()])
     return Record(
         experiment=name,
         parameters=dict(parameters),
@@ -96,8 +87,8 @@ def recorded(
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
     A record must have been measured with these parameters. One of this very code is taken, if there
-    is one; else the record's origin says that it is of earlier code. It is also loaded where a
-    profiler that the experiment starts is there, and does not work.
+    is one; else the record's origin says that it is of earlier code, which cells of a notebook are
+    not held against. It is also loaded where a profiler that the experiment starts does not work.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -126,12 +117,10 @@ def recorded(
     programs, modules = several("programs", programs, names), several("modules", modules, names)
     variables = several("variables", variables, names)
     record_to = os.environ.get(RECORD_TO)
-    needs = {
-        **({f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}),
-        **{program: shutil.which(program) for program in programs},
-        **{module: importlib.util.find_spec(module.partition(".")[0]) for module in modules},
-        **{variable: os.environ.get(variable) for variable in variables},
-    }
+    needs: dict[str, object] = {f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}
+    needs |= {program: shutil.which(program) for program in programs}
+    needs |= {module: importlib.util.find_spec(module.partition(".")[0]) for module in modules}
+    needs |= {variable: os.environ.get(variable) for variable in variables}
     lacking = [need for need, there in needs.items() if not there]
     if not lacking:
         try:
@@ -143,14 +132,9 @@ def recorded(
                 write_record(record, record_to)
             return record
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
-    try:
-        digest = code_digest(experiment, parameters)
-    except (OSError, TypeError) as error:
-        msg = f"{name}.json: can't be checked, as the experiment's source can't be read ({error})"
-        raise RecordError(msg) from error
     if record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}")
-    return newest_of(Wanted(name, digest, parameters, again), folder)
+    return newest_of(Wanted(name, code_digest(experiment, parameters), parameters, again), folder)
 
 
 def newest_record(name: str, folder: Path | str | None = None) -> Record:

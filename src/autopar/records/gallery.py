@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import contextlib
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from autopar.records.digest import script_digest
-from autopar.records.record import Record, RecordError
-from autopar.records.store import FOLDER, Wanted, load_record, newest_of
+from autopar.records.record import RecordError
+from autopar.records.store import Wanted, newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs distributed"
@@ -62,16 +61,6 @@ def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
     ]
 
 
-def all_records(folder: Path = FOLDER) -> list[Record]:
-    """Every record of every machine; each knows whether the code that it measured has changed."""
-    digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
-    records = map(load_record, sorted(folder.glob("*/*.json")))
-    return [
-        replace(one, code_changed=digests.get(one.experiment, one.digest) != one.digest)
-        for one in records
-    ]
-
-
 def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
     records = []
@@ -79,47 +68,29 @@ def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
         text = script.read_text(encoding="utf-8")
         values: dict[str, Any] = {"__builtins__": _BUILTINS}
         for statement in ast.parse(text).body:
-            calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
-            for call in calls:
-                if ast.unparse(call.func).split(".")[-1] == "recorded":
-                    records.append(_shown(call, statement, script, text, values))
-            before = dict(values)
-            for name in _changed(statement):
-                values.pop(name, None)
+            for call in ast.walk(statement):
+                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("recorded"):
+                    try:
+                        records.append(_shown(call, statement.lineno, script, text, values))
+                    except Exception as error:
+                        msg = (
+                            f"{script.name}:{call.lineno}: recorded(...) can't be read without "
+                            f"running the script ({error!r}). Name a function, and write name and "
+                            f"parameters as values."
+                        )
+                        raise ValueError(msg) from error
             if isinstance(statement, ast.Assign):
                 with contextlib.suppress(Exception):  # only running tells what it assigns
-                    exec(ast.unparse(statement), before)
-                    values = before
+                    exec(ast.unparse(statement), values)
     return records
 
 
-def _changed(statement: ast.stmt) -> set[str]:
-    """The names that a statement binds, or whose values it may change by a part or a method."""
-    changing = (ast.Store, ast.Del)
-    return {
-        name.id
-        for node in ast.walk(statement)
-        if isinstance(node, ast.Attribute) or isinstance(getattr(node, "ctx", None), changing)
-        for name in ast.walk(node)
-        if isinstance(name, ast.Name)
-    }
-
-
-def _shown(
-    call: ast.Call, statement: ast.stmt, script: Path, text: str, values: dict[str, Any]
-) -> Wanted:
+def _shown(call: ast.Call, line: int, script: Path, text: str, values: dict[str, Any]) -> Wanted:
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    try:
-        name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
-        (experiment,) = call.args
-        if not isinstance(experiment, ast.Name) or isinstance(statement, ast.FunctionDef):
-            raise TypeError(ast.unparse(experiment))
-        digest = script_digest(text, experiment.id, parameters, statement.lineno)
-        again = f"On a machine that has what it needs run: {command_of(script)}"
-        return Wanted(name, digest, parameters, again)
-    except Exception as error:
-        msg = (
-            f"{script.name}:{call.lineno}: recorded(...) can't be read without running the "
-            f"script ({error!r}). Name a function, and write name and parameters as values."
-        )
-        raise ValueError(msg) from error
+    name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
+    (experiment,) = call.args
+    if not isinstance(experiment, ast.Name):
+        raise TypeError(ast.unparse(experiment))
+    digest = script_digest(text, experiment.id, parameters, line)
+    again = f"On a machine that has what it needs run: {command_of(script)}"
+    return Wanted(name, digest, parameters, again)

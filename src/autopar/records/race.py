@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import dataclasses
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -55,8 +52,8 @@ def race(
     Args:
         ways: Label to work, called without arguments. The first is the baseline.
         parts: Label to what the ways are made of, timed beside them to tell the limit.
-        expected: What each way is to return: tensors, arrays, numbers or texts, or lists, tuples,
-            dicts and dataclasses of them. If not given, what the baseline returns.
+        expected: What each way is to return: tensors, arrays, numbers or texts, or lists, tuples
+            and dicts of them. If not given, what the baseline returns.
         close: Label to the largest difference of floating-point numbers, as a share of the largest
             finite one of that tensor: 1e-5, for ways that add up in another order. Small numbers
             beside large ones may so differ altogether.
@@ -129,23 +126,27 @@ def _checks(
     That is kept as a copy, as other ways may write to the same memory.
     """
     checks, than = dict[str, bool](), "what is expected"
-    wanted = None if expected is None else _kept(dict(_leaves(_waited(expected))))
-    returned: list[tuple[str, dict[object, object]]] = []  # by way, the memory that it returned
+    wanted = None if expected is None else copy.deepcopy(_leaves(expected))
+    filled: dict[StorageWeakRef, str] = {}  # memory that was returned, and by which way
     for label, way in ways.items():
         if reset is not None:
             reset()
         try:
-            result = _waited(way())
+            leaves = _leaves(way())
         except Exception as error:
             error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
             raise
-        leaves, memory = dict(_leaves(result)), _memory(result)
+        memory = {
+            StorageWeakRef(leaf.untyped_storage()): label
+            for leaf in leaves.values()
+            if isinstance(leaf, torch.Tensor) and leaf.numel()
+        }
         if wanted is None:
-            wanted, than = _kept(leaves), label
-            if all(leaf is None for leaf in pytree.tree_leaves(result)):
+            wanted, than = copy.deepcopy(leaves), label
+            if all(leaf is None for leaf in leaves.values()):
                 msg = (
-                    f"the way {label!r} returned {what(result)}, with which no result can be "
-                    f"compared; expected what it computes. Return that, or pass `expected`."
+                    f"the way {label!r} returned nothing that a result can be compared with; "
+                    f"expected what it computes. Return that, or pass `expected`."
                 )
                 raise ValueError(msg)
         else:
@@ -155,108 +156,49 @@ def _checks(
             )
             kind = f"within {share:g} of" if share else "equal to"
             checks[f"{label}: {kind} {than}"] = is_same
-            others = [other for other, filled in returned if filled.keys() & memory.keys()]
-            if others and is_same and reset is None:
+            if (shared := filled.keys() & memory.keys()) and is_same and reset is None:
                 msg = (
-                    f"the ways {others[0]!r} and {label!r} return the same memory, so what one "
-                    f"has left there counts as the result of both; expected each to fill it. Pass "
-                    f"reset=lambda: result.fill_(torch.nan), or return memory of their own."
+                    f"the ways {filled[shared.pop()]!r} and {label!r} return the same memory, so "
+                    f"what one has left there counts as the result of both; expected each to fill "
+                    f"it. Pass reset=lambda: result.fill_(torch.nan), or return other memory."
                 )
                 raise ValueError(msg)
-        returned.append((label, memory))
+        filled = {**memory, **filled}
     return checks
 
 
-def _kept(leaves: Mapping[object, object]) -> dict[object, object]:
-    """Leaves as they are now, whoever writes to them later."""
-    return {
-        place: leaf.clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
-        for place, leaf in leaves.items()
-    }
-
-
-def _memory(result: object) -> dict[object, object]:
-    """What stands for the memory of a result's tensors and arrays, as long as it is kept."""
-    memory: dict[object, object] = {}
-    for leaf in pytree.tree_leaves(result):
-        if isinstance(leaf, torch.Tensor) and leaf.numel():
-            memory[StorageWeakRef(leaf.untyped_storage())] = None
-        elif isinstance(leaf, np.ndarray):
-            while isinstance(leaf.base, np.ndarray):
-                leaf = leaf.base
-            memory[id(leaf)] = leaf
-    return memory
-
-
-def _waited(result: Any) -> object:
-    """What a way returned, once its tasks and all GPUs are done."""
+def _leaves(result: Any) -> dict[object, Any]:
+    """What a result is made of, by place, once its tasks and all GPUs are done."""
     result = pytree.tree_map_only(Handle, Handle.result, result)
     synchronize()
-    return result
+    leaves, _ = pytree.tree_flatten_with_path(result)
+    return {path: _comparable(leaf) for path, leaf in leaves}
 
 
-def _leaves(value: Any, place: tuple[object, ...] = ()) -> Iterator[tuple[object, object]]:
-    """What a result is made of, by place; containers are told from each other, too.
-
-    All sequences count as alike, and so do all mappings.
-    """
-    parts: Mapping[Any, Any] | None = None
-    kind = type(value).__name__
-    if isinstance(value, Mapping):
-        parts, kind = value, "mapping"
-    elif isinstance(value, (list, tuple, deque)):
-        parts, kind = dict(enumerate(value)), "sequence"
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if parts is None:
-        yield place, _comparable(value)
-        return
-    yield place, (kind, len(parts))
-    for key, part in parts.items():
-        yield from _leaves(part, (*place, key))
-
-
-def _comparable(value: Any) -> object:
-    """A tensor for an array of numbers; refuses what its identity or memory tells nothing of."""
-    kind: Any = type(value)
-    what_came = f"an object of type {kind.__name__}"
+def _comparable(value: Any) -> Any:
+    """A tensor for numbers with a point; refuses what `==` tells nothing of."""
     if isinstance(value, (np.ndarray, np.generic)):
-        array = np.array(value)
-        with contextlib.suppress(TypeError, ValueError):  # torch holds no texts, nor other bytes
-            return torch.from_numpy(array)
-        if not array.dtype.hasobject:
-            return str(array.dtype), array.shape, array.tobytes()
-        what_came = "an array of Python's objects"
-    elif isinstance(value, torch.Tensor):
-        if value.layout == torch.strided and not (
-            value.is_quantized or value.is_meta or value.is_nested
-        ):
-            return value.detach()
-        what_came = f"a tensor of {value.layout} and {value.dtype} on {value.device}"
-    elif value is None or kind.__eq__ is not object.__eq__:
-        return value
-    raise _incomparable(what_came)
+        return torch.from_numpy(np.asarray(value))
+    if isinstance(value, (float, complex)):
+        dtype = torch.float64 if isinstance(value, float) else torch.complex128
+        return torch.tensor(value, dtype=dtype)
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    kind: Any = type(value)
+    if value is not None and kind.__eq__ is object.__eq__:
+        msg = (
+            f"a way returned an object of type {kind.__name__}, of which no values can be "
+            f"compared; expected tensors, arrays of numbers, numbers or texts, in lists, tuples "
+            f"and dicts. Return list(generator) or module.state_dict()."
+        )
+        raise TypeError(msg)
+    return value
 
 
-def _incomparable(what_came: str) -> TypeError:
-    msg = (
-        f"a way returned {what_came}, of which no values can be compared; expected dense tensors, "
-        f"arrays of numbers, numbers or texts, in lists, tuples, dicts and dataclasses. Return "
-        f"x.to_dense(), x.dequantize(), list(generator) or module.state_dict()."
-    )
-    return TypeError(msg)
-
-
-def _is_equal(value: object, wanted: object, tolerance: float) -> bool:
+def _is_equal(value: Any, wanted: Any, tolerance: float) -> bool:
     """Whether both are the same bit for bit, or close; other things than numbers by `==`."""
-    if type(value) is type(wanted) and isinstance(value, float | complex):
-        value, wanted = torch.tensor([value, wanted], dtype=torch.complex128)
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        try:
-            return type(value) is type(wanted) and bool(value == wanted)
-        except Exception as error:  # as of a data frame, whose == is another one
-            what_came = f"an object of type {type(value).__name__}"
-            raise _incomparable(what_came) from error
+        return type(value) is type(wanted) and bool(value == wanted)
     if value.shape != wanted.shape or value.dtype != wanted.dtype:
         return False
     value = value.to(wanted.device)

@@ -11,6 +11,8 @@ from autopar.records.claim import Estimate, Figure, interval
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement, hidden_share
 
+EARLIER = "with an earlier version of autopar"  # ends the origin of what changed code measured
+
 
 class RecordError(RuntimeError):
     """A record that can't be used; the message says which file, why, and how to record it anew.
@@ -66,22 +68,6 @@ class Findings:
 class Record:
     """An experiment's findings with all that is needed to believe them; they never change.
 
-    Attributes:
-        experiment: Its name.
-        parameters: What it was called with.
-        digest: Of the measured code and the parameters.
-        measurements: Label to measurement, raw samples included.
-        timelines: Label to timeline.
-        checks: What was checked before anything was timed; all true.
-        values: Other numbers, with the unit in the name.
-        hardware: The machine, as `describe` tells.
-        software: Versions, and the commit or the digest of autopar's sources.
-        recorded_at: UTC, ISO 8601.
-        command: What measured it.
-        files: Name to content.
-        live: Whether this process measured it.
-        code_changed: Whether the code that was measured has changed since; `origin` says so, too.
-
     >>> import autopar as ap
     >>> def add_up(count):
     ...     return ap.Findings([ap.measure(lambda: sum(range(count)), label="sum")])
@@ -90,20 +76,20 @@ class Record:
     True
     """
 
-    experiment: str
-    parameters: Mapping[str, Any]
-    digest: str
-    measurements: Mapping[str, Measurement]
-    timelines: Mapping[str, Timeline]
-    checks: Mapping[str, bool]
-    values: Mapping[str, float]
-    hardware: Mapping[str, Any]
-    software: Mapping[str, str]
-    recorded_at: str
-    command: str
-    files: Mapping[str, bytes]
-    live: bool
-    code_changed: bool = False
+    experiment: str  #: Its name.
+    parameters: Mapping[str, Any]  #: What it was called with.
+    digest: str  #: Of the measured code and the parameters.
+    measurements: Mapping[str, Measurement]  #: By label, raw samples included.
+    timelines: Mapping[str, Timeline]  #: By label.
+    checks: Mapping[str, bool]  #: What was checked before anything was timed; all true.
+    values: Mapping[str, float]  #: Other numbers, with the unit in the name.
+    hardware: Mapping[str, Any]  #: The machine, as `describe` tells.
+    software: Mapping[str, str]  #: Versions, and the commit or the digest of autopar's sources.
+    recorded_at: str  #: UTC, ISO 8601.
+    command: str  #: What measured it.
+    files: Mapping[str, bytes]  #: Name to content.
+    live: bool  #: Whether this process measured it.
+    code_changed: bool = False  #: Whether that code has changed since; `origin` says so, too.
 
     def __post_init__(self) -> None:
         """Let every measurement and timeline say where it comes from, and let none be replaced."""
@@ -120,7 +106,7 @@ class Record:
     def origin(self) -> str:
         """Where and when it was measured, in words."""
         how = "measured live on" if self.live else "recorded on"
-        code = ", with earlier code" if self.code_changed else ""
+        code = f", {EARLIER}" if self.code_changed else ""
         torch = f"torch {self.software['torch']}"
         return f"{how} {self.processors}, {self.recorded_at[:10]}, {torch}{code}"
 

@@ -6,11 +6,10 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from autopar.files import write_atomically
@@ -29,34 +28,32 @@ _NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder
 class Wanted(NamedTuple):
     """A record as it is asked for, and how to measure anew, which ends each error.
 
-    Without a digest it is asked for by its name alone, whatever was measured.
+    Without a digest any code will do, and without parameters whatever was measured.
     """
 
     name: str
     digest: str = ""
-    parameters: Mapping[str, Any] = MappingProxyType({})
+    parameters: Mapping[str, Any] | None = None
     again: str = "On a machine with GPUs run: python -m autopar record"
 
 
 def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
     """Load the record that was measured last, on whichever machine; of the current code, if any is.
 
-    Of a digest, one of earlier code says so, and one of other parameters is refused.
+    Of a digest, one of earlier code says so; one of other parameters is refused.
     """
     name, digest, parameters, again = wanted
     check_name(name, "experiment")
     folder = Path(folder or FOLDER)
     records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
-    near = ""
-    if not records and not digest:  # it may be misspelled
-        names = {path.stem for path in folder.glob("*/*.json")}
-        nearest = ", ".join(difflib.get_close_matches(name, sorted(names), cutoff=0.0))
-        near = f"The nearest names are {nearest}. " if nearest else ""
+    names = {path.stem for path in folder.glob("*/*.json")} if parameters is None else ()
+    nearest = ", ".join(difflib.get_close_matches(name, sorted(names), cutoff=0.0))
+    near = f"The nearest names are {nearest}. " if nearest else ""  # it may be misspelled
     _require(records, f"{folder.name}/*/{name}.json: there is no such record. {near}{again}")
-    if digest:
+    if parameters is not None:
         now = json.loads(json.dumps(dict(parameters)))  # as a record has them
-        found, records = records, [record for record in records if record.parameters == now]
-        was = found[-1].parameters
+        was = records[-1].parameters
+        records = [record for record in records if record.parameters == now]
         _require(records, f"{name}.json: was measured with parameters {was}, now {now}. {again}")
     marked = [replace(one, code_changed=digest not in ("", one.digest)) for one in records]
     return max(
@@ -65,7 +62,7 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
 
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
-    """Write a record and its files to its machine's folder, if it can be read again from there."""
+    """Write a record and its files to its machine's folder, if they are sound and small."""
     named = record.processors.lower().replace("×", "x")
     machine = re.sub(r"[^a-z0-9]+", "-", named).strip("-")
     check_name(machine, "machine")
@@ -73,8 +70,14 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     path = Path(folder) / machine / f"{record.experiment}.json"
     try:
         content = _content(record)
-        _record_of(content, record.experiment, lambda name: record.files[name])
-    except Exception as error:
+        _require(record.digest, "has no digest of what was measured")
+        too_large = f"it takes {len(content)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
+        _require(len(content) <= _MAX_BYTES, too_large)
+        for name, part in record.files.items():
+            check_name(name, "file")
+            too_large = f"{name} takes {len(part)} bytes, over {_MAX_FILE_BYTES}"
+            _require(len(part) <= _MAX_FILE_BYTES, too_large)
+    except (RecordError, TypeError, ValueError) as error:
         msg = f"{path.name}: can't be written: {error}"
         raise RecordError(msg) from error
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,16 +90,11 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
     """Read a record, which must be whole and as it was written."""
     path = Path(path)
     try:
-        return _record_of(_read(path), path.stem, lambda name: _read(path.parent / name))
+        return _loaded(path)
     except Exception as error:  # whatever anyone may have written
         why = str(error) if isinstance(error, RecordError) else f"it can't be read ({error!r})"
         msg = f"{path.parent.name}/{path.name}: {why}. {again}"
         raise RecordError(msg) from None
-
-
-def _require(held: object, otherwise: str) -> None:
-    if not held:
-        raise RecordError(otherwise)
 
 
 def check_name(name: str, what: str) -> None:
@@ -106,13 +104,47 @@ def check_name(name: str, what: str) -> None:
     _require(plain, f"{what} name {name!r} is no file's name; {expected}")
 
 
+def _require(held: object, otherwise: str) -> None:
+    if not held:
+        raise RecordError(otherwise)
+
+
 def _read(path: Path) -> bytes:
     _require(path.is_file(), f"{path.name} is missing: there is no such file")
     return path.read_bytes()
 
 
+def _loaded(path: Path) -> Record:
+    try:
+        fields = json.loads(_read(path))
+    except (ValueError, RecursionError) as error:
+        msg = f"is not whole JSON ({error})"
+        raise RecordError(msg) from None
+    is_record = isinstance(fields, dict) and "schema" in fields
+    _require(is_record, "is not a record: it has no schema version")
+    version = fields["schema"]
+    _require(version == SCHEMA, f"has schema version {version!r}; this autopar reads {SCHEMA}")
+    seal = fields.pop("seal", None)
+    _require(seal == _seal(fields), "was edited: its contents don't match its seal")
+    _require(
+        fields["experiment"] == path.stem,
+        f"is a record of {fields['experiment']!r}, not {path.stem!r}",
+    )
+    files = {}
+    for name, sha256 in fields.get("files", {}).items():
+        check_name(name, "file")
+        files[name] = _read(path.with_name(name))
+        is_same = _sha256(files[name]) == sha256
+        _require(is_same, f"its file {name} is not the one that was recorded")
+    del fields["schema"]
+    parts = {label: Measurement(label, **of) for label, of in fields["measurements"].items()}
+    timelines = {label: _unpack(packed) for label, packed in fields["timelines"].items()}
+    decoded = {"measurements": parts, "timelines": timelines, "files": files}
+    return Record(**{**fields, **decoded}, live=False)
+
+
 def _content(record: Record) -> bytes:
-    """A record as the JSON that its file has."""
+    """A record as the JSON that its file has, whose lines suit diffs."""
     fields: dict[str, Any] = {"schema": SCHEMA, **vars(record)}
     del fields["live"], fields["code_changed"], fields["files"]
     fields["measurements"] = {
@@ -126,96 +158,40 @@ def _content(record: Record) -> bytes:
     fields["timelines"] = {label: _pack(timeline) for label, timeline in record.timelines.items()}
     if record.files:
         fields["files"] = {name: _sha256(content) for name, content in record.files.items()}
-    return _sealed(fields)
-
-
-def _sealed(fields: Mapping[str, Any]) -> bytes:
-    """JSON with a line for every field, measurement and timeline, as diffs want, and its seal."""
     lines = []
     for name, value in {**fields, "seal": _seal(fields)}.items():
         text = json.dumps(value)
-        if name in _BY_LINES and value and isinstance(value, Mapping):
+        if name in _BY_LINES and value:
             inner = [f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in value.items()]
             text = "{\n" + ",\n".join(inner) + "\n}"
         lines.append(f"{json.dumps(name)}: {text}")
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
-def _record_of(content: bytes, name: str, beside: Callable[[str], bytes]) -> Record:
-    """The record of a name that some content is, if it would be written in just this way."""
-    too_large = f"it takes {len(content)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
-    _require(len(content) <= _MAX_BYTES, too_large)
-    try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        msg = f"is not whole JSON ({error})"
-        raise RecordError(msg) from None
-    is_record = isinstance(fields, dict) and "schema" in fields
-    _require(is_record, "is not a record: it has no schema version")
-    version = fields["schema"]
-    _require(version == SCHEMA, f"has schema version {version!r}; this autopar reads {SCHEMA}")
-    seal = fields.pop("seal", None)
-    _require(seal == _seal(fields), "was edited: its contents don't match its seal")
-    _require(fields["experiment"] == name, f"is a record of {fields['experiment']!r}, not {name!r}")
-    sound = fields["digest"] and all(fields["checks"].values())
-    _require(sound, "has no digest of what was measured, or a check that failed")
-    _require(datetime.fromisoformat(fields["recorded_at"]).tzinfo, "was recorded in no time zone")
-    files = {}
-    for file, sha256 in fields.get("files", {}).items():
-        check_name(file, "file")
-        files[file] = part = beside(file)
-        too_large = f"{file} takes {len(part)} bytes, over {_MAX_FILE_BYTES}"
-        _require(len(part) <= _MAX_FILE_BYTES, too_large)
-        _require(_sha256(part) == sha256, f"its file {file} is not the one that was recorded")
-    del fields["schema"]
-    decoded = {
-        "parameters": dict(fields["parameters"]),
-        "measurements": {
-            label: Measurement(label, **packed) for label, packed in fields["measurements"].items()
-        },
-        "timelines": {label: _unpack(packed) for label, packed in fields["timelines"].items()},
-        "checks": {check: bool(held) for check, held in fields["checks"].items()},
-        "values": {value: float(number) for value, number in fields["values"].items()},
-        "software": {package: str(version) for package, version in fields["software"].items()},
-        "digest": str(fields["digest"]),
-        "command": str(fields["command"]),
-        "files": files,
-    }
-    record = Record(**{**fields, **decoded}, live=False)
-    _require(_content(record) == content, "was edited: it is not as autopar writes it")
-    return record
-
-
 def _pack(timeline: Timeline) -> dict[str, Any]:
     """A timeline as columns of whole nanoseconds, with names and lanes numbered."""
     names = list(dict.fromkeys(span.name for span in timeline.spans))
     lanes = list(dict.fromkeys((span.lane, span.kind) for span in timeline.spans))
-    return {
-        "alignment_error_s": timeline.alignment_error_s,
-        "names": names,
-        "lanes": lanes,
-        "spans": [
-            (
-                names.index(span.name),
-                lanes.index((span.lane, span.kind)),
-                round(span.start_s * 1e9),
-                round(span.end_s * 1e9),
-            )
-            for span in timeline.spans
-        ],
-    }
+    spans = [
+        (
+            names.index(span.name),
+            lanes.index((span.lane, span.kind)),
+            round(span.start_s * 1e9),
+            round(span.end_s * 1e9),
+        )
+        for span in timeline.spans
+    ]
+    error_s = timeline.alignment_error_s
+    return {"alignment_error_s": error_s, "names": names, "lanes": lanes, "spans": spans}
 
 
 def _unpack(packed: Mapping[str, Any]) -> Timeline:
-    spans = []
-    for name, place, start_ns, end_ns in packed["spans"]:
-        lane, kind = packed["lanes"][place]
-        name = str(packed["names"][name])
-        spans.append(Span(name, str(lane), start_ns / 1e9, end_ns / 1e9, kind))
-    timeline = Timeline(tuple(spans), float(packed["alignment_error_s"]))
-    lowest_s = min([timeline.alignment_error_s, *(span.start_s for span in spans)])
-    _require(lowest_s >= 0, f"a timeline has a time below zero: {lowest_s} s")
-    return timeline
+    names, lanes = packed["names"], packed["lanes"]
+    spans = [
+        Span(names[name], lanes[place][0], start_ns / 1e9, end_ns / 1e9, lanes[place][1])
+        for name, place, start_ns, end_ns in packed["spans"]
+    ]
+    return Timeline(tuple(spans), packed["alignment_error_s"])
 
 
 def _seal(fields: Mapping[str, Any]) -> str:

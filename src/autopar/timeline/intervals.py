@@ -25,6 +25,11 @@ def as_array(pairs: Sequence[tuple[float, float]]) -> Intervals:
     return np.asarray(pairs, dtype=np.float64).reshape(-1, 2)
 
 
+def busy_s(spans: Iterable[Any]) -> float:
+    """Seconds in which at least one of some spans was running."""
+    return length_s(covered(intervals_of(spans)))
+
+
 def covered(intervals: Intervals) -> Intervals:
     """The set of times that at least one of the intervals covers."""
     kept = intervals[intervals[:, 1] > intervals[:, 0]]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Real
 
 from autopar.refusal import check_type, several
-from autopar.timeline.intervals import Intervals, common, covered, intervals_of, length_s
+from autopar.timeline.intervals import Intervals, busy_s, common, covered, intervals_of, length_s
 from autopar.units import format_seconds
 
 KINDS = ("compute", "copy", "communication", "host")
@@ -143,7 +143,7 @@ class Timeline:
 
     def busy_s(self, which: str | None = None) -> float:
         """Seconds in which at least one span (of a lane or kind, if named) was running."""
-        return length_s(self._covered(which))
+        return busy_s(self.spans if which is None else self.select(which))
 
     def overlap_s(self, of: str, behind: str) -> float:
         """Seconds in which `of` and `behind` were both running."""
@@ -214,8 +214,8 @@ class Timeline:
         )
         return replace(self, spans=spans)
 
-    def _covered(self, which: str | None) -> Intervals:
-        return covered(intervals_of(self.spans if which is None else self.select(which)))
+    def _covered(self, which: str) -> Intervals:
+        return covered(intervals_of(self.select(which)))
 
     def _require_spans(self) -> None:
         if not self.spans:

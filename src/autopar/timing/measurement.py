@@ -53,20 +53,15 @@ class Measurement:
                 check_positive(argument, amount)
         values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
         object.__setattr__(self, "values_s", tuple(map(float, values_s)))
-        if len(self.values_s) < MIN_SAMPLES:
+        wrong = [value for value in self.values_s if not 0 < value < math.inf]  # NaN, too
+        if wrong or len(self.values_s) < MIN_SAMPLES:
+            came = f"contains {wrong[0]!r}" if wrong else f"has {len(self.values_s)} samples"
             msg = (
-                f"values_s of {self.label!r} has {len(self.values_s)} samples; "
-                f"expected at least {MIN_SAMPLES}, so that there is a spread. Measure again with "
-                f"more repeats."
+                f"values_s of {self.label!r} {came}; expected at least {MIN_SAMPLES}, so that "
+                f"there is a spread, in seconds, finite and above zero. Measure more work in one "
+                f"sample, or again with more repeats."
             )
             raise ValueError(msg)
-        for value in self.values_s:
-            if not (math.isfinite(value) and value > 0):
-                msg = (
-                    f"values_s of {self.label!r} contains {value!r}; expected seconds, finite and "
-                    f"above zero. Check the clock, or measure more work in one sample."
-                )
-                raise ValueError(msg)
 
     @property
     def median_s(self) -> float:

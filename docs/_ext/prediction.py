@@ -9,12 +9,9 @@ It is pure arithmetic, and what the simulator in the pages does in JavaScript; a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Real
 
-from autopar.refusal import check_type, what, whole_number
 from autopar.timeline.span import Span, Timeline
 
 # As lanes of one GPU are called where they are measured, so that pictures of both are alike.
@@ -37,18 +34,6 @@ class Prediction:
         to_host_s: Seconds to copy a chunk to the host; 0 if it stays on the GPU.
         slots: How many chunks may be under way at once.
         streams: 1 for everything, 2 for computing and copying, or 3, with one a direction.
-
-    Raises:
-        TypeError: A time is no number.
-        ValueError: A count is not a whole number of its range, computing takes no time, or a
-            copy takes less than none.
-
-    >>> hidden = Prediction(50, compute_s=2.6e-3, to_host_s=1.2e-3, slots=2)
-    >>> f"{hidden.timeline.makespan_s:.4f} {hidden.limit_s:.4f}"
-    '0.1312 0.1312'
-    >>> one = Prediction(50, compute_s=2.6e-3, to_host_s=1.2e-3, streams=1)
-    >>> f"{one.timeline.makespan_s:.4f}"
-    '0.1900'
     """
 
     chunks: int
@@ -57,20 +42,6 @@ class Prediction:
     to_host_s: float = 0.0
     slots: int = 3
     streams: int = 2
-
-    def __post_init__(self) -> None:
-        whole_number("chunks", self.chunks)
-        whole_number("slots", self.slots)
-        whole_number("streams", self.streams, 1, 3)
-        for argument in ("compute_s", "from_host_s", "to_host_s"):
-            seconds = getattr(self, argument)
-            check_type(argument, seconds, Real, "seconds that a chunk takes.")
-            if not 0 <= seconds < math.inf:
-                msg = f"{argument} is {what(seconds)}; expected seconds, finite and not below zero."
-                raise ValueError(msg)
-        if not self.compute_s:
-            msg = "compute_s is zero; expected seconds above it. Copies alone need no schedule."
-            raise ValueError(msg)
 
     @property
     def limit_s(self) -> float:

@@ -1,15 +1,14 @@
 """Predictions of a copy pipeline: against a simulation by ticks, a graph's limit, closed forms."""
 
-import math
 from collections import Counter, deque
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 
 from autopar import newest_record
-from autopar.display.prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s
 
 COUNTS = st.integers(1, 7)
@@ -134,20 +133,3 @@ def test_the_limit_is_the_records_and_its_timeline_is_met():
         seen = record.timelines[way]
         assert one.timeline.makespan_s == pytest.approx(seen.makespan_s, rel=0.05)
         assert one.timeline.hidden() == pytest.approx(seen.hidden(), abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error"),
-    [
-        ({"chunks": 0}, "chunks is 0"),
-        ({"slots": 1.5}, "slots is 1.5"),
-        ({"streams": 4}, "streams is 4.*at most 3"),
-        ({"compute_s": 0.0}, "compute_s is zero"),
-        ({"compute_s": math.inf}, "compute_s is inf"),
-        ({"to_host_s": -1.0}, "to_host_s is -1.0"),
-        ({"from_host_s": "1"}, "from_host_s is of type str"),
-    ],
-)
-def test_what_is_no_pipeline_is_refused(wrong, error):
-    with pytest.raises(TypeError if "of type" in error else ValueError, match=error):
-        Prediction(**{"chunks": 2, "compute_s": 1.0, **wrong})
