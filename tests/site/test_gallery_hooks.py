@@ -6,6 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from autopar import Span, Timeline, draw, plot
+from autopar.records.record import EARLIER
 from autopar.timing.measurement import Measurement
 
 pytest.importorskip("sphinx_gallery", reason="it comes with the group docs")
@@ -47,7 +48,7 @@ def test_bars_are_told_by_the_figures_beside_them(described):
 
 
 def test_what_stands_beside_bars_and_beneath_them_is_within_the_figure(hooks):
-    where = "recorded on 1 × NVIDIA H200, 2026-11-25, torch 2.11.0+cu130, with earlier code"
+    where = f"recorded on 1 × NVIDIA H200, 2026-11-25, torch 2.11.0+cu130, {EARLIER}"
     noisy = Measurement("a", (1.0, 1.0, 1.6), origin=where)
     figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
     plot.bars([noisy, Measurement("b", (0.5, 0.5, 0.5), origin=where)], ax)
