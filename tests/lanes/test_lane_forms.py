@@ -195,7 +195,7 @@ def test_a_submit_that_cannot_queue_leaves_nothing_to_wait_for(monkeypatch):
 
     with cpu_lane() as lane:
         with monkeypatch.context() as patch:
-            patch.setattr(lane, "_queue", refuse)
+            patch.setattr(lane, "_go_on", refuse)
             with pytest.raises(MemoryError):
                 lane.submit(int)
         assert lane.submit(abs, -1).result() == 1

@@ -22,7 +22,6 @@ _SPIN_S = 200e-6  # waits shorter than this end without a sleep
 _NAP_S = 20e-6  # Linux adds its timer slack, 50 µs unless told otherwise
 
 awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
-_beginning = threading.RLock()  # to wait: of two that close a circle, the later sees the other
 
 
 class Awaited(Protocol):
@@ -210,9 +209,8 @@ def wait_for(
         _refuse_circle(what, me)
 
     try:
-        with _beginning:
-            awaited[me] = what
-            _refuse_circle(what, me)
+        awaited[me] = what  # before the look: of two that close a circle, the later sees the other
+        _refuse_circle(what, me)
         wait(look)
     finally:
         if outer is None:
