@@ -249,12 +249,15 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     ['first', 'then']
     """
     listed = several("handles", handles, "a list of what Lane.submit returns: [handle].", Handle)
-    try:  # lists: a generator would make another error of a task's StopIteration
-        spans = tuple([handle.span for handle in listed])
-        error_s = max([handle.alignment_error_s for handle in listed], default=0.0)
-        return Timeline(spans, error_s)
+    spans, error_s = [], 0.0
+    handle: Handle[Any] | None = None
+    try:  # no comprehension: its frame, which an error's traceback has, would keep the handle
+        for handle in listed:
+            spans.append(handle.span)
+            error_s = max(error_s, handle.alignment_error_s)
+        return Timeline(tuple(spans), error_s)
     finally:
-        del handles, listed
+        del handles, listed, handle
 
 
 def cuda_tensors(values: object) -> Iterator[torch.Tensor]:
