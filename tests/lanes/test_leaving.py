@@ -11,33 +11,33 @@ from autopar import cpu_lane
 # -- what tasks submit ----------------------------------------------------------------------------
 
 
-def test_leaving_runs_what_tasks_submit_to_their_own_lane(gate, open_soon):
+def test_leaving_runs_what_tasks_submit_to_their_own_lane_and_to_one_around_it(
+    new_lane, gate, open_soon
+):
     ran = []
 
     def task(left):
-        gate()
         ran.append(left)
         if left:
             lane.submit(task, left - 1)
+        else:
+            outer.submit(ran.append, "outside")
 
-    with cpu_lane() as lane:
-        lane.submit(task, 20)
-        open_soon()
-    assert ran == list(range(20, -1, -1))
+    with cpu_lane() as outer:
+        with new_lane() as lane:
+            lane.submit(task, 20, after=[outer.submit(gate)])
+            open_soon()
+        assert ran[:21] == list(range(20, -1, -1))
+    assert ran[21:] == ["outside"]
 
 
-@pytest.mark.parametrize("by", ["an inner lane's", "an outer lane's"])
-def test_leaving_runs_what_tasks_submit_to_another_open_lane(gate, open_soon, by):
+def test_leaving_waits_for_what_a_task_of_another_lane_has_submitted(gate, open_soon):
     ran = []
     with cpu_lane() as outer:
         with cpu_lane() as inner:
-            one, other = (inner, outer) if by == "an inner lane's" else (outer, inner)
-            first = one.submit(lambda: other.submit(lambda: (gate(), ran.append("second"))))
-            second = first.result()
+            outer.submit(lambda: inner.submit(lambda: (gate(), ran.append("inside")))).result()
             open_soon()
-        assert by == "an inner lane's" or ran == ["second"]
-        second.result()
-    assert ran == ["second"]
+        assert ran == ["inside"]
 
 
 def test_what_a_task_submits_to_a_lane_that_was_left_is_refused(gate):

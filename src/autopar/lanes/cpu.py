@@ -89,7 +89,8 @@ class CpuLane(Lane):
         return None  # the worker waits for it
 
     def _go_on(self) -> None:
-        self._calls.put(True)
+        if self._calls.empty():  # else the worker has yet to look
+            self._calls.put(True)
 
     def _work(self) -> None:
         """Do tasks in the order in which they come, until there are no more."""
@@ -165,6 +166,6 @@ def _leave_all() -> None:
 def _abandon(lanes: list[CpuLane], where: str) -> None:
     """Let nobody wait for a thread that won't go on."""
     for lane in lanes:
-        lane._state = LEFT
+        lane._state, lane._admitting = LEFT, threading.RLock()  # which that thread may have held
         for handle in lane._unissued():
             handle.issued.set_exception(RuntimeError(f"{handle} is {where}"))

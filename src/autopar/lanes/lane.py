@@ -7,6 +7,9 @@ A task waits for the handles among its arguments and in `after=`:
     waits on     for a CPU task                       for a CUDA task
     CPU lane     the worker waits for its future      the worker waits for its end event
     CUDA lane    launched by whoever finishes it      the stream waits for its end event
+
+A lane's state is its queue, whose head leaves it once it is issued, and the handles of tasks whose
+errors nobody has seen; all else that becomes of a task is in its handle.
 """
 
 from __future__ import annotations
