@@ -6,6 +6,7 @@ that it can be shown without a GPU.
 Usage: python lane_interrupted.py cpu|cuda
 """
 
+import functools
 import itertools
 import json
 import sys
@@ -24,7 +25,7 @@ from lane_forms import caught
 
 def interrupted(kind, number, *, waits):
     """Interrupt a submit at a place; whether there is one, and what was wrong afterwards."""
-    gate, wrong, errors = threading.Event(), [], []
+    gate, wrong, errors, ran = threading.Event(), [], [], []
     new_lane = autopar.cpu_lane if kind == "cpu" else autopar.cuda_lane
     with autopar.cpu_lane() as other, new_lane() as lane:
         held = other.submit(gate.wait, 10)
@@ -33,7 +34,8 @@ def interrupted(kind, number, *, waits):
         else:
             gate.set()
             held.result()
-        places = interrupted_at(number, lambda: errors.append(caught(lambda: lane.submit(int))))
+        submit = functools.partial(lane.submit, ran.append, 1)
+        places = interrupted_at(number, lambda: errors.append(caught(submit)))
         gate.set()
         later = [lane.submit(abs, -i) for i in range(3)]
         from_elsewhere = other.submit(lambda: lane.submit(abs, -7))
@@ -41,6 +43,8 @@ def interrupted(kind, number, *, waits):
             wrong.append("later tasks")
     if isinstance(errors[0], KeyboardInterrupt) != (places > number):
         wrong.append("it did not come out")
+    if waits and len(ran) == (places > number):
+        wrong.append("it ran although it was dropped, or did not run")
     if lane._pending or lane._unseen:
         wrong.append("something is left behind")
     return places > number, wrong
