@@ -145,16 +145,6 @@ def test_waits_that_could_never_end_are_refused(in_time, gate):
     in_time(run)
 
 
-def test_leaving_runs_what_tasks_submit(gate, open_soon):
-    ran = []
-    with cpu_lane() as worker, cuda_lane(0) as lane:
-        held = worker.submit(gate)
-        lane.submit(lambda: lane.submit(ran.append, 1), after=[held])
-        lane.submit(lambda: worker.submit(ran.append, 2))
-        open_soon()
-    assert sorted(ran) == [1, 2]
-
-
 def test_ctrl_c_while_a_task_is_launched_comes_out_of_submit_once():
     def interrupted():
         raise KeyboardInterrupt

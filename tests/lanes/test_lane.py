@@ -1,20 +1,21 @@
-"""Lanes on the CPU: order, waits, errors and leaving, proven with gates and barriers."""
+"""A lane: tasks in order, beside those of other lanes, and results once they are there."""
 
 import contextlib
-import json
+import contextvars
+import math
 import threading
 import time
 import weakref
-from concurrent.futures import CancelledError
 
 import pytest
 import torch
-from lane_forms import WAIT_S, fail, require_waits_end
+from lane_forms import WAIT_S, caught, fail
 from leftovers import threads_of_a_new_thread
 from torch.utils import _pytree as pytree
 
-from autopar import cpu_lane, timeline_of_handles
-from autopar.lanes.lane import Lane
+from autopar import CopyPipeline, Lane, TaskGraph, cpu_lane, cuda_lane, timeline_of_handles
+
+pytestmark = pytest.mark.usefixtures("forms_run_in_time")
 
 # -- order and waits ------------------------------------------------------------------------------
 
@@ -91,8 +92,7 @@ def test_containers_without_handles_are_the_callers_own_and_others_as_they_were_
         numbers.append(lane.submit(fail))
         gate.open()
         filled.wait()
-        with pytest.raises(ValueError, match="on purpose"):
-            numbers[-1].result()
+        assert isinstance(caught(numbers[-1].wait), ValueError)
     assert out == [1, 2]
 
 
@@ -103,6 +103,9 @@ def test_waiting_for_a_lane_covers_what_was_submitted(gate, open_soon):
         lane.wait()
         assert all(handle.done() for handle in handles)
         lane.submit(int).result()  # and it takes work again
+
+
+# -- what they are called -------------------------------------------------------------------------
 
 
 def test_handles_say_what_they_are():
@@ -117,125 +120,76 @@ def test_handles_say_what_they_are():
     ]
     assert timeline.alignment_error_s == 0
     assert timeline_of_handles([]).spans == ()
-
-
-def test_lanes_have_names_of_their_own():
     assert cpu_lane().name != cpu_lane().name
-    with pytest.raises(ValueError, match=r"^threads is 'left'; .* a name is given as name="):
-        cpu_lane("left")
 
 
-# -- errors ---------------------------------------------------------------------------------------
+def test_tasks_are_annotated_with_their_names(monkeypatch):
+    names = []
+
+    @contextlib.contextmanager
+    def noting(name):
+        names.append(name)
+        yield
+        names.append("end")
+
+    monkeypatch.setattr("autopar.lanes.submission.annotate", noting)
+    with cpu_lane() as lane:
+        lane.submit(names.append, "runs", name="forward")
+    assert names == ["forward", "runs", "end"]
 
 
-def test_dependents_do_not_run_and_say_why(new_lane):
-    ran = []
-    with new_lane(name="left") as left, cpu_lane(name="right") as right:
-        first = left.submit(fail, name="breaks")
-        second = right.submit(ran.append, first, name="second")
-        third = left.submit(ran.append, 3, after=[second], name="third")
-        right.submit(ran.append, "fine").wait()
-        with pytest.raises(RuntimeError, match="'second' on lane 'right'.*waits for") as caught:
-            third.result()
-    assert ran == ["fine"]
-    assert f"in task 'third' on lane 'left' ({left.device})" in caught.value.__notes__
-    because = caught.value.__cause__
-    assert "'breaks' on lane 'left'" in str(because)
-    assert isinstance(because.__cause__, ValueError)
+# -- what a worker thread has ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("later", [0, 1, 5])
-@pytest.mark.parametrize("wait", [False, True])
-def test_the_first_unseen_error_is_raised_at_the_latest_on_leaving(new_lane, later, wait):
-    with pytest.raises(ValueError, match="first") as caught, new_lane() as lane:
-        lane.submit(int)
-        lane.submit(fail, "first", name="first")
-        lane.submit(fail, "second")
-        for _ in range(later):  # results are let go of meanwhile; errors must not be
-            last = lane.submit(int)
-            last.result()
-        if wait:
-            lane.wait()
-            pytest.fail("waiting for the lane raises, too")
-    assert "'first'" in caught.value.__notes__[0]
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_of_operators_are_the_lanes_alone_also_of_one_opened_in_a_task(threads):
+    def inner():
+        with cpu_lane(threads + 2) as lane:
+            return lane.submit(torch.get_num_threads).result()
+
+    before = torch.get_num_threads()
+    with cpu_lane(threads) as lane, cpu_lane(threads + 1) as other:
+        assert lane.submit(inner).result() == threads + 2
+        numbers = [each.submit(torch.get_num_threads).result() for each in (lane, other)]
+        assert numbers == [threads, threads + 1]
+        assert torch.get_num_threads() == threads_of_a_new_thread() == before
+    assert torch.get_num_threads() == threads_of_a_new_thread() == before
 
 
-def test_the_first_error_is_the_first_also_if_a_later_one_is_still_to_come(gate, open_soon):
-    with pytest.raises(ValueError, match="first"), cpu_lane() as lane:
-        lane.submit(fail, "first")
-        lane.submit(int).result()
-        lane.submit(lambda: (gate(), fail("second")))
-        assert gate.begun.wait(WAIT_S)
-        open_soon()
+def test_context_variables_hold_in_tasks_and_end_with_them():
+    variable = contextvars.ContextVar("variable", default="before")
+
+    def get_and_set():
+        found = variable.get()
+        variable.set("in a task")
+        return found
+
+    with cpu_lane() as lane:
+        before = lane.submit(get_and_set)
+        token = variable.set("of the caller")
+        after, graph = lane.submit(get_and_set), TaskGraph()
+        tasks = [graph.add(get_and_set), graph.add(variable.get)]
+        found = graph.run()[tasks]
+        variable.reset(token)
+        assert (before.result(), after.result()) == ("before", "of the caller")
+    assert found[0] == "of the caller"
+    assert variable.get() == "before"
 
 
-# -- leaving --------------------------------------------------------------------------------------
+# -- what a lane keeps ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("task_fails", [False, True])
-def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(gate, leave, task_fails):
-    ran = []
-    with pytest.raises(ZeroDivisionError), cpu_lane() as lane:
-        begun = lane.submit(lambda: (gate(), task_fails and fail()))
-        queued = lane.submit(ran.append, 1, name="queued")
-        leave(queued)
-    assert begun.done()
-    assert ran == []
-    with pytest.raises(CancelledError, match="'queued'.*dropped"):
-        queued.result()
-
-
-def test_what_waits_for_a_dropped_task_says_so(gate, leave):
-    with cpu_lane() as outer:
-        with pytest.raises(ZeroDivisionError), cpu_lane() as inner:
-            inner.submit(gate)
-            queued = inner.submit(int, name="queued")
-            dependent = outer.submit(int, after=[queued])
-            leave(queued)
-        with pytest.raises(RuntimeError, match="'queued'.*was dropped"):
-            dependent.result()
-
-
-def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate, leave):
-    with pytest.raises(ZeroDivisionError), cpu_lane() as outer, cpu_lane() as inner:
-        leave(inner.submit(int, after=[outer.submit(gate)]))
-
-
-# What a stream was given can't be taken back, so leaving its lane has to wait for that.
-@pytest.mark.parametrize(
-    ("kind", "waits"),
-    [
-        ("cpu", ["result", "wait", "leaving"]),
-        pytest.param("cuda", ["result", "wait"], marks=pytest.mark.gpu),
-    ],
-)
-def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program, kind, waits):
-    assert require_waits_end(run_program("interrupted.py", kind)) == waits
-
-
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_ctrl_c_before_any_line_of_a_submit_comes_out_and_leaves_nothing_behind(run_program, kind):
-    done = run_program("lane_interrupted.py", kind)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["lines"] > 40
-    assert report["wrong"] == {}
-
-
-@pytest.mark.parametrize(
-    "how",
-    [
-        "blocked",
-        "exit",
-        "fork",
-        *(pytest.param(each, marks=pytest.mark.stress) for each in ("idle", "exception", "thread")),
-    ],
-)
-def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
-    done = run_program("lane_left_open.py", how)
-    assert done.returncode == (3 if how == "exit" else 0), done.stderr
-    assert done.stdout.split() == ["first", "last"]
-    assert done.stderr == ""
+def test_results_go_with_their_handles():
+    with cpu_lane() as lane:
+        handle = lane.submit(torch.zeros, 3)
+        dependent = lane.submit(torch.neg, handle)
+        results = [weakref.ref(task.result()) for task in (handle, dependent)]
+        del handle, dependent
+        give_up_s = time.perf_counter() + WAIT_S
+        while any(result() is not None for result in results):
+            # The worker may be on its way out of the task still.
+            assert time.perf_counter() < give_up_s, "the lane holds on to a result"
+            time.sleep(1e-3)
 
 
 # -- misuse ---------------------------------------------------------------------------------------
@@ -255,47 +209,45 @@ def test_a_lane_takes_work_inside_one_with_block(new_lane):
         pass
 
 
-# -- what a worker thread inherits ----------------------------------------------------------------
+_WRONG = [None, "a", 1.5, True, -1, 0, 10**12, math.nan, [], ...]
+_REFUSED = {  # how an argument is given, and which of these values are right there
+    "threads": (cpu_lane, ()),
+    "kind": (lambda value: cpu_lane(kind=value), ()),
+    "device": (cuda_lane, (None, 0)),
+    "cpu_lanes": (lambda value: TaskGraph(cpu_lanes=value), (None,)),
+    "streams": (lambda value: TaskGraph(streams=value), (None,)),
+    "cost_s": (lambda value: TaskGraph().add(int, cost_s=value), (None, 0, 1.5, 10**12)),
+    "slots": (lambda value: CopyPipeline("cpu", slots=value), (10**12,)),
+}
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_threads_of_operators_are_the_lanes_alone_also_of_one_opened_in_a_task(threads):
-    def inner():
-        with cpu_lane(threads + 2) as lane:
-            return lane.submit(torch.get_num_threads).result()
-
-    before = torch.get_num_threads()
-    with cpu_lane(threads) as lane, cpu_lane(threads + 1) as other:
-        assert lane.submit(inner).result() == threads + 2
-        numbers = [each.submit(torch.get_num_threads).result() for each in (lane, other)]
-        assert numbers == [threads, threads + 1]
-        assert torch.get_num_threads() == threads_of_a_new_thread() == before
-    assert torch.get_num_threads() == threads_of_a_new_thread() == before
+@pytest.mark.parametrize("value", _WRONG, ids=repr)
+@pytest.mark.parametrize("argument", _REFUSED)
+def test_what_no_number_or_place_can_be_is_refused_by_the_arguments_name(argument, value):
+    call, right = _REFUSED[argument]
+    if value not in right:
+        with pytest.raises(ValueError, match=f"^{argument}.* is .*; expected "):
+            call(value)
 
 
-def test_tasks_are_annotated_with_their_names(monkeypatch):
-    names = []
-
-    @contextlib.contextmanager
-    def noting(name):
-        names.append(name)
-        yield
-        names.append("end")
-
-    monkeypatch.setattr("autopar.lanes.submission.annotate", noting)
-    with cpu_lane() as lane:
-        lane.submit(names.append, "runs", name="forward")
-    assert names == ["forward", "runs", "end"]
-
-
-def test_results_go_with_their_handles():
-    with cpu_lane() as lane:
-        handle = lane.submit(torch.zeros, 3)
-        dependent = lane.submit(torch.neg, handle)
-        results = [weakref.ref(task.result()) for task in (handle, dependent)]
-        del handle, dependent
-        give_up_s = time.perf_counter() + WAIT_S
-        while any(result() is not None for result in results):
-            # The worker may be on its way out of the task still.
-            assert time.perf_counter() < give_up_s, "the lane holds on to a result"
-            time.sleep(1e-3)
+@pytest.mark.parametrize(
+    ("argument", "expected", "call"),
+    [
+        ("name", "text", lambda lane, value: cpu_lane(name=value)),
+        ("name", "text", lambda lane, value: lane.submit(int, name=value)),
+        ("name", "text", lambda lane, value: TaskGraph().add(int, name=value)),
+        ("after", "a list", lambda lane, value: lane.submit(int, after=value or None)),
+        (r"after\[0\]", "a Handle", lambda lane, value: lane.submit(int, after=[value])),
+        ("writes", "", lambda lane, value: TaskGraph().add(int, writes=value or torch.ones(2))),
+        ("fn", r"a function.*submit\(fn, x\)", lambda lane, value: lane.submit([value])),
+    ],
+)
+@pytest.mark.parametrize("value", [1.5, True, 0, [], object], ids=repr)
+def test_what_no_name_list_or_function_can_be_is_refused_by_the_arguments_name(
+    argument, expected, call, value
+):
+    with (
+        cpu_lane() as lane,
+        pytest.raises(TypeError, match=f"^{argument}.* is .*; expected {expected}"),
+    ):
+        call(lane, value)

@@ -1,4 +1,4 @@
-"""Lanes on GPUs: waits, memory, spans, leaving and modes, with work that is late on purpose."""
+"""Lanes on GPUs: waits, memory, spans and leaving, with work that is late on purpose."""
 
 import contextlib
 import functools
@@ -112,20 +112,6 @@ def test_what_the_submitter_has_under_way_is_waited_for(spin, place, index, on, 
         spin(30)
         x += 7
         assert equals(lane.submit(*reach(x, place)).result(), 7)
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_grad_mode_and_device_are_right_whoever_launches(gate, grad):
-    def state(_):
-        current = torch.cuda.current_stream()
-        return torch.is_grad_enabled(), torch.cuda.current_device(), current == lane.stream
-
-    last = torch.cuda.device_count() - 1
-    with cpu_lane() as worker, cuda_lane(last) as lane, torch.set_grad_enabled(grad):
-        at_once = lane.submit(state, None)
-        later = lane.submit(state, worker.submit(gate))
-        gate.open()
-        assert at_once.result() == later.result() == (grad, last, True)
 
 
 def test_a_result_is_done_when_it_is_there_and_not_before(late):
@@ -298,57 +284,3 @@ def test_kernels_do_not_outlive_their_lane_however_it_is_left(spin, gate, open_s
                 last = lane.submit(int)
     assert last.done()
     assert lane.stream.query(), "kernels outlived their lane"
-
-
-# -- what holds where a task is submitted ---------------------------------------------------------
-
-
-@pytest.mark.parametrize("place", ["cpu", "cuda:0"])
-@pytest.mark.parametrize("held", [False, True])
-def test_autocast_is_the_submitters_whoever_launches(gate, place, held):
-    x = torch.ones(8, 8, device="cuda:0")
-    with cpu_lane() as worker, lane_on(place) as lane:
-        after = [worker.submit(gate)] if held else []
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            low = lane.submit(torch.mm, x, x, after=after)
-        full = lane.submit(torch.mm, x, x)
-        gate.open()
-        assert low.result().dtype == torch.bfloat16
-        assert full.result().dtype == torch.float32
-    assert not torch.is_autocast_enabled("cuda")
-    assert torch.is_autocast_cache_enabled()
-
-
-def test_no_task_reads_a_weight_that_another_stream_has_yet_to_cast(spin):
-    """Autocast keeps casts of weights for all threads, and knows nothing of streams."""
-    size = 1024
-    weight = torch.ones(size, size, device="cuda:0", requires_grad=True)
-    x = torch.ones(size, size, device="cuda:0", dtype=torch.bfloat16)
-    synchronize()
-
-    def late():
-        spin(30)
-        return x @ weight
-
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        for _ in range(5):
-            with cuda_lane(0) as one, cuda_lane(0) as other:
-                # What is freed here is what a cast would get, if it came too late.
-                one.submit(torch.full, (size, size), float("nan"), device="cuda:0").result()
-                results = [one.submit(late), other.submit(torch.matmul, x, weight)]
-                mine = x @ weight
-                assert all(equals(each.result(), size) for each in results)
-                assert equals(mine, size)
-
-
-@_two
-def test_a_cpu_task_finds_the_submitters_gpu_and_a_stream_its_own():
-    def where():
-        return torch.cuda.current_device(), torch.ones(1, device="cuda").device.index
-
-    with cpu_lane() as worker, cuda_lane(0) as lane:
-        for index in (1, 0, 1):
-            with torch.cuda.device(index):
-                assert worker.submit(where).result() == (index, index)
-                assert lane.submit(where).result() == (0, 0)
-                assert torch.cuda.current_device() == index

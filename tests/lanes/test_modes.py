@@ -34,12 +34,6 @@ def default_device():
         torch.set_default_device(None)
 
 
-@contextlib.contextmanager
-def uncached():
-    with torch.autocast("cpu", cache_enabled=False):
-        yield
-
-
 _packed = threading.local()
 
 
@@ -88,7 +82,7 @@ _CONTEXTS = {
     "inference": torch.inference_mode,
     "float16": lambda: torch.autocast("cpu", dtype=torch.float16),
     "bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-    "uncached": uncached,
+    "uncached": lambda: torch.autocast("cpu", cache_enabled=False),
     "with device": lambda: torch.device("meta"),
     "default device": default_device,
     "functions": Functions,

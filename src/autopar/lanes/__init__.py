@@ -1,6 +1,7 @@
 """Lanes: run it beside other work, in order, on a CPU thread or a CUDA stream.
 
-Read `lane` first: `submit` queues a `submission`, with the `modes` of its thread, and returns a
-`handle`, which yields the result only once it is there; `outcome` is how a task ended. `cpu` and
-`cuda` are the two kinds of lanes, and `clock` puts a GPU's times on the host's.
+Read `lane` first: a lane is a queue of `submission`s, each with the `modes` of the thread that gave
+it away; `cpu` and `cuda` issue the first of them. A `handle` is what the caller gets for one, and
+yields the result only once it is there. `outcome` is how a task ended, and `clock` puts a GPU's
+times on the host's.
 """

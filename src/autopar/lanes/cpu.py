@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 import torch
 
 from autopar.device import cpu, new_stream, used_gpus
+from autopar.lanes.handle import Handle
 from autopar.lanes.lane import LEFT, Lane
 from autopar.lanes.outcome import Outcome
 from autopar.lanes.submission import Submission
@@ -62,7 +63,8 @@ class CpuLane(Lane):
         super().__init__(name, cpu(), kind)
         self.threads = threads
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
-        self._queued: queue.SimpleQueue[Submission[Any] | None] = queue.SimpleQueue()
+        # Wakes the worker: there are tasks, or there will be no more.
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._settled: Outcome[None] = Outcome()  # the number of the worker's threads
         # A daemon, as a process must end although a generator still holds a lane: `_leave_all`.
         self._worker = threading.Thread(target=self._work, name=name, daemon=True)
@@ -80,30 +82,30 @@ class CpuLane(Lane):
             raise
         return self
 
-    def _queue(self, submission: Submission[Any]) -> None:
-        self._queued.put(submission)
-
     def _waits_for(self) -> int | None:
         return self._worker.ident
 
+    def _blocker(self) -> Handle[Any] | None:
+        return None  # the worker waits for it
+
     def _go_on(self) -> None:
-        pass  # the worker does all of it
+        if self._calls.empty():  # else the worker has yet to look
+            self._calls.put(True)
 
     def _work(self) -> None:
         """Do tasks in the order in which they come, until there are no more."""
         try:
             settle_threads(self.threads)
             self._settled.set_result(None)
-            while (submission := self._queued.get()) is not None:
-                self._run(submission)
-                del submission  # while it waits for the next
+            while self._calls.get():
+                self._do_pending()
         except BaseException as error:
             if self._settled.done():
                 raise
             self._settled.set_exception(error)
         finally:
-            self._state = LEFT
             self._drop()
+            self._pending.clear()
             _open_lanes.discard(self)
 
     def _issue(self, submission: Submission[T]) -> T:
@@ -135,7 +137,7 @@ class CpuLane(Lane):
         try:
             super()._close()
         finally:
-            self._queued.put(None)  # the worker ends after what it is doing
+            self._calls.put(False)  # the worker ends after what it is doing
         if self._worker.ident is not None and not sys.is_finalizing():
             self._worker.join()
 
@@ -154,9 +156,8 @@ def _leave_all() -> None:
     """Leave all lanes, as by an exception; but what runs is waited for no longer than a while."""
     lanes, give_up_s = list(_open_lanes), time.monotonic() + _LAST_WAIT_S
     for lane in lanes:
-        lane._state = LEFT
         lane._drop()
-        lane._queued.put(None)
+        lane._calls.put(False)
     for lane in lanes:
         lane._worker.join(max(0.0, give_up_s - time.monotonic()))
     _abandon(lanes, "still running as the process ended")
@@ -165,6 +166,6 @@ def _leave_all() -> None:
 def _abandon(lanes: list[CpuLane], where: str) -> None:
     """Let nobody wait for a thread that won't go on."""
     for lane in lanes:
-        lane._state = LEFT
-        for handle in tuple(lane._waiting):
+        lane._state, lane._admitting = LEFT, threading.RLock()  # which that thread may have held
+        for handle in lane._unissued():
             handle.issued.set_exception(RuntimeError(f"{handle} is {where}"))

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import threading
-import traceback
-from collections import deque
 from typing import Any, Self, TypeVar
 
 import torch
@@ -72,15 +69,11 @@ class CudaLane(Lane):
     def __init__(self, device: torch.device, name: str, kind: str, priority: int) -> None:
         super().__init__(name, device, kind)
         self.stream = new_stream(device, priority=priority)
-        self._pending: deque[Submission[Any]] = deque()
         self._launcher: dict[str, int] = {}  # ident of the thread that launches, if one does
 
     def __enter__(self) -> Self:
         device_clock(self.device, max_age_s=1.0)  # while there is no work to disturb
         return super().__enter__()
-
-    def _queue(self, submission: Submission[Any]) -> None:
-        self._pending.append(submission)
 
     def _waits_for(self) -> int | Handle[Any] | None:
         launcher = self._launcher.get("ident")
@@ -93,11 +86,11 @@ class CudaLane(Lane):
         meanwhile, by a thread that finds this one launching, is not left behind.
         """
         me = threading.get_ident()
-        if self._launcher.get("ident") == me and self._is_launching():
+        if self._launcher.get("ident") == me:
             return  # for a task that submits: who launches it goes on with what it has submitted
         try:
             while self._pending and self._launcher.setdefault("ident", me) == me:
-                self._launch_until_blocked()
+                self._do_pending()
                 self._launcher.clear()
                 blocker = self._blocker()
                 if blocker is not None:
@@ -106,19 +99,6 @@ class CudaLane(Lane):
         finally:  # without calls, as a signal comes out of those
             if "ident" in self._launcher and self._launcher["ident"] == me:
                 del self._launcher["ident"]
-
-    def _is_launching(self) -> bool:
-        """Whether the calling thread is; if not, Ctrl-C has kept it from saying that it's done."""
-        launching = CudaLane._launch_until_blocked.__code__
-        return any(
-            frame.f_code is launching and frame.f_locals["self"] is self
-            for frame, _ in traceback.walk_stack(sys._getframe())
-        )
-
-    def _launch_until_blocked(self) -> None:
-        while self._pending and self._blocker() is None:
-            self._run(self._pending[0])
-            self._pending.popleft()  # not before: then what is cut off would be lost
 
     def _blocker(self) -> Handle[Any] | None:
         """What the head of the queue waits for, unless it was dropped."""

@@ -22,7 +22,6 @@ _SPIN_S = 200e-6  # waits shorter than this end without a sleep
 _NAP_S = 20e-6  # Linux adds its timer slack, 50 µs unless told otherwise
 
 awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
-_beginning = threading.RLock()  # to wait: of two that close a circle, the later sees the other
 
 
 class Awaited(Protocol):
@@ -210,9 +209,8 @@ def wait_for(
         _refuse_circle(what, me)
 
     try:
-        with _beginning:
-            awaited[me] = what
-            _refuse_circle(what, me)
+        awaited[me] = what  # before the look: of two that close a circle, the later sees the other
+        _refuse_circle(what, me)
         wait(look)
     finally:
         if outer is None:
@@ -251,12 +249,15 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     ['first', 'then']
     """
     listed = several("handles", handles, "a list of what Lane.submit returns: [handle].", Handle)
-    try:  # lists: a generator would make another error of a task's StopIteration
-        spans = tuple([handle.span for handle in listed])
-        error_s = max([handle.alignment_error_s for handle in listed], default=0.0)
-        return Timeline(spans, error_s)
+    spans, error_s = [], 0.0
+    handle: Handle[Any] | None = None
+    try:  # no comprehension: its frame, which an error's traceback has, would keep the handle
+        for handle in listed:
+            spans.append(handle.span)
+            error_s = max(error_s, handle.alignment_error_s)
+        return Timeline(tuple(spans), error_s)
     finally:
-        del handles, listed
+        del handles, listed, handle
 
 
 def cuda_tensors(values: object) -> Iterator[torch.Tensor]:

@@ -7,13 +7,16 @@ A task waits for the handles among its arguments and in `after=`:
     waits on     for a CPU task                       for a CUDA task
     CPU lane     the worker waits for its future      the worker waits for its end event
     CUDA lane    launched by whoever finishes it      the stream waits for its end event
+
+A lane's state is its queue, whose head leaves it once it is issued, and the handles of tasks whose
+errors nobody has seen; all else that becomes of a task is in its handle.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -29,7 +32,7 @@ from autopar.refusal import check_type, several, what
 T = TypeVar("T")
 
 _KINDS = ("compute", "copy", "host")  # what lanes do
-OPEN, CLOSING, LEFT = "is open", "is being left", "was left"
+_NEW, OPEN, LEFT = "is not open yet", "is open", "was left"
 _MOST_NOTES = 5  # on one error: more would bury it
 
 
@@ -61,10 +64,11 @@ class Lane(ABC):
         self.name = name
         self.device = device
         self.kind = kind
-        self._state = "is not open yet"
-        # Results belong to the caller: a lane holds on to handles until they are issued, no longer,
-        # and to those of failed tasks until their errors were seen.
-        self._waiting: dict[Handle[Any], None] = {}
+        self._state = _NEW
+        self._admitting = threading.RLock()  # between the look at the state and what follows
+        # Results belong to the caller: a lane holds on to tasks until they are issued, no longer,
+        # and to handles of failed ones until their errors were seen.
+        self._pending: deque[Submission[Any]] = deque()
         self._unseen: dict[Handle[Any], None] = {}
 
     def submit(
@@ -100,7 +104,7 @@ class Lane(ABC):
                 other than handles.
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
-        self._require_open()
+        self._require(OPEN)
         check_type("fn", fn, Callable, "a function. Write submit(fn, x), not submit(fn(x)).")
         if name is not None:
             require_text("name", name)
@@ -112,15 +116,13 @@ class Lane(ABC):
         )
         submission = Submission(handle, fn, args, kwargs, after)
         try:
-            self._waiting[handle] = None  # before the look: who closes the lane looks here after it
-            self._require_open()
-            self._queue(submission)
+            with self._admitting:
+                self._require(OPEN)
+                self._pending.append(submission)
             self._go_on()
             return handle
         except BaseException:
             handle.issued.drop()
-            if handle.issued.dropped():
-                self._waiting.pop(handle, None)
             raise
         finally:  # if the task has failed by now, its traceback keeps this frame
             del fn, args, kwargs, after, submission, handle
@@ -130,25 +132,39 @@ class Lane(ABC):
         self._drain()
         self._raise_first()
 
+    def _do_pending(self) -> None:
+        """Issue tasks in order, until one waits for what is not issued.
+
+        An error's traceback has this frame, which holds nothing, and has let go of all below it.
+        """
+        while self._pending and self._blocker() is None:
+            try:
+                self._run(self._pending[0])
+            except BaseException as error:
+                if self._comes_out(self._pending[0].handle, error):
+                    raise
+            self._pending.popleft()  # not before: then what is cut off would be lost
+
     def _run(self, submission: Submission[Any]) -> None:
         """Issue a task and settle its handle, unless it was dropped."""
-        handle = submission.handle
-        try:
-            submission.wait_for_dependencies()
-            if handle.issued.begin():
-                submission.require_dependencies()
-                handle.issued.set_result(self._issue(submission))
-        except BaseException as error:
-            late = handle.issued.done()  # what its settling has set off was cut off
-            if not late:
-                self._fail(handle, error)
-            in_main = threading.current_thread() is threading.main_thread()  # where signals come
-            if late or (in_main and isinstance(error, KeyboardInterrupt)):
-                handle.mark_seen()
-                raise
-        finally:
-            self._waiting.pop(handle, None)
-            del submission, handle  # an error's traceback has this frame
+        submission.wait_for_dependencies()
+        if submission.handle.issued.begin():
+            submission.require_dependencies()
+            submission.handle.issued.set_result(self._issue(submission))
+
+    def _comes_out(self, handle: Handle[Any], error: BaseException) -> bool:
+        """Settle a handle with its task's error; whether the error comes out here, too.
+
+        That are Ctrl-C, and what has cut off the calls that the handle's settling has set off.
+        """
+        cut_off = handle.issued.done()
+        if not cut_off:
+            self._fail(handle, error)
+        in_main = threading.current_thread() is threading.main_thread()  # where signals come
+        if cut_off or (in_main and isinstance(error, KeyboardInterrupt)):
+            handle.mark_seen()
+            return True
+        return False
 
     def _fail(self, handle: Handle[Any], error: BaseException) -> None:
         """Settle a handle with its task's error, and keep it until somebody has seen that."""
@@ -158,16 +174,13 @@ class Lane(ABC):
         self._unseen[handle] = None  # before anybody can know that it has failed
         handle.issued.set_exception(error)
 
-    def _raise_first(self, *, last: bool = False) -> None:
-        """Raise the first error that nobody has seen, with the others noted on it if at last."""
+    def _raise_first(self) -> None:
+        """Raise the first error that nobody has seen."""
         for handle in tuple(self._unseen):
-            error = handle.issued.error()
             try:
-                if last and error is not None:
-                    self._tell(error)
                 handle.wait()
             finally:
-                del handle, error  # the error's traceback has this frame
+                del handle  # the error's traceback has this frame
 
     def _tell(self, error: BaseException) -> None:
         """Note on an error that is on its way what else has failed, unseen."""
@@ -183,19 +196,24 @@ class Lane(ABC):
             note(error, f"{len(others) - _MOST_NOTES} more tasks of lane {self.name!r} failed, too")
 
     def _drop(self) -> None:
-        """Drop tasks that have not begun."""
-        for handle in tuple(self._waiting):
+        """Take no more tasks, and drop those that have not begun."""
+        with self._admitting:
+            self._state = LEFT
+        for handle in self._unissued():
             handle.issued.drop()
 
     def _drain(self) -> None:
-        """Wait until everything is done or dropped."""
-        for handle in tuple(self._waiting):
+        """Wait until everything is issued or dropped."""
+        for handle in self._unissued():
             handle.wait_until_issued()
-            self._waiting.pop(handle, None)
+
+    def _unissued(self) -> list[Handle[Any]]:
+        """Tasks that are neither issued nor dropped, in order."""
+        handles = [submission.handle for submission in tuple(self._pending)]
+        return [handle for handle in handles if not handle.is_issued()]
 
     def __enter__(self) -> Self:
-        if self._state != "is not open yet":
-            raise RuntimeError(self._not_open())
+        self._require(_NEW)
         self._state = OPEN
         return self
 
@@ -208,35 +226,30 @@ class Lane(ABC):
         try:
             while error is None and self._state == OPEN:  # until tasks submit no more meanwhile
                 self._drain()
-                self._state = CLOSING
-                self._state = OPEN if self._waiting else LEFT
-        except BaseException as broken_off:
+                with self._admitting:
+                    self._state = OPEN if self._unissued() else LEFT
             self._close()
-            self._tell(broken_off)
+            if error is None or isinstance(error, GeneratorExit):  # which nobody sees
+                self._raise_first()
+            else:
+                self._tell(error)
+        except BaseException as first:
+            self._close()
+            self._tell(first)
             raise
-        self._close()
-        if error is not None and not isinstance(error, GeneratorExit):  # which nobody sees
-            self._tell(error)
-        else:
-            self._raise_first(last=True)
 
     def _close(self) -> None:
         """Take no more tasks, drop those that have not begun, and wait for the rest."""
-        self._state = LEFT
         self._drop()
         self._drain()
 
-    def _require_open(self) -> None:
-        while self._state == CLOSING:
-            time.sleep(0)  # two steps of another thread
-        if self._state != OPEN:
-            raise RuntimeError(self._not_open())
-
-    def _not_open(self) -> str:
-        return (
-            f"lane {self.name!r} ({self.device}) {self._state}; a lane takes work inside one "
-            f"`with` block. Make a new one: with {self._maker}(...) as lane: ..."
-        )
+    def _require(self, state: str) -> None:
+        if self._state != state:
+            msg = (
+                f"lane {self.name!r} ({self.device}) {self._state}; a lane takes work inside one "
+                f"`with` block. Make a new one: with {self._maker}(...) as lane: ..."
+            )
+            raise RuntimeError(msg)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.name!r} ({self.device}), {self._state}>"
@@ -244,12 +257,12 @@ class Lane(ABC):
     _maker: str
 
     @abstractmethod
-    def _queue(self, submission: Submission[Any]) -> None:
-        """Put a task behind the others, in one step."""
+    def _waits_for(self) -> int | Handle[Any] | None:
+        """The thread that has to come to what is pending, or what must be issued before."""
 
     @abstractmethod
-    def _waits_for(self) -> int | Handle[Any] | None:
-        """The thread that has to come to what is queued, or what must be issued before."""
+    def _blocker(self) -> Handle[Any] | None:
+        """What must be issued before the first pending task can be begun with, if anything."""
 
     @abstractmethod
     def _issue(self, submission: Submission[T]) -> T:
@@ -257,7 +270,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _go_on(self) -> None:
-        """Do what the calling thread can do for what is queued."""
+        """Do what the calling thread can do for what is pending."""
 
 
 def require_text(argument: str, value: object) -> None:

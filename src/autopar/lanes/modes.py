@@ -11,6 +11,7 @@ The default dtype, deterministic algorithms and the choice of kernels hold for a
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -28,6 +29,7 @@ _function_modes, _dispatch_modes = private.function_mode_count, private.dispatch
 _last_hooks = private.last_hooks
 
 _AUTOCAST_KINDS = ("cpu", "cuda")  # of devices
+_NOTHING = contextlib.nullcontext()
 
 
 class Autocast(NamedTuple):
@@ -54,20 +56,15 @@ class Modes(NamedTuple):
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
-        before = now = _modes()
+        before = _modes()
         if self.autocast and not before.autocast:
             before = before._replace(autocast=_autocast())  # its dtypes are given back, too
-        guard = None
+        is_other = self.inference != before.inference
         try:
-            if self.inference != now.inference:
-                guard = private.InferenceMode(self.inference)
-                guard.__enter__()
-                now = _modes()  # it switches grad mode, too
-            self._switch_from(now)
-            return fn(*args, **kwargs)
+            with private.InferenceMode(self.inference) if is_other else _NOTHING:
+                self._switch_from(_modes() if is_other else before)  # it switches grad mode, too
+                return fn(*args, **kwargs)
         finally:
-            if guard is not None:
-                guard.__exit__(None, None, None)
             before._switch_from(_modes())
 
     def _switch_from(self, now: Modes) -> None:

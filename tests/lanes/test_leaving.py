@@ -1,0 +1,149 @@
+"""Leaving a lane: it waits for its work, also for what that submits; Ctrl-C and errors end it."""
+
+import json
+from concurrent.futures import CancelledError
+
+import pytest
+from lane_forms import caught, fail, require_waits_end
+
+from autopar import cpu_lane
+
+# -- what tasks submit ----------------------------------------------------------------------------
+
+
+def test_leaving_runs_what_tasks_submit_to_their_own_lane_and_to_one_around_it(
+    new_lane, gate, open_soon
+):
+    ran = []
+
+    def task(left):
+        ran.append(left)
+        if left:
+            lane.submit(task, left - 1)
+        else:
+            outer.submit(ran.append, "outside")
+
+    with cpu_lane() as outer:
+        with new_lane() as lane:
+            lane.submit(task, 20, after=[outer.submit(gate)])
+            open_soon()
+        assert ran[:21] == list(range(20, -1, -1))
+    assert ran[21:] == ["outside"]
+
+
+def test_leaving_waits_for_what_a_task_of_another_lane_has_submitted(gate, open_soon):
+    ran = []
+    with cpu_lane() as outer:
+        with cpu_lane() as inner:
+            outer.submit(lambda: inner.submit(lambda: (gate(), ran.append("inside")))).result()
+            open_soon()
+        assert ran == ["inside"]
+
+
+def test_what_a_task_submits_to_a_lane_that_was_left_is_refused(gate):
+    with pytest.raises(RuntimeError, match="'inner'.*was left"), cpu_lane() as outer:
+        with cpu_lane(name="inner") as inner:
+            outer.submit(lambda: (gate(), inner.submit(int)))
+        gate.open()
+
+
+def test_an_error_of_what_a_task_has_submitted_comes_out_on_leaving():
+    with pytest.raises(ValueError, match="on purpose"), cpu_lane() as lane:
+        lane.submit(lambda: lane.submit(lambda: lane.submit(fail)))
+
+
+# -- by an exception ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", ["returns", "fails", "submits"])
+def test_left_by_an_exception_it_drops_what_waits_and_waits_for_what_runs(gate, leave, task):
+    end = {"returns": int, "fails": fail, "submits": lambda: lane.submit(int)}[task]
+    ran = []
+    with pytest.raises(ZeroDivisionError) as found, cpu_lane(name="left") as lane:
+        begun = lane.submit(lambda: (gate(), end()))
+        queued = lane.submit(ran.append, 1, name="queued")
+        leave(queued)
+    assert begun.done()
+    assert ran == []
+    with pytest.raises(CancelledError, match="'queued'.*dropped"):
+        queued.result()
+    notes = "".join(getattr(found.value, "__notes__", ()))
+    assert {"returns": "", "fails": "on purpose", "submits": "'left' (cpu) was left"}[task] in notes
+
+
+def test_what_waits_for_a_dropped_task_says_so(gate, leave):
+    with cpu_lane() as outer:
+        with pytest.raises(ZeroDivisionError), cpu_lane() as inner:
+            inner.submit(gate)
+            queued = inner.submit(int, name="queued")
+            dependent = outer.submit(int, after=[queued])
+            leave(queued)
+        with pytest.raises(RuntimeError, match="'queued'.*was dropped"):
+            dependent.result()
+
+
+def test_nested_lanes_end_when_the_inner_waits_for_the_outer(gate, leave):
+    with pytest.raises(ZeroDivisionError), cpu_lane() as outer, cpu_lane() as inner:
+        leave(inner.submit(int, after=[outer.submit(gate)]))
+
+
+# -- Ctrl-C ---------------------------------------------------------------------------------------
+
+
+# What a stream was given can't be taken back, so leaving its lane has to wait for that.
+@pytest.mark.parametrize(
+    ("kind", "waits"),
+    [
+        ("cpu", ["result", "wait", "leaving"]),
+        pytest.param("cuda", ["result", "wait"], marks=pytest.mark.gpu),
+    ],
+)
+def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program, kind, waits):
+    assert require_waits_end(run_program("interrupted.py", kind)) == waits
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_ctrl_c_anywhere_in_a_submit_comes_out_and_leaves_nothing_behind(run_program, kind):
+    done = run_program("lane_interrupted.py", kind)
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["places"] > 40
+    assert report["wrong"] == {}
+
+
+# -- ends that nobody has planned -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "blocked",
+        "exit",
+        "fork",
+        *(pytest.param(each, marks=pytest.mark.stress) for each in ("idle", "exception", "thread")),
+    ],
+)
+def test_a_process_ends_although_a_lane_was_not_left(run_program, how):
+    done = run_program("lane_left_open.py", how)
+    assert done.returncode == (3 if how == "exit" else 0), done.stderr
+    assert done.stdout.split() == ["first", "last"]
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("cannot", ["threading.Thread.start", "settle_threads"])
+def test_a_lane_whose_thread_cannot_start_says_so_and_leaves_nothing(monkeypatch, cannot):
+    monkeypatch.setattr(f"autopar.lanes.cpu.{cannot}", lambda *_: fail("can't start new thread"))
+    lane = cpu_lane()
+    with pytest.raises(ValueError, match="can't start new thread"), lane:
+        pass
+    monkeypatch.undo()
+    with pytest.raises(RuntimeError, match="was left"):
+        lane.submit(int)
+
+
+def test_a_submit_that_fails_leaves_nothing_to_wait_for(monkeypatch, new_lane):
+    with new_lane() as lane:
+        with monkeypatch.context() as patch:
+            patch.setattr(lane, "_go_on", lambda: fail("no memory"))
+            assert "no memory" in str(caught(lambda: lane.submit(int)))
+        assert lane.submit(abs, -1).result() == 1
