@@ -258,7 +258,7 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
     for newest in (newest_of(Wanted(NAME), tmp_path), newest_record(NAME, tmp_path)):
         assert newest.processors == "2 × NVIDIA T"
         assert not newest.code_changed
-    newest = newest_of(Wanted(NAME, f"sha256:{'1' * 64}", PARAMETERS), tmp_path)
+    newest = newest_of(Wanted(NAME, lambda _: f"sha256:{'1' * 64}", PARAMETERS), tmp_path)
     assert newest.processors == "2 × NVIDIA T"
     assert newest.code_changed
 
