@@ -73,7 +73,7 @@ def race(
     Raises:
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a generator.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
-            baseline returns nothing, or two ways the same memory, without `reset`.
+            baseline returns nothing, or two ways the memory of one tensor, without `reset`.
 
     >>> x = torch.ones(2, 2)
     >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
