@@ -73,7 +73,7 @@ def timeline(
     panels, title = panels_of("timelines", timelines), heading(title)
     first, *_ = axes = draw_panels(panels, limit_s, ax)
     how: dict[str, Any] = {"pad": _TITLE_PAD, "parse_math": False}
-    if isinstance(timelines, Timeline):
+    if [*panels] == [""]:
         first.set_title(_wrapped(title, first), **how)
         return first
     for one, (name, panel) in zip(axes, panels.items(), strict=True):

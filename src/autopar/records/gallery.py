@@ -64,18 +64,21 @@ def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     for script in scripts:
         text = script.read_text(encoding="utf-8")
         again = f"On a machine that has what it needs run: {command_of(script)}"
-        for statement in ast.parse(text).body:
-            for call in ast.walk(statement):
-                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("recorded"):
-                    named = next((given.value for given in call.keywords if given.arg == "name"), 0)
-                    match call.args, named:
-                        case [ast.Name(experiment)], ast.Constant(str(name)):
-                            digest = partial(script_digest, text, experiment, line=statement.lineno)
-                            records.append(Wanted(name, digest, again=again))
-                        case _:
-                            msg = (
-                                f"{script.name}:{call.lineno}: recorded(...) can't be read without "
-                                f"running the script. Name a function, and write the name as text."
-                            )
-                            raise ValueError(msg)
+        calls = [
+            (call, statement.lineno)
+            for statement in ast.parse(text).body
+            for call in ast.walk(statement)
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("recorded")
+        ]
+        for call, line in calls:
+            match call.args, {given.arg: given.value for given in call.keywords}:
+                case [ast.Name(experiment)], {"name": ast.Constant(str(name))}:
+                    digest = partial(script_digest, text, experiment, line=line)
+                    records.append(Wanted(name, digest, again=again))
+                case _:
+                    msg = (
+                        f"{script.name}:{call.lineno}: recorded(...) can't be read without running "
+                        f"the script. Name a function, and write the record's name as text."
+                    )
+                    raise ValueError(msg)
     return records
