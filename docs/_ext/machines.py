@@ -62,7 +62,9 @@ def files() -> list[tuple[Record, Path]]:
     digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
     records = [(load_record(path), path) for path in sorted(FOLDER.glob("*/*.json"))]
     return [
-        (replace(one, code_changed=digests.get(one.experiment, one.digest) != one.digest), path)
+        (replace(one, code_changed=digests[name](one.parameters) != one.digest), path)
+        if (name := one.experiment) in digests
+        else (one, path)
         for one, path in records
     ]
 

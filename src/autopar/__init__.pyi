@@ -7,8 +7,7 @@ from autopar.timing.timer import (
     Timer as Timer,
     Benchmark as Benchmark,
 )
-from autopar.display.comparison import compare as compare
-from autopar.display.table import tabulate as tabulate, Table as Table
+from autopar.display.table import compare as compare, tabulate as tabulate, Table as Table
 from autopar.graph.task_graph import TaskGraph as TaskGraph
 from autopar.transfer.pipeline import CopyPipeline as CopyPipeline
 from autopar.lanes.cpu import cpu_lane as cpu_lane

@@ -1,8 +1,9 @@
 """Refusal: how a message says what came in place of what was expected."""
 
+import math
 import sys
 from collections.abc import Callable, Iterable
-from numbers import Integral
+from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -35,6 +36,14 @@ def whole_number(
         msg = f"{argument} is {what(value)}; {expected}"
         raise ValueError(msg)
     return int(value)
+
+
+def positive(argument: str, value: float, expected: str, below: float = math.inf) -> float:
+    """The value, unless it is no number above zero and below the other: then a ValueError."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < below:
+        msg = f"{argument} is {what(value)}; expected {expected}"
+        raise ValueError(msg)
+    return float(value)
 
 
 def check_type(argument: str, thing: object, kind: Any, expected: str) -> None:

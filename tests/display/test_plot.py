@@ -1,8 +1,5 @@
 """Plots: what lies on the axes, and what `show` does with figures."""
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -193,9 +190,3 @@ def test_show_leaves_figures_to_the_page_or_opens_a_window_where_there_is_one(
 def test_what_cannot_be_drawn_or_written_is_refused(draws, error):
     with pytest.raises(TypeError if "of type" in error else ValueError, match=error):
         draws()
-
-
-def test_importing_leaves_matplotlib_alone():
-    code = "import sys, autopar; autopar.plot; assert 'matplotlib' not in sys.modules"
-    path = os.pathsep.join(sys.path)
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})

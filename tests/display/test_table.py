@@ -5,9 +5,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from autopar.display.comparison import compare
 from autopar.display.format import badge, figures, like, short_origins, unit_of
-from autopar.display.table import tabulate
+from autopar.display.table import compare, tabulate
 from autopar.records.record import Findings
 from autopar.timing.measurement import Measurement, limits_of
 

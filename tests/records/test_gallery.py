@@ -9,7 +9,6 @@ import pytest
 from autopar.records import gallery
 from autopar.records.experiment import newest_record
 from autopar.records.gallery import scripts_of, shown_by, stale_records, unshown_records
-from autopar.records.record import RecordError
 from autopar.records.store import FOLDER, write_record
 
 _PAGE = '''
@@ -47,19 +46,16 @@ def change(scripts, old, new):
 def records(scripts, record, tmp_path):
     """Good records of it."""
     for shown in shown_by(scripts):
-        kept = {"digest": shown.digest, "parameters": shown.parameters}
-        write_record(replace(record, experiment=shown.name, **kept), tmp_path / "records")
+        digest = shown.digest(record.parameters)
+        write_record(replace(record, experiment=shown.name, digest=digest), tmp_path / "records")
     return tmp_path / "records"
 
 
 def test_what_a_script_shows_is_read_off_its_text(scripts):
     one, two = shown_by(scripts)
     assert (one.name, two.name) == ("shown", "shown_too")
-    assert one.digest != two.digest
+    assert one.digest({}) not in (two.digest({}), one.digest({"size": 1}))
     assert one.again.endswith("python -m autopar record gallery/experiments/plot_1_page.py")
-    for old, new in (("range(3)", "[0, 1, 2]"), ("WORK = {", "WORK = {}\nWORK = {")):
-        change(scripts, old, new)
-        assert [shown.parameters for shown in shown_by(scripts)] == [one.parameters, two.parameters]
 
 
 @pytest.mark.parametrize(
@@ -98,11 +94,8 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("parameters=WORK", "parameters=record.parameters"),
-        ("parameters=WORK", "parameters=dict(a=unknown)"),
-        ("parameters=WORK", "parameters={'a': open('x')}"),
-        ("parameters=WORK", "**WORK"),
         ('name="shown"', "name=experiment.__name__"),
+        ('name="shown", ', ""),
         ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
     ],
 )
@@ -117,11 +110,9 @@ def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monk
     monkeypatch.setattr("autopar.records.store.FOLDER", records)
     assert newest_record("shown").experiment == "shown"
     assert not newest_record("shown").code_changed
-    change(scripts, "(1, 1, 1)", "(1, 1, 2)")
-    assert newest_record("shown").code_changed
-    change(scripts, "range(3)", "range(4)")
-    with pytest.raises(RecordError, match="shown.json: was measured with parameters"):
-        newest_record("shown")
+    for old, new in (("(1, 1, 1)", "(1, 1, 2)"), ("range(3)", "range(4)")):
+        change(scripts, old, new)
+        assert newest_record("shown").code_changed
     monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed
     assert not newest_record("shown").code_changed
 

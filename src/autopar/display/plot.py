@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autopar.display.comparison import Measurements, distinct
 from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
 from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish
 from autopar.display.rows import COLOURS
 from autopar.display.show import RICH, speaks
+from autopar.display.table import Measurements, distinct
 from autopar.display.text import panels_of
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
@@ -73,7 +73,7 @@ def timeline(
     panels, title = panels_of("timelines", timelines), heading(title)
     first, *_ = axes = draw_panels(panels, limit_s, ax)
     how: dict[str, Any] = {"pad": _TITLE_PAD, "parse_math": False}
-    if isinstance(timelines, Timeline):
+    if [*panels] == [""]:
         first.set_title(_wrapped(title, first), **how)
         return first
     for one, (name, panel) in zip(axes, panels.items(), strict=True):

@@ -98,9 +98,7 @@ class Drawing:
 
     def _plotted(self) -> Any:
         """The drawing by matplotlib: the axes of its first panel."""
-        named: Any = dict(self.panels)
-        named = named[""] if [*named] == [""] else named
-        return plot.timeline(named, limit_s=self.limit_s, title=self.title)
+        return plot.timeline(dict(self.panels), limit_s=self.limit_s, title=self.title)
 
     def _repr_html_(self) -> str:
         badges = " ".join(map(badge, self.origins))

@@ -1,15 +1,27 @@
-"""Table: rows of figures that print as aligned text and render as HTML, with their origin."""
+"""Table: rows of figures, or measurements beside their limit, as aligned text and as HTML."""
 
 from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
 
-from autopar.display.format import NOTHING, badge, short_origins
+from autopar.display.format import (
+    NOTHING,
+    badge,
+    figures,
+    format_seconds,
+    like,
+    percent,
+    short_origins,
+)
 from autopar.refusal import several
+from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
+
+Measurements = Iterable[Measurement] | Mapping[str, Measurement]
 
 _ROWS = "a list of cells for each row, as in rows=[['PCIe 5.0 x16', '63.0']]."
 # What is said around a wide table stays in view on a telephone when its columns scroll.
@@ -17,8 +29,9 @@ _STAYS = (
     "display:block;position:sticky;left:0;width:fit-content;max-width:min(100%,85vw);"
     "text-align:left"
 )
-SHARE = " / time"  # how the name of the column ends that has bars
+_SHARE = " / time"  # how the name of the column ends that has bars
 _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
+_STAR = " *"
 _SMALL = "margin:0.25em 0;font-size:0.875em"
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
@@ -70,7 +83,7 @@ class Table:
         )
         look = "autopar-table"
         if any(self.shares):  # what a telephone shows: all up to the bars
-            barred = [header.endswith(SHARE) for header in self.headers]
+            barred = [header.endswith(_SHARE) for header in self.headers]
             look += f" autopar-first-{barred.index(True) + 1}"
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return (
@@ -80,7 +93,7 @@ class Table:
         )
 
     def _row(self, row: Sequence[str], share: float | None) -> str:
-        bars = [share if header.endswith(SHARE) else None for header in self.headers]
+        bars = [share if header.endswith(_SHARE) else None for header in self.headers]
         cells = "".join(map(_cell, row, self._numeric, ["row", *[""] * len(row)], bars))
         looks = {self.highlight: "font-weight:bold", **dict.fromkeys(self.parts, "opacity:0.7")}
         look = f' style="{looks[row[0]]}"' if row[0] in looks and row[0] else ""
@@ -158,3 +171,113 @@ def tabulate(
         cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
     shown = tuple(dict.fromkeys(filter(None, origins)))
     return Table(headers, tuple(cells), caption, shown, notes)
+
+
+def compare(
+    measurements: Measurements,
+    *,
+    limit_s: Limit = None,
+    limit_name: str = "limit",
+    baseline: str | None = None,
+    parts: Sequence[str] = (),
+    highlight: str | None = None,
+    caption: str = "",
+) -> Table:
+    """Put measurements beside each other, and beside the limit.
+
+    Args:
+        measurements: Measurements, or what has them: a mapping's values, findings, a record.
+        limit_s: The least time possible in seconds: one for every row but those of parts, or
+            label -> seconds.
+        limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
+        baseline: The label to which a speed-up is given.
+        parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
+        highlight: The label of the row that the reader is to look at, shown bold.
+        caption: What the table shows, in words.
+
+    Raises:
+        ValueError: There is nothing to compare, a label comes twice from one place, or a limit
+            or the baseline or a part names a label that is not there.
+
+    >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
+    >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
+    >>> print(compare([serial, overlapped], limit_s=0.131, baseline="serial"))
+    work          median  limit / time     limit  spread (IQR)  speed-up
+    ----------  --------  ------------  --------  ------------  --------
+    serial      189.0 ms        69.3 %  131.0 ms        1.0 ms    1.00 ×
+    overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 ×
+    speed-up: over serial
+    """
+    chosen = distinct(measurements)
+    labels = [one.label for one in chosen]
+    named = [("parts", part) for part in several("parts", parts, "labels, as in parts=['add'].")]
+    for argument, label in (*named, ("highlight", highlight), ("baseline", baseline)):
+        if label is not None:
+            require_label(argument, label, labels)
+    if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
+        limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
+    limits = limits_of(labels, limit_s)
+    shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
+    # Where one has a star the others get its width in spaces, so that the digits stay aligned.
+    room = len(_STAR) if any(one.warning for one in chosen) else 0
+    medians = [
+        format_seconds(one.median_s) + (_STAR if one.warning else " " * room) for one in chosen
+    ]
+    columns = {
+        "work": labels,
+        "median": medians,
+        limit_name + _SHARE: _known(percent, shares),
+        limit_name: _known(format_seconds, limits),
+        "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
+        "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
+        "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
+        "speed-up": _known("{:.2f} ×".format, _speedups(chosen, baseline, parts)),
+    }
+    filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
+    notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
+    if any(share and round(share, 3) > 1 for share in shares):
+        notes.append(
+            f"over 100 %: faster than its {limit_name}; one of measured times has a spread, too"
+        )
+    if baseline is not None:
+        notes.append(f"speed-up: over {baseline}")
+    rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
+    table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
+    return replace(
+        table,
+        shares=tuple(shares) if any(shares) else (),
+        parts=tuple(parts),
+        highlight=highlight or "",
+    )
+
+
+def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
+    """The measurements as a tuple, refused if a reader could not tell one from another."""
+    measurements = getattr(measurements, "measurements", measurements)  # as of a record
+    if isinstance(measurements, Mapping):
+        measurements = measurements.values()
+    expected = "several, or a mapping whose values they are. Put one into a list: compare([it])."
+    chosen = several("measurements", measurements, expected, Measurement)
+    counts = Counter((one.label, one.origin) for one in chosen)
+    if not chosen or max(counts.values()) > 1:
+        twice = [f"{label!r} of {origin!r}" for (label, origin), n in counts.items() if n > 1]
+        came = f"has several with label {', '.join(twice)}" if twice else "is empty"
+        msg = f"measurements {came}; expected one or more, each with a label of its own."
+        raise ValueError(msg)
+    return chosen
+
+
+def _known(written: Callable[[float], str], values: Iterable[float | None]) -> list[str]:
+    return [NOTHING if value is None else written(value) for value in values]
+
+
+def _speedups(
+    measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
+) -> list[float | None]:
+    bases = {one.origin: one for one in measurements if one.label == baseline}
+    # Compare on one machine where the baseline was measured there, else with the only one.
+    only = next(iter(bases.values())) if len(bases) == 1 else None
+    pairs = [(one, bases.get(one.origin, only)) for one in measurements]
+    return [
+        one.speedup_over(base) if base and one.label not in parts else None for one, base in pairs
+    ]

@@ -33,12 +33,12 @@ _OUTSIDE = 0.05  # share of the resamples beyond either end of the interval, tog
 Figure = Callable[[Mapping[str, float]], float]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Estimate:
     """A figure derived from timings, as `Record.estimate` makes it.
 
-    >>> Estimate(1.9, 1.8, 2.0, samples=20).value
-    1.9
+    >>> Estimate(1.9, 1.8, 2.0, samples=20)
+    <Estimate: 1.9, from 1.8 to 2, samples 20>
     """
 
     value: float  #: The figure.
@@ -47,6 +47,11 @@ class Estimate:
     samples: int = 0  #: How many each of the timings has, at least; none for an exact number.
     origin: str = ""  #: Where and when it was measured, in words.
     machine: str = ""  #: What it was measured on, in words.
+
+    def __repr__(self) -> str:
+        ends = f"from {self.low:.4g} to {self.high:.4g}"
+        where = f", {self.origin}" if self.origin else ""
+        return f"<Estimate: {self.value:.4g}, {ends}, samples {self.samples}{where}>"
 
 
 def interval(

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,21 +135,21 @@ def recorded(
     again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
     if record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}")
-    return newest_of(Wanted(name, code_digest(experiment, parameters), parameters, again), folder)
+    return newest_of(Wanted(name, partial(code_digest, experiment), parameters, again), folder)
 
 
 def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """Load the record that an experiment of the gallery has left, without the experiment.
 
-    In a checkout it says so if the gallery's code is another by now, and is refused if the
-    parameters are. An installed autopar has no gallery: its records were checked before.
+    In a checkout it says so if the gallery's code is another by now, parameters included. An
+    installed autopar has no gallery: its records were checked before.
 
     Args:
         name: The record's name.
         folder: Where records lie, as for `recorded`.
 
     Raises:
-        RecordError: There is none, or it is damaged, edited or of other parameters.
+        RecordError: There is none, or it is damaged or edited.
 
     >>> from autopar.records.store import FOLDER
     >>> newest_record("e3_compute_and_copy", FOLDER).live  # as it was measured elsewhere

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from autopar.records.digest import script_digest
 from autopar.records.record import RecordError
@@ -14,8 +13,6 @@ from autopar.records.store import Wanted, newest_of
 
 GALLERY = Path(__file__).parents[3] / "gallery"  # of a checkout
 _SECTIONS = "first_steps copies one_device tools graphs distributed"
-_PURE = (dict, list, tuple, range, len, sum, min, max, sorted, round, int, float)
-_BUILTINS = {function.__name__: function for function in _PURE}  # that values are made with
 
 
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
@@ -66,31 +63,22 @@ def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
     records = []
     for script in scripts:
         text = script.read_text(encoding="utf-8")
-        values: dict[str, Any] = {"__builtins__": _BUILTINS}
-        for statement in ast.parse(text).body:
-            for call in ast.walk(statement):
-                if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("recorded"):
-                    try:
-                        records.append(_shown(call, statement.lineno, script, text, values))
-                    except Exception as error:
-                        msg = (
-                            f"{script.name}:{call.lineno}: recorded(...) can't be read without "
-                            f"running the script ({error!r}). Name a function, and write name and "
-                            f"parameters as values."
-                        )
-                        raise ValueError(msg) from error
-            if isinstance(statement, ast.Assign):
-                with contextlib.suppress(Exception):  # only running tells what it assigns
-                    exec(ast.unparse(statement), values)
+        again = f"On a machine that has what it needs run: {command_of(script)}"
+        calls = [
+            (call, statement.lineno)
+            for statement in ast.parse(text).body
+            for call in ast.walk(statement)
+            if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("recorded")
+        ]
+        for call, line in calls:
+            match call.args, {given.arg: given.value for given in call.keywords}:
+                case [ast.Name(experiment)], {"name": ast.Constant(str(name))}:
+                    digest = partial(script_digest, text, experiment, line=line)
+                    records.append(Wanted(name, digest, again=again))
+                case _:
+                    msg = (
+                        f"{script.name}:{call.lineno}: recorded(...) can't be read without running "
+                        f"the script. Name a function, and write the record's name as text."
+                    )
+                    raise ValueError(msg)
     return records
-
-
-def _shown(call: ast.Call, line: int, script: Path, text: str, values: dict[str, Any]) -> Wanted:
-    given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    name, parameters = (eval(given[argument], values) for argument in ("name", "parameters"))
-    (experiment,) = call.args
-    if not isinstance(experiment, ast.Name):
-        raise TypeError(ast.unparse(experiment))
-    digest = script_digest(text, experiment.id, parameters, line)
-    again = f"On a machine that has what it needs run: {command_of(script)}"
-    return Wanted(name, digest, parameters, again)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from autopar.device import synchronize
 from autopar.lanes.handle import Handle, timeline_of_handles
 from autopar.records.record import Findings
-from autopar.refusal import check_work, several, what
+from autopar.refusal import check_work, positive, several
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import by_label, require_label
 from autopar.timing.timer import Devices, check_ways, measure_in_turn
@@ -23,6 +22,11 @@ from autopar.torch_private import pytree
 from autopar.traces.profiler import timelines_of
 
 Ways = Mapping[str, Callable[[], object]]
+
+_CLOSE = (
+    "a share of the largest number, above 0 and below 1, as 1e-5. Leave it out to compare bit for "
+    "bit."
+)
 
 
 def race(
@@ -73,7 +77,7 @@ def race(
     Raises:
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a generator.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
-            baseline returns nothing, or two ways the same memory, without `reset`.
+            baseline returns nothing, or two ways the memory of one tensor, without `reset`.
 
     >>> x = torch.ones(2, 2)
     >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
@@ -91,7 +95,9 @@ def race(
         msg = f"ways has {[*ways]} alone; expected a baseline before it, or `expected`."
         raise ValueError(msg)
     by_label("flops", flops, [*parts, *ways])
-    by_label("close", close, [*ways][expected is None :], _check_share)
+    by_label(
+        "close", close, [*ways][expected is None :], partial(positive, expected=_CLOSE, below=1)
+    )
     see = several("see", see, "labels of the ways, in a list.")
     for label in see:
         require_label("see", label, [*ways])
@@ -215,16 +221,6 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor's memory holds, so that a NaN is equal to itself."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8)
-
-
-def _check_share(argument: str, share: float) -> float:
-    if not isinstance(share, Real) or isinstance(share, bool) or not 0 < share < 1:
-        msg = (
-            f"{argument} is {what(share)}; expected a share of the largest number, above 0 and "
-            f"below 1, as 1e-5. Leave it out to compare bit for bit."
-        )
-        raise ValueError(msg)
-    return share
 
 
 def _run(work: Callable[[], object]) -> object:

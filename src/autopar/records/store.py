@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ class Wanted(NamedTuple):
     """
 
     name: str
-    digest: str = ""
+    digest: Callable[[Mapping[str, Any]], str] | None = None  # of the code, with these parameters
     parameters: Mapping[str, Any] | None = None
     again: str = "On a machine with GPUs run: python -m autopar record"
 
@@ -55,9 +55,13 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
         was = records[-1].parameters
         records = [record for record in records if record.parameters == now]
         _require(records, f"{name}.json: was measured with parameters {was}, now {now}. {again}")
-    marked = [replace(one, code_changed=digest not in ("", one.digest)) for one in records]
+    if digest:
+        records = [
+            replace(one, code_changed=digest(one.parameters) not in ("", one.digest))
+            for one in records
+        ]
     return max(
-        marked, key=lambda one: (not one.code_changed, datetime.fromisoformat(one.recorded_at))
+        records, key=lambda one: (not one.code_changed, datetime.fromisoformat(one.recorded_at))
     )
 
 

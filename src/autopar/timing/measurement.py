@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
-from autopar.refusal import check_type, several, what
+from autopar.refusal import check_type, positive, several, what
 from autopar.units import format_seconds as format_seconds
 
 Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label, or none
@@ -163,13 +163,8 @@ def check_label(label: str) -> None:
 
 def check_positive(argument: str, value: float) -> float:
     """Refuse a limit that no time can be held against, or an amount that gives no rate."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < math.inf:
-        msg = (
-            f"{argument} is {what(value)}; expected a number, finite and above zero. Compute it "
-            f"from the work and, for a limit, a known peak rate, or leave it out."
-        )
-        raise ValueError(msg)
-    return float(value)
+    expected = "a number, finite and above zero. Compute it from the work and, for a limit, a known"
+    return positive(argument, value, f"{expected} peak rate, or leave it out.")
 
 
 def limits_of(labels: Sequence[str], limits_s: Limit) -> tuple[float | None, ...]:
