@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import (
     MS,
+    Activity,
     call,
     copy,
     costs,
@@ -26,7 +27,7 @@ from trace_builder import (
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, Finding
 from autopar.traces.report import Report
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 SYNC = "cudaStreamSynchronize"

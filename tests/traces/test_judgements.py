@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from trace_builder import (
+    Activity,
     call,
     copy,
     costs,
@@ -17,10 +18,11 @@ from trace_builder import (
     operator,
     other_thread,
     trace,
+    work_of,
 )
 
 from autopar.traces.findings import CAUSES
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Trace
 
 SYNC, WAIT = "cudaStreamSynchronize", "cudaStreamWaitEvent"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -227,7 +229,7 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         2,
         gap(call(WAIT, 0.17, 0.18), at=0.2),
         trace(
-            *gap(at=0.2).activities,
+            *work_of(gap(at=0.2)),
             kernel(2, 3, launch(0.18), stream="20"),
             calls=(call(WAIT, 0.17, 0.175),),
         ),

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from trace_builder import MS, kernel, trace
+from trace_builder import MS, Activity, kernel, trace, work_of
 from trace_files import kernel as kernel_event
 
 from autopar.timeline.intervals import length_s
 from autopar.traces.chrome import Events
 from autopar.traces.ranks import Ranks, compare_ranks, tables
 from autopar.traces.read import read_evidence
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Trace
 from autopar.traces.utilization import view_of
 
 _TRACES = Path(__file__).parents[1] / "trace_data"
@@ -71,7 +71,7 @@ def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
     traces = {
         name: read_evidence(_TRACES / f"allreduce_{name}.json.gz") for name in ("rank0", "rank1")
     }
-    assert {work.collective for work in traces["rank1"].activities} == {
+    assert {work.collective for work in work_of(traces["rank1"])} == {
         *("", "allreduce of group 0, ranks [0, 1]")
     }
     ranks = compare_ranks(traces)
@@ -349,4 +349,4 @@ def test_the_collective_is_read_as_far_as_the_trace_tells(arguments, said: str) 
     for event in events:
         event["args"] |= told
     work: Trace = Events(events).trace({})
-    assert [activity.collective for activity in work.activities] == [said, ""]
+    assert [activity.collective for activity in work_of(work)] == [said, ""]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.traces.communication import ends_together
-from autopar.traces.trace import Activity
+from autopar.traces.trace import Records
 
 MOST = 0.95  # the share of collectives that an error is of, and that must be possible
 CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
@@ -30,19 +30,20 @@ class Collectives:
     ends_s: Times
 
 
-def matched(work: Mapping[str, Iterable[Activity]]) -> list[Collectives]:
+def matched(work: Mapping[str, Records]) -> list[Collectives]:
     """The collectives of ranks, by group and order, each rank still on its own clock.
 
     Where the profiler tells no group, it is by kernel and order, of kernels that all ranks have.
     A group is left out if one of its ranks has others than the rest, or in another order.
     """
     calls: dict[tuple[str, str], _Calls] = {}  # of each group, or of each kernel without one
-    for rank, activities in work.items():
-        for activity in activities:
-            span, (name, _, group) = activity.span, activity.collective.partition(" of group ")
-            if ends_together(span.name, name.partition(" ")[0]):
-                of_rank = calls.setdefault((group, "" if group else span.name), {})
-                of_rank.setdefault(rank, []).append((name, span.start_s, span.end_s))
+    for rank, records in work.items():
+        for place, times_s in zip(records.tagged.tolist(), records.times_s.tolist(), strict=True):
+            kernel = records.tags[place].name
+            name, _, group = records.tags[place].collective.partition(" of group ")
+            if ends_together(kernel, name.partition(" ")[0]):
+                of_rank = calls.setdefault((group, "" if group else kernel), {})
+                of_rank.setdefault(rank, []).append((name, *times_s))
     found = (
         _of_group(of_rank, kernel)
         for (group, kernel), of_rank in calls.items()

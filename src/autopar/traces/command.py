@@ -11,16 +11,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autopar.display.format import format_seconds, percent, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
 from autopar.timeline.chrome_trace import trace_bytes
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Timeline
 from autopar.traces.ranks import Ranks, compare_ranks, tables
-from autopar.traces.read import read_evidence, uncollected
+from autopar.traces.read import read_evidence
 from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison
 from autopar.traces.trace import Trace, TraceError
 
@@ -51,7 +51,6 @@ class Wanted:
         return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
 
-@uncollected()
 def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]:
     """Report on trace files or folders of them, each on its own clock.
 
@@ -215,10 +214,10 @@ def _lists_of_ranges(traces: Mapping[str, Trace]) -> Iterable[Section]:
     """The names that a program gave, with how often and how long each was there."""
     for name, trace in traces.items():
         rows = []
-        for label, spans in grouped(trace.ranges, lambda span: span.name).items():
-            lengths_s = intervals_of(spans)[:, 1] - intervals_of(spans)[:, 0]
+        for label, its in trace.ranges.groups(lambda tag: tag.name).items():
+            lengths_s = np.diff(trace.ranges.times_s[its])
             times = [format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max())]
-            rows.append((float(lengths_s.sum()), (label, f"{len(spans):,}", *times)))
+            rows.append((float(lengths_s.sum()), (label, f"{len(its):,}", *times)))
         rows.sort(key=lambda row: -row[0])
         headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {name}"
         table = [tabulate(headers, [cells for _, cells in rows], caption=caption)] if rows else []

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
     clipped,
     covered,
-    intervals_of,
     length_s,
     length_within,
+    overlapping,
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import Trace
+from autopar.traces.trace import NONE, UNKNOWN, Places, Records, Trace, joined, places
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
@@ -47,19 +46,6 @@ _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by
 Seconds = npt.NDArray[np.float64]
 
 
-class _Records(NamedTuple):
-    """What some threads did."""
-
-    spans: Sequence[Span]
-    times: Intervals  # of each
-    names: Sequence[str]  # each once
-    named: npt.NDArray[np.int64]  # of each the place of its name
-
-    def lengths_s(self, within: Intervals) -> Seconds:
-        """Of each record, how much lies within a set of times."""
-        return length_within(within, *self.times.T)
-
-
 class Idle(NamedTuple):
     """The part of a GPU's idle time that has one cause."""
 
@@ -81,63 +67,74 @@ class Host:
     """What the threads of a trace's host did, by thread and sort."""
 
     def __init__(self, trace: Trace) -> None:
+        calls, work = trace.calls, trace.work
+        self.calls = calls
+        self.everything = joined((calls, trace.operators, trace.ranges))
+        sorts = ["", *_SORTS, _NAMED]
+        told = np.array([sorts.index(_sort_told(tag.name)) for tag in self.everything.tags], int)
+        usual = np.full(len(self.everything), sorts.index("operators"))
+        usual[len(calls) + len(trace.operators) :] = sorts.index(_NAMED)
+        which = told[self.everything.tagged]
+        which = np.where(which > 0, which, usual)
         # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
-        launched = [work for work in trace.activities if work.launch]
-        waits = {id(work.launch) for work in launched if work.memory == "pageable"}
-        within = {id(work.launch) for work in launched if sort_of(work) == WITHIN}
-        self._records: dict[tuple[str, str], list[Span]] = defaultdict(list)
-        lists = (trace.calls, "operators"), (trace.operators, "operators"), (trace.ranges, _NAMED)
-        for spans, usual in lists:
-            for span in spans:
-                sort = _sort_told(span.name) or usual
-                if id(span) in waits:
-                    sort = "synchronised"
-                elif id(span) in within:
-                    sort = "operators"
-                self._records["" if sort == "profiler" else span.lane, sort].append(span)
-        self.threads = tuple(sorted({thread for thread, _ in self._records} - {""}))
-        self.has_ranges = bool(trace.ranges)
+        launched = work[work.launches != UNKNOWN]
+        is_within = launched.where(lambda tag: sort_of(tag) == WITHIN)
+        which[launched.launches[is_within]] = sorts.index("operators")
+        is_pageable = launched.where(lambda tag: tag.memory == "pageable")
+        which[launched.launches[is_pageable]] = sorts.index("synchronised")
+        threads, of = self.everything.coded(lambda tag: tag.lane)
+        self._places: dict[tuple[str, str], Places] = {}
+        of = np.where(which == sorts.index("profiler"), len(threads), of)  # of all threads
+        for code, its in places(of * len(sorts) + which).items():
+            key = [*threads, ""][code // len(sorts)], sorts[code % len(sorts)]
+            self._places[key] = its
+        self.threads = tuple(sorted(threads))
+        self.has_ranges = len(trace.ranges) > 0
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(NOISE_S, min(trace.alignment_error_s, _START_S))
-        event_waits = (call for call in trace.calls if _WAITS_FOR_EVENT.match(call.name))
-        self._event_waits, self._launches = (
-            {thread: np.sort(intervals_of(some)[:, 0]) for thread, some in by_thread.items()}
-            for by_thread in (
-                grouped(calls, lambda call: call.lane)
-                for calls in (event_waits, (work.launch for work in launched if work.launch))
-            )
-        )
-        self.records, self.when = cache(self._records_of), cache(self._when)
-        self.silent = cache(self._silent)
+        is_event_wait = calls.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        self._starts_s = [
+            {
+                thread: some.times_s[its, 0]
+                for thread, its in some.groups(lambda tag: tag.lane).items()
+            }
+            for some in (calls[is_event_wait], calls[np.unique(launched.launches)])
+        ]
+        self.did = cache(self._did)
 
-    def _records_of(self, threads: tuple[str, ...], sort: str) -> _Records:
+    def records(self, threads: Sequence[str], sort: str) -> Records:
         """The records of a sort of some threads; those of the profiler are of all threads."""
-        keys = [(thread, sort) for thread in (("",) if sort == "profiler" else threads)]
-        spans = [span for key in keys if key in self._records for span in self._records[key]]
-        names: dict[str, int] = {}
-        named = np.array([names.setdefault(span.name, len(names)) for span in spans], dtype=int)
-        return _Records(spans, intervals_of(spans), [*names], named)
+        keys = [(thread, sort) for thread in ("", *threads)]
+        some = [self._places[key] for key in keys if key in self._places]
+        return self.everything[np.concatenate(some)] if some else NONE
 
-    def _when(self, threads: tuple[str, ...]) -> Mapping[str, Intervals]:
-        """When some threads did what: of each moment the first sort that holds of it."""
-        sets, taken = {}, as_array([])
-        for sort in _SORTS:
-            when = covered(self.records(threads, sort).times)
-            when = _joined(when) if sort == "operators" else when
-            sets[sort] = without(when, taken)
+    def _did(self, thread: str, others: tuple[str, ...]) -> dict[str, tuple[Records, Intervals]]:
+        """For what a thread launches: by sort, the records that matter, and when no other sort did.
+
+        Where nothing is known of the thread, as it was in nothing and in no range, others matter.
+        """
+        named = self.records((thread,), _NAMED).times_s
+        own = {sort: self.records((thread,), sort) for sort in _SORTS}
+        known = [named, *(_bridged(records, sort) for sort, records in own.items())]
+        silent = without(as_array([(-np.inf, np.inf)]), covered(np.concatenate(known)))
+        did, taken = {}, as_array([])
+        for sort, records in own.items():
+            theirs = self.records(others, sort)
+            theirs = theirs[overlapping(theirs.times_s, silent)]
+            when = covered(
+                np.concatenate(
+                    (_bridged(records, sort), clipped(_bridged(theirs, sort), silent)[1])
+                )
+            )
+            did[sort] = joined((records, theirs)), without(when, taken)
             taken = covered(np.concatenate((taken, when)))
-        return sets
-
-    def _silent(self, thread: str) -> Intervals:
-        """When nothing is known of a thread: it was in nothing, and in no range."""
-        known = [*self.when((thread,)).values(), self.records((thread,), _NAMED).times]
-        return without(as_array([(-np.inf, np.inf)]), covered(np.concatenate(known)))
+        return did
 
     def waited(self, thread: str, called_s: Seconds) -> npt.NDArray[np.bool_]:
         """Whether a thread let the work of its launches wait: right before, for an event."""
         before_s = []
-        for calls in (self._event_waits, self._launches):
-            times_s = np.concatenate(([-np.inf], calls.get(thread, ())))
+        for starts_s in self._starts_s:
+            times_s = np.append(-np.inf, starts_s.get(thread, []))
             before_s.append(times_s[np.searchsorted(times_s, called_s, side="left") - 1])
         return np.asarray(before_s[0] > before_s[1])
 
@@ -150,60 +147,68 @@ def idle_of(usage: Usage, host: Host) -> dict[str, Idle]:
     threads did that launch work on this GPU. From then on the work stood in its queue.
     """
     split = _Split(usage, host)
-    for thread, of_it in grouped(range(len(split.nexts)), split.lanes.__getitem__).items():
-        split.part(np.array(of_it), thread)
     return {cause: split.idle(cause) for cause, s in split.parts_s.items() if s.sum() > 0}
 
 
 class _Split:
-    """The gaps of a GPU while they are split; all arrays have a place for each gap."""
+    """The gaps of a GPU, split; all arrays have a place for each gap."""
 
     def __init__(self, usage: Usage, host: Host) -> None:
-        self._gpu, self._host = usage.name, host
+        self._usage, self._host = usage, host
         self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
-        following = {work.span.start_s: work for work in reversed(usage.activities)}
-        self.nexts = [following.get(end_s) for end_s in self._gaps[:, 1].tolist()]
-        self._launches = [work.launch if work else None for work in self.nexts]
-        self.lanes = [launch.lane if launch else "" for launch in self._launches]
-        everyone = {work.launch.lane for work in usage.activities if work.launch}
-        self._threads = tuple(sorted(everyone)) or host.threads  # whose waits concern this GPU
+        work, ends_s = usage.work, self._gaps[:, 1]
+        at = np.searchsorted(work.times_s[:, 0], ends_s)
+        follows = np.append(work.times_s[:, 0], np.nan)[at] == ends_s
+        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
+        self._launches = np.append(work.launches, UNKNOWN)[self._nexts]
+        threads, of = host.calls.coded(lambda tag: tag.lane)
+        self._threads = [*threads, ""]
+        self._of_thread = np.append(of, len(threads))[self._launches]
+        launched = np.unique(of[work.launches[work.launches != UNKNOWN]]).tolist()
+        # Those whose waits concern this GPU.
+        self._everyone = tuple(threads[i] for i in launched) or host.threads
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(self._gaps)))
         self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(self._gaps)))
         self._late = self._gaps.copy()  # when the host was late, by its clock
+        for code, which in places(self._of_thread).items():
+            self._split(which, self._threads[code])
 
-    def part(self, which: npt.NDArray[np.int64], thread: str) -> None:
+    def _split(self, which: Places, thread: str) -> None:
         """Split gaps that end with what one thread launched; with none, only waits are certain."""
         if thread:
-            self._queued(which, thread)
+            self._take_queued(which, thread)
         else:
-            is_last = np.array([self.nexts[i] is None for i in which.tolist()])
-            last, which = which[is_last], which[~is_last]
+            last, which = (
+                which[self._nexts[which] == UNKNOWN],
+                which[self._nexts[which] != UNKNOWN],
+            )
             self.parts_s["ended"][last] = self._gaps[last, 1] - self._gaps[last, 0]
-        late, each = self._late[which], np.arange(len(which))
-        own, sorts = ((thread,), _SORTS) if thread else (self._threads, _REMOVABLE)
-        rest_s = late[:, 1] - late[:, 0] - self._add(which, own, sorts, each, late)
-        if thread:
-            pieces = clipped(late, self._host.silent(thread))
-            rest_s = rest_s - self._add(which, self._threads, sorts, *pieces)
-        rest = "elsewhere" if thread else "unknown"
-        self.parts_s[rest][which] += np.maximum(rest_s, 0.0)
+        starts_s, ends_s = self._late[which].T
+        rest_s, did = ends_s - starts_s, self._host.did(thread, self._everyone)
+        for sort in _SORTS if thread else _REMOVABLE:
+            records, when = did[sort]
+            part_s = length_within(when, starts_s, ends_s)
+            self.parts_s[sort][which] += part_s
+            rest_s = rest_s - part_s
+            if sort in _REMOVABLE:
+                whole_s = _whole(records.times_s, starts_s, ends_s)
+                self._saved_s[sort][which] = np.where(part_s > 0, whole_s, 0.0)
+        self.parts_s["elsewhere" if thread else "unknown"][which] += np.maximum(rest_s, 0.0)
 
-    def _queued(self, which: npt.NDArray[np.int64], thread: str) -> None:
+    def _take_queued(self, which: Places, thread: str) -> None:
         """Take off the end of gaps in which their work was launched already, and stood in a queue.
 
         A launch that takes long has a part of its own, but for graphs, which may take long.
         """
-        works = [(work, work.launch) for i in which.tolist() if (work := self.nexts[i])]
-        called_s, returned_s = intervals_of(launch for _, launch in works).T
-        is_own = [
-            work.memory != "pageable" and launch is not None and "Graph" not in launch.name
-            for work, launch in works
-        ]
+        calls, nexts, launches = self._host.calls, self._nexts[which], self._launches[which]
+        called_s, returned_s = calls.times_s[launches].T
+        is_own = ~self._usage.work.where(lambda tag: tag.memory == "pageable")[nexts]
+        is_own &= ~calls.where(lambda tag: "Graph" in tag.name)[launches]
         starts_s, ends_s = self._gaps[which].T
         ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
         late_s = np.clip(called_s, starts_s, ends_s)  # up to here nothing was launched
-        is_long = (returned_s - called_s > _LONG_LAUNCH_S) & np.array(is_own)
+        is_long = (returned_s - called_s > _LONG_LAUNCH_S) & is_own
         within_s = np.where(is_long, np.clip(returned_s, late_s, ends_s), late_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         waited = self._host.waited(thread, called_s)
@@ -214,26 +219,6 @@ class _Split:
         ):
             self.parts_s[cause][which] += part_s
 
-    def _add(
-        self,
-        which: npt.NDArray[np.int64],
-        threads: tuple[str, ...],
-        sorts: Sequence[str],
-        of: npt.NDArray[np.int64],
-        pieces: Intervals,
-    ) -> Seconds:
-        """Put down what threads did in pieces of some gaps, and return how much that is of each."""
-        total_s = np.zeros(len(which))
-        for sort in sorts:
-            lengths_s = length_within(self._host.when(threads)[sort], *pieces.T)
-            part_s = np.bincount(of, lengths_s, len(which))
-            self.parts_s[sort][which] += part_s
-            total_s = total_s + part_s
-            if sort in _REMOVABLE:
-                whole_s = _whole(self._host.records(threads, sort).times, *self._late[which].T)
-                self._saved_s[sort][which] += np.where(part_s > 0, whole_s, 0.0)
-        return total_s
-
     def idle(self, cause: str) -> Idle:
         """What a cause has of all gaps."""
         parts_s = self.parts_s[cause]
@@ -241,11 +226,12 @@ class _Split:
         saved_s = np.minimum(self._saved_s[cause], self._gaps[:, 1] - self._gaps[:, 0])
         saved_s = saved_s if cause in _REMOVABLE else parts_s
         longest = which[np.argsort(-parts_s[which].round(9), kind="stable")][:_SHOWN].tolist()
-        records = self._host.records(self._threads, cause)
-        lengths_s = records.lengths_s(covered(self._late[which]))
-        by_name_s = np.bincount(records.named, lengths_s, len(records.names))
+        records = self._host.records(self._everyone, cause)
+        lengths_s = length_within(covered(self._late[which]), *records.times_s.T)
+        names, of = records.coded(lambda tag: tag.name)
+        by_name_s = np.bincount(of, lengths_s, len(names))
         most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
-        listed = [records.names[i] for i in most if by_name_s[i]]
+        listed = [names[i] for i in most if by_name_s[i]]
         if cause == "elsewhere":  # in the longest gap
             named = [span.name for span in self._longest(longest[0], cause)]
             listed = named or ["no named range"] * self._host.has_ranges
@@ -255,31 +241,32 @@ class _Split:
 
     def _longest(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap; of ranges the innermost with most of it."""
-        late = self._late[i : i + 1]
+        late, thread = self._late[i : i + 1], self._threads[self._of_thread[i]]
         if cause == "elsewhere":
-            records = self._host.records((self.lanes[i],), _NAMED)
-            most = np.flatnonzero(records.lengths_s(late) > length_s(late) / 2).tolist()
-            return sorted((records.spans[i] for i in most), key=lambda one: one.duration_s)[:1]
-        for threads in ((self.lanes[i],), self._threads):
-            records = self._host.records(threads, cause)
-            lengths_s = records.lengths_s(late)
-            if lengths_s.any():
-                return [records.spans[int(lengths_s.argmax())]]
-        return []
+            records = self._host.records((thread,), _NAMED)
+            has_most = length_within(late, *records.times_s.T) > length_s(late) / 2
+            return sorted(records.spans(has_most), key=lambda one: one.duration_s)[:1]
+        if cause not in _SORTS:
+            return []
+        records, _ = self._host.did(thread, self._everyone)[cause]
+        lengths_s = length_within(late, *records.times_s.T)
+        return records.spans(np.array([lengths_s.argmax()])) if lengths_s.any() else []
 
     def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
         start_s, end_s = self._gaps[i].tolist()
-        work, launch, shown = self.nexts[i], self._launches[i], self._longest(i, cause)
-        if not shown and launch and cause in ("launch", "queued", "elsewhere"):
-            shown = [launch]
-        shown.append(Span(f"{self._gpu} idle", self._gpu, start_s, end_s, "host"))
-        return [*shown, work.span] if work else shown
+        name, launch, work = self._usage.name, self._launches[i], self._nexts[i]
+        shown = self._longest(i, cause)
+        if not shown and launch != UNKNOWN and cause in ("launch", "queued", "elsewhere"):
+            shown = self._host.calls.spans(self._launches[i : i + 1])
+        shown.append(Span(f"{name} idle", name, start_s, end_s, "host"))
+        return shown + (self._usage.work.spans(self._nexts[i : i + 1]) if work != UNKNOWN else [])
 
 
-def _joined(when: Intervals) -> Intervals:
-    """A set of times without the moments in between: Python goes from one operator to the next."""
-    apart = when[1:, 0] - when[:-1, 1] > _BETWEEN_S
+def _bridged(records: Records, sort: str) -> Intervals:
+    """When there were records; of operators with the moments in between, which Python needs."""
+    when = covered(records.times_s)
+    apart = when[1:, 0] - when[:-1, 1] > (_BETWEEN_S if sort == "operators" else 0.0)
     first, last = (np.concatenate(ends)[: len(when)] for ends in (([True], apart), (apart, [True])))
     return np.column_stack((when[first, 0], when[last, 1]))
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from autopar.display.format import NOTHING, format_seconds, like, percent, shortened
 from autopar.display.table import Table, tabulate
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import Intervals, covered, intervals_of, length_s, without
+from autopar.timeline.intervals import Intervals, covered, length_s, without
 from autopar.traces.collectives import CLOCK_S, MOST, Collectives, Times, aligned, matched
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Records, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage
 
 _DEVIATIONS = 4  # of a fair coin's count of heads from the half of its throws
@@ -65,12 +64,13 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     Of a trace with several GPUs each is a rank, named `trace GPU`. None where
     nothing can be matched with certainty.
     """
-    work: dict[str, list[Activity]] = {}
+    work: dict[str, Records] = {}
     for name, trace in traces.items():
-        by_gpu = grouped((work for work in trace.trusted() if work.gpu), lambda work: work.gpu)
-        for gpu, activities in by_gpu.items():
-            if communication := [one for one in activities if one.span.kind == "communication"]:
-                work[_named(name, gpu, len(by_gpu))] = communication
+        every = trace.trusted().work
+        gpus = [gpu for gpu in every.groups(lambda tag: tag.gpu) if gpu]
+        sent = every[every.where(lambda tag: tag.kind == "communication" and bool(tag.gpu))]
+        for gpu, its in sent.groups(lambda tag: tag.gpu).items():
+            work[_named(name, gpu, len(gpus))] = sent[its]
     every_s, groups = aligned(matched(work))
     if not groups:
         return None
@@ -89,7 +89,7 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     for rank in offsets_s:
         late_s = np.concatenate(lates_s[rank])
         beyond_s = late_s[late_s > error_s]
-        busy, waiting = intervals_of(one.span for one in work[rank]), np.concatenate(waits[rank])
+        busy, waiting = work[rank].times_s, np.concatenate(waits[rank])
         times_s = length_s(covered(busy)), length_s(covered(waiting))
         of[rank] = Rank(*times_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
     return Ranks(offsets_s, error_s, tuple(groups), of)

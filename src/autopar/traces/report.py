@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import covered, intervals_of, length_s, length_within
+from autopar.timeline.intervals import intervals_of, length_s, length_within
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
 from autopar.traces.idle import Host, idle_of
-from autopar.traces.trace import Trace
+from autopar.traces.trace import HOST, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
@@ -172,7 +171,7 @@ class Report:
                 f"{format_seconds(self.window_s)} in all: from each start to its end, "
                 f"or to the end of the last work launched in it."
             )
-        if view.usages and not any(work.launch for work in trace.activities):
+        if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
 
     def remarks(self) -> Iterator[str]:
@@ -258,8 +257,8 @@ class Report:
     def _lanes(self) -> list[Table]:
         """A row for each lane, by device, then what the host named."""
         sets = [(u.name, lane, when) for u in self.view.usages for lane, when in u.lanes.items()]
-        named = grouped(self.view.trace.ranges, lambda span: span.lane)
-        sets += [("host", lane, covered(intervals_of(spans))) for lane, spans in named.items()]
+        named = self.view.trace.ranges.sets(lambda tag: tag.lane)
+        sets += [(HOST, lane, when) for lane, when in named.items()]
         rows = []
         for device, lane, when in sets:
             name, busy_s = lane.removeprefix(device).strip() or device, length_s(when)
