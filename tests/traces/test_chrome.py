@@ -123,10 +123,10 @@ LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost
         (kernel("bad", 500.0, 10**400), "takes nan µs", True),
         (kernel("bad", 500.0, True), "takes nan µs", True),
         (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
-        (kernel("bad", -300.0, 5.0, 1, stream=9), r"320\.000 µs before its launch", True),
-        (kernel("bad", 7e7, 5.0, 1, stream=9), "70 s after its launch", True),
-        (kernel("bad", 160.5, 50.0), r"overlaps 'gemm 2' of its stream by 10\.000 µs", False),
-        (kernel("bad", 100.0, 5.0), r"overlaps 'gemm' of its stream by 5\.000 µs", True),
+        (kernel("bad", -300.0, 5.0, 1, stream=9), "before its launch, or a minute", True),
+        (kernel("bad", 7e7, 5.0, 1, stream=9), "before its launch, or a minute after it", True),
+        (kernel("bad", 160.5, 50.0), "takes 50.0 µs, and overlaps other work of its stream", False),
+        (kernel("bad", 100.0, 5.0), "takes 5.0 µs, and overlaps other work of its stream", True),
     ],
 )
 def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +34,14 @@ _DIRECTION = re.compile("|".join(_DIRECTIONS))
 _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 
 Mask = npt.NDArray[np.bool_]
+Seconds = npt.NDArray[np.float64]
 
 
 class _Fault(NamedTuple):
     """What can't be right."""
 
     place: str  # which GPU, or the host; empty if the record does not say
-    why: str
+    words: str
     harm_s: float  # of how much time it is; NaN if that is not known
 
 
@@ -60,24 +61,24 @@ def evidence_of(
             they can, by design: a kernel may be launched before the one that it depends on ends.
     """
     check = _Check((work, calls, ranges, operators))
-    done, called, named, operated = map(check.usable, (work, calls, ranges, operators))
-    done = _launched(done, called)
-    after_s = _after_launch(done, called)
-    # By how much work starts before its launch, if only clocks that disagree can be why.
-    is_skewed = (after_s >= -_MOST_SKEW_S) & (after_s < -_TOLERANCE_S)
-    skew_s = -float(after_s[is_skewed].min()) if is_skewed.any() else 0.0
-    done = check.in_turn(check.after_launch(done, after_s), called, in_order)
-    count = len(called) + len(named) + len(operated)
-    doubts, warnings = _judged(check.faults, done, count)
-    if skew_s:
-        skew = format_seconds(skew_s)
+    called, named, operated = map(check.usable, (calls, ranges, operators))
+    done = check.possible(check.usable(work), called, in_order)
+    doubts, warnings = _judged(check.faults, done, len(called) + len(named) + len(operated))
+    if check.skew_s:
+        skew = format_seconds(check.skew_s)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
     # The thread that is first to name a range, or to do anything, is the host.
     first = next((its for its in (named, operated, called) if len(its)), NONE)
     main = next((first.tags[place].lane for place in first.tagged[:1].tolist()), "")
-    of_host = (called, _outermost(operated), named)
-    called, operated, named = (_on_host(records, main) for records in of_host)
-    return Trace(done, called, operated, named, tuple(warnings), doubts, alignment_error_s=skew_s)
+    return Trace(
+        done,
+        _on_host(called, main),
+        _on_host(_outermost(operated), main),
+        _on_host(named, main),
+        tuple(warnings),
+        doubts,
+        alignment_error_s=check.skew_s,
+    )
 
 
 def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:
@@ -124,6 +125,7 @@ class _Check:
         self._zero_us = middle_us // 1e9 * 1e9
         self._middle_s = (middle_us - self._zero_us) / 1e6
         self.faults: list[_Fault] = []
+        self.skew_s = 0.0  # by how much work starts before its launch, if clocks can be why
 
     def usable(self, rows: Rows) -> Records:
         """The records that have a time, near that of most others, and a place; by start."""
@@ -132,114 +134,69 @@ class _Check:
             starts_s, ends_s = records.times_s.T
             lengths_s = ends_s - starts_s
             # A call may be too short for its clock; a kernel is not. So written that NaN is none.
-            lasts = (lengths_s > 0) | ((lengths_s == 0) & records.where(_is_host))
-            near = np.abs(starts_s - self._middle_s) < LONGEST_S
-            near &= (starts_s > -self._zero_us / 1e6) & (starts_s < LATEST_US / 1e6)
-            is_timed = lasts & (lengths_s < LONGEST_S) & near
+            lasts = (lengths_s > 0) | ((lengths_s == 0) & records.where(lambda t: t.kind == HOST))
+            is_near = np.abs(starts_s - self._middle_s) < LONGEST_S
+            has_time = lasts & is_near & (lengths_s < LONGEST_S) & (starts_s > -self._zero_us / 1e6)
+        unknown_s = np.full(len(records), np.nan)
+        records = self._without(records, ~has_time, "which can't be", unknown_s)
+        has_place = records.where(lambda tag: tag.kind == HOST or bool(tag.gpu and tag.stream))
+        why = "and does not say of which GPU and stream it is"
+        return self._without(records, ~has_place, why).sorted()
 
-        def times(i: int) -> str:
-            return f"starts at {self._us(starts_s[i])} and takes {_us(lengths_s[i])}"
+    def possible(self, work: Records, calls: Records, in_order: Collection[str]) -> Records:
+        """The work whose times can be beside its launch and other work of its queue.
 
-        records = self._without(records, ~is_timed, times, np.full(len(records), np.nan))
-        has_no_place = ~records.where(lambda tag: _is_host(tag) or bool(tag.gpu and tag.stream))
-
-        def place(i: int) -> str:
-            start_s = records.times_s[i, 0]
-            return f"at {self._us(start_s)} does not say of which GPU and stream it is"
-
-        return self._without(records, has_no_place, place).sorted()
-
-    def after_launch(self, work: Records, after_s: npt.NDArray[np.float64]) -> Records:
-        """The work that does not start long before its launch, or a minute after it."""
-
-        def why(i: int) -> str:
-            s = float(after_s[i])
-            by = f"{s:.0f} s after" if s > 0 else f"{-1e6 * s:.3f} µs before"
-            return f"at {self._us(work.times_s[i, 0])} starts {by} its launch"
-
-        is_wrong = (after_s < -_MOST_SKEW_S) | (after_s > _LONGEST_WAIT_S)
-        return self._without(work, is_wrong, why)
-
-    def in_turn(self, work: Records, calls: Records, in_order: Collection[str]) -> Records:
-        """The work without what of it lies before the end of other work of its queue.
-
-        Copies wait for what is before them, and older GPUs' kernels too; nodes of a CUDA graph do
-        not, though they are all of one stream.
+        Copies wait for what is before them, and older GPUs' kernels too, so what of them lies
+        before its end is left out; nodes of a CUDA graph do not, though all are of one stream.
         """
+        # Of a call of the runtime and the one of the driver that it makes, the first.
+        has_launch = np.flatnonzero(calls.launches != UNKNOWN)
+        ids, first = np.unique(calls.launches[has_launch], return_index=True)
+        at = np.searchsorted(ids, work.launches)
+        is_known = np.append(ids, UNKNOWN)[at] == work.launches
+        launches = np.where(is_known, np.append(has_launch[first], UNKNOWN)[at], UNKNOWN)
+        work = replace(work, launches=launches)
+        ahead_s = np.append(calls.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
+        skews_s = ahead_s[(ahead_s > _TOLERANCE_S) & (ahead_s <= _MOST_SKEW_S)]
+        self.skew_s = float(skews_s.max(initial=0.0))
+        is_wrong = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
+        work = self._without(work, is_wrong, "which is before its launch, or a minute after it")
         is_copy = work.where(lambda tag: tag.kind == "copy")
-        is_node = _of_launch(work, calls.where(lambda tag: "GraphLaunch" in tag.name), False)
-        times_s, sizes_bytes = work.times_s.copy(), work.sizes_bytes.copy()
+        is_node = calls.where(lambda tag: "GraphLaunch" in tag.name)
+        is_node = np.append(is_node, False)[work.launches]
+        overlaps_s = np.zeros(len(work))  # with what is before it
         for (gpu, _), its in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
             starts_s, ends_s = work.times_s[its].T
             reached_s = np.append(-np.inf, np.maximum.accumulate(ends_s))[:-1]
             # Of the work before, that which ends last.
             longest = np.where(ends_s > reached_s, np.arange(len(its)), 0)
             before = its[np.append(0, np.maximum.accumulate(longest))[:-1]]
-            waits = (gpu in in_order) | is_copy[its] | is_copy[before]
-            overlaps_s = np.minimum(reached_s - starts_s, ends_s - starts_s)
-            for i in np.flatnonzero(waits & ~is_node[its] & (overlaps_s > _TOLERANCE_S)).tolist():
-                overlap_s, name = overlaps_s[i], work.tags[work.tagged[before[i]]].name
-                why = f"at {self._us(starts_s[i])} overlaps {what(name)} of its stream by "
-                why += f"{1e6 * overlap_s:.3f} µs"
-                self.faults.append(_fault(work, its[i], why, overlap_s))
-                times_s[its[i], 0], sizes_bytes[its[i]] = min(reached_s[i], ends_s[i]), UNKNOWN
+            waits = ((gpu in in_order) | is_copy[its] | is_copy[before]) & ~is_node[its]
+            overlaps_s[its] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
+        overlap = overlaps_s > _TOLERANCE_S
+        self._without(work, overlap, "and overlaps other work of its stream", overlaps_s)
+        times_s = work.times_s.copy()
+        times_s[overlap, 0] += overlaps_s[overlap]
+        sizes_bytes = np.where(overlap, UNKNOWN, work.sizes_bytes)
         cut = replace(work, times_s=times_s, sizes_bytes=sizes_bytes)
         return cut[times_s[:, 1] > times_s[:, 0]].sorted()
 
     def _without(
-        self,
-        records: Records,
-        is_wrong: Mask,
-        why: Callable[[int], str],
-        harms_s: npt.NDArray[np.float64] | None = None,
+        self, records: Records, is_wrong: Mask, why: str, harms_s: Seconds | None = None
     ) -> Records:
         """The records without those that are wrong, which are put down."""
-        harms_s = records.times_s[:, 1] - records.times_s[:, 0] if harms_s is None else harms_s
-        which = np.flatnonzero(is_wrong).tolist()
-        self.faults += (_fault(records, i, why(i), harms_s[i]) for i in which)
+        lengths_s = records.times_s[:, 1] - records.times_s[:, 0]
+        harms_s = lengths_s if harms_s is None else harms_s
+        for i in np.flatnonzero(is_wrong).tolist():
+            tag, start_us = records.tags[records.tagged[i]], 1e6 * float(records.times_s[i, 0])
+            place = HOST if tag.kind == HOST else tag.gpu
+            words = (
+                f"the record of {what(tag.name)} on {place or 'a GPU'} starts at "
+                f"{round(start_us + self._zero_us, 3)} µs and takes "
+                f"{round(1e6 * float(lengths_s[i]), 3)} µs, {why}"
+            )
+            self.faults.append(_Fault(place, words, float(harms_s[i])))
         return records[~is_wrong]
-
-    def _us(self, time_s: float) -> str:
-        """A time as the file has it."""
-        return f"{round(1e6 * float(time_s) + self._zero_us, 3)} µs"
-
-
-def _us(length_s: float) -> str:
-    return f"{round(1e6 * float(length_s), 3)} µs"
-
-
-def _is_host(tag: Tag) -> bool:
-    return tag.kind == HOST
-
-
-def _fault(records: Records, i: int, why: str, harm_s: float) -> _Fault:
-    tag = records.tags[records.tagged[i]]
-    place = HOST if _is_host(tag) else tag.gpu
-    return _Fault(place, f"the record of {what(tag.name)} on {place or 'a GPU'} {why}", harm_s)
-
-
-def _launched(work: Records, calls: Records) -> Records:
-    """The work with the places of its launches for their correlations.
-
-    Of a call of the runtime and the one of the driver that it makes, the first.
-    """
-    has_one = np.flatnonzero(calls.launches != UNKNOWN)
-    ids, first = np.unique(calls.launches[has_one], return_index=True)
-    at = np.searchsorted(ids, work.launches)
-    is_known = np.append(ids, UNKNOWN)[at] == work.launches
-    launches = np.where(is_known, np.append(has_one[first], UNKNOWN)[at], UNKNOWN)
-    return replace(work, launches=launches)
-
-
-def _of_launch(work: Records, values: npt.NDArray[Any], unknown: Any) -> npt.NDArray[Any]:
-    """Of each record of work the value of the call that launched it."""
-    return np.append(values, unknown)[work.launches]  # the last where there is none
-
-
-def _after_launch(work: Records, calls: Records) -> npt.NDArray[np.float64]:
-    """How long after its launch work starts; NaN if that is not known."""
-    called_s: npt.NDArray[np.float64] = _of_launch(work, calls.times_s[:, 0], np.nan)
-    return work.times_s[:, 0] - called_s
 
 
 def _judged(
@@ -263,7 +220,7 @@ def _judged(
         end = "" if share > _MOST_HARM else ": they were left out or cut short"
         words = (
             f"{len(its):,} of {len(its) + good:,} records of {place or 'GPUs'} can't be right"
-            f"{size}{end}. The first: {its[0].why}."
+            f"{size}{end}. The first: {its[0].words}."
         )
         if share > _MOST_HARM:
             doubts[place] = words
@@ -272,7 +229,7 @@ def _judged(
     return doubts, warnings
 
 
-def _share(faults: Sequence[_Fault], times_s: npt.NDArray[np.float64]) -> float:
+def _share(faults: Sequence[_Fault], times_s: Seconds) -> float:
     """How much of a GPU's busy time can't be right, at most."""
     usual_s = float(np.median(times_s[:, 1] - times_s[:, 0])) if len(times_s) else math.inf
     harm_s = sum(usual_s if math.isnan(fault.harm_s) else fault.harm_s for fault in faults)

@@ -18,11 +18,10 @@ from autopar.timeline.intervals import (
     covered,
     length_s,
     length_within,
-    overlapping,
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import NONE, UNKNOWN, Places, Records, Trace, joined, places
+from autopar.traces.trace import HOST, UNKNOWN, Places, Trace, joined, places
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
@@ -32,8 +31,9 @@ _BETWEEN_S = 20e-6  # what Python needs from one operator to the next, at most
 _SHOWN = 3  # gaps of evidence: enough to find the place in the program
 # What a thread can be seen to do, the first that holds of a moment, and what it named. Some is told
 # by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's loader.
-_SORTS = ("profiler", "synchronised", "allocated", "launch", "loader", "operators")
+_DONE = ("synchronised", "allocated", "launch", "loader", "operators")
 _NAMED = "named"
+_SORTS = ("profiler", *_DONE, _NAMED)
 _TOLD = re.compile(
     r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))"
     r"|(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
@@ -42,6 +42,9 @@ _TOLD = re.compile(
 )
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
+
+_ALWAYS = np.array([[-np.inf, np.inf]])
+_NOWHERE = np.array([], dtype=np.int64)
 
 Seconds = npt.NDArray[np.float64]
 
@@ -64,79 +67,93 @@ def _sort_told(name: str) -> str:
 
 
 class Host:
-    """What the threads of a trace's host did, by thread and sort."""
+    """What the threads of a trace's host did, by sort.
+
+    On its axis of time, threads follow one another, further apart than the trace is long. So gaps
+    are looked at once, and not once for each thread.
+    """
 
     def __init__(self, trace: Trace) -> None:
-        calls, work = trace.calls, trace.work
-        self.calls = calls
-        self.everything = joined((calls, trace.operators, trace.ranges))
-        sorts = ["", *_SORTS, _NAMED]
-        told = np.array([sorts.index(_sort_told(tag.name)) for tag in self.everything.tags], int)
-        usual = np.full(len(self.everything), sorts.index("operators"))
-        usual[len(calls) + len(trace.operators) :] = sorts.index(_NAMED)
-        which = told[self.everything.tagged]
-        which = np.where(which > 0, which, usual)
-        # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
-        launched = work[work.launches != UNKNOWN]
-        is_within = launched.where(lambda tag: sort_of(tag) == WITHIN)
-        which[launched.launches[is_within]] = sorts.index("operators")
-        is_pageable = launched.where(lambda tag: tag.memory == "pageable")
-        which[launched.launches[is_pageable]] = sorts.index("synchronised")
-        threads, of = self.everything.coded(lambda tag: tag.lane)
-        self._places: dict[tuple[str, str], Places] = {}
-        of = np.where(which == sorts.index("profiler"), len(threads), of)  # of all threads
-        for code, its in places(of * len(sorts) + which).items():
-            key = [*threads, ""][code // len(sorts)], sorts[code % len(sorts)]
-            self._places[key] = its
-        self.threads = tuple(sorted(threads))
+        self.calls, work = trace.calls, trace.work
+        self.records = joined((trace.calls, trace.operators, trace.ranges))
+        threads, self.threads = self.records.coded(lambda tag: tag.lane)
+        self.everyone = tuple(range(len(threads)))
         self.has_ranges = len(trace.ranges) > 0
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(NOISE_S, min(trace.alignment_error_s, _START_S))
-        is_event_wait = calls.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
-        self._starts_s = [
-            {
-                thread: some.times_s[its, 0]
-                for thread, its in some.groups(lambda tag: tag.lane).items()
-            }
-            for some in (calls[is_event_wait], calls[np.unique(launched.launches)])
-        ]
-        self.did = cache(self._did)
+        self.sorts = self._sorts(trace)
+        self._places = places(self.sorts)
+        every = np.concatenate((self.records.times_s, work.times_s))
+        self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
+        on_axis = self.on_axis(self.records.times_s, self.threads)
+        self.profiler = covered(self.records.times_s[self.of("profiler")])
+        self.did = self._in_turn(on_axis)  # sort -> when threads did that, and nothing before it
+        known = np.concatenate((*self.did.values(), on_axis[self.of(_NAMED)]))
+        self.silent = without(_ALWAYS, covered(known))
+        is_event_wait = self.calls.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        launches = np.unique(work.launches[work.launches != UNKNOWN])
+        starts_s = on_axis[: len(self.calls), 0]
+        self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
+        self.did_of = cache(self._did_of)
 
-    def records(self, threads: Sequence[str], sort: str) -> Records:
-        """The records of a sort of some threads; those of the profiler are of all threads."""
-        keys = [(thread, sort) for thread in ("", *threads)]
-        some = [self._places[key] for key in keys if key in self._places]
-        return self.everything[np.concatenate(some)] if some else NONE
+    def _sorts(self, trace: Trace) -> Places:
+        """Of each record its place in `_SORTS`."""
+        calls, work = trace.calls, trace.work[trace.work.launches != UNKNOWN]
+        is_long = calls.times_s[:, 1] - calls.times_s[:, 0] > _LONG_LAUNCH_S
+        is_long &= ~calls.where(lambda tag: "Graph" in tag.name)  # which may take long
+        usual = np.full(len(self.records), _SORTS.index("operators"))
+        usual[len(usual) - len(trace.ranges) :] = _SORTS.index(_NAMED)
+        usual[work.launches[is_long[work.launches]]] = _SORTS.index("launch")
+        told, codes = self.records.coded(lambda tag: _sort_told(tag.name))
+        sorts = np.array([_SORTS.index(sort) if sort else UNKNOWN for sort in told], int)[codes]
+        sorts = np.where(sorts == UNKNOWN, usual, sorts)
+        # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
+        is_within = work.where(lambda tag: sort_of(tag) == WITHIN)
+        sorts[work.launches[is_within]] = _SORTS.index("operators")
+        is_pageable = work.where(lambda tag: tag.memory == "pageable")
+        sorts[work.launches[is_pageable]] = _SORTS.index("synchronised")
+        return sorts
 
-    def _did(self, thread: str, others: tuple[str, ...]) -> dict[str, tuple[Records, Intervals]]:
-        """For what a thread launches: by sort, the records that matter, and when no other sort did.
+    def of(self, sort: str, threads: Sequence[int] | None = None) -> Places:
+        """Where the records of a sort are, of all threads or some."""
+        its = self._places.get(_SORTS.index(sort) if sort in _SORTS else UNKNOWN, _NOWHERE)
+        return its if threads is None else its[np.isin(self.threads[its], threads)]
 
-        Where nothing is known of the thread, as it was in nothing and in no range, others matter.
-        """
-        named = self.records((thread,), _NAMED).times_s
-        own = {sort: self.records((thread,), sort) for sort in _SORTS}
-        known = [named, *(_bridged(records, sort) for sort, records in own.items())]
-        silent = without(as_array([(-np.inf, np.inf)]), covered(np.concatenate(known)))
+    def on_axis(self, times_s: Intervals, threads: Places) -> Intervals:
+        """Times of some threads, on the axis of all."""
+        return times_s + self._apart_s * threads[:, None]
+
+    def off_axis(self, times_s: Intervals, threads: Places) -> Intervals:
+        """And back."""
+        return times_s - self._apart_s * threads[:, None]
+
+    def waited(self, launches: Places) -> npt.NDArray[np.bool_]:
+        """Whether a thread let the work of its launches wait: right before, for an event."""
+        called_s = self.on_axis(self.calls.times_s[launches], self.threads[launches])[:, 0]
+        waits_s, launches_s = (
+            np.append(-np.inf, times_s)[np.searchsorted(times_s, called_s, side="left")]
+            for times_s in self._before_s
+        )
+        return np.asarray((waits_s > launches_s) & (called_s - waits_s < self._apart_s / 2))
+
+    def _did_of(self, threads: tuple[int, ...]) -> dict[str, Intervals]:
+        """When any of some threads did what, on the clock."""
+        return self._in_turn(self.records.times_s, threads)
+
+    def _in_turn(
+        self, times_s: Intervals, threads: tuple[int, ...] | None = None
+    ) -> dict[str, Intervals]:
+        """Of each moment the first sort that holds of it."""
         did, taken = {}, as_array([])
-        for sort, records in own.items():
-            theirs = self.records(others, sort)
-            theirs = theirs[overlapping(theirs.times_s, silent)]
-            when = covered(
-                np.concatenate(
-                    (_bridged(records, sort), clipped(_bridged(theirs, sort), silent)[1])
-                )
-            )
-            did[sort] = joined((records, theirs)), without(when, taken)
+        for sort in _DONE:
+            when = covered(times_s[self.of(sort, threads)])
+            if sort == "operators":  # with the moments in between, which Python needs
+                edges_s = np.concatenate(([-np.inf], when.ravel(), [np.inf])).reshape(-1, 2)
+                apart = np.diff(edges_s)[:, 0] > _BETWEEN_S
+                when = without(_ALWAYS, edges_s[apart]) if len(when) else when
+            did[sort] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         return did
-
-    def waited(self, thread: str, called_s: Seconds) -> npt.NDArray[np.bool_]:
-        """Whether a thread let the work of its launches wait: right before, for an event."""
-        before_s = []
-        for starts_s in self._starts_s:
-            times_s = np.append(-np.inf, starts_s.get(thread, []))
-            before_s.append(times_s[np.searchsorted(times_s, called_s, side="left") - 1])
-        return np.asarray(before_s[0] > before_s[1])
 
 
 def idle_of(usage: Usage, host: Host) -> dict[str, Idle]:
@@ -155,69 +172,74 @@ class _Split:
 
     def __init__(self, usage: Usage, host: Host) -> None:
         self._usage, self._host = usage, host
-        self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
-        work, ends_s = usage.work, self._gaps[:, 1]
-        at = np.searchsorted(work.times_s[:, 0], ends_s)
-        follows = np.append(work.times_s[:, 0], np.nan)[at] == ends_s
+        gaps = self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
+        starts_s = usage.work.times_s[:, 0]
+        at = np.searchsorted(starts_s, gaps[:, 1])
+        follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        self._launches = np.append(work.launches, UNKNOWN)[self._nexts]
-        threads, of = host.calls.coded(lambda tag: tag.lane)
-        self._threads = [*threads, ""]
-        self._of_thread = np.append(of, len(threads))[self._launches]
-        launched = np.unique(of[work.launches[work.launches != UNKNOWN]]).tolist()
+        self._launches = np.append(usage.work.launches, UNKNOWN)[self._nexts]
+        # Calls are the first of the host's records.
+        self._threads = np.append(host.threads[: len(host.calls)], UNKNOWN)[self._launches]
+        launched = usage.work.launches[usage.work.launches != UNKNOWN]
         # Those whose waits concern this GPU.
-        self._everyone = tuple(threads[i] for i in launched) or host.threads
-        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(self._gaps)))
-        self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(self._gaps)))
-        self._late = self._gaps.copy()  # when the host was late, by its clock
-        for code, which in places(self._of_thread).items():
-            self._split(which, self._threads[code])
+        self._everyone = tuple(np.unique(host.threads[launched]).tolist()) or host.everyone
+        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        self._late = gaps.copy()  # when the host was late, by its clock
+        self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
+        self._split()
 
-    def _split(self, which: Places, thread: str) -> None:
-        """Split gaps that end with what one thread launched; with none, only waits are certain."""
-        if thread:
-            self._take_queued(which, thread)
-        else:
-            last, which = (
-                which[self._nexts[which] == UNKNOWN],
-                which[self._nexts[which] != UNKNOWN],
-            )
-            self.parts_s["ended"][last] = self._gaps[last, 1] - self._gaps[last, 0]
-        starts_s, ends_s = self._late[which].T
-        rest_s, did = ends_s - starts_s, self._host.did(thread, self._everyone)
-        for sort in _SORTS if thread else _REMOVABLE:
-            records, when = did[sort]
-            part_s = length_within(when, starts_s, ends_s)
-            self.parts_s[sort][which] += part_s
-            rest_s = rest_s - part_s
-            if sort in _REMOVABLE:
-                whole_s = _whole(records.times_s, starts_s, ends_s)
-                self._saved_s[sort][which] = np.where(part_s > 0, whole_s, 0.0)
-        self.parts_s["elsewhere" if thread else "unknown"][which] += np.maximum(rest_s, 0.0)
-
-    def _take_queued(self, which: Places, thread: str) -> None:
+    def _take_queued(self, which: Places) -> None:
         """Take off the end of gaps in which their work was launched already, and stood in a queue.
 
-        A launch that takes long has a part of its own, but for graphs, which may take long.
+        Not so if the launch took long: the host was in it.
         """
-        calls, nexts, launches = self._host.calls, self._nexts[which], self._launches[which]
-        called_s, returned_s = calls.times_s[launches].T
-        is_own = ~self._usage.work.where(lambda tag: tag.memory == "pageable")[nexts]
-        is_own &= ~calls.where(lambda tag: "Graph" in tag.name)[launches]
+        launches = self._launches[which]
+        until_s = self._host.calls.times_s[launches, 0]
+        is_long = self._host.sorts[launches] == _SORTS.index("launch")
         starts_s, ends_s = self._gaps[which].T
-        ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
+        ahead_s = np.clip(ends_s - until_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
-        late_s = np.clip(called_s, starts_s, ends_s)  # up to here nothing was launched
-        is_long = (returned_s - called_s > _LONG_LAUNCH_S) & is_own
-        within_s = np.where(is_long, np.clip(returned_s, late_s, ends_s), late_s)
+        until_s = np.where(is_long, self._host.calls.times_s[launches, 1], until_s)
+        late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        waited = self._host.waited(thread, called_s)
-        for cause, part_s in (
-            ("launch", within_s - late_s),
-            ("queued", (ends_s - within_s) * waited),
-            ("unknown", (ends_s - within_s) * ~waited),
-        ):
-            self.parts_s[cause][which] += part_s
+        waited = self._host.waited(launches)
+        self.parts_s["queued"][which] = (ends_s - late_s) * waited
+        self.parts_s["unknown"][which] = (ends_s - late_s) * ~waited
+
+    def _split(self) -> None:
+        """Split gaps that end with what a thread launched; of others, only waits are certain."""
+        host, launched = self._host, self._launches != UNKNOWN
+        lengths_s = self._late[:, 1] - self._late[:, 0]
+        ended = self._nexts == UNKNOWN
+        self.parts_s["ended"] = np.where(ended, lengths_s, 0.0)
+        self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
+        of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
+        of, pieces = of[~ended[of]], pieces[~ended[of]]
+        own = launched[of]
+        threads = self._threads[of[own]]
+        on_axis = host.on_axis(pieces[own], threads)
+        for sort, when in host.did.items():
+            self._add(sort, when, of[own], on_axis)
+        which, silent = clipped(on_axis, host.silent)
+        silent = host.off_axis(silent, threads[which])
+        of = np.concatenate((of[own][which], of[~own]))
+        pieces = np.concatenate((silent, pieces[~own]))
+        for sort, when in host.did_of(self._everyone).items() if len(of) else ():
+            certain = launched[of] | (sort in _REMOVABLE)
+            self._add(sort, when, of[certain], pieces[certain])
+        rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
+        rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
+        self.parts_s["elsewhere"] = rest_s * launched
+        self.parts_s["unknown"] += rest_s * ~launched
+
+    def _add(self, sort: str, when: Intervals, of: Places, pieces: Intervals) -> None:
+        """Put down how much of pieces of some gaps lies in a set of times."""
+        part_s = length_within(when, *pieces.T)
+        self.parts_s[sort] += np.bincount(of, part_s, len(self._gaps))
+        if sort in _REMOVABLE:
+            whole_s = np.where(part_s > 0, _whole(when, *pieces.T), 0.0)
+            self._saved_s[sort] += np.bincount(of, whole_s, len(self._gaps))
 
     def idle(self, cause: str) -> Idle:
         """What a cause has of all gaps."""
@@ -226,49 +248,46 @@ class _Split:
         saved_s = np.minimum(self._saved_s[cause], self._gaps[:, 1] - self._gaps[:, 0])
         saved_s = saved_s if cause in _REMOVABLE else parts_s
         longest = which[np.argsort(-parts_s[which].round(9), kind="stable")][:_SHOWN].tolist()
-        records = self._host.records(self._everyone, cause)
-        lengths_s = length_within(covered(self._late[which]), *records.times_s.T)
-        names, of = records.coded(lambda tag: tag.name)
-        by_name_s = np.bincount(of, lengths_s, len(names))
-        most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
-        listed = [names[i] for i in most if by_name_s[i]]
-        if cause == "elsewhere":  # in the longest gap
-            named = [span.name for span in self._longest(longest[0], cause)]
-            listed = named or ["no named range"] * self._host.has_ranges
         evidence = [span for i in longest for span in self._evidence(i, cause)]
+        if cause == "elsewhere":  # in the longest gap
+            listed = [span.name for span in self._longest(longest[0], cause)]
+            listed = listed or ["no named range"] * self._host.has_ranges
+        else:
+            listed = self._names(cause, covered(self._late[which]))
         totals_s = float(parts_s.sum()), float(saved_s.sum())
         return Idle(*totals_s, len(which), float(parts_s.max()), listed, evidence)
 
+    def _names(self, cause: str, when: Intervals) -> list[str]:
+        """What the host did in a set of times, that with the longest share first."""
+        threads = None if cause == "profiler" else self._everyone
+        records = self._host.records[self._host.of(cause, threads)]
+        names, of = records.coded(lambda tag: tag.name)
+        by_name_s = np.bincount(of, length_within(when, *records.times_s.T), len(names))
+        most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
+        return [names[i] for i in most if by_name_s[i]]
+
     def _longest(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap; of ranges the innermost with most of it."""
-        late, thread = self._late[i : i + 1], self._threads[self._of_thread[i]]
-        if cause == "elsewhere":
-            records = self._host.records((thread,), _NAMED)
-            has_most = length_within(late, *records.times_s.T) > length_s(late) / 2
-            return sorted(records.spans(has_most), key=lambda one: one.duration_s)[:1]
-        if cause not in _SORTS:
-            return []
-        records, _ = self._host.did(thread, self._everyone)[cause]
-        lengths_s = length_within(late, *records.times_s.T)
-        return records.spans(np.array([lengths_s.argmax()])) if lengths_s.any() else []
+        late, sort = self._late[i : i + 1], _NAMED if cause == "elsewhere" else cause
+        for threads in ([self._threads[i]], self._everyone, None):
+            records = self._host.records[self._host.of(sort, threads)]
+            lengths_s = length_within(late, *records.times_s.T)
+            if sort == _NAMED:
+                has_most = lengths_s > length_s(late) / 2
+                return sorted(records.spans(has_most), key=lambda one: one.duration_s)[:1]
+            if lengths_s.any():
+                return records.spans(np.array([lengths_s.argmax()]))
+        return []
 
     def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
         start_s, end_s = self._gaps[i].tolist()
-        name, launch, work = self._usage.name, self._launches[i], self._nexts[i]
+        name, launches, nexts = self._usage.name, self._launches[i : i + 1], self._nexts[i : i + 1]
         shown = self._longest(i, cause)
-        if not shown and launch != UNKNOWN and cause in ("launch", "queued", "elsewhere"):
-            shown = self._host.calls.spans(self._launches[i : i + 1])
-        shown.append(Span(f"{name} idle", name, start_s, end_s, "host"))
-        return shown + (self._usage.work.spans(self._nexts[i : i + 1]) if work != UNKNOWN else [])
-
-
-def _bridged(records: Records, sort: str) -> Intervals:
-    """When there were records; of operators with the moments in between, which Python needs."""
-    when = covered(records.times_s)
-    apart = when[1:, 0] - when[:-1, 1] > (_BETWEEN_S if sort == "operators" else 0.0)
-    first, last = (np.concatenate(ends)[: len(when)] for ends in (([True], apart), (apart, [True])))
-    return np.column_stack((when[first, 0], when[last, 1]))
+        if not shown and launches[0] != UNKNOWN and cause in ("queued", "elsewhere"):
+            shown = self._host.calls.spans(launches)
+        shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
+        return shown + (self._usage.work.spans(nexts) if nexts[0] != UNKNOWN else [])
 
 
 def _whole(records: Intervals, starts_s: Seconds, ends_s: Seconds) -> Seconds:
