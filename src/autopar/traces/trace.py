@@ -87,6 +87,12 @@ class Records:
         """Key -> the set of times in which there was a record that has it."""
         return {name: covered(self.times_s[its]) for name, its in self.groups(key).items()}
 
+    def only(self, which: npt.NDArray[Any]) -> Records:
+        """Some of them, with no other tags than theirs."""
+        some = self[which]
+        present, tagged = np.unique(some.tagged, return_inverse=True)
+        return replace(some, tags=tuple(self.tags[i] for i in present.tolist()), tagged=tagged)
+
     def within(self, window: Intervals) -> Records:
         """What lies in a set of times, cut at its edges."""
         which, times_s = clipped(self.times_s, window)

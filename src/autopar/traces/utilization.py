@@ -39,8 +39,8 @@ class Usage:
         self.busy = covered(work.times_s)
         self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
-        computing = work[work.where(lambda tag: tag.kind == "compute")]
-        self.computing_streams = computing.groups(lambda tag: tag.stream).keys() - {""}
+        computing = (tag for tag in work.tags if tag.kind == "compute")
+        self.computing_streams = {tag.stream for tag in computing} - {""}
 
     @property
     def bound(self) -> tuple[str, float]:
@@ -116,7 +116,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         trace = replace(trace, work=work, ranges=trace.ranges.within(window))
     by_gpu = work.groups(lambda tag: tag.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    usages = tuple(Usage(name, work[by_gpu[name]], window) for name in gpus)
+    usages = tuple(Usage(name, work.only(by_gpu[name]), window) for name in gpus)
     return View(trace, window, start_s, usages, range_name, occurrences)
 
 
