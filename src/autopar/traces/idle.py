@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
@@ -22,8 +21,8 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import HOST, UNKNOWN, Places, Records, Trace, joined, places
-from autopar.traces.utilization import OTHER_LANES, WITHIN, Usage, View, sort_of
+from autopar.traces.trace import HOST, UNKNOWN, Places, Trace, joined, places
+from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 _START_S = 20e-6  # in which work begins on an idle GPU, once a call has asked for it
@@ -86,7 +85,7 @@ class Host:
         self._places = places(self.sorts)
         every = np.concatenate((self.records.times_s, work.times_s))
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
-        on_axis = self.on_axis(self.records.times_s, self.threads)
+        on_axis = self.records.times_s + self.shift(self.threads)
         self.profiler = covered(self.records.times_s[self.of("profiler")])
         self.did = self._in_turn(on_axis)  # sort -> when threads did that, and nothing before it
         known = np.concatenate((*self.did.values(), on_axis[self.of(_NAMED)]))
@@ -95,7 +94,8 @@ class Host:
         launches = np.unique(work.launches[work.launches != UNKNOWN])
         starts_s = on_axis[: len(self.calls), 0]
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
-        self.did_of = cache(self._did_of)
+        self.some = cache(lambda sort, threads: self.records.only(self.of(sort, threads)))
+        self.did_of = cache(lambda threads: self._in_turn(self.records.times_s, threads))
 
     def _sorts(self, trace: Trace) -> Places:
         """Of each record its place in `_SORTS`."""
@@ -116,32 +116,24 @@ class Host:
         return sorts
 
     def of(self, sort: str, threads: Sequence[int] | None = None) -> Places:
-        """Where the records of a sort are, of all threads or some."""
+        """Where the records of a sort are, of all threads or some; the profiler's are of all."""
         its = self._places.get(_SORTS.index(sort) if sort in _SORTS else UNKNOWN, _NOWHERE)
-        if threads is None or sort == "profiler":  # which is of all threads
+        if threads is None or sort == "profiler":
             return its
         return its[np.isin(self.threads[its], threads)]
 
-    def on_axis(self, times_s: Intervals, threads: Places) -> Intervals:
-        """Times of some threads, on the axis of all."""
-        return times_s + self._apart_s * threads[:, None]
-
-    def off_axis(self, times_s: Intervals, threads: Places) -> Intervals:
-        """And back."""
-        return times_s - self._apart_s * threads[:, None]
+    def shift(self, threads: Places) -> Intervals:
+        """What to add to times of some threads, so that they are on the axis of all."""
+        return (self._apart_s * threads[:, None]).astype(np.float64)
 
     def waited(self, launches: Places) -> npt.NDArray[np.bool_]:
         """Whether a thread let the work of its launches wait: right before, for an event."""
-        called_s = self.on_axis(self.calls.times_s[launches], self.threads[launches])[:, 0]
+        called_s = (self.calls.times_s[launches] + self.shift(self.threads[launches]))[:, 0]
         waits_s, launches_s = (
             np.append(-np.inf, times_s)[np.searchsorted(times_s, called_s, side="left")]
             for times_s in self._before_s
         )
         return np.asarray((waits_s > launches_s) & (called_s - waits_s < self._apart_s / 2))
-
-    def _did_of(self, threads: tuple[int, ...]) -> dict[str, Intervals]:
-        """When any of some threads did what, on the clock."""
-        return self._in_turn(self.records.times_s, threads)
 
     def _in_turn(
         self, times_s: Intervals, threads: tuple[int, ...] | None = None
@@ -159,40 +151,34 @@ class Host:
         return did
 
 
-def idle_of(view: View, host: Host) -> dict[str, dict[str, Idle]]:
-    """GPU -> cause -> its idle time due to that; gaps within a profiler's error have none.
+def idle_of(usage: Usage, host: Host) -> dict[str, Idle]:
+    """Cause -> the idle time of a GPU that is due to it; gaps within a profiler's error have none.
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause; where nothing is known of that, what other
     threads did that launch work on this GPU. From then on the work stood in its queue.
     """
-    gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
-    return _Split(gpus, view.trace.work, host).causes() if gpus else {}
+    split = _Split(usage, host)
+    return {cause: split.idle(cause) for cause, s in split.parts_s.items() if s.sum() > 0}
 
 
 class _Split:
-    """The gaps of GPUs, split; all arrays have a place for each gap."""
+    """The gaps of a GPU, split; all arrays have a place for each gap."""
 
-    def __init__(self, usages: Sequence[Usage], work: Records, host: Host) -> None:
-        self._names, self._work, self._host = [usage.name for usage in usages], work, host
-        its = work.groups(lambda tag: tag.gpu)
-        every = [usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s] for usage in usages]
-        self._gpus = np.repeat(np.arange(len(usages)), [len(gaps) for gaps in every])
-        gaps = self._gaps = np.concatenate(every)
-        # Of work, that which ends the gap.
-        pairs = zip(self._names, every, strict=True)
-        nexts = [_starting(work, its[name], some[:, 1]) for name, some in pairs]
-        self._nexts = np.concatenate(nexts)
-        self._launches = np.append(work.launches, UNKNOWN)[self._nexts]
+    def __init__(self, usage: Usage, host: Host) -> None:
+        self._usage, self._host = usage, host
+        gaps = self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
+        starts_s = usage.work.times_s[:, 0]
+        at = np.searchsorted(starts_s, gaps[:, 1])
+        follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
+        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
+        self._launches = np.append(usage.work.launches, UNKNOWN)[self._nexts]
         # Calls are the first of the host's records.
         self._threads = np.append(host.threads[: len(host.calls)], UNKNOWN)[self._launches]
-        # Those whose waits concern a GPU.
-        launched = [np.unique(work.launches[its[name]]) for name in self._names]
-        self._everyone = [
-            tuple(np.unique(host.threads[calls[calls != UNKNOWN]]).tolist()) or host.everyone
-            for calls in launched
-        ]
-        self._parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        launched = usage.work.launches[usage.work.launches != UNKNOWN]
+        # Those whose waits concern this GPU.
+        self._everyone = tuple(np.unique(host.threads[launched]).tolist()) or host.everyone
+        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
         self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
@@ -213,80 +199,64 @@ class _Split:
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         waited = self._host.waited(launches)
-        self._parts_s["queued"][which] = (ends_s - late_s) * waited
-        self._parts_s["unknown"][which] = (ends_s - late_s) * ~waited
+        self.parts_s["queued"][which] = (ends_s - late_s) * waited
+        self.parts_s["unknown"][which] = (ends_s - late_s) * ~waited
 
     def _split(self) -> None:
         """Split gaps that end with what a thread launched; of others, only waits are certain."""
         host, launched = self._host, self._launches != UNKNOWN
         lengths_s = self._late[:, 1] - self._late[:, 0]
         ended = self._nexts == UNKNOWN
-        self._parts_s["ended"] = np.where(ended, lengths_s, 0.0)
-        self._parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
+        self.parts_s["ended"] = np.where(ended, lengths_s, 0.0)
+        self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
         of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
         of, pieces = of[~ended[of]], pieces[~ended[of]]
         own = launched[of]
         threads = self._threads[of[own]]
-        on_axis = host.on_axis(pieces[own], threads)
+        on_axis = pieces[own] + host.shift(threads)
         for sort, when in host.did.items():
             self._add(sort, when, of[own], on_axis)
         which, silent = clipped(on_axis, host.silent)
-        silent = host.off_axis(silent, threads[which])
+        silent = silent - host.shift(threads[which])
         of = np.concatenate((of[own][which], of[~own]))
         pieces = np.concatenate((silent, pieces[~own]))
-        by_gpu = places(self._gpus[of])
-        by_threads = grouped(by_gpu, lambda gpu: self._everyone[gpu])
-        for everyone, gpus in by_threads.items():
-            which = np.concatenate([by_gpu[gpu] for gpu in gpus])
-            # Of itself a silent thread tells nothing.
-            which = which[~launched[of[which]] | (len(everyone) > 1)]
-            for sort, when in host.did_of(everyone).items() if len(which) else ():
-                its = which[launched[of[which]] | (sort in _REMOVABLE)]
-                self._add(sort, when, of[its], pieces[its])
-        rest_s = lengths_s - np.sum([self._parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
+        # Of itself a silent thread tells nothing.
+        others = len(self._everyone) > 1 or not launched.all()
+        for sort, when in host.did_of(self._everyone).items() if others else ():
+            certain = launched[of] | (sort in _REMOVABLE)
+            self._add(sort, when, of[certain], pieces[certain])
+        rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
         rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
-        self._parts_s["elsewhere"] = rest_s * launched
-        self._parts_s["unknown"] += rest_s * ~launched
+        self.parts_s["elsewhere"] = rest_s * launched
+        self.parts_s["unknown"] += rest_s * ~launched
 
     def _add(self, sort: str, when: Intervals, of: Places, pieces: Intervals) -> None:
         """Put down how much of pieces of some gaps lies in a set of times."""
         part_s = length_within(when, *pieces.T)
-        self._parts_s[sort] += np.bincount(of, part_s, len(self._gaps))
+        self.parts_s[sort] += np.bincount(of, part_s, len(self._gaps))
         if sort in _REMOVABLE:
             whole_s = np.where(part_s > 0, _whole(when, *pieces.T), 0.0)
             self._saved_s[sort] += np.bincount(of, whole_s, len(self._gaps))
 
-    def causes(self) -> dict[str, dict[str, Idle]]:
-        """What each cause has of the gaps of each GPU."""
-        by_gpu = places(self._gpus)
-        return {
-            name: {
-                cause: self._idle(gpu, cause, which[parts_s[which] > 0])
-                for cause, parts_s in self._parts_s.items()
-                if (parts_s[which := by_gpu.get(gpu, _NOWHERE)] > 0).any()
-            }
-            for gpu, name in enumerate(self._names)
-        }
-
-    def _idle(self, gpu: int, cause: str, which: Places) -> Idle:
-        """What a cause has of some gaps, of one GPU."""
-        parts_s = saved_s = self._parts_s[cause][which]
-        if cause in _REMOVABLE:
-            lengths_s = self._gaps[which, 1] - self._gaps[which, 0]
-            saved_s = np.minimum(self._saved_s[cause][which], lengths_s)
-        longest = which[np.argsort(-parts_s.round(9), kind="stable")][:_SHOWN].tolist()
+    def idle(self, cause: str) -> Idle:
+        """What a cause has of all gaps."""
+        parts_s = self.parts_s[cause]
+        which = np.flatnonzero(parts_s > 0)
+        saved_s = np.minimum(self._saved_s[cause], self._gaps[:, 1] - self._gaps[:, 0])
+        saved_s = saved_s if cause in _REMOVABLE else parts_s
+        longest = which[np.argsort(-parts_s[which].round(9), kind="stable")][:_SHOWN].tolist()
         evidence = [span for i in longest for span in self._evidence(i, cause)]
         if cause == "elsewhere":  # in the longest gap
             listed = [span.name for span in self._longest(longest[0], cause)]
             listed = listed or ["no named range"] * self._host.has_ranges
         else:
-            listed = self._listed(cause, self._everyone[gpu], covered(self._late[which]))
+            listed = self._names(cause, covered(self._late[which]))
         totals_s = float(parts_s.sum()), float(saved_s.sum())
         return Idle(*totals_s, len(which), float(parts_s.max()), listed, evidence)
 
-    def _listed(self, cause: str, threads: tuple[int, ...], when: Intervals) -> list[str]:
-        """What threads did in a set of times, that with the longest share first."""
-        records = self._host.records.only(self._host.of(cause, threads))
+    def _names(self, cause: str, when: Intervals) -> list[str]:
+        """What the host did in a set of times, that with the longest share first."""
+        records = self._host.some(cause, self._everyone)
         names, of = records.coded(lambda tag: tag.name)
         by_name_s = np.bincount(of, length_within(when, *records.times_s.T), len(names))
         most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
@@ -295,35 +265,26 @@ class _Split:
     def _longest(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap; of ranges the innermost with most of it."""
         late, sort = self._late[i : i + 1], _NAMED if cause == "elsewhere" else cause
-        host, times_s = self._host, self._host.records.times_s
-        for threads in ((int(self._threads[i]),), self._everyone[self._gpus[i]]):
-            its = host.of(sort, threads)
-            ends_s, starts_s = np.minimum(times_s[its, 1], late[0, 1]), times_s[its, 0]
-            lengths_s = ends_s - np.maximum(starts_s, late[0, 0])
+        for threads in ((int(self._threads[i]),), self._everyone):
+            records = self._host.some(sort, threads)
+            starts_s, ends_s = records.times_s.T
+            lengths_s = np.minimum(ends_s, late[0, 1]) - np.maximum(starts_s, late[0, 0])
             if sort == _NAMED:
-                most = its[lengths_s > length_s(late) / 2]
-                return sorted(host.records.spans(most), key=lambda one: one.duration_s)[:1]
+                most = records.spans(lengths_s > length_s(late) / 2)
+                return sorted(most, key=lambda one: one.duration_s)[:1]
             if (lengths_s > 0).any():
-                return host.records.spans(its[[lengths_s.argmax()]])
+                return records.spans(np.array([lengths_s.argmax()]))
         return []
 
     def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
         start_s, end_s = self._gaps[i].tolist()
-        name = self._names[self._gpus[i]]
-        launches, nexts = self._launches[i : i + 1], self._nexts[i : i + 1]
+        name, launches, nexts = self._usage.name, self._launches[i : i + 1], self._nexts[i : i + 1]
         shown = self._longest(i, cause)
         if not shown and launches[0] != UNKNOWN and cause in ("queued", "elsewhere"):
             shown = self._host.calls.spans(launches)
         shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
-        return shown + (self._work.spans(nexts) if nexts[0] != UNKNOWN else [])
-
-
-def _starting(work: Records, its: Places, times_s: Seconds) -> Places:
-    """The first of some work that starts at each of some times; `UNKNOWN` where none does."""
-    starts_s = np.append(work.times_s[its, 0], np.nan)
-    at = np.searchsorted(starts_s[:-1], times_s)
-    return np.where(starts_s[at] == times_s, np.append(its, UNKNOWN)[at], UNKNOWN)
+        return shown + (self._usage.work.spans(nexts) if nexts[0] != UNKNOWN else [])
 
 
 def _whole(records: Intervals, starts_s: Seconds, ends_s: Seconds) -> Seconds:

@@ -65,7 +65,8 @@ class Report:
         self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
         host = Host(view.trace)
         self._noise_s = host.noise_s
-        self._idle = idle_of(view, host)
+        gpus = (usage for usage in view.usages if usage.name in self._gpus)
+        self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
         # Those worth their cost, most expensive first, and the others.
         self.findings = findings_of(view, self._idle)
         # What tables and files show of each GPU; times in seconds.
