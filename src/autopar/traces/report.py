@@ -59,7 +59,6 @@ class Report:
     ) -> None:
         self.name = name  # such as the file's
         self.view = view = view_of(trace, range_name, gpu)
-        self.timeline = view.trace.timeline  # of the view, to be drawn or written
         self.window_s = length_s(view.window)
         self._top = top
         self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
@@ -124,22 +123,23 @@ class Report:
         busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
         name = self._gpus[0] if len(figures) == 1 else f"{len(figures)} GPUs"
         bound = max((its["bound"] for its in figures), key=lambda bound: bound["seconds"])
+        alone = "computing" if bound["resource"] == "compute" else bound["resource"]
         lines = [
             f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
             f"{format_seconds(self.window_s)}.",
-            f"The same work takes at least {format_seconds(bound['seconds'])} "
-            f"({bound['resource']}), as long as kernels and copies take as long as here.",
+            f"The same work takes at least {format_seconds(bound['seconds'])}, which is {alone} "
+            f"alone, unless kernels or copies get faster.",
         ]
         exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
         if exposed_s > _MUCH * self.window_s:
             lines.append(
-                f"Communication was not hidden for up to {format_seconds(exposed_s)}, "
-                f"{percent(exposed_s, self.window_s)}: it may have been waiting for another rank, "
-                f"which the files of all ranks together tell."
+                f"Communication ran with no computing beside it for up to "
+                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). Some of that "
+                f"may be waiting for other ranks: give the files of all ranks to see it."
             )
         if top := next(iter(self.findings[0]), None):
-            cost = f"{format_seconds(top.cost_s)}, {percent(top.cost_s, self.window_s)}"
-            lines.append(f"Most is lost on {top.where}: {top.title}: {cost}. {top.remedy}")
+            cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
+            lines.append(f"Most is lost on {top.where}, {cost}: {top.title}. {top.remedy}")
         else:
             lines.append("No findings: nothing was seen that more overlap could save.")
         return lines
@@ -153,9 +153,9 @@ class Report:
             yield Section("How far from the limit", self._bounds() + self._hidings())
         if view.occurrences:
             yield Section("Each time", self._each_time())
-        if self.timeline.spans:
+        if (timeline := view.trace.timeline).spans:
             limit = f": {view.range_name}" if view.range_name is not None else ""
-            drawing = draw(self.timeline, title=f"{self.name}{limit}")
+            drawing = draw(timeline, title=f"{self.name}{limit}")
             yield Section("What ran when", [drawing, *self._lanes()])
         if idleness := self._idleness():
             yield Section("When nothing ran", idleness)
@@ -169,8 +169,7 @@ class Report:
             times = "once" if count == 1 else f"{count:,} times"
             yield (
                 f"Limited to {view.range_name!r}, which is there {times}, "
-                f"{format_seconds(self.window_s)} in all: from each start to its end, "
-                f"or to the end of the last work launched in it."
+                f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
             )
         if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
@@ -186,11 +185,10 @@ class Report:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        said = (
-            f"Findings: {len(expensive)}, the most expensive first; {len(cheap)} more, each less "
-            f"than {100 * LEAST_SHARE:.0f} % of the time, are not shown. The same time may count "
-            f"in two, and to mend one may bring out another."
-        )
+        few = f" {len(cheap)} more cost less than {100 * LEAST_SHARE:.0f} % each." if cheap else ""
+        said = f"Findings: {len(expensive)}, the most expensive first.{few}"
+        if len(expensive) > 1:
+            said += " The same time may be in two, and to mend one may bring out another."
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
@@ -215,9 +213,8 @@ class Report:
             rows.append((gpu, *times, resource, share))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
-            "At least: the busiest of computing and copies in one direction, as long as kernels "
-            "and copies take as long as here. However the same work is ordered, it takes no less; "
-            "what waits for what may need more. Communication is not in it: it may be waiting."
+            "At least: how long the busiest resource works, computing or copies in one direction. "
+            "No order of the same work takes less. Communication is not in it: it may be waiting."
         )
         return self._table("The time against its lower bound", headers, rows, note)
 
@@ -276,7 +273,7 @@ class Report:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "longest", "share of time")
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to "
-            f"{format_seconds(self._noise_s)} are between any two kernels: they are not counted."
+            f"{format_seconds(self._noise_s)} are not counted: they are between any two kernels."
         )
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
