@@ -305,7 +305,7 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     assert idle_ms == pytest.approx(length_s(gpu.idle) / MS, abs=0.1)
     assert ranks is not None
     said = " ".join(table.notes)
-    assert "aligned by the ends of 20 collectives" in said
+    assert "aligned by how 20 collectives end" in said
     assert "up to 500.0 ms apart" in said
     assert verdict.startswith("rank 1 holds the others up: it came last to 20 of 20 collectives")
     assert all(len(line) <= 100 for line in str(table).splitlines())

@@ -127,16 +127,16 @@ class _Check:
         self.faults: list[_Fault] = []
         self.skew_s = 0.0  # by how much work starts before its launch, if clocks can be why
 
+    @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def usable(self, rows: Rows) -> Records:
         """The records that have a time, near that of most others, and a place; by start."""
-        with np.errstate(over="ignore", invalid="ignore"):  # some are NaN, or far too large
-            records = rows.records(self._zero_us)
-            starts_s, ends_s = records.times_s.T
-            lengths_s = ends_s - starts_s
-            # A call may be too short for its clock; a kernel is not. So written that NaN is none.
-            lasts = (lengths_s > 0) | ((lengths_s == 0) & records.where(lambda t: t.kind == HOST))
-            is_near = np.abs(starts_s - self._middle_s) < LONGEST_S
-            has_time = lasts & is_near & (lengths_s < LONGEST_S) & (starts_s > -self._zero_us / 1e6)
+        records = rows.records(self._zero_us)
+        starts_s, ends_s = records.times_s.T
+        lengths_s = ends_s - starts_s
+        # A call may be too short for its clock; a kernel is not. So written that NaN is none.
+        lasts = (lengths_s > 0) | ((lengths_s == 0) & records.where(lambda t: t.kind == HOST))
+        is_near = np.abs(starts_s - self._middle_s) < LONGEST_S
+        has_time = lasts & is_near & (lengths_s < LONGEST_S) & (starts_s > -self._zero_us / 1e6)
         unknown_s = np.full(len(records), np.nan)
         records = self._without(records, ~has_time, "which can't be", unknown_s)
         has_place = records.where(lambda tag: tag.kind == HOST or bool(tag.gpu and tag.stream))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from autopar.timeline.chrome_trace import PROGRAM
 from autopar.timeline.span import KINDS
@@ -22,6 +21,7 @@ from autopar.traces.check import (
     whole_number,
     work_tag,
 )
+from autopar.traces.event_text import EventText
 from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 # What is taken, by its category; those with capitals are of torch before 1.12.
@@ -53,8 +53,6 @@ _OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may 
 _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
-_BETWEEN = re.compile(r"[\s,:]*")  # two values of a JSON text
-_PIECE = 1 << 20  # characters to decode at a time
 _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
     "Systems, or a file of autopar.write_trace."
@@ -65,7 +63,7 @@ Event = Mapping[str, Any]
 
 def read_text(pieces: Iterator[str]) -> Trace:
     """What the text of a Chrome trace says, up to its first damage; some may be known already."""
-    text, events = _Text(pieces), Events()
+    text, events = EventText(pieces), Events()
     header = text.decode(events.take)
     if header is None:
         msg = f"it is no trace: {text.damage}. {_EXPECTED}"
@@ -79,93 +77,6 @@ def read_text(pieces: Iterator[str]) -> Trace:
         raise error from None
     cut = f"The file is damaged: {text.damage}. All figures are of what comes before."
     return replace(trace, warnings=(*[cut] * bool(text.damage), *trace.warnings))
-
-
-class _Text:
-    """A JSON text, decoded event by event: all events of a large trace would take gigabytes."""
-
-    def __init__(self, pieces: Iterator[str]) -> None:
-        self._pieces, self._text, self._at, self._before = pieces, "", 0, 0
-        self._raw_decode = json.JSONDecoder(strict=False, object_pairs_hook=_unique).raw_decode
-        self.damage = ""  # what ended the reading too early
-
-    def decode(self, take: Callable[[Any], None]) -> Event | None:
-        """Hand each event on; return what stands beside them, or None if it is no trace."""
-        header: dict[str, Any] = {}
-        start = self._next()
-        try:
-            if start == "[":
-                header["traceEvents"] = self._hand_on(take)
-            elif start == "{":
-                for _ in self._each("}"):
-                    key, mark = self._value(), self._next()
-                    are_events = (key, mark) == ("traceEvents", "[")
-                    header[key] = self._hand_on(take) if are_events else self._value()
-            if self._next() or not start:
-                raise ValueError
-        # The decoder has ValueErrors for numbers of thousands of digits, too.
-        except (ValueError, TypeError, RecursionError):
-            where = f"after {self._before + self._at:,} characters"
-            self.damage = self.damage or f"it ends early or is not JSON {where}"
-            return header if start in ("[", "{") else None
-        if header.get("traceEvents") is self:
-            return header
-        self.damage = "it is JSON, but has no list of traceEvents"
-        return None
-
-    def _hand_on(self, take: Callable[[Any], None]) -> _Text:
-        for _ in self._each("]"):
-            take(self._value())
-        return self
-
-    def _each(self, end: str) -> Iterator[None]:
-        """Stand before each value of a list, or key of an object, up to its end."""
-        self._at += 1
-        while self._next() != end:
-            yield
-        self._at += 1
-
-    def _next(self) -> str:
-        """The next character that matters; none at the end."""
-        while True:
-            self._at = _BETWEEN.match(self._text, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._text) or not self._more():
-                return self._text[self._at : self._at + 1]
-
-    def _value(self) -> Any:
-        """The next value, which may go on in the next piece of the text."""
-        while True:
-            try:
-                value, end = self._raw_decode(self._text, self._at)
-            except json.JSONDecodeError:
-                if not self._more():
-                    raise
-            else:
-                if end < len(self._text) or not self._more():
-                    self._at = end
-                    return value
-
-    def _more(self) -> bool:
-        """Take in as much again as is left, so that no text is decoded many times; if there is."""
-        self._before += self._at
-        pieces, self._at = [self._text[self._at :]], 0
-        wanted = max(_PIECE, len(pieces[0]))
-        try:
-            while wanted > 0 and (piece := next(self._pieces, "")):
-                pieces.append(piece)
-                wanted -= len(piece)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            self.damage = f"it can't be unpacked to its end ({error})"
-        self._text = "".join(pieces)
-        return len(pieces) > 1
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    decoded = dict(pairs)
-    if len(decoded) < len(pairs) and "ph" in decoded:
-        msg = "an event has a key twice"  # with a piece missing, two have become one
-        raise ValueError(msg)
-    return decoded
 
 
 class Events:
@@ -249,7 +160,7 @@ class Events:
         if wrong := " ".join(trace.remarks):
             return f"none of its records can be right: {wrong}"
         if other:
-            return f"it is of {other}, which is not supported: expected CUDA or HIP."
+            return f"it is of {other}, which is not supported: what CUDA and HIP record is."
         if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
             return (
                 "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
@@ -269,6 +180,7 @@ class Events:
         elif event.get("name") == "process_name" and name == PROGRAM:
             self._is_own = True
 
+    @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
         tags = []

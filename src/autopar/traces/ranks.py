@@ -124,8 +124,8 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
         notes += [
             "Waiting: in a collective that the last of these ranks had not begun.",
             f"Came last: began a collective later than all other ranks, by more than {error}.",
-            f"Clocks were up to {apart} apart. They are aligned by the ends of {count:,} collectives;",
-            f"{percent(MOST)} of these then agree within {error}.",
+            f"Clocks were up to {apart} apart. They are aligned by how {count:,} collectives end,",
+            f"of which {percent(MOST)} then agree within {error}.",
         ]
     caption = "What each rank did"
     return [*_verdict(ranks), tabulate((*headers, "came last"), rows, caption=caption, notes=notes)]
@@ -151,6 +151,6 @@ def _verdict(ranks: Ranks | None) -> Iterator[str]:
     if not stragglers:
         rank = max(ranks.of, key=lambda rank: ranks.of[rank].waiting_s)
         yield (
-            f"No rank is the last to most collectives. {rank} waited longest for others: "
-            f"{format_seconds(ranks.of[rank].waiting_s)}."
+            f"No rank is the last to most collectives. The longest wait for others is that of "
+            f"{rank}, {format_seconds(ranks.of[rank].waiting_s)} in all."
         )

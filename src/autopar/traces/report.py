@@ -127,15 +127,15 @@ class Report:
         lines = [
             f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
             f"{format_seconds(self.window_s)}.",
-            f"The same work takes at least {format_seconds(bound['seconds'])}, which is {alone} "
-            f"alone, unless kernels or copies get faster.",
+            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, unless "
+            f"kernels or copies get faster.",
         ]
         exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
         if exposed_s > _MUCH * self.window_s:
             lines.append(
                 f"Communication ran with no computing beside it for up to "
                 f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). Some of that "
-                f"may be waiting for other ranks: give the files of all ranks to see it."
+                f"may be waiting for other ranks, which the files of all ranks together tell."
             )
         if top := next(iter(self.findings[0]), None):
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"

@@ -141,6 +141,7 @@ class Rows:
         self._launches.append(launch)
         self._sizes_bytes.append(size_bytes)
 
+    @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def records(self, zero_us: float = 0.0) -> Records:
         """What was added so far, in its order; times from some zero."""
         starts_us = np.array(self.starts_us) - zero_us
