@@ -39,14 +39,14 @@ def test_a_range_takes_all_its_occurrences_and_the_work_launched_in_them() -> No
         kernel(11.5, 12, launch(11)),
     )
     view = view_of(trace(*work, ranges=ranges), "step")
-    assert [round(span.end_s / MS) for span in view.occurrences] == [4, 12]
+    assert [round(span.end_s / MS) for span in view.occurrences.spans()] == [4, 12]
     assert (view.window / MS).ravel().tolist() == pytest.approx([0, 4, 10, 12])
     (usage,) = view.usages
     assert usage.work.times_s / MS == pytest.approx(np.array([(1, 4), (10, 11), (11.5, 12)]))
     assert length_s(usage.idle) == pytest.approx(1.5 * MS)
     assert view.start_s == 0
     every = view_of(trace(*work, ranges=ranges), "*t*e?").occurrences
-    assert [span.name for span in every] == ["step", "step", "other"]
+    assert [span.name for span in every.spans()] == ["step", "step", "other"]
     view = view_of(trace(copy(0, 4), copy(5, 6), ranges=(named("r", 2, 8),)), "r")
     sizes = [work.size_bytes for work in work_of(view.trace)]
     assert sizes == [None, 1_000_000], "nobody knows how much a part of a copy moved"

@@ -12,7 +12,7 @@ from autopar.display.format import figures, format_seconds, shortened
 from autopar.timeline.intervals import at_once, covered, length_s, length_within, without
 from autopar.timeline.span import Span
 from autopar.traces.idle import Idle
-from autopar.traces.trace import UNKNOWN, Places, Records
+from autopar.traces.trace import UNKNOWN, Records
 from autopar.traces.utilization import OTHER_LANES, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
@@ -244,7 +244,11 @@ def _of_turns(view: View) -> Iterator[Finding]:
         return
     all_s = sum(gpu.total_s for gpu in gpus)
     one_after_other_s = sum(length for count, length in lengths_s.items() if count)
-    evidence = [span for gpu in busiest[:_SHOWN] for span in gpu.work.spans(_longest(gpu.work)[:1])]
+    evidence = [
+        span
+        for gpu in busiest[:_SHOWN]
+        for span in gpu.work.spans(np.ptp(gpu.work.times_s, axis=1).round(9).argmax()[None])
+    ]
     facts = {"together": format_seconds(together_s), "all": format_seconds(all_s)}
     where = f"{gpus[0].name} {'and' if len(gpus) == 2 else 'to'} {gpus[-1].name}"
     yield _finding("turns", where, one_after_other_s - busiest[0].total_s, evidence, **facts)
@@ -261,13 +265,7 @@ def _moved(copies: Records) -> str:
 
 def _exposed(group: Records, usage: Usage) -> list[Span]:
     """Those that ran longest with nothing behind them."""
-    lengths_s = group.times_s[:, 1] - group.times_s[:, 0]
+    lengths_s = np.ptp(group.times_s, axis=1)
     exposed_s = (lengths_s - length_within(usage.when("compute"), *group.times_s.T)).round(9)
     most = np.argsort(-exposed_s, kind="stable")[:_SHOWN]
     return group.spans(most[exposed_s[most] > 0])
-
-
-def _longest(work: Records) -> Places:
-    """By their durations to the nanosecond, the longest first, of equals the first."""
-    lengths_s = work.times_s[:, 1] - work.times_s[:, 0]
-    return np.argsort(-lengths_s.round(9), kind="stable")

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
-from autopar.timeline.intervals import intervals_of, length_s, length_within
-from autopar.timeline.span import Span
+from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
 from autopar.traces.idle import Host, idle_of
 from autopar.traces.trace import HOST, UNKNOWN, Trace
@@ -106,7 +107,7 @@ class Report:
             "origin": view.trace.origin,
             "verdict": self.verdict(),
             "range": view.range_name,
-            "occurrences": [self._occurrence(span) for span in view.occurrences],
+            "occurrences": self._occurrences(),
             "warnings": list(view.trace.warnings),
             "doubts": dict(view.trace.doubts),
             "window_s": self.window_s,
@@ -151,7 +152,7 @@ class Report:
         if view.usages:
             yield from self._why()
             yield Section("How far from the limit", self._bounds() + self._hidings())
-        if view.occurrences:
+        if len(view.occurrences):
             yield Section("Each time", self._each_time())
         if (timeline := view.trace.timeline).spans:
             limit = f": {view.range_name}" if view.range_name is not None else ""
@@ -230,20 +231,25 @@ class Report:
         note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
         return self._table("Hidden behind computing", headers, rows, note)
 
-    def _occurrence(self, span: Span) -> dict[str, float]:
-        """Figures of one range, in seconds; what GPUs did is of all of them on average."""
-        usages, edges = self.view.usages, intervals_of([span]).T
-        times_s = {"start_s": span.start_s - self.view.start_s, "duration_s": span.duration_s}
+    def _occurrences(self) -> list[dict[str, float]]:
+        """Figures of each range, in seconds; what GPUs did is of all of them on average."""
+        times_s, usages = self.view.occurrences.times_s, self.view.usages
+        columns = {
+            "start_s": times_s[:, 0] - self.view.start_s,
+            "duration_s": np.ptp(times_s, axis=1),
+        }
         for sort in ("busy", "compute", *_BEHIND):
-            sets = (usage.busy if sort == "busy" else usage.when(sort) for usage in usages)
-            within_s = sum(float(length_within(one, *edges)[0]) for one in sets)
-            times_s[f"{sort}_s"] = within_s / (len(usages) or 1)
-        return times_s
+            sets = [usage.busy if sort == "busy" else usage.when(sort) for usage in usages]
+            within_s = sum((length_within(one, *times_s.T) for one in sets), np.zeros(len(times_s)))
+            columns[f"{sort}_s"] = within_s / (len(usages) or 1)
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
         rows = []
-        for number, span in enumerate(self.view.occurrences, start=1):
-            its, whole_s = self._occurrence(span), span.duration_s
+        pairs = zip(self.view.occurrences.spans(), self._occurrences(), strict=True)
+        for number, (span, its) in enumerate(pairs, start=1):
+            whole_s = its["duration_s"]
             times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
             name, (start,) = f"{number}: {shortened(span.name, 24)}", self._clock(span.start_s)
             busy = bar(its["busy_s"], whole_s)

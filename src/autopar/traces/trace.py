@@ -200,7 +200,5 @@ def joined(several: Iterable[Records]) -> Records:
     tags = tuple(tag for records in lists for tag in records.tags)
     before = np.cumsum([0, *(len(records.tags) for records in lists)]).tolist()
     tagged = [records.tagged + first for records, first in zip(lists, before[:-1], strict=True)]
-    times_s = np.concatenate([records.times_s for records in lists])
-    launches = np.concatenate([records.launches for records in lists])
-    sizes_bytes = np.concatenate([records.sizes_bytes for records in lists])
-    return Records(tags, np.concatenate(tagged), times_s, launches, sizes_bytes)
+    columns = ((its.times_s, its.launches, its.sizes_bytes) for its in lists)
+    return Records(tags, np.concatenate(tagged), *map(np.concatenate, zip(*columns, strict=True)))

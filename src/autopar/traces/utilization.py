@@ -15,7 +15,6 @@ from autopar.timeline.intervals import (
     length_s,
     without,
 )
-from autopar.timeline.span import Span
 from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
 _MOST_NAMED = 20  # in a message
@@ -77,7 +76,7 @@ class View:
     usages: tuple[Usage, ...]
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
-    occurrences: tuple[Span, ...] = ()
+    occurrences: Records = NONE
 
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
@@ -104,14 +103,14 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     every = (work, trace.calls, trace.operators, trace.ranges)
     whole = np.concatenate([records.times_s for records in every])
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
-    occurrences: tuple[Span, ...] = ()
+    occurrences = NONE
     window = covered(as_array([(start_s, whole[:, 1].max())] if len(whole) else []))
     if range_name is not None:
         names = {*trace.ranges.groups(lambda tag: tag.name)}
         chosen = _named(range_name, names, range_name, "range", trace.doubts.get(HOST, ""))
         ranges = trace.ranges[trace.ranges.where(lambda tag: tag.name in chosen)]
-        ranges = _with_their_work(ranges, trace)
-        occurrences, window = tuple(ranges.spans()), covered(ranges.times_s)
+        occurrences = _with_their_work(ranges, trace)
+        window = covered(occurrences.times_s)
         work = work.within(window)
         trace = replace(trace, work=work, ranges=trace.ranges.within(window))
     by_gpu = work.groups(lambda tag: tag.gpu or OTHER_LANES)
