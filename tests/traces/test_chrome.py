@@ -144,6 +144,13 @@ def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out
     assert re.match("2 of [456] records of GPU 0", twice.doubts["GPU 0"]), "counted, not repeated"
 
 
+def test_a_gpu_of_which_nothing_can_be_right_is_in_doubt():
+    asked = call("cudaLaunchKernel", 500.0, 5.0, 1)
+    with_ranges = [event("user_annotation", "step", 1.0, 600.0), asked]
+    trace = read(*with_ranges, *(kernel("bad", 10.0 * i, 5.0, 1) for i in range(1, 11)))
+    assert (len(trace.work), [*trace.doubts], trace.warnings) == (0, ["GPU 0"], ())
+
+
 def test_what_is_cut_ends_where_it_overlaps():
     trace = read(*kineto_events(), LONG, kernel("bad", 160.5, 50.0), **AMPERE)
     (bad,) = (work.span for work in work_of(trace) if work.span.name == "bad")

@@ -172,8 +172,9 @@ class _Check:
             longest = np.where(ends_s > reached_s, np.arange(len(its)), 0)
             before = its[np.append(0, np.maximum.accumulate(longest))[:-1]]
             waits = ((gpu in in_order) | is_copy[its] | is_copy[before]) & ~is_node[its]
+            waits &= reached_s - starts_s > _TOLERANCE_S
             overlaps_s[its] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
-        overlap = overlaps_s > _TOLERANCE_S
+        overlap = overlaps_s > 0
         self._without(work, overlap, "and overlaps other work of its stream", overlaps_s)
         times_s = work.times_s.copy()
         times_s[overlap, 0] += overlaps_s[overlap]
@@ -233,7 +234,8 @@ def _share(faults: Sequence[_Fault], times_s: Seconds) -> float:
     """How much of a GPU's busy time can't be right, at most."""
     usual_s = float(np.median(times_s[:, 1] - times_s[:, 0])) if len(times_s) else math.inf
     harm_s = sum(usual_s if math.isnan(fault.harm_s) else fault.harm_s for fault in faults)
-    return harm_s / (length_s(covered(times_s)) or 1.0)
+    busy_s = length_s(covered(times_s))
+    return harm_s / busy_s if busy_s else math.inf
 
 
 def _outermost(operators: Records) -> Records:

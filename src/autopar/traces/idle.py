@@ -215,7 +215,7 @@ class _Split:
         threads = self._threads[of[own]]
         on_axis = pieces[own] + host.shift(threads)
         for sort, when in host.did.items():
-            self._add(sort, when, of[own], on_axis)
+            self._add(sort, when, of[own], on_axis, self._late + host.shift(self._threads))
         which, silent = clipped(on_axis, host.silent)
         silent = silent - host.shift(threads[which])
         of = np.concatenate((of[own][which], of[~own]))
@@ -224,19 +224,20 @@ class _Split:
         others = len(self._everyone) > 1 or not launched.all()
         for sort, when in host.did_of(self._everyone).items() if others else ():
             certain = launched[of] | (sort in _REMOVABLE)
-            self._add(sort, when, of[certain], pieces[certain])
+            self._add(sort, when, of[certain], pieces[certain], self._late)
         rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
         rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
         self.parts_s["elsewhere"] = rest_s * launched
         self.parts_s["unknown"] += rest_s * ~launched
 
-    def _add(self, sort: str, when: Intervals, of: Places, pieces: Intervals) -> None:
+    def _add(
+        self, sort: str, when: Intervals, of: Places, pieces: Intervals, late: Intervals
+    ) -> None:
         """Put down how much of pieces of some gaps lies in a set of times."""
-        part_s = length_within(when, *pieces.T)
-        self.parts_s[sort] += np.bincount(of, part_s, len(self._gaps))
+        parts_s = np.bincount(of, length_within(when, *pieces.T), len(late))
+        self.parts_s[sort] += parts_s
         if sort in _REMOVABLE:
-            whole_s = np.where(part_s > 0, _whole(when, *pieces.T), 0.0)
-            self._saved_s[sort] += np.bincount(of, whole_s, len(self._gaps))
+            self._saved_s[sort] += np.where(parts_s > 0, _whole(when, *late.T), 0.0)
 
     def idle(self, cause: str) -> Idle:
         """What a cause has of all gaps."""
