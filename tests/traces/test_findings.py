@@ -101,6 +101,13 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert nowhere.evidence[0].name == "cudaLaunchKernel"
 
 
+def test_a_long_launch_counts_whatever_it_launched() -> None:
+    for name, cause in (("cudaLaunchKernel", "launch"), ("cudaGraphLaunch", "operators")):
+        long = call(name, 4.2, 5.7)  # of work that comes later
+        work = (kernel(0.001, 4, launch(0)), kernel(6, 9, launch(5.985)), kernel(9, 10, long))
+        assert split(trace(*work)) == {cause: 1.5, "elsewhere": 0.5}
+
+
 def test_nothing_is_idle_behind_work() -> None:
     behind = (kernel(0.001, 7, launch(0)), kernel(7, 9, launch(6.0)))
     assert costs(trace(*behind, calls=(call("cudaHostAlloc", 4.2, 5.4),))) == {}

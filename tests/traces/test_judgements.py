@@ -18,7 +18,6 @@ from trace_builder import (
     operator,
     other_thread,
     trace,
-    work_of,
 )
 
 from autopar.traces.findings import CAUSES
@@ -55,8 +54,6 @@ def busy_with(name: str) -> Trace:
 
 
 # What it is, its cause and cost in ms, the trace, and its twin.
-
-
 JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     # The host waits.
     ("ran out in a wait", "synchronised", 2, waiting(SYNC), gap(call(SYNC, 4.5, 4.55))),
@@ -229,7 +226,8 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         2,
         gap(call(WAIT, 0.17, 0.18), at=0.2),
         trace(
-            *work_of(gap(at=0.2)),
+            kernel(0.001, 4, launch(0)),
+            kernel(6, 9, launch(0.2)),
             kernel(2, 3, launch(0.18), stream="20"),
             calls=(call(WAIT, 0.17, 0.175),),
         ),

@@ -22,6 +22,7 @@ from trace_files import kernel, kineto, kineto_events, own_timeline, write_all
 from autopar import read_trace
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import KINDS, Span, Timeline
+from autopar.traces import event_text
 from autopar.traces.read import read_evidence
 from autopar.traces.trace import TraceError
 
@@ -175,6 +176,26 @@ def test_a_large_packed_file_cut_or_spoilt_gives_what_comes_before(file):
         assert 1_000 < len(trace.work) <= 5_000
         assert "The file is damaged: it can't be unpacked to its end" in trace.warnings[0]
     assert read_evidence(file(packed)).warnings == ()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_a_text_may_come_in_pieces_of_any_size(monkeypatch, size):
+    monkeypatch.setattr(event_text, "_PIECE", size)
+    for content in (json.loads(kineto()), kineto_events()):
+        text, events = json.dumps(content, indent=1), []
+        pieces = (text[i : i + size] for i in range(0, len(text), size))
+        header = event_text.EventText(pieces).decode(events.append)
+        assert events == kineto_events()
+        if isinstance(content, dict):
+            del content["traceEvents"], header["traceEvents"]
+            assert header == content
+
+
+@pytest.mark.parametrize("rest", ["[]", "x", '{"traceEvents": []}', "]"])
+def test_what_follows_the_end_is_damage(file, rest):
+    trace = read_evidence(file(kineto() + rest))
+    assert (len(trace.work), len(trace.warnings)) == (3, 1)
+    assert "The file is damaged: it ends early or is not JSON after" in trace.warnings[0]
 
 
 def test_two_events_that_became_one_are_damage(file):
