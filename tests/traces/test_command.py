@@ -107,7 +107,7 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(busy, range_name="st?p")
-    assert "Limited to 'st?p', which is there 2 times, 6.000 ms in all" in said
+    assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
     assert re.search(r"1: step +1\.000 ms +5\.000 ms", said)
     assert re.search(r"2: step +9\.000 ms +1\.000 ms", said)
     data = Report(busy, name="t", range_name="step").data()

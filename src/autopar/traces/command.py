@@ -234,7 +234,7 @@ def as_text(sections: Iterable[Section]) -> str:
             else:
                 fitted = _fitted(block, _TEXT_WIDTH) if isinstance(block, Table) else block
                 lines += ["", str(fitted)]
-        lines += [f"How to mend it: {SITE}{section.page}"] if section.page else []
+        lines += ["", f"How to mend it: {SITE}{section.page}"] if section.page else []
     return "\n".join(lines).strip() + "\n"
 
 

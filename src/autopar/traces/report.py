@@ -169,8 +169,8 @@ class Report:
             count = len(view.occurrences)
             times = "once" if count == 1 else f"{count:,} times"
             yield (
-                f"Limited to {view.range_name!r}, which is there {times}, "
-                f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
+                f"Limited to {view.range_name!r}, {times}, {format_seconds(self.window_s)} in all, "
+                f"to the end of the work launched in it."
             )
         if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
@@ -186,10 +186,10 @@ class Report:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        few = f" {len(cheap)} more cost less than {100 * LEAST_SHARE:.0f} % each." if cheap else ""
-        said = f"Findings: {len(expensive)}, the most expensive first.{few}"
-        if len(expensive) > 1:
-            said += " The same time may be in two, and to mend one may bring out another."
+        several, few = len(expensive) > 1, f", and {len(cheap)} of less than {percent(LEAST_SHARE)}"
+        first, few = ", the most expensive first" * several, few * bool(cheap)
+        said = f"Findings: {len(expensive)}{first}{few}."
+        said += " The same time may be in two, and to mend one may bring out another." * several
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
