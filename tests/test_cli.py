@@ -196,7 +196,7 @@ def test_no_output_of_timeline_is_written_over_another_file(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     Path("run.json").write_text("a trace")
     for read in ("run.json", "."):
-        for outputs in (["--json", "x", "--html", str(tmp_path / "x")], ["--trace", "./run.json"]):
+        for outputs in (["--json", "x", "--html", str(tmp_path / "x")], ["--html", "./run.json"]):
             assert main(["timeline", read, *outputs]) == 2
             assert "expected a file of its own" in capsys.readouterr().err
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [

@@ -2,11 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autopar.timeline.intervals import intervals_of
 from autopar.timeline.span import Span
 from autopar.traces.report import Report
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import UNKNOWN, Records, Rows, Tag, Trace
 
 MS = 1e-3
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A record of work, with all that is known of it."""
+
+    span: Span
+    launch: Span | None = None
+    size_bytes: int | None = None
+    memory: str = ""
+    gpu: str = ""
+    stream: str = ""
+    collective: str = ""
+
+
+def work_of(some: Trace) -> list[Activity]:
+    """What a trace has of work, each with its launch."""
+    work, calls = some.work, some.calls.spans()
+    places = (work.tagged, work.launches, work.sizes_bytes)
+    return [
+        Activity(
+            span,
+            None if launch == UNKNOWN else calls[launch],
+            None if size_bytes == UNKNOWN else size_bytes,
+            *(getattr(work.tags[tag], name) for name in ("memory", "gpu", "stream", "collective")),
+        )
+        for span, tag, launch, size_bytes in zip(work.spans(), *map(list, places), strict=True)
+    ]
+
+
+def records_of(spans: Sequence[Span]) -> Records:
+    """What the host did, as records."""
+    return _records(spans, [Tag(span.name, span.lane) for span in spans])
+
+
+def _records(
+    spans: Sequence[Span],
+    tags: Sequence[Tag],
+    launches: Sequence[int] | None = None,
+    sizes_bytes: Sequence[int] | None = None,
+) -> Records:
+    unknown = [UNKNOWN] * len(spans)
+    rows = Rows()
+    more = (launches or unknown, sizes_bytes or unknown)
+    for span, tag, launch, size_bytes in zip(spans, tags, *more, strict=True):
+        times_us = 1e6 * span.start_s, 1e6 * span.duration_s
+        rows.add(rows.place(tag), times_us, launch, size_bytes)
+    times_s = intervals_of(spans)  # to the last bit
+    return replace(rows.records(), times_s=times_s)
 
 
 def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") -> Span:
@@ -38,7 +91,7 @@ def copy(
     by: Span | None = None,
     *,
     way: str = "to host",
-    memory: str | None = "pinned",
+    memory: str = "pinned",
     size: int | None = 1_000_000,
     gpu: str = "GPU 0",
     stream: str = "9",
@@ -59,10 +112,25 @@ def trace(
     doubts: dict[str, str] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Trace:
-    ordered = tuple(sorted(activities, key=lambda each: each.span.start_s))
-    launches = tuple(each.launch for each in activities if each.launch)
-    every = tuple(sorted((*calls, *launches), key=lambda each: each.start_s))
-    return Trace(ordered, every, operators, ranges, warnings, doubts or {}, "a test")
+    ordered = sorted(activities, key=lambda each: each.span.start_s)
+    launches = (each.launch for each in activities if each.launch)
+    every = sorted((*calls, *launches), key=lambda each: each.start_s)
+    at = {id(called): place for place, called in enumerate(every)}
+    work = _records(
+        [each.span for each in ordered],
+        [
+            Tag(each.span.name, each.span.lane, each.span.kind, each.gpu, *_details(each))
+            for each in ordered
+        ],
+        [at[id(each.launch)] if each.launch else UNKNOWN for each in ordered],
+        [UNKNOWN if each.size_bytes is None else each.size_bytes for each in ordered],
+    )
+    host = map(records_of, (every, operators, ranges))
+    return Trace(work, *host, warnings=warnings, doubts=doubts or {}, origin="a test")
+
+
+def _details(each: Activity) -> tuple[str, str, str]:
+    return each.stream, each.memory, each.collective
 
 
 def costs(of: Trace) -> dict[str, float]:

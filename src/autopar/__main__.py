@@ -26,7 +26,6 @@ _TRACES = (
 _OUTPUTS = {
     "html": "all of it as one HTML page",
     "json": "the figures as JSON",
-    "trace": "the timeline for ui.perfetto.dev",
 }
 
 

@@ -84,7 +84,7 @@ def main(count, folder):
         write(path, count)
         figures, trace = measured(lambda path=path: read_evidence(path))
         figures["size_bytes"] = path.stat().st_size
-        figures |= {name: len(getattr(trace, name)) for name in ("activities", "calls", "ranges")}
+        figures |= {name: len(getattr(trace, name)) for name in ("work", "calls", "ranges")}
         found[path.name] = figures | {"warnings": trace.warnings}
         del trace
     outputs = {ending: folder / f"out.{ending}" for ending in ("html", "json")}

@@ -74,23 +74,20 @@ def test_every_format_is_read_and_every_output_written(
 ) -> None:
     for name, path in files.items():
         wanted = {ending: tmp_path / f"{name}.{ending}" for ending in ("html", "json")}
-        wanted["trace"] = tmp_path / f"{name}.trace.json"
         options = [part for ending, out in wanted.items() for part in (f"--{ending}", str(out))]
         assert main(["timeline", str(path), *options]) == 0, name
         said = capsys.readouterr()
         assert said.err == ""
         assert all(f"wrote {out}\n" in said.out for out in wanted.values())
         assert json.loads(wanted["json"].read_text())["traces"][0]["name"] == name
-        assert main(["timeline", str(wanted["trace"])]) == 0
-        capsys.readouterr()
 
 
 def test_figures_and_findings_in_words() -> None:
     said = text_of(busy)
     first = "2 GPUs busy for 36.4 % to 63.6 % of 11.00 ms."
     assert said.startswith(f"t\n=\n{first}\n")
-    limit = "at least 6.000 ms (compute), as long as kernels and copies take as long as here."
-    assert f"The same work takes {limit}" in " ".join(said.split())
+    limit = "at least 6.000 ms, which is computing alone, unless kernels or copies get faster."
+    assert f"It takes {limit}" in " ".join(said.split())
     assert re.search(r"GPU 0 +11\.00 ms +63\.6 % ######\.+ +6\.0 ms +compute +54\.5 % #####", said)
     assert re.search(r"GPU 0 +copy +2\.0 ms +1\.0 ms +1\.0 ms +50\.0 % #####\.", said)
     assert re.search(r"GPU 0 +The host did something else +2 +2\.\d+ ms +[12]\.\d+ ms", said)
@@ -110,7 +107,7 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(busy, range_name="st?p")
-    assert "Limited to 'st?p', which is there 2 times, 6.000 ms in all" in said
+    assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
     assert re.search(r"1: step +1\.000 ms +5\.000 ms", said)
     assert re.search(r"2: step +9\.000 ms +1\.000 ms", said)
     data = Report(busy, name="t", range_name="step").data()
@@ -163,14 +160,12 @@ def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
 def test_several_files_stay_apart(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    merged, folder = tmp_path / "merged.json", tmp_path / "folder"
+    folder = tmp_path / "folder"
     wanted = [str(files["own.json"]), str(files["nsys.sqlite"]), str(files["own.json"])]
-    assert main(["timeline", *wanted, "--trace", str(merged)]) == 0
+    assert main(["timeline", *wanted]) == 0
     said = capsys.readouterr().out
     assert said.count("\nWhat ran when\n") == 2, "a file that is named twice is read once"
     assert "What each rank did" in said
-    lanes = set(autopar.read_trace(merged).lanes)
-    assert {"own.json: GPU 0 stream 7", "nsys.sqlite: GPU 0 stream 7"} <= lanes
     folder.mkdir()
     assert main(["timeline", str(folder)]) == 1
     assert "there is no trace in" in capsys.readouterr().err

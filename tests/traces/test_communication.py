@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from trace_builder import work_of
+from trace_files import kernel
 
+from autopar.traces.chrome import Events
 from autopar.traces.communication import COMMUNICATION, ends_together
 
+_KERNEL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 # As profilers print them, with whether all ranks end together.
 _COMMUNICATES = {
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": True,
@@ -92,3 +96,27 @@ def test_the_collective_says_more_than_the_kernel() -> None:
 def test_a_name_of_any_length_is_looked_at_in_no_time() -> None:
     for part in ("one_shot", "a", "allreduce_", "a::", "(anonymous namespace)::", "void "):
         assert not COMMUNICATION.search("x" + part * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({}, "allreduce of group 0, ranks [0, 1]"),
+        ({"Seq": 17}, "allreduce 17 of group 0, ranks [0, 1]"),
+        ({"Seq": "17"}, "allreduce of group 0, ranks [0, 1]"),
+        ({"Process Group Ranks": None}, "allreduce of group 0, ranks unknown"),
+        ({"Process Group Name": None}, ""),
+        ({"Process Group Name": 0}, ""),
+        ({"Collective name": ["allreduce"]}, ""),
+        ({"Collective name": ""}, ""),
+        ({"Process Group Name": "a\x1bb"}, "allreduce of group a\ufffdb, ranks [0, 1]"),
+    ],
+)
+def test_the_collective_is_read_as_far_as_the_trace_tells(arguments, said: str) -> None:
+    told = {"Collective name": "allreduce", "Process Group Name": "0"}
+    told |= {"Process Group Ranks": "[0, 1]", "Group size": 2} | arguments
+    events = [kernel(_KERNEL, 10.0, 5.0), kernel("checkForNaN", 20.0, 5.0)]
+    for event in events:
+        event["args"] |= told
+    work = Events(events).trace({})
+    assert [activity.collective for activity in work_of(work)] == [said, ""]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_builder import (
     MS,
+    Activity,
     call,
     copy,
     costs,
@@ -26,7 +27,7 @@ from trace_builder import (
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, Finding
 from autopar.traces.report import Report
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 SYNC = "cudaStreamSynchronize"
@@ -98,6 +99,13 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     nowhere = all_findings(gap())["elsewhere"]
     assert "no call of CUDA: it ran Python" in nowhere.why
     assert nowhere.evidence[0].name == "cudaLaunchKernel"
+
+
+def test_a_long_launch_counts_whatever_it_launched() -> None:
+    for name, cause in (("cudaLaunchKernel", "launch"), ("cudaGraphLaunch", "operators")):
+        long = call(name, 4.2, 5.7)  # of work that comes later
+        work = (kernel(0.001, 4, launch(0)), kernel(6, 9, launch(5.985)), kernel(9, 10, long))
+        assert split(trace(*work)) == {cause: 1.5, "elsewhere": 0.5}
 
 
 def test_nothing_is_idle_behind_work() -> None:

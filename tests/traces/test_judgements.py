@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from trace_builder import (
+    Activity,
     call,
     copy,
     costs,
@@ -20,7 +21,7 @@ from trace_builder import (
 )
 
 from autopar.traces.findings import CAUSES
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Trace
 
 SYNC, WAIT = "cudaStreamSynchronize", "cudaStreamWaitEvent"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
@@ -53,8 +54,6 @@ def busy_with(name: str) -> Trace:
 
 
 # What it is, its cause and cost in ms, the trace, and its twin.
-
-
 JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     # The host waits.
     ("ran out in a wait", "synchronised", 2, waiting(SYNC), gap(call(SYNC, 4.5, 4.55))),
@@ -227,7 +226,8 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         2,
         gap(call(WAIT, 0.17, 0.18), at=0.2),
         trace(
-            *gap(at=0.2).activities,
+            kernel(0.001, 4, launch(0)),
+            kernel(6, 9, launch(0.2)),
             kernel(2, 3, launch(0.18), stream="20"),
             calls=(call(WAIT, 0.17, 0.175),),
         ),

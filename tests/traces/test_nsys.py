@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from trace_builder import work_of
 from trace_files import write_nsys
 
 from autopar.records.store import FOLDER, load_record
@@ -45,16 +46,16 @@ def test_every_table_is_read_and_joined(read):
         (pageable, "GPU 0 copies to host", "copy", 140_500, 200_500),
         (pinned, "GPU 0 copies from host", "copy", 150_500, 160_500),
     ]
-    launches = [work.launch and work.launch.name for work in trace.activities]
+    launches = [work.launch and work.launch.name for work in work_of(trace)]
     assert launches == [None, "cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", None]
-    copies = [work for work in trace.activities if work.span.kind == "copy"]
+    copies = [work for work in work_of(trace) if work.span.kind == "copy"]
     assert [(work.size_bytes, work.memory) for work in copies] == [
         *((4096, "pageable"), (4096, "pinned"))
     ]
-    assert [call.name for call in trace.calls] == [
+    assert [call.name for call in trace.calls.spans()] == [
         *("cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaDeviceSynchronize")
     ]
-    assert trace.calls[3].end_s == pytest.approx(210e-6, abs=1e-12)
+    assert trace.calls.times_s[3, 1] == pytest.approx(210e-6, abs=1e-12)
     assert (trace.warnings, trace.doubts) == ((), {})
 
 
@@ -91,8 +92,8 @@ def test_several_processes_have_gpus_and_launches_of_their_own(read):
         _CALLS: [(80_000, 85_000, 0, 78 << 24 | 5, 1, 1, 0)],
     }
     trace = read(more=more)
-    assert {work.gpu for work in trace.activities} == {"process 77 GPU 0", "process 78 GPU 0"}
-    (other,) = (work for work in trace.activities if work.gpu == "process 78 GPU 0")
+    assert {work.gpu for work in work_of(trace)} == {"process 77 GPU 0", "process 78 GPU 0"}
+    (other,) = (work for work in work_of(trace) if work.gpu == "process 78 GPU 0")
     assert other.launch.start_s == pytest.approx(80e-6, abs=1e-12)
     assert trace.doubts == {}
 
@@ -143,7 +144,7 @@ def test_reading_leaves_no_trace_and_needs_no_right_to_write(tmp_path):
     write_nsys(path)
     before = path.read_bytes()
     path.chmod(0o400)
-    assert read_evidence(path).activities
+    assert work_of(read_evidence(path))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
@@ -158,7 +159,7 @@ def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
     data[(page - 1) * 512 : page * 512] = b"\xff" * 512
     path.write_bytes(data)
     trace = read_evidence(path)
-    assert len(trace.activities) == 5
+    assert len(trace.work) == 5
     assert any("NVTX_EVENTS was read in part only" in words for words in trace.warnings)
     path.write_bytes(data[:700])
     with pytest.raises(TraceError, match=r"x\.sqlite"):
@@ -170,8 +171,8 @@ def test_an_export_that_the_tool_itself_made_is_read():
     count = load_record(path.with_name("x4_nsight_systems.json")).parameters["count"]
     trace = read_evidence(path)
     assert (trace.warnings, trace.doubts) == ((), {})
-    copies = [work for work in trace.activities if work.span.kind == "copy"]
-    products = [work for work in trace.activities if work.span.kind == "compute"]
+    copies = [work for work in work_of(trace) if work.span.kind == "copy"]
+    products = [work for work in work_of(trace) if work.span.kind == "compute"]
     assert len(copies) == len(products) == 2 * count  # each in two ways
     assert all("gemm" in work.span.name for work in products)
     assert {work.memory for work in copies} == {"pinned"}

@@ -16,11 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import every
+from trace_builder import work_of
 from trace_files import kernel, kineto, kineto_events, own_timeline, write_all
 
 from autopar import read_trace
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import KINDS, Span, Timeline
+from autopar.traces import event_text
 from autopar.traces.read import read_evidence
 from autopar.traces.trace import TraceError
 
@@ -41,11 +43,15 @@ def spans_of(path):
     return read_evidence(path).timeline.spans
 
 
+def said_by(trace):
+    return work_of(trace), trace.timeline, trace.operators.spans(), trace.remarks
+
+
 def test_every_format_is_told_by_its_content(tmp_path):
     for name, path in write_all(tmp_path).items():
         renamed = path.rename(tmp_path / f"{name}.other")
         trace = read_evidence(renamed)
-        assert (len(trace.activities) > 2, trace.warnings, trace.doubts) == (True, (), {})
+        assert (len(trace.work) > 2, trace.warnings, trace.doubts) == (True, (), {})
         assert trace.origin
 
 
@@ -108,10 +114,10 @@ def test_pipes_are_read_as_files_are(tmp_path, monkeypatch):
             out, end = os.pipe()
             with ThreadPoolExecutor(1) as pool, os.fdopen(out, "rb") as pipe:
                 pool.submit(_send, end, sent[:first], sent[first:])
-                assert read_evidence(f"/dev/fd/{pipe.fileno()}") == whole
+                assert said_by(read_evidence(f"/dev/fd/{pipe.fileno()}")) == said_by(whole)
             file = io.BytesIO(b"x" * first + sent)
             file.seek(first)
-            assert read_evidence("standard input", file) == whole
+            assert said_by(read_evidence("standard input", file)) == said_by(whole)
     assert os.listdir(tmp_path) == ["files"], "no copy is left"
 
 
@@ -167,9 +173,29 @@ def test_a_large_packed_file_cut_or_spoilt_gives_what_comes_before(file):
     spoilt[len(packed) // 2 : len(packed) // 2 + 40] = b"\xff" * 40
     for content in (packed[: len(packed) // 2], bytes(spoilt), packed[:-6]):
         trace = read_evidence(file(content))
-        assert 1_000 < len(trace.activities) <= 5_000
+        assert 1_000 < len(trace.work) <= 5_000
         assert "The file is damaged: it can't be unpacked to its end" in trace.warnings[0]
     assert read_evidence(file(packed)).warnings == ()
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_a_text_may_come_in_pieces_of_any_size(monkeypatch, size):
+    monkeypatch.setattr(event_text, "_PIECE", size)
+    for content in (json.loads(kineto()), kineto_events()):
+        text, events = json.dumps(content, indent=1), []
+        pieces = (text[i : i + size] for i in range(0, len(text), size))
+        header = event_text.EventText(pieces).decode(events.append)
+        assert events == kineto_events()
+        if isinstance(content, dict):
+            del content["traceEvents"], header["traceEvents"]
+            assert header == content
+
+
+@pytest.mark.parametrize("rest", ["[]", "x", '{"traceEvents": []}', "]"])
+def test_what_follows_the_end_is_damage(file, rest):
+    trace = read_evidence(file(kineto() + rest))
+    assert (len(trace.work), len(trace.warnings)) == (3, 1)
+    assert "The file is damaged: it ends early or is not JSON after" in trace.warnings[0]
 
 
 def test_two_events_that_became_one_are_damage(file):
@@ -178,7 +204,7 @@ def test_two_events_that_became_one_are_damage(file):
     end = text.index('"ts"', text.index("gemm 2"))
     trace = read_evidence(file(text[:start] + text[end:]))
     assert "The file is damaged" in trace.warnings[0]
-    assert not trace.activities
+    assert not work_of(trace)
 
 
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
@@ -225,18 +251,18 @@ def _in_ns(span):
 
 def test_a_lane_names_its_gpu_and_what_is_wrong_with_our_own_traces_is_left_out(file):
     write_trace(own_timeline(), path := file(""))
-    assert read_evidence(path).activities[0].gpu == "GPU 0"
+    assert work_of(read_evidence(path))[0].gpu == "GPU 0"
     path.write_text(path.read_text().replace('"dur":100.0', '"dur":-100.0'))
     trace = read_evidence(path)
     assert "compute without a time (1)" in trace.warnings[0]
-    assert "gemm" not in {work.span.name for work in trace.activities}
+    assert "gemm" not in {work.span.name for work in work_of(trace)}
 
 
 def test_names_can_be_printed_and_are_cut_in_warnings(file):
     names = ["half \ud83d", "nul \0 and bell \7", "k" * 600_000]
     events = [kernel(name, 10.0 * i, 5.0) for i, name in enumerate(names, start=1)]
     trace = read_evidence(file(json.dumps([*events, kernel("k" * 5_000, 32.0, 0.0)])))
-    assert [work.span.name for work in trace.activities][:2] == [
+    assert [work.span.name for work in work_of(trace)][:2] == [
         *("half \ufffd", "nul \ufffd and bell \ufffd")
     ]
     assert len(trace.remarks[0]) < 400

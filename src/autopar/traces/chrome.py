@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from autopar.timeline.chrome_trace import PROGRAM
-from autopar.timeline.span import KINDS, Span
+from autopar.timeline.span import KINDS
 from autopar.traces.check import (
-    HOST,
     LATEST_US,
-    LONGEST_US,
-    TraceEntry,
+    LONGEST_S,
     clean,
     evidence_of,
     number,
-    work_entry,
+    whole_number,
+    work_tag,
 )
-from autopar.traces.trace import Activity, Trace, TraceError
+from autopar.traces.event_text import EventText
+from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 # What is taken, by its category; those with capitals are of torch before 1.12.
 _TAKEN_AS = {
@@ -56,72 +57,36 @@ _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
     "Systems, or a file of autopar.write_trace."
 )
-_GONE = object()  # what stays of an event that was handed on
 
 Event = Mapping[str, Any]
 
 
-def read_text(text: str, damage: str = "") -> Trace:
+def read_text(pieces: Iterator[str]) -> Trace:
     """What the text of a Chrome trace says, up to its first damage; some may be known already."""
-    events = Events()
-    header, end = _decode(text, events.take)
-    del text  # as long as all that comes of it
-    damage = damage or end
+    text, events = EventText(pieces), Events()
+    header = text.decode(events.take)
     if header is None:
-        msg = f"it is no trace: {damage}. {_EXPECTED}"
+        msg = f"it is no trace: {text.damage}. {_EXPECTED}"
         raise TraceError(msg)
     try:
         trace = events.trace(header)
     except TraceError as error:
-        if damage:
+        if text.damage:
             why = f"Nothing before that can be used: {error} Export it again."
-            error = TraceError(f"it is damaged: {damage}. {why}")
+            error = TraceError(f"it is damaged: {text.damage}. {why}")
         raise error from None
-    cut = f"The file is damaged: {damage}. All figures are of what comes before."
-    return replace(trace, warnings=(*[cut] * bool(damage), *trace.warnings))
-
-
-def _decode(text: str, take: Callable[[Any], None]) -> tuple[Event | None, str]:
-    """Hand each event of a JSON text on, and keep none: those of a large trace take gigabytes.
-
-    Returns what stands beside the list of events, or None if there is no such list; and what is
-    damaged, which ends the reading.
-    """
-
-    def finish(pairs: list[tuple[str, Any]]) -> Any:
-        decoded = dict(pairs)
-        if "ph" not in decoded:  # only events have a phase
-            return decoded
-        if len(decoded) < len(pairs):
-            msg = "an event has a key twice"  # with a piece missing, two have become one
-            raise ValueError(msg)
-        take(decoded)
-        return _GONE
-
-    try:
-        whole = json.loads(text, strict=False, object_pairs_hook=finish)
-    # The decoder has ValueErrors for numbers of thousands of digits, too.
-    except (ValueError, RecursionError) as error:
-        where = f" after {error.pos:,} characters" if hasattr(error, "pos") else ""
-        is_json = text[:64].lstrip().startswith(("{", "["))
-        return {} if is_json else None, f"it ends early or is not JSON{where}"
-    header = whole if isinstance(whole, dict) else {"traceEvents": whole}
-    events = header.pop("traceEvents", None)
-    if not isinstance(events, list):
-        return None, "it is JSON, but has no list of traceEvents"
-    for event in events:
-        if event is not _GONE:  # it has no phase
-            take(event)
-    return header, ""
+    cut = f"The file is damaged: {text.damage}. All figures are of what comes before."
+    return replace(trace, warnings=(*[cut] * bool(text.damage), *trace.warnings))
 
 
 class Events:
-    """Events by what they are, as tuples: dictionaries of a million would take gigabytes."""
+    """Events by what they are."""
 
     def __init__(self, events: Iterable[Any] = ()) -> None:
-        self._entries: dict[str, list[TraceEntry]] = {sort: [] for sort in _TAKEN_AS.values()}
+        self._rows = {sort: Rows() for sort in _TAKEN_AS.values()}
+        self._places: dict[tuple[Any, ...], int] = {}  # of tags, by what they are made of
         self._is_own = False  # whether `write_trace` wrote them
-        self._own: list[TraceEntry] = []
+        self._own = Rows()
         self._lanes: dict[str, str] = {}  # thread -> what it is called
         self._others: Counter[str] = Counter()
         for event in events:
@@ -143,24 +108,45 @@ class Events:
                 self._others[f"{category} without a duration"] += 1
         elif sort := _TAKEN_AS.get(category):
             if category != "overhead" or str(event.get("name")) in _PROFILERS:
-                self._entries[sort].append(_entry(event, category))
+                self._add(self._rows[sort], category, event)
         elif self._is_own and category in KINDS:
-            lane = str(event.get("tid"))
-            self._own.append(_entry(event, category)._replace(kind=category, lane=lane))
+            self._add(self._own, category, event)
         else:
             self._others[category] += 1
 
+    def _add(self, rows: Rows, category: str, event: Event) -> None:
+        arguments, name, start, length = map(event.get, ("args", "name", "ts", "dur"))
+        if type(arguments) is not dict:
+            arguments = {}
+        if type(name) is not str:
+            name = f"unnamed ({name!r:.40})"
+        if rows is self._rows["work"]:
+            # Copies between two GPUs name three, of which one does the work.
+            device = whole_number(arguments.get("device", arguments.get("inDevice")))
+            stream = arguments.get("stream")
+            collective = _collective(arguments) if "Collective name" in arguments else ""
+            stream = stream if type(stream) is int else None
+            key: tuple[Any, ...] = (category, name, device, stream, collective)
+        else:
+            thread = event.get("tid")
+            key = category, name, thread if type(thread) in (int, str) else str(thread)
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = rows.place(_tag(*key))
+        launch, size_bytes = map(whole_number, map(arguments.get, ("correlation", "bytes")))
+        rows.add(place, (number(start), number(length)), launch or UNKNOWN, size_bytes)
+
     def trace(self, header: Event) -> Trace:
         """What they say, with what stands beside them in the file."""
-        if self._own:
+        if self._own.tags:
             trace = self._own_trace(header)
         else:
-            work, in_order = _of_rank(self._entries["work"], header)
-            trace = evidence_of(**self._entries | {"work": work}, in_order=in_order)
+            in_order = _name_rank(self._rows["work"], header)
+            trace = evidence_of(**self._rows, in_order=in_order)
             trace = replace(trace, origin="a trace of torch.profiler")
         starts = [start for start in _OTHERS for name in self._others if name.startswith(start)]
         other = _OTHERS[starts[0]] if starts else ""
-        if not (trace.activities or trace.calls or trace.ranges):
+        if not (len(trace.work) or len(trace.calls) or len(trace.ranges)):
             raise TraceError(self._refusal(trace, other))
         strange = {name: count for name, count in self._others.items() if name not in _LEFT_OUT}
         if other:
@@ -174,7 +160,7 @@ class Events:
         if wrong := " ".join(trace.remarks):
             return f"none of its records can be right: {wrong}"
         if other:
-            return f"it is of {other}, which is not supported: expected CUDA or HIP."
+            return f"it is of {other}, which is not supported: what CUDA and HIP record is."
         if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
             return (
                 "it is a Chrome trace, but of another tool than torch.profiler: its events are of "
@@ -194,27 +180,29 @@ class Events:
         elif event.get("name") == "process_name" and name == PROGRAM:
             self._is_own = True
 
+    @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
-        activities, ranges = [], []
-        for entry in self._own:
-            if not (0 <= entry.start_us < LATEST_US and 0 <= entry.duration_us < LONGEST_US):
-                self._others[f"{entry.kind} without a time"] += 1
-                continue
-            lane = self._lanes.get(entry.lane) or clean(f"thread {entry.lane}")
-            span = Span(entry.name, lane, entry.start_us / 1e6, entry.end_us / 1e6, entry.kind)
-            if entry.kind == HOST:
-                ranges.append(span)
-            else:
-                gpu = _GPU.match(lane)
-                activities.append(Activity(span, gpu=gpu[0] if gpu else ""))
+        tags = []
+        for tag in self._own.tags:
+            lane = self._lanes.get(tag.lane.removeprefix("thread ")) or tag.lane
+            gpu = _GPU.match(lane) if tag.kind != HOST else None
+            tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else ""))
+        records = replace(self._own.records(), tags=tuple(tags))
+        starts_s, ends_s = records.times_s.T
+        is_timed = (starts_s >= 0) & (starts_s < LATEST_US / 1e6)
+        is_timed &= (ends_s >= starts_s) & (ends_s - starts_s < LONGEST_S)
+        for place in records.tagged[~is_timed].tolist():
+            self._others[f"{tags[place].kind} without a time"] += 1
+        records = records[is_timed].sorted()
+        is_host = records.where(lambda tag: tag.kind == HOST)
         about = _dictionary(header, "otherData")
         error_s = number(about.get("alignment_error_s"))
         return Trace(
-            tuple(activities),
-            ranges=tuple(ranges),
+            records[~is_host],
+            ranges=records[is_host],
             origin=clean(str(about.get("origin") or f"a trace of {PROGRAM}")),
-            alignment_error_s=error_s if 0 <= error_s < LONGEST_US else 0.0,
+            alignment_error_s=error_s if 0 <= error_s < LONGEST_S else 0.0,
         )
 
 
@@ -223,63 +211,50 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
-def _entry(event: Event, category: str) -> TraceEntry:
-    """Work of a GPU, a call or a range."""
-    arguments, name = _dictionary(event, "args"), event.get("name")
-    name = clean(name if type(name) is str else f"unnamed ({name!r:.40})")
-    times_us = number(event.get("ts")), number(event.get("dur"))
-    launch = arguments.get("correlation")
-    if type(launch) is not int or launch <= 0:
-        launch = None
+def _tag(
+    category: str, name: str, place: Any, stream: int | None = None, collective: str = ""
+) -> Tag:
+    """Work of a GPU on a stream, or what a thread did."""
+    name = clean(name)
     if _TAKEN_AS.get(category) != "work":
-        thread = clean(f"thread {event.get('tid')!s:.40}")
         name = f"profiler: {name}" if category == "overhead" else name
-        return TraceEntry(name, HOST, thread, *times_us, launch)
-    # Copies between two GPUs name three, of which one does the work.
-    device = arguments.get("device", arguments.get("inDevice"))
-    stream = arguments.get("stream")
-    gpu = clean(f"GPU {device}") if type(device) is int and device >= 0 else ""
-    queue = clean(f"stream {stream}") if type(stream) is int else ""
-    is_copy, size = category in _COPIES, arguments.get("bytes")
-    entry = work_entry(name, gpu, queue, times_us, launch, is_copy=is_copy, size=size)
-    if entry.kind == "communication":
-        return entry._replace(collective=_collective(arguments))
-    return entry
+        kind = category if category in KINDS else HOST
+        return Tag(name, clean(f"thread {place!s:.40}"), kind)
+    gpu = f"GPU {place}" if place >= 0 else ""
+    queue = "" if stream is None else f"stream {stream}"
+    tag = work_tag(name, gpu, queue, is_copy=category in _COPIES)
+    return tag._replace(collective=collective) if tag.kind == "communication" else tag
 
 
 def _collective(arguments: Event) -> str:
     """Which call of a process group a kernel belongs to; older torch does not say."""
     keys = ("Collective name", "Process Group Name", "Process Group Ranks")
     name, group, ranks = (arguments.get(key) for key in keys)
-    if not (type(name) is str and type(group) is str and name and group):
+    if not (type(name) is type(group) is str and name and group):
         return ""
     sequence = arguments.get("Seq")  # since Kineto of 2026
     number_ = f" {sequence}" if type(sequence) is int else ""
     return clean(f"{name}{number_} of group {group}, ranks {ranks or 'unknown'}")
 
 
-def _of_rank(work: list[TraceEntry], header: Event) -> tuple[list[TraceEntry], set[str]]:
-    """The work, its GPUs and lanes named with the rank if there are several processes.
+def _name_rank(work: Rows, header: Event) -> set[str]:
+    """Name GPUs and their lanes with the rank if there are several processes.
 
-    And the GPUs whose kernels never overlap on a stream, as far as the file tells what they are.
+    Returns the GPUs whose kernels never overlap on a stream, as far as the file tells.
     """
     about = _dictionary(header, "distributedInfo")
     rank, size = about.get("rank"), about.get("world_size")
     prefix = f"rank {rank} " if type(rank) is type(size) is int and size > 1 else ""
     listed = header.get("deviceProperties")
-    in_order = {
+    work.tags = {
+        tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane): place
+        for tag, place in work.tags.items()
+    }
+    return {
         clean(f"{prefix}GPU {gpu.get('id')}")
         for gpu in (listed if type(listed) is list else [])
         if type(gpu) is dict and 0 < number(gpu.get("computeMajor")) < _OVERLAPPING_SINCE
     }
-    if not prefix:
-        return work, in_order
-
-    def named(name: str) -> str:
-        return name and clean(f"{prefix}{name}")
-
-    work = [one._replace(where=named(one.where), lane=named(one.lane)) for one in work]
-    return work, in_order
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
@@ -10,14 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.traces.communication import ends_together
-from autopar.traces.trace import Activity
+from autopar.traces.trace import Records, Tag
 
 MOST = 0.95  # the share of collectives that an error is of, and that must be possible
 CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
 _FEWEST = 5  # fewer collectives agree on a clock by chance
 
+_NUMBERED = re.compile(r"\w+ \d+ of group ")
+
 Times = npt.NDArray[np.float64]
-_Calls = dict[str, list[tuple[str, float, float]]]  # rank -> name, start and end, by start
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,28 +27,24 @@ class Collectives:
     """Those of one group of ranks, in order; times are arrays by collective and rank."""
 
     ranks: tuple[str, ...]
-    names: tuple[str, ...]
     starts_s: Times
     ends_s: Times
 
 
-def matched(work: Mapping[str, Iterable[Activity]]) -> list[Collectives]:
+def matched(work: Mapping[str, Records]) -> list[Collectives]:
     """The collectives of ranks, by group and order, each rank still on its own clock.
 
     Where the profiler tells no group, it is by kernel and order, of kernels that all ranks have.
     A group is left out if one of its ranks has others than the rest, or in another order.
     """
-    calls: dict[tuple[str, str], _Calls] = {}  # of each group, or of each kernel without one
-    for rank, activities in work.items():
-        for activity in activities:
-            span, (name, _, group) = activity.span, activity.collective.partition(" of group ")
-            if ends_together(span.name, name.partition(" ")[0]):
-                of_rank = calls.setdefault((group, "" if group else span.name), {})
-                of_rank.setdefault(rank, []).append((name, span.start_s, span.end_s))
+    calls: dict[tuple[str, str], dict[str, Records]] = {}
+    for rank, records in work.items():
+        for group, its in records.groups(_group_of).items():
+            calls.setdefault(group, {})[rank] = records.only(its)
     found = (
-        _of_group(of_rank, kernel)
+        _of_group(of_rank, is_named=bool(group))
         for (group, kernel), of_rank in calls.items()
-        if group or len(of_rank) == len(work)
+        if group or (kernel and len(of_rank) == len(work))
     )
     return [collectives for collectives in found if collectives]
 
@@ -76,26 +74,37 @@ def aligned(groups: Iterable[Collectives]) -> tuple[dict[str, float], list[Colle
     return best, moved
 
 
-def _of_group(of_rank: _Calls, kernel: str) -> Collectives | None:
+def _group_of(tag: Tag) -> tuple[str, str]:
+    """The group of a collective that all ranks end together, or the kernel; else nothing."""
+    name, _, group = tag.collective.partition(" of group ")
+    if not ends_together(tag.name, name.partition(" ")[0]):
+        return "", ""
+    return group, "" if group else tag.name
+
+
+def _of_group(of_rank: Mapping[str, Records], *, is_named: bool) -> Collectives | None:
     """The collectives of a group, if each rank has the same ones and they can be the same."""
-    lists = list(of_rank.values())
-    numbered = not kernel and all(" " in name for calls in lists for name, _, _ in calls)
-    if numbered:  # then one that a rank lacks does not matter
-        shared = set.intersection(*({name for name, _, _ in calls} for calls in lists))
-        lists = [[call for call in calls if call[0] in shared] for calls in lists]
-    names = [name for name, _, _ in lists[0]]
-    same = all([name for name, _, _ in calls] == names for calls in lists)
-    if not same or not names or len(lists) < 2:
+    lists = [its.coded(lambda tag: tag.collective) for its in of_rank.values()]
+    named = [[names[code] for code in codes.tolist()] for names, codes in lists]
+    is_numbered = is_named and all(
+        name[: name.index(" of ")].count(" ") for names, _ in lists for name in names
+    )
+    shared = set.intersection(*map(set, named))
+    # Then one that a rank lacks does not matter.
+    kept = [[not is_numbered or name in shared for name in names] for names in named]
+    named = [list(compress(names, which)) for names, which in zip(named, kept, strict=True)]
+    if len(named) < 2 or not named[0] or any(names != named[0] for names in named):
         return None
-    times_s = np.array([[call[1:] for call in calls] for calls in lists])
-    starts_s, ends_s = times_s[..., 0].T, times_s[..., 1].T
+    times_s = [its.times_s[which] for its, which in zip(of_rank.values(), kept, strict=True)]
+    starts_s, ends_s = np.stack(times_s, axis=1).transpose(2, 0, 1)
     offsets_s = np.median(ends_s[:, :1] - ends_s, axis=0)
     begun_s, ended_s = (starts_s + offsets_s).max(axis=1), (ends_s + offsets_s).min(axis=1)
     possible = begun_s <= ended_s + CLOCK_S  # none ends before all have begun
-    if possible.sum() < max(_FEWEST, MOST * len(names)) or not (numbered or _fits_only_so(ends_s)):
+    if possible.sum() < max(_FEWEST, MOST * len(possible)):
         return None
-    kept = tuple(name or kernel for name in compress(names, possible))
-    return Collectives(tuple(of_rank), kept, starts_s[possible], ends_s[possible])
+    if not (is_numbered or _fits_only_so(ends_s)):
+        return None
+    return Collectives(tuple(of_rank), starts_s[possible], ends_s[possible])
 
 
 def _fits_only_so(ends_s: Times) -> bool:

@@ -11,17 +11,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from autopar.display.format import format_seconds, percent, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
-from autopar.timeline.chrome_trace import trace_bytes
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import intervals_of
-from autopar.timeline.span import Timeline
-from autopar.traces.ranks import Ranks, compare_ranks, tables
-from autopar.traces.read import read_evidence, uncollected
-from autopar.traces.report import SITE, TOP, Block, Report, Section, comparison
+from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
+from autopar.traces.read import read_evidence
+from autopar.traces.report import SITE, TOP, Report, Section, comparison
 from autopar.traces.trace import Trace, TraceError
 
 VERSION = 3  # of the JSON; changed when what was there goes or means something else
@@ -44,14 +42,13 @@ class Wanted:
     lists_ranges: bool = False
     before: Path | None = None  # another trace, to compare with
     fail_under: float | None = None  # for the share of the lower bound in the time
-    outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json`, `trace` -> file
+    outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json` -> file
 
     def report(self, trace: Trace, name: str) -> Report:
         """The report of one trace."""
         return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
 
-@uncollected()
 def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]:
     """Report on trace files or folders of them, each on its own clock.
 
@@ -83,7 +80,7 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         if min(shares) < wanted.fail_under:
             least, asked = percent(min(shares)), percent(wanted.fail_under)
             return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
-    is_analysed = any(report.figures or report.timeline.spans for report in reports)
+    is_analysed = any(report.figures or len(report.view.trace.ranges) for report in reports)
     return text, DONE if is_analysed and not missing else UNREAD
 
 
@@ -103,7 +100,7 @@ def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], R
         return [], None
     ranks = compare_ranks({report.name: report.view.trace for report in reports})
     usages = {report.name: report.view.usages for report in reports}
-    blocks: list[Block] = [*tables(ranks, usages), *[_APART] * (ranks is None)]
+    blocks = [*side_by_side(ranks, usages), *[_APART] * (ranks is None)]
     return [Section("Side by side", blocks, level=1)], ranks
 
 
@@ -116,10 +113,9 @@ def _write(
     """Write what is asked for beside the text, and say so."""
     title, said = f"Timeline of {', '.join(report.name for report in reports)}", ""
     data = {"format": "autopar timeline", "version": VERSION, "ranks": _data(ranks)}
-    formats: dict[str, Callable[[], str | bytes]] = {
+    formats: dict[str, Callable[[], str]] = {
         "html": lambda: as_page(sections, title=title),
         "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
-        "trace": lambda: trace_bytes(_merged(reports, title)),
     }
     for name, path in outputs.items():
         try:
@@ -215,26 +211,14 @@ def _lists_of_ranges(traces: Mapping[str, Trace]) -> Iterable[Section]:
     """The names that a program gave, with how often and how long each was there."""
     for name, trace in traces.items():
         rows = []
-        for label, spans in grouped(trace.ranges, lambda span: span.name).items():
-            lengths_s = intervals_of(spans)[:, 1] - intervals_of(spans)[:, 0]
+        for label, its in trace.ranges.groups(lambda tag: tag.name).items():
+            lengths_s = np.diff(trace.ranges.times_s[its])
             times = [format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max())]
-            rows.append((float(lengths_s.sum()), (label, f"{len(spans):,}", *times)))
+            rows.append((float(lengths_s.sum()), (label, f"{len(its):,}", *times)))
         rows.sort(key=lambda row: -row[0])
         headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {name}"
         table = [tabulate(headers, [cells for _, cells in rows], caption=caption)] if rows else []
         yield Section(name, table or ["It has no named ranges."], level=1)
-
-
-def _merged(reports: Sequence[Report], title: str) -> Timeline:
-    """One timeline: side by side and each from its own beginning, as the clocks are different."""
-    if len(reports) == 1:
-        return reports[0].timeline
-    spans = [
-        replace(span, lane=f"{report.name}: {span.lane}")
-        for report in reports
-        for span in report.timeline.rebased().spans
-    ]
-    return Timeline(tuple(spans), origin=title)
 
 
 def as_text(sections: Iterable[Section]) -> str:
@@ -246,11 +230,11 @@ def as_text(sections: Iterable[Section]) -> str:
         lines += ["", heading, *([beneath * min(len(heading), _TEXT_WIDTH)] if beneath else [])]
         for block in section.blocks:
             if isinstance(block, str):
-                block = _filled(block)
-            elif isinstance(block, Table):
-                block = _fitted(block, _TEXT_WIDTH)
-            lines.append(f"{block}\n")
-        lines += [f"How to mend it: {SITE}{section.page}\n"] if section.page else []
+                lines.append(_filled(block))
+            else:
+                fitted = _fitted(block, _TEXT_WIDTH) if isinstance(block, Table) else block
+                lines += ["", str(fitted)]
+        lines += ["", f"How to mend it: {SITE}{section.page}"] if section.page else []
     return "\n".join(lines).strip() + "\n"
 
 

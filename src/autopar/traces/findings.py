@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from autopar.display.format import figures, format_seconds, shortened
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import (
-    at_once,
-    clipped,
-    covered,
-    intervals_of,
-    length_s,
-    without,
-)
+from autopar.timeline.intervals import at_once, covered, length_s, length_within, without
 from autopar.timeline.span import Span
 from autopar.traces.idle import Idle
-from autopar.traces.trace import Activity
+from autopar.traces.trace import UNKNOWN, Records
 from autopar.traces.utilization import OTHER_LANES, Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
 _UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no finding
 _SMALL_BYTES = 64 * 1024  # a copy of less takes about as long as its fixed cost
 _SHOWN = 3  # spans of evidence for a finding: enough to find the place in the program
+
+
+Mask = npt.NDArray[np.bool_]
 
 
 class Cause(NamedTuple):
@@ -33,7 +31,7 @@ class Cause(NamedTuple):
     what: str  # a sentence with places for its figures
     remedy: str  # what to do about it
     page: str  # of the gallery, that does so
-    rule: Callable[[Activity, Usage], bool] | None = None  # of exposed work; the first that holds
+    rule: Callable[[Records, Usage], Mask] | None = None  # of exposed work; the first that holds
     least_share: float = 0.0  # of the window; with less it is no finding
 
 
@@ -115,7 +113,7 @@ CAUSES = {
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
-        lambda work, _: sort_of(work) == "communication",
+        lambda work, _: work.where(lambda tag: tag.kind == "communication"),
     ),
     "pageable": Cause(
         "Copies use pageable memory",
@@ -123,14 +121,14 @@ CAUSES = {
         "Pin the memory once, before the loop, and copy with `non_blocking=True`: the copies get "
         "shorter, and the least time too.",
         "copies/plot_1_where_a_copys_time_goes",
-        lambda copy, _: copy.memory == "pageable",
+        lambda copies, _: copies.where(lambda tag: tag.memory == "pageable"),
     ),
     "small copies": Cause(
         "Copies are small",
         f"{{copies}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
-        lambda copy, _: copy.size_bytes is not None and copy.size_bytes < _SMALL_BYTES,
+        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
     ),
     "one stream": Cause(
         "Copies share a stream with computing",
@@ -138,14 +136,14 @@ CAUSES = {
         "time, whatever `non_blocking` says.",
         "Copy on a side stream, after an event for each result.",
         "first_steps/plot_4_compute_and_copy",
-        lambda copy, gpu: copy.stream in gpu.computing_streams,
+        lambda copies, gpu: copies.where(lambda tag: tag.stream in gpu.computing_streams),
     ),
     "bare copies": Cause(
         "Nothing computes while copies run",
         "{copies} ran while nothing computed, or partly so.",
         "Start each as soon as its source is there, and let the next chunk be computed meanwhile.",
         "copies/plot_3_copy_both_ways_while_you_compute",
-        lambda *_: True,
+        lambda copies, _: copies.where(lambda _: True),
     ),
     # Of several GPUs.
     "turns": Cause(
@@ -216,20 +214,20 @@ def _of_idle(key: str, gpu: str, idle: Idle) -> Finding:
 
 def _of_work(usage: Usage) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
-    exposed = [work for work in usage.activities if sort_of(work) in ("copy", "communication")]
-    rules = {key: cause.rule for key, cause in CAUSES.items() if cause.rule}
-    by_cause = grouped(
-        exposed, lambda work: next(key for key, rule in rules.items() if rule(work, usage))
-    )
-    for key, group in by_cause.items():
-        noun = ("copy", "copies") if group[0].span.kind == "copy" else ("kernel", "kernels")
+    left = usage.work[usage.work.where(lambda tag: sort_of(tag) in ("copy", "communication"))]
+    for key, cause in CAUSES.items():
+        holds = cause.rule(left, usage) if cause.rule else np.zeros(len(left), dtype=bool)
+        group, left = left[holds], left[~holds]
+        if not len(group):
+            continue
+        sort = sort_of(group.tags[group.tagged[0]])
+        noun = ("copy", "copies") if sort == "copy" else ("kernel", "kernels")
         size = _moved(group)
         copies = f"{len(group):,} {noun[len(group) > 1]}{size and f', {size}'}"
-        streams = ", ".join(sorted({work.stream for work in group}))
+        streams = ", ".join(sorted(group.groups(lambda tag: tag.stream)))
         cost_s = usage.exposed_s(group)
         if key not in _FASTER:  # no more than is computed without them can be beside them
-            alone = without(usage.when("compute"), usage.when(sort_of(group[0])))
-            cost_s = min(cost_s, length_s(alone))
+            cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
         facts = {"copies": copies, "streams": streams}
         yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
 
@@ -246,32 +244,28 @@ def _of_turns(view: View) -> Iterator[Finding]:
         return
     all_s = sum(gpu.total_s for gpu in gpus)
     one_after_other_s = sum(length for count, length in lengths_s.items() if count)
-    evidence = [_longest(work.span for work in gpu.activities)[0] for gpu in busiest[:_SHOWN]]
+    evidence = [
+        span
+        for gpu in busiest[:_SHOWN]
+        for span in gpu.work.spans(np.ptp(gpu.work.times_s, axis=1).round(9).argmax()[None])
+    ]
     facts = {"together": format_seconds(together_s), "all": format_seconds(all_s)}
     where = f"{gpus[0].name} {'and' if len(gpus) == 2 else 'to'} {gpus[-1].name}"
     yield _finding("turns", where, one_after_other_s - busiest[0].total_s, evidence, **facts)
 
 
-def _moved(copies: Sequence[Activity]) -> str:
+def _moved(copies: Records) -> str:
     """How much copies moved and how fast, for those whose size the trace tells."""
-    sized = [copy for copy in copies if copy.size_bytes is not None]
-    size_bytes = sum(copy.size_bytes or 0 for copy in sized)
-    busy_s = length_s(covered(intervals_of(copy.span for copy in sized)))
+    sized = copies[copies.sizes_bytes != UNKNOWN]
+    size_bytes, busy_s = int(sized.sizes_bytes.sum()), length_s(covered(sized.times_s))
     if not size_bytes or not busy_s:
         return ""
     return f"{figures(size_bytes / 1e6)} MB at {figures(size_bytes / busy_s / 1e9)} GB/s"
 
 
-def _exposed(group: Sequence[Activity], usage: Usage) -> list[Span]:
-    """Of the longest those that ran longest with nothing behind them."""
-    exposed_s = {}
-    for span in _longest(work.span for work in group)[: 10 * _SHOWN]:
-        _, hidden = clipped(intervals_of([span]), usage.when("compute"))
-        exposed_s[span] = round(span.duration_s - length_s(hidden), 9)
-    most = sorted(exposed_s, key=lambda span: -exposed_s[span])
-    return [span for span in most if exposed_s[span]][:_SHOWN]
-
-
-def _longest(spans: Iterable[Span]) -> list[Span]:
-    """By their durations to the nanosecond, the longest first, of equals the first."""
-    return sorted(spans, key=lambda one: -round(one.duration_s, 9))
+def _exposed(group: Records, usage: Usage) -> list[Span]:
+    """Those that ran longest with nothing behind them."""
+    lengths_s = np.ptp(group.times_s, axis=1)
+    exposed_s = (lengths_s - length_within(usage.when("compute"), *group.times_s.T)).round(9)
+    most = np.argsort(-exposed_s, kind="stable")[:_SHOWN]
+    return group.spans(most[exposed_s[most] > 0])

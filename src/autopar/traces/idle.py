@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
     clipped,
     covered,
-    intervals_of,
     length_s,
     length_within,
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import Trace
+from autopar.traces.trace import HOST, UNKNOWN, Places, Trace, joined, places
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
@@ -33,8 +31,9 @@ _BETWEEN_S = 20e-6  # what Python needs from one operator to the next, at most
 _SHOWN = 3  # gaps of evidence: enough to find the place in the program
 # What a thread can be seen to do, the first that holds of a moment, and what it named. Some is told
 # by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's loader.
-_SORTS = ("profiler", "synchronised", "allocated", "launch", "loader", "operators")
+_DONE = ("synchronised", "allocated", "launch", "loader", "operators")
 _NAMED = "named"
+_SORTS = ("profiler", *_DONE, _NAMED)
 _TOLD = re.compile(
     r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))"
     r"|(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
@@ -44,20 +43,10 @@ _TOLD = re.compile(
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 
+_ALWAYS = np.array([[-np.inf, np.inf]])
+_NOWHERE = np.array([], dtype=np.int64)
+
 Seconds = npt.NDArray[np.float64]
-
-
-class _Records(NamedTuple):
-    """What some threads did."""
-
-    spans: Sequence[Span]
-    times: Intervals  # of each
-    names: Sequence[str]  # each once
-    named: npt.NDArray[np.int64]  # of each the place of its name
-
-    def lengths_s(self, within: Intervals) -> Seconds:
-        """Of each record, how much lies within a set of times."""
-        return length_within(within, *self.times.T)
 
 
 class Idle(NamedTuple):
@@ -78,68 +67,88 @@ def _sort_told(name: str) -> str:
 
 
 class Host:
-    """What the threads of a trace's host did, by thread and sort."""
+    """What the threads of a trace's host did, by sort.
+
+    On its axis of time, threads follow one another, further apart than the trace is long. So gaps
+    are looked at once, and not once for each thread.
+    """
 
     def __init__(self, trace: Trace) -> None:
-        # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
-        launched = [work for work in trace.activities if work.launch]
-        waits = {id(work.launch) for work in launched if work.memory == "pageable"}
-        within = {id(work.launch) for work in launched if sort_of(work) == WITHIN}
-        self._records: dict[tuple[str, str], list[Span]] = defaultdict(list)
-        lists = (trace.calls, "operators"), (trace.operators, "operators"), (trace.ranges, _NAMED)
-        for spans, usual in lists:
-            for span in spans:
-                sort = _sort_told(span.name) or usual
-                if id(span) in waits:
-                    sort = "synchronised"
-                elif id(span) in within:
-                    sort = "operators"
-                self._records["" if sort == "profiler" else span.lane, sort].append(span)
-        self.threads = tuple(sorted({thread for thread, _ in self._records} - {""}))
-        self.has_ranges = bool(trace.ranges)
+        self.calls, work = trace.calls, trace.work
+        self.records = joined((trace.calls, trace.operators, trace.ranges))
+        threads, self.threads = self.records.coded(lambda tag: tag.lane)
+        self.everyone = tuple(range(len(threads)))
+        self.has_ranges = len(trace.ranges) > 0
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(NOISE_S, min(trace.alignment_error_s, _START_S))
-        event_waits = (call for call in trace.calls if _WAITS_FOR_EVENT.match(call.name))
-        self._event_waits, self._launches = (
-            {thread: np.sort(intervals_of(some)[:, 0]) for thread, some in by_thread.items()}
-            for by_thread in (
-                grouped(calls, lambda call: call.lane)
-                for calls in (event_waits, (work.launch for work in launched if work.launch))
-            )
-        )
-        self.records, self.when = cache(self._records_of), cache(self._when)
-        self.silent = cache(self._silent)
+        self.sorts = self._sorts(trace)
+        self._places = places(self.sorts)
+        every = np.concatenate((self.records.times_s, work.times_s))
+        self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
+        on_axis = self.records.times_s + self.shift(self.threads)
+        self.profiler = covered(self.records.times_s[self.of("profiler")])
+        self.did = self._in_turn(on_axis)  # sort -> when threads did that, and nothing before it
+        known = np.concatenate((*self.did.values(), on_axis[self.of(_NAMED)]))
+        self.silent = without(_ALWAYS, covered(known))
+        is_event_wait = self.calls.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        launches = np.unique(work.launches[work.launches != UNKNOWN])
+        starts_s = on_axis[: len(self.calls), 0]
+        self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
+        self.some = cache(lambda sort, threads: self.records.only(self.of(sort, threads)))
+        self.did_of = cache(lambda threads: self._in_turn(self.records.times_s, threads))
 
-    def _records_of(self, threads: tuple[str, ...], sort: str) -> _Records:
-        """The records of a sort of some threads; those of the profiler are of all threads."""
-        keys = [(thread, sort) for thread in (("",) if sort == "profiler" else threads)]
-        spans = [span for key in keys if key in self._records for span in self._records[key]]
-        names: dict[str, int] = {}
-        named = np.array([names.setdefault(span.name, len(names)) for span in spans], dtype=int)
-        return _Records(spans, intervals_of(spans), [*names], named)
+    def _sorts(self, trace: Trace) -> Places:
+        """Of each record its place in `_SORTS`."""
+        calls, work = trace.calls, trace.work[trace.work.launches != UNKNOWN]
+        is_long = calls.times_s[:, 1] - calls.times_s[:, 0] > _LONG_LAUNCH_S
+        is_long &= ~calls.where(lambda tag: "Graph" in tag.name)  # which may take long
+        usual = np.full(len(self.records), _SORTS.index("operators"))
+        usual[len(usual) - len(trace.ranges) :] = _SORTS.index(_NAMED)
+        usual[work.launches[is_long[work.launches]]] = _SORTS.index("launch")
+        told, codes = self.records.coded(lambda tag: _sort_told(tag.name))
+        sorts = np.array([_SORTS.index(sort) if sort else UNKNOWN for sort in told], int)[codes]
+        sorts = np.where(sorts == UNKNOWN, usual, sorts)
+        # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
+        is_within = work.where(lambda tag: sort_of(tag) == WITHIN)
+        sorts[work.launches[is_within]] = _SORTS.index("operators")
+        is_pageable = work.where(lambda tag: tag.memory == "pageable")
+        sorts[work.launches[is_pageable]] = _SORTS.index("synchronised")
+        return sorts
 
-    def _when(self, threads: tuple[str, ...]) -> Mapping[str, Intervals]:
-        """When some threads did what: of each moment the first sort that holds of it."""
-        sets, taken = {}, as_array([])
-        for sort in _SORTS:
-            when = covered(self.records(threads, sort).times)
-            when = _joined(when) if sort == "operators" else when
-            sets[sort] = without(when, taken)
-            taken = covered(np.concatenate((taken, when)))
-        return sets
+    def of(self, sort: str, threads: Sequence[int] | None = None) -> Places:
+        """Where the records of a sort are, of all threads or some; the profiler's are of all."""
+        its = self._places.get(_SORTS.index(sort) if sort in _SORTS else UNKNOWN, _NOWHERE)
+        if threads is None or sort == "profiler":
+            return its
+        return its[np.isin(self.threads[its], threads)]
 
-    def _silent(self, thread: str) -> Intervals:
-        """When nothing is known of a thread: it was in nothing, and in no range."""
-        known = [*self.when((thread,)).values(), self.records((thread,), _NAMED).times]
-        return without(as_array([(-np.inf, np.inf)]), covered(np.concatenate(known)))
+    def shift(self, threads: Places) -> Intervals:
+        """What to add to times of some threads, so that they are on the axis of all."""
+        return (self._apart_s * threads[:, None]).astype(np.float64)
 
-    def waited(self, thread: str, called_s: Seconds) -> npt.NDArray[np.bool_]:
+    def waited(self, launches: Places) -> npt.NDArray[np.bool_]:
         """Whether a thread let the work of its launches wait: right before, for an event."""
-        before_s = []
-        for calls in (self._event_waits, self._launches):
-            times_s = np.concatenate(([-np.inf], calls.get(thread, ())))
-            before_s.append(times_s[np.searchsorted(times_s, called_s, side="left") - 1])
-        return np.asarray(before_s[0] > before_s[1])
+        called_s = (self.calls.times_s[launches] + self.shift(self.threads[launches]))[:, 0]
+        waits_s, launches_s = (
+            np.append(-np.inf, times_s)[np.searchsorted(times_s, called_s, side="left")]
+            for times_s in self._before_s
+        )
+        return np.asarray((waits_s > launches_s) & (called_s - waits_s < self._apart_s / 2))
+
+    def _in_turn(
+        self, times_s: Intervals, threads: tuple[int, ...] | None = None
+    ) -> dict[str, Intervals]:
+        """Of each moment the first sort that holds of it."""
+        did, taken = {}, as_array([])
+        for sort in _DONE:
+            when = covered(times_s[self.of(sort, threads)])
+            if sort == "operators":  # with the moments in between, which Python needs
+                edges_s = np.concatenate(([-np.inf], when.ravel(), [np.inf])).reshape(-1, 2)
+                apart = np.diff(edges_s)[:, 0] > _BETWEEN_S
+                when = without(_ALWAYS, edges_s[apart]) if len(when) else when
+            did[sort] = without(when, taken)
+            taken = covered(np.concatenate((taken, when)))
+        return did
 
 
 def idle_of(usage: Usage, host: Host) -> dict[str, Idle]:
@@ -150,89 +159,85 @@ def idle_of(usage: Usage, host: Host) -> dict[str, Idle]:
     threads did that launch work on this GPU. From then on the work stood in its queue.
     """
     split = _Split(usage, host)
-    for thread, of_it in grouped(range(len(split.nexts)), split.lanes.__getitem__).items():
-        split.part(np.array(of_it), thread)
     return {cause: split.idle(cause) for cause, s in split.parts_s.items() if s.sum() > 0}
 
 
 class _Split:
-    """The gaps of a GPU while they are split; all arrays have a place for each gap."""
+    """The gaps of a GPU, split; all arrays have a place for each gap."""
 
     def __init__(self, usage: Usage, host: Host) -> None:
-        self._gpu, self._host = usage.name, host
-        self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
-        following = {work.span.start_s: work for work in reversed(usage.activities)}
-        self.nexts = [following.get(end_s) for end_s in self._gaps[:, 1].tolist()]
-        self._launches = [work.launch if work else None for work in self.nexts]
-        self.lanes = [launch.lane if launch else "" for launch in self._launches]
-        everyone = {work.launch.lane for work in usage.activities if work.launch}
-        self._threads = tuple(sorted(everyone)) or host.threads  # whose waits concern this GPU
-        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(self._gaps)))
-        self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(self._gaps)))
-        self._late = self._gaps.copy()  # when the host was late, by its clock
+        self._usage, self._host = usage, host
+        gaps = self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
+        starts_s = usage.work.times_s[:, 0]
+        at = np.searchsorted(starts_s, gaps[:, 1])
+        follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
+        self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
+        self._launches = np.append(usage.work.launches, UNKNOWN)[self._nexts]
+        # Calls are the first of the host's records.
+        self._threads = np.append(host.threads[: len(host.calls)], UNKNOWN)[self._launches]
+        launched = usage.work.launches[usage.work.launches != UNKNOWN]
+        # Those whose waits concern this GPU.
+        self._everyone = tuple(np.unique(host.threads[launched]).tolist()) or host.everyone
+        self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
+        self._late = gaps.copy()  # when the host was late, by its clock
+        self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
+        self._split()
 
-    def part(self, which: npt.NDArray[np.int64], thread: str) -> None:
-        """Split gaps that end with what one thread launched; with none, only waits are certain."""
-        if thread:
-            self._queued(which, thread)
-        else:
-            is_last = np.array([self.nexts[i] is None for i in which.tolist()])
-            last, which = which[is_last], which[~is_last]
-            self.parts_s["ended"][last] = self._gaps[last, 1] - self._gaps[last, 0]
-        late, each = self._late[which], np.arange(len(which))
-        own, sorts = ((thread,), _SORTS) if thread else (self._threads, _REMOVABLE)
-        rest_s = late[:, 1] - late[:, 0] - self._add(which, own, sorts, each, late)
-        if thread:
-            pieces = clipped(late, self._host.silent(thread))
-            rest_s = rest_s - self._add(which, self._threads, sorts, *pieces)
-        rest = "elsewhere" if thread else "unknown"
-        self.parts_s[rest][which] += np.maximum(rest_s, 0.0)
-
-    def _queued(self, which: npt.NDArray[np.int64], thread: str) -> None:
+    def _take_queued(self, which: Places) -> None:
         """Take off the end of gaps in which their work was launched already, and stood in a queue.
 
-        A launch that takes long has a part of its own, but for graphs, which may take long.
+        Not so if the launch took long: the host was in it.
         """
-        works = [(work, work.launch) for i in which.tolist() if (work := self.nexts[i])]
-        called_s, returned_s = intervals_of(launch for _, launch in works).T
-        is_own = [
-            work.memory != "pageable" and launch is not None and "Graph" not in launch.name
-            for work, launch in works
-        ]
+        launches = self._launches[which]
+        until_s = self._host.calls.times_s[launches, 0]
+        is_long = self._host.sorts[launches] == _SORTS.index("launch")
         starts_s, ends_s = self._gaps[which].T
-        ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
+        ahead_s = np.clip(ends_s - until_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
-        late_s = np.clip(called_s, starts_s, ends_s)  # up to here nothing was launched
-        is_long = (returned_s - called_s > _LONG_LAUNCH_S) & np.array(is_own)
-        within_s = np.where(is_long, np.clip(returned_s, late_s, ends_s), late_s)
+        until_s = np.where(is_long, self._host.calls.times_s[launches, 1], until_s)
+        late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        waited = self._host.waited(thread, called_s)
-        for cause, part_s in (
-            ("launch", within_s - late_s),
-            ("queued", (ends_s - within_s) * waited),
-            ("unknown", (ends_s - within_s) * ~waited),
-        ):
-            self.parts_s[cause][which] += part_s
+        waited = self._host.waited(launches)
+        self.parts_s["queued"][which] = (ends_s - late_s) * waited
+        self.parts_s["unknown"][which] = (ends_s - late_s) * ~waited
+
+    def _split(self) -> None:
+        """Split gaps that end with what a thread launched; of others, only waits are certain."""
+        host, launched = self._host, self._launches != UNKNOWN
+        lengths_s = self._late[:, 1] - self._late[:, 0]
+        ended = self._nexts == UNKNOWN
+        self.parts_s["ended"] = np.where(ended, lengths_s, 0.0)
+        self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
+        of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
+        of, pieces = of[~ended[of]], pieces[~ended[of]]
+        own = launched[of]
+        threads = self._threads[of[own]]
+        on_axis = pieces[own] + host.shift(threads)
+        for sort, when in host.did.items():
+            self._add(sort, when, of[own], on_axis, self._late + host.shift(self._threads))
+        which, silent = clipped(on_axis, host.silent)
+        silent = silent - host.shift(threads[which])
+        of = np.concatenate((of[own][which], of[~own]))
+        pieces = np.concatenate((silent, pieces[~own]))
+        # Of itself a silent thread tells nothing.
+        others = len(self._everyone) > 1 or not launched.all()
+        for sort, when in host.did_of(self._everyone).items() if others else ():
+            certain = launched[of] | (sort in _REMOVABLE)
+            self._add(sort, when, of[certain], pieces[certain], self._late)
+        rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
+        rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
+        self.parts_s["elsewhere"] = rest_s * launched
+        self.parts_s["unknown"] += rest_s * ~launched
 
     def _add(
-        self,
-        which: npt.NDArray[np.int64],
-        threads: tuple[str, ...],
-        sorts: Sequence[str],
-        of: npt.NDArray[np.int64],
-        pieces: Intervals,
-    ) -> Seconds:
-        """Put down what threads did in pieces of some gaps, and return how much that is of each."""
-        total_s = np.zeros(len(which))
-        for sort in sorts:
-            lengths_s = length_within(self._host.when(threads)[sort], *pieces.T)
-            part_s = np.bincount(of, lengths_s, len(which))
-            self.parts_s[sort][which] += part_s
-            total_s = total_s + part_s
-            if sort in _REMOVABLE:
-                whole_s = _whole(self._host.records(threads, sort).times, *self._late[which].T)
-                self._saved_s[sort][which] += np.where(part_s > 0, whole_s, 0.0)
-        return total_s
+        self, sort: str, when: Intervals, of: Places, pieces: Intervals, late: Intervals
+    ) -> None:
+        """Put down how much of pieces of some gaps lies in a set of times."""
+        parts_s = np.bincount(of, length_within(when, *pieces.T), len(late))
+        self.parts_s[sort] += parts_s
+        if sort in _REMOVABLE:
+            self._saved_s[sort] += np.where(parts_s > 0, _whole(when, *late.T), 0.0)
 
     def idle(self, cause: str) -> Idle:
         """What a cause has of all gaps."""
@@ -241,47 +246,46 @@ class _Split:
         saved_s = np.minimum(self._saved_s[cause], self._gaps[:, 1] - self._gaps[:, 0])
         saved_s = saved_s if cause in _REMOVABLE else parts_s
         longest = which[np.argsort(-parts_s[which].round(9), kind="stable")][:_SHOWN].tolist()
-        records = self._host.records(self._threads, cause)
-        lengths_s = records.lengths_s(covered(self._late[which]))
-        by_name_s = np.bincount(records.named, lengths_s, len(records.names))
-        most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
-        listed = [records.names[i] for i in most if by_name_s[i]]
-        if cause == "elsewhere":  # in the longest gap
-            named = [span.name for span in self._longest(longest[0], cause)]
-            listed = named or ["no named range"] * self._host.has_ranges
         evidence = [span for i in longest for span in self._evidence(i, cause)]
+        if cause == "elsewhere":  # in the longest gap
+            listed = [span.name for span in self._longest(longest[0], cause)]
+            listed = listed or ["no named range"] * self._host.has_ranges
+        else:
+            listed = self._names(cause, covered(self._late[which]))
         totals_s = float(parts_s.sum()), float(saved_s.sum())
         return Idle(*totals_s, len(which), float(parts_s.max()), listed, evidence)
 
+    def _names(self, cause: str, when: Intervals) -> list[str]:
+        """What the host did in a set of times, that with the longest share first."""
+        records = self._host.some(cause, self._everyone)
+        names, of = records.coded(lambda tag: tag.name)
+        by_name_s = np.bincount(of, length_within(when, *records.times_s.T), len(names))
+        most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
+        return [names[i] for i in most if by_name_s[i]]
+
     def _longest(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap; of ranges the innermost with most of it."""
-        late = self._late[i : i + 1]
-        if cause == "elsewhere":
-            records = self._host.records((self.lanes[i],), _NAMED)
-            most = np.flatnonzero(records.lengths_s(late) > length_s(late) / 2).tolist()
-            return sorted((records.spans[i] for i in most), key=lambda one: one.duration_s)[:1]
-        for threads in ((self.lanes[i],), self._threads):
-            records = self._host.records(threads, cause)
-            lengths_s = records.lengths_s(late)
-            if lengths_s.any():
-                return [records.spans[int(lengths_s.argmax())]]
+        late, sort = self._late[i : i + 1], _NAMED if cause == "elsewhere" else cause
+        for threads in ((int(self._threads[i]),), self._everyone):
+            records = self._host.some(sort, threads)
+            starts_s, ends_s = records.times_s.T
+            lengths_s = np.minimum(ends_s, late[0, 1]) - np.maximum(starts_s, late[0, 0])
+            if sort == _NAMED:
+                most = records.spans(lengths_s > length_s(late) / 2)
+                return sorted(most, key=lambda one: one.duration_s)[:1]
+            if (lengths_s > 0).any():
+                return records.spans(np.array([lengths_s.argmax()]))
         return []
 
     def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
         start_s, end_s = self._gaps[i].tolist()
-        work, launch, shown = self.nexts[i], self._launches[i], self._longest(i, cause)
-        if not shown and launch and cause in ("launch", "queued", "elsewhere"):
-            shown = [launch]
-        shown.append(Span(f"{self._gpu} idle", self._gpu, start_s, end_s, "host"))
-        return [*shown, work.span] if work else shown
-
-
-def _joined(when: Intervals) -> Intervals:
-    """A set of times without the moments in between: Python goes from one operator to the next."""
-    apart = when[1:, 0] - when[:-1, 1] > _BETWEEN_S
-    first, last = (np.concatenate(ends)[: len(when)] for ends in (([True], apart), (apart, [True])))
-    return np.column_stack((when[first, 0], when[last, 1]))
+        name, launches, nexts = self._usage.name, self._launches[i : i + 1], self._nexts[i : i + 1]
+        shown = self._longest(i, cause)
+        if not shown and launches[0] != UNKNOWN and cause in ("queued", "elsewhere"):
+            shown = self._host.calls.spans(launches)
+        shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
+        return shown + (self._usage.work.spans(nexts) if nexts[0] != UNKNOWN else [])
 
 
 def _whole(records: Intervals, starts_s: Seconds, ends_s: Seconds) -> Seconds:

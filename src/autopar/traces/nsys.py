@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import HOST, TraceEntry, clean, evidence_of, number, work_entry
-from autopar.traces.trace import Trace, TraceError
+from autopar.traces.check import clean, evidence_of, number, whole_number, work_tag
+from autopar.traces.trace import UNKNOWN, Rows, Tag, Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
@@ -42,11 +42,11 @@ def read_export(path: Path) -> Trace:
     try:
         with closing(sqlite3.connect(place, uri=True)) as connection:
             export = _Export(connection)
-            trace = evidence_of(_work(export), _calls(export), _ranges(export))
+            trace = evidence_of(_work(export), _calls(export), _ranges(export), Rows())
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error
-    if not (trace.activities or trace.ranges):
+    if not (len(trace.work) or len(trace.ranges)):
         listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
         msg = (
             f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
@@ -90,17 +90,19 @@ class _Export:
         words = (self._strings.get(key) for key in keys if isinstance(key, int))
         return clean(next((word for word in words if isinstance(word, str)), "unnamed"))
 
-    def on_host(
-        self, name: str, start: Any, end: Any, serial: Any, correlation: Any = None
-    ) -> TraceEntry:
-        """A call or a range of a thread."""
+    def add_call(
+        self, rows: Rows, name: str, start: Any, end: Any, serial: Any, correlation: Any = None
+    ) -> None:
+        """Add a call or a range of a thread."""
         number_ = serial & 0xFFFFFF if isinstance(serial, int) else "unknown"
         thread = clean(f"{self._process(serial)}thread {number_}")
         launch = self._launch(serial, correlation)
-        return TraceEntry(name, HOST, thread, *_times_us(start, end), launch)
+        rows.add(rows.place(Tag(name, thread)), _times_us(start, end), launch)
 
-    def on_gpu(self, name: str, row: Sequence[Any], **options: Any) -> TraceEntry:
-        """Work of a GPU, from the values of `_COLUMNS`."""
+    def add_work(
+        self, rows: Rows, name: str, row: Sequence[Any], size: Any = None, *, is_copy: bool = False
+    ) -> None:
+        """Add work of a GPU, from the values of `_COLUMNS`."""
         start, end, device, context, stream, serial, correlation = row
         gpu = queue = ""
         if isinstance(device, int) and isinstance(stream, int):
@@ -108,41 +110,53 @@ class _Export:
             # Contexts number their streams each for itself.
             first = self._contexts.setdefault(gpu, context)
             queue = clean(f"stream {stream}" + (f" of context {context}" * (context != first)))
+        place = rows.place(work_tag(name, gpu, queue, is_copy=is_copy))
         launch = self._launch(serial, correlation)
-        return work_entry(name, gpu, queue, _times_us(start, end), launch, **options)
+        rows.add(place, _times_us(start, end), launch, whole_number(size))
 
     def _process(self, serial: Any) -> str:
         """What names of one process among several begin with: all but 24 bits of a thread's."""
         several = self._several and isinstance(serial, int)
         return f"process {serial >> 24 & 0xFFFFFF} " if several else ""
 
-    def _launch(self, serial: Any, correlation: Any) -> tuple[str, int] | None:
-        return (self._process(serial), correlation) if isinstance(correlation, int) else None
+    def _launch(self, serial: Any, correlation: Any) -> int:
+        """A correlation, which is of 32 bits, with its process."""
+        if not isinstance(correlation, int):
+            return UNKNOWN
+        process = serial >> 24 & 0xFFFFFF if self._several and isinstance(serial, int) else 0
+        return process << 32 | correlation & 0xFFFFFFFF
 
 
-def _work(export: _Export) -> Iterator[TraceEntry]:
+def _work(export: _Export) -> Rows:
+    work = Rows()
     for *row, whole, short in export.rows(_KERNELS, *_COLUMNS, "demangledName", "shortName"):
-        yield export.on_gpu(export.name(whole, short), row)
+        export.add_work(work, export.name(whole, short), row)
     for fill in export.rows(_FILLS, *_COLUMNS):
-        yield export.on_gpu("Memset", fill)
+        export.add_work(work, "Memset", fill)
     for *row, graph in export.rows(_GRAPHS, *_COLUMNS, "graphId"):
-        yield export.on_gpu(f"CUDA graph {graph} (--cuda-graph-trace=node shows its nodes)", row)
+        name = f"CUDA graph {graph} (--cuda-graph-trace=node shows its nodes)"
+        export.add_work(work, name, row)
     columns = ("bytes", "copyKind", "srcKind", "dstKind")
     for *row, size, kind, source, target in export.rows(_COPIES, *_COLUMNS, *columns):
         ends = [_MEMORY_KINDS.get(end, "unknown") for end in (source, target)]
         way = _COPY_KINDS.get(kind, "of another kind")
-        yield export.on_gpu(f"Memcpy {way} ({' -> '.join(ends)})", row, is_copy=True, size=size)
+        name = f"Memcpy {way} ({' -> '.join(ends)})"
+        export.add_work(work, name, row, size, is_copy=True)
+    return work
 
 
-def _calls(export: _Export) -> Iterator[TraceEntry]:
+def _calls(export: _Export) -> Rows:
+    calls = Rows()
     columns = ("nameId", "start", "end", "globalTid", "correlationId")
     name_of = cache(lambda key: _VERSION.sub("", export.name(key)))
     for table in _CALLS:
         for key, *row in export.rows(table, *columns):
-            yield export.on_host(name_of(key), *row)
+            export.add_call(calls, name_of(key), *row)
+    return calls
 
 
-def _ranges(export: _Export) -> Iterator[TraceEntry]:
+def _ranges(export: _Export) -> Rows:
+    ranges = Rows()
     columns = ("start", "end", "eventType", "text", "textId", "globalTid")
     unended = 0
     for start, end, kind, text, key, serial in export.rows(_RANGES, *columns):
@@ -152,9 +166,10 @@ def _ranges(export: _Export) -> Iterator[TraceEntry]:
             unended += 1
             continue
         name = clean(text) if isinstance(text, str) else export.name(key)
-        yield export.on_host(name, start, end, serial)
+        export.add_call(ranges, name, start, end, serial)
     if unended:
         export.remarks.append(f"{unended:,} NVTX ranges have no end, and were left out.")
+    return ranges
 
 
 def _times_us(start: Any, end: Any) -> tuple[float, float]:

@@ -23,9 +23,8 @@ from autopar.machine import processor_names
 from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
-from autopar.traces.check import HOST
 from autopar.traces.chrome import Events
-from autopar.traces.trace import Trace
+from autopar.traces.trace import HOST, Trace
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -185,13 +184,14 @@ def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: 
     if doubt := next((why for where, why in trace.doubts.items() if where != HOST), ""):
         msg = f"{doubt} No figure is given of it; run it again."
         raise RuntimeError(msg)
-    starts_s = [span.start_s for span in trace.ranges if span.name == _MARK]
+    named = trace.ranges.spans()
+    starts_s = [span.start_s for span in named if span.name == _MARK]
     windows = zip(marks, starts_s, strict=True)
     (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])
     offset_s = (before_s + after_s) / 2 - start_s
-    spans = [activity.span for activity in trace.activities]
+    spans = trace.work.spans()
     # One lane for all threads: workers have lanes of their own.
-    spans += [replace(span, lane=HOST) for span in trace.ranges if span.name != _MARK]
+    spans += [replace(span, lane=HOST) for span in named if span.name != _MARK]
     moved = (
         replace(span, start_s=offset_s + span.start_s, end_s=offset_s + span.end_s)
         for span in spans

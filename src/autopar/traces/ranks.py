@@ -11,10 +11,9 @@ import numpy as np
 
 from autopar.display.format import NOTHING, format_seconds, like, percent, shortened
 from autopar.display.table import Table, tabulate
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import Intervals, covered, intervals_of, length_s, without
+from autopar.timeline.intervals import Intervals, covered, length_s, without
 from autopar.traces.collectives import CLOCK_S, MOST, Collectives, Times, aligned, matched
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import Records, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage
 
 _DEVIATIONS = 4  # of a fair coin's count of heads from the half of its throws
@@ -65,12 +64,13 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     Of a trace with several GPUs each is a rank, named `trace GPU`. None where
     nothing can be matched with certainty.
     """
-    work: dict[str, list[Activity]] = {}
+    work: dict[str, Records] = {}
     for name, trace in traces.items():
-        by_gpu = grouped((work for work in trace.trusted() if work.gpu), lambda work: work.gpu)
-        for gpu, activities in by_gpu.items():
-            if communication := [one for one in activities if one.span.kind == "communication"]:
-                work[_named(name, gpu, len(by_gpu))] = communication
+        every = trace.trusted().work
+        gpus = [gpu for gpu in every.groups(lambda tag: tag.gpu) if gpu]
+        sent = every[every.where(lambda tag: tag.kind == "communication" and bool(tag.gpu))]
+        for gpu, its in sent.groups(lambda tag: tag.gpu).items():
+            work[_named(name, gpu, len(gpus))] = sent[its]
     every_s, groups = aligned(matched(work))
     if not groups:
         return None
@@ -89,14 +89,17 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     for rank in offsets_s:
         late_s = np.concatenate(lates_s[rank])
         beyond_s = late_s[late_s > error_s]
-        busy, waiting = intervals_of(one.span for one in work[rank]), np.concatenate(waits[rank])
+        busy, waiting = work[rank].times_s, np.concatenate(waits[rank])
         times_s = length_s(covered(busy)), length_s(covered(waiting))
         of[rank] = Rank(*times_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
     return Ranks(offsets_s, error_s, tuple(groups), of)
 
 
-def tables(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[Table]:
-    """What each rank did, from the usages of each trace: one table, or none of fewer than two."""
+def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[str | Table]:
+    """Who waited for whom, and what each rank did, from the usages of each trace.
+
+    Nothing is said of fewer than two.
+    """
     gpus = {name: [gpu for gpu in its if gpu.name != OTHER_LANES] for name, its in usages.items()}
     shown = [(_named(name, gpu.name, len(its)), gpu) for name, its in gpus.items() for gpu in its]
     if len(shown) < 2:
@@ -113,46 +116,41 @@ def tables(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[T
             came_last = f"{its.came_last:,} of {its.collectives:,}"
         rows.append((shortened(rank, _WIDEST), *busy, waiting, idle, came_last))
     headers = ("rank", "busy", "computing", "communication", "exposed", "waiting", "idle")
+    notes = ["Exposed: communication while the same rank did not compute."]
+    if ranks:
+        error, clocks_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
+        count = sum(len(group.starts_s) for group in ranks.matched)
+        apart = format_seconds(max(clocks_s) - min(clocks_s))
+        notes += [
+            "Waiting: in a collective that the last of these ranks had not begun.",
+            f"Came last: began a collective later than all other ranks, by more than {error}.",
+            f"Clocks were up to {apart} apart. They are aligned by how {count:,} collectives end,",
+            f"of which {percent(MOST)} then agree within {error}.",
+        ]
     caption = "What each rank did"
-    return [tabulate((*headers, "came last"), rows, caption=caption, notes=list(_notes(ranks)))]
+    return [*_verdict(ranks), tabulate((*headers, "came last"), rows, caption=caption, notes=notes)]
 
 
 def _named(trace: str, gpu: str, count: int) -> str:
     return f"{trace} {gpu}" if count > 1 else trace
 
 
-def _notes(ranks: Ranks | None) -> Iterator[str]:
-    yield "Exposed: communication while the same rank did not compute."
+def _verdict(ranks: Ranks | None) -> Iterator[str]:
     if ranks is None:
         yield "No collectives could be matched with certainty, so who waited for whom is not known."
         return
-    error, offsets_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
-    yield "Waiting: in a collective that the slowest of these ranks had not begun."
-    waits = (
-        (float(wait_s), group.ranks[int(starts_s.argmax())], i, name)
-        for group in ranks.matched
-        for i, (starts_s, name) in enumerate(zip(group.starts_s, group.names, strict=True), start=1)
-        if (wait_s := np.ptp(starts_s)) > ranks.error_s
-    )
-    if longest := max(waits, default=None):
-        wait_s, rank, i, name = longest
-        yield (
-            f"The longest wait: {rank} came {format_seconds(wait_s)} after the first to number "
-            f"{i} of its collectives, {shortened(name, 40)}."
-        )
-    yield f"Came last: began later than all other ranks, by more than {error}."
-    count = sum(len(group.names) for group in ranks.matched)
-    yield (
-        f"Clocks: aligned by the ends of {count:,} collectives; in {percent(MOST)} of them these "
-        f"lie within {error}."
-    )
-    yield f"Before that, clocks were up to {format_seconds(max(offsets_s) - min(offsets_s))} apart."
     stragglers = sorted(ranks.stragglers, key=lambda rank: -ranks.of[rank].late_s)
     for rank in stragglers[:_MOST_NAMED]:
         its = ranks.of[rank]
         yield (
-            f"{rank} came last in {its.came_last:,} of {its.collectives:,} collectives: the others "
-            f"waited {format_seconds(its.late_s)} for it alone."
+            f"{rank} holds the others up: it came last to {its.came_last:,} of {its.collectives:,} "
+            f"collectives, and they waited {format_seconds(its.late_s)} for it alone."
         )
     if len(stragglers) > _MOST_NAMED:
-        yield f"{len(stragglers) - _MOST_NAMED:,} more ranks came last in most of theirs."
+        yield f"So do {len(stragglers) - _MOST_NAMED:,} more ranks."
+    if not stragglers:
+        rank = max(ranks.of, key=lambda rank: ranks.of[rank].waiting_s)
+        yield (
+            f"No rank is the last to most collectives. The longest wait for others is that of "
+            f"{rank}, {format_seconds(ranks.of[rank].waiting_s)} in all."
+        )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
-import gc
 import gzip
-import io
 import os
 import shutil
 import tempfile
 import warnings
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, cast
 
 from autopar.files import path_of
 from autopar.timeline.span import Timeline
@@ -59,23 +58,25 @@ def read_trace(path: str | os.PathLike[str]) -> Timeline:
     trace = read_evidence(path)
     for words in trace.remarks:
         warnings.warn(f"{os.fspath(path)}: {words}", stacklevel=2)
-    trusted = tuple(trace.trusted())
-    if trace.activities and not trusted:
+    trusted = trace.trusted()
+    if len(trace.work) > len(trusted.work) == 0:
         why = " ".join(dict.fromkeys(trace.doubts.values()))
         msg = f"{os.fspath(path)!r} has nothing that can be trusted: {why} Profile again."
         raise TraceError(msg)
-    return replace(trace, activities=trusted).timeline
+    return trusted.timeline
 
 
-def read_evidence(path: str | os.PathLike[str], file: BinaryIO | None = None) -> Trace:
+def read_evidence(path: str | os.PathLike[str], file: IO[bytes] | None = None) -> Trace:
     """Read what a trace file says, with what is wrong with it; see `read_trace`.
 
     If `file` is given, such as `sys.stdin.buffer`, it is read to its end and the path is its name.
     """
     path = path_of(path)
     try:
-        with uncollected(), contextlib.nullcontext(file) if file else path.open("rb") as opened:
-            return _read(path, opened, is_file=not file and opened.seekable())
+        with contextlib.nullcontext(file) if file else path.open("rb") as opened:
+            if file or not opened.seekable():
+                return _read_copy(opened, path)
+            return _read(opened, path, path)
     except TraceError as error:
         msg = f"{str(path)!r} can't be read as a trace: {error}"
         raise TraceError(msg) from None
@@ -85,50 +86,39 @@ def read_evidence(path: str | os.PathLike[str], file: BinaryIO | None = None) ->
         raise
 
 
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Spare the garbage collector looking through millions of spans, none of them garbage."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-def _read(path: Path, file: BinaryIO, *, is_file: bool) -> Trace:
-    """Read what has been opened, which only a file could be twice: a pipe could not."""
+def _read(file: IO[bytes], path: Path, name: Path) -> Trace:
+    """Read what has been opened, and has a path and a name."""
     start = file.read(_START)
+    file.seek(0)
     if start.startswith(_SQLITE):
-        return _read_export(path) if is_file else _read_copy(start, file)
-    if why := _mistake(path, start):
+        from autopar.traces.nsys import read_export  # sqlite3 is slow to import
+
+        return read_export(path)
+    if why := _mistake(name, start):
         raise TraceError(why)
-    if is_file:
-        file.seek(0)
-    else:
-        file = io.BytesIO(start + file.read())
-    content, damage = _unpacked(file) if start.startswith(_GZIP) else (file.read(), "")
-    if content.startswith(_SQLITE):
-        return _read_copy(content, io.BytesIO())
-    contents = [content]
-    del content, file
-    return read_text(contents.pop().decode("utf-8-sig", "replace"), damage)  # and keep neither
+    if not start.startswith(_GZIP):
+        return read_text(_texts(file))
+    with gzip.GzipFile(fileobj=file) as packed:
+        unpacked = cast(IO[bytes], packed)
+        with contextlib.suppress(gzip.BadGzipFile, EOFError, zlib.error):
+            if unpacked.read(len(_SQLITE)) == _SQLITE:
+                unpacked.seek(0)
+                return _read_copy(unpacked, name)
+        unpacked.seek(0)
+        return read_text(_texts(unpacked))
 
 
-def _read_copy(start: bytes, rest: BinaryIO) -> Trace:
-    """Read an export that has no file of its own, which SQLite needs."""
+def _read_copy(file: IO[bytes], name: Path) -> Trace:
+    """Read what has no file of its own, which SQLite needs, or can be read only once."""
     with tempfile.NamedTemporaryFile() as copy:
-        copy.write(start)
-        shutil.copyfileobj(rest, copy)
-        copy.flush()
-        return _read_export(Path(copy.name))
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        return _read(copy, Path(copy.name), name)
 
 
-def _read_export(path: Path) -> Trace:
-    from autopar.traces.nsys import read_export  # sqlite3 is slow to import
-
-    return read_export(path)
+def _texts(file: IO[bytes]) -> Iterator[str]:
+    """The text of a file, in small pieces, since what can't be unpacked takes its piece with it."""
+    return codecs.iterdecode(iter(partial(file.read, _PIECE), b""), "utf-8-sig", "replace")
 
 
 def _mistake(path: Path, start: bytes) -> str:
@@ -141,16 +131,3 @@ def _mistake(path: Path, start: bytes) -> str:
             f"{path.name}` and read what that writes."
         )
     return next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")
-
-
-def _unpacked(packed: BinaryIO) -> tuple[bytes, str]:
-    """What a gzipped file holds up to its first damage, and what that is."""
-    pieces: list[bytes] = []
-    try:
-        with gzip.open(packed, "rb") as file:
-            # In small pieces, since what can't be unpacked takes the piece with it.
-            while piece := file.read(_PIECE):
-                pieces.append(piece)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        return b"".join(pieces), f"it can't be unpacked to its end ({error})"
-    return b"".join(pieces), ""

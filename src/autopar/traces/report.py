@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import covered, intervals_of, length_s, length_within
-from autopar.timeline.span import Span
+from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
 from autopar.traces.idle import Host, idle_of
-from autopar.traces.trace import Trace
+from autopar.traces.trace import HOST, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
@@ -60,13 +60,13 @@ class Report:
     ) -> None:
         self.name = name  # such as the file's
         self.view = view = view_of(trace, range_name, gpu)
-        self.timeline = view.trace.timeline  # of the view, to be drawn or written
         self.window_s = length_s(view.window)
         self._top = top
         self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
         host = Host(view.trace)
         self._noise_s = host.noise_s
-        self._idle = {gpu.name: idle_of(gpu, host) for gpu in view.usages if gpu.name in self._gpus}
+        gpus = (usage for usage in view.usages if usage.name in self._gpus)
+        self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
         # Those worth their cost, most expensive first, and the others.
         self.findings = findings_of(view, self._idle)
         # What tables and files show of each GPU; times in seconds.
@@ -107,7 +107,7 @@ class Report:
             "origin": view.trace.origin,
             "verdict": self.verdict(),
             "range": view.range_name,
-            "occurrences": [self._occurrence(span) for span in view.occurrences],
+            "occurrences": self._occurrences(),
             "warnings": list(view.trace.warnings),
             "doubts": dict(view.trace.doubts),
             "window_s": self.window_s,
@@ -124,22 +124,23 @@ class Report:
         busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
         name = self._gpus[0] if len(figures) == 1 else f"{len(figures)} GPUs"
         bound = max((its["bound"] for its in figures), key=lambda bound: bound["seconds"])
+        alone = "computing" if bound["resource"] == "compute" else bound["resource"]
         lines = [
             f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
             f"{format_seconds(self.window_s)}.",
-            f"The same work takes at least {format_seconds(bound['seconds'])} "
-            f"({bound['resource']}), as long as kernels and copies take as long as here.",
+            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, unless "
+            f"kernels or copies get faster.",
         ]
         exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
         if exposed_s > _MUCH * self.window_s:
             lines.append(
-                f"Communication was not hidden for up to {format_seconds(exposed_s)}, "
-                f"{percent(exposed_s, self.window_s)}: it may have been waiting for another rank, "
-                f"which the files of all ranks together tell."
+                f"Communication ran with no computing beside it for up to "
+                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). Some of that "
+                f"may be waiting for other ranks, which the files of all ranks together tell."
             )
         if top := next(iter(self.findings[0]), None):
-            cost = f"{format_seconds(top.cost_s)}, {percent(top.cost_s, self.window_s)}"
-            lines.append(f"Most is lost on {top.where}: {top.title}: {cost}. {top.remedy}")
+            cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
+            lines.append(f"Most is lost on {top.where}, {cost}: {top.title}. {top.remedy}")
         else:
             lines.append("No findings: nothing was seen that more overlap could save.")
         return lines
@@ -151,11 +152,11 @@ class Report:
         if view.usages:
             yield from self._why()
             yield Section("How far from the limit", self._bounds() + self._hidings())
-        if view.occurrences:
+        if len(view.occurrences):
             yield Section("Each time", self._each_time())
-        if self.timeline.spans:
+        if (timeline := view.trace.timeline).spans:
             limit = f": {view.range_name}" if view.range_name is not None else ""
-            drawing = draw(self.timeline, title=f"{self.name}{limit}")
+            drawing = draw(timeline, title=f"{self.name}{limit}")
             yield Section("What ran when", [drawing, *self._lanes()])
         if idleness := self._idleness():
             yield Section("When nothing ran", idleness)
@@ -168,11 +169,10 @@ class Report:
             count = len(view.occurrences)
             times = "once" if count == 1 else f"{count:,} times"
             yield (
-                f"Limited to {view.range_name!r}, which is there {times}, "
-                f"{format_seconds(self.window_s)} in all: from each start to its end, "
-                f"or to the end of the last work launched in it."
+                f"Limited to {view.range_name!r}, {times}, {format_seconds(self.window_s)} in all, "
+                f"to the end of the work launched in it."
             )
-        if view.usages and not any(work.launch for work in trace.activities):
+        if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
 
     def remarks(self) -> Iterator[str]:
@@ -186,11 +186,10 @@ class Report:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        said = (
-            f"Findings: {len(expensive)}, the most expensive first; {len(cheap)} more, each less "
-            f"than {100 * LEAST_SHARE:.0f} % of the time, are not shown. The same time may count "
-            f"in two, and to mend one may bring out another."
-        )
+        several, few = len(expensive) > 1, f", and {len(cheap)} of less than {percent(LEAST_SHARE)}"
+        first, few = ", the most expensive first" * several, few * bool(cheap)
+        said = f"Findings: {len(expensive)}{first}{few}."
+        said += " The same time may be in two, and to mend one may bring out another." * several
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
@@ -215,9 +214,8 @@ class Report:
             rows.append((gpu, *times, resource, share))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
-            "At least: the busiest of computing and copies in one direction, as long as kernels "
-            "and copies take as long as here. However the same work is ordered, it takes no less; "
-            "what waits for what may need more. Communication is not in it: it may be waiting."
+            "At least: how long the busiest resource works, computing or copies in one direction. "
+            "No order of the same work takes less. Communication is not in it: it may be waiting."
         )
         return self._table("The time against its lower bound", headers, rows, note)
 
@@ -233,20 +231,25 @@ class Report:
         note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
         return self._table("Hidden behind computing", headers, rows, note)
 
-    def _occurrence(self, span: Span) -> dict[str, float]:
-        """Figures of one range, in seconds; what GPUs did is of all of them on average."""
-        usages, edges = self.view.usages, intervals_of([span]).T
-        times_s = {"start_s": span.start_s - self.view.start_s, "duration_s": span.duration_s}
+    def _occurrences(self) -> list[dict[str, float]]:
+        """Figures of each range, in seconds; what GPUs did is of all of them on average."""
+        times_s, usages = self.view.occurrences.times_s, self.view.usages
+        columns = {
+            "start_s": times_s[:, 0] - self.view.start_s,
+            "duration_s": np.ptp(times_s, axis=1),
+        }
         for sort in ("busy", "compute", *_BEHIND):
-            sets = (usage.busy if sort == "busy" else usage.when(sort) for usage in usages)
-            within_s = sum(float(length_within(one, *edges)[0]) for one in sets)
-            times_s[f"{sort}_s"] = within_s / (len(usages) or 1)
-        return times_s
+            sets = [usage.busy if sort == "busy" else usage.when(sort) for usage in usages]
+            within_s = sum((length_within(one, *times_s.T) for one in sets), np.zeros(len(times_s)))
+            columns[f"{sort}_s"] = within_s / (len(usages) or 1)
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
         rows = []
-        for number, span in enumerate(self.view.occurrences, start=1):
-            its, whole_s = self._occurrence(span), span.duration_s
+        pairs = zip(self.view.occurrences.spans(), self._occurrences(), strict=True)
+        for number, (span, its) in enumerate(pairs, start=1):
+            whole_s = its["duration_s"]
             times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
             name, (start,) = f"{number}: {shortened(span.name, 24)}", self._clock(span.start_s)
             busy = bar(its["busy_s"], whole_s)
@@ -258,8 +261,8 @@ class Report:
     def _lanes(self) -> list[Table]:
         """A row for each lane, by device, then what the host named."""
         sets = [(u.name, lane, when) for u in self.view.usages for lane, when in u.lanes.items()]
-        named = grouped(self.view.trace.ranges, lambda span: span.lane)
-        sets += [("host", lane, covered(intervals_of(spans))) for lane, spans in named.items()]
+        named = self.view.trace.ranges.sets(lambda tag: tag.lane)
+        sets += [(HOST, lane, when) for lane, when in named.items()]
         rows = []
         for device, lane, when in sets:
             name, busy_s = lane.removeprefix(device).strip() or device, length_s(when)
@@ -276,7 +279,7 @@ class Report:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "longest", "share of time")
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to "
-            f"{format_seconds(self._noise_s)} are between any two kernels: they are not counted."
+            f"{format_seconds(self._noise_s)} are not counted: they are between any two kernels."
         )
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 

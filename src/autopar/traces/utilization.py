@@ -2,52 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from itertools import compress
 
 import numpy as np
 
-from autopar.timeline.groups import grouped
 from autopar.timeline.intervals import (
     Intervals,
     as_array,
-    clipped,
     common,
     covered,
-    intervals_of,
     length_s,
-    overlapping,
     without,
 )
-from autopar.timeline.span import Span
-from autopar.traces.trace import Activity, Trace
+from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
 _MOST_NAMED = 20  # in a message
 OTHER_LANES = "lanes of no GPU"
 WITHIN = "copy within"  # what sort of work copies are that stay on their GPU
 
 
-def sort_of(work: Activity) -> str:
+def sort_of(tag: Tag) -> str:
     """What a GPU did: `compute`, `communication`, `copy` over a bus or link, or `copy within`."""
-    span = work.span
-    return WITHIN if span.kind == "copy" and span.lane.endswith(" within") else span.kind
+    return WITHIN if tag.kind == "copy" and tag.lane.endswith(" within") else tag.kind
 
 
 class Usage:
     """What one GPU did within a window: a set of times, of which the part not covered is idle."""
 
-    def __init__(self, name: str, activities: Sequence[Activity], window: Intervals) -> None:
+    def __init__(self, name: str, work: Records, window: Intervals) -> None:
         self.name = name  # `OTHER_LANES` where it is no GPU
-        self.activities = activities  # by start
-        self.lanes = _sets(activities, lambda work: work.span.lane)  # lane -> when it was busy
-        self.sorts = _sets(activities, sort_of)
-        self.busy = covered(_intervals(activities))
+        self.work = work
+        self.lanes = work.sets(lambda tag: tag.lane)  # lane -> when it was busy
+        self.sorts = work.sets(sort_of)
+        self.busy = covered(work.times_s)
         self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
-        computing = (work for work in activities if work.span.kind == "compute")
-        self.computing_streams = {work.stream for work in computing} - {""}
+        computing = (tag for tag in work.tags if tag.kind == "compute")
+        self.computing_streams = {tag.stream for tag in computing} - {""}
 
     @property
     def bound(self) -> tuple[str, float]:
@@ -55,8 +47,8 @@ class Usage:
 
         Communication is not among them: it may be waiting for other GPUs, and so be shorter.
         """
-        bus = (work for work in self.activities if sort_of(work) == "copy")
-        busy = _sets(bus, lambda work: work.span.lane) | {"compute": self.when("compute")}
+        bus = self.work[self.work.where(lambda tag: sort_of(tag) == "copy")]
+        busy = bus.sets(lambda tag: tag.lane) | {"compute": self.when("compute")}
         lengths_s = [(name, length_s(when)) for name, when in busy.items()]
         return max(lengths_s[::-1], key=lambda item: item[1])  # of none it is computing
 
@@ -68,23 +60,23 @@ class Usage:
         """Seconds in which work of a sort ran, and compute did too, on this GPU."""
         return length_s(common(self.when(sort), self.when("compute")))
 
-    def exposed_s(self, activities: Iterable[Activity]) -> float:
-        """Seconds in which some of these ran, and no compute on this GPU."""
-        return length_s(without(covered(_intervals(activities)), self.when("compute")))
+    def exposed_s(self, work: Records) -> float:
+        """Seconds in which some of its work ran, and no compute on this GPU."""
+        return length_s(without(covered(work.times_s), self.when("compute")))
 
 
 @dataclass(frozen=True, eq=False)
 class View:
     """The part of a trace that a report is of."""
 
-    trace: Trace  # what lies in the window, spans cut at its edges
+    trace: Trace  # work and ranges that lie in the window, cut at its edges, and all of the host
     window: Intervals  # the set of times that counts
     start_s: float  # what times are given from: where the whole trace begins
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
-    occurrences: tuple[Span, ...] = ()
+    occurrences: Records = NONE
 
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
@@ -98,30 +90,32 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
             is later: the host does not wait for its GPUs.
         gpu: Only this GPU, as `GPU 1`, `1` or `rank 0*`.
     """
-    trace = replace(trace, activities=tuple(trace.trusted()))
-    if "host" in trace.doubts:
-        unlaunched = tuple(replace(work, launch=None) for work in trace.activities)
-        trace = replace(trace, activities=unlaunched, calls=(), operators=(), ranges=())
+    trace = trace.trusted()
+    work = trace.work
+    if HOST in trace.doubts:
+        work = replace(work, launches=np.full(len(work), UNKNOWN))
+        trace = replace(trace, work=work, calls=NONE, operators=NONE, ranges=NONE)
     if gpu is not None:
-        names = {work.gpu for work in trace.activities} - {""}
+        names = {*work.groups(lambda tag: tag.gpu)} - {""}
         chosen = _named(gpu, names, f"*GPU {gpu}" if gpu.isdigit() else gpu, "GPU")
-        work = tuple(work for work in trace.activities if work.gpu in chosen)
-        trace = replace(trace, activities=work)
-    host = (trace.calls, trace.operators, trace.ranges)
-    whole = np.concatenate([_intervals(trace.activities), *map(intervals_of, host)])
+        work = work[work.where(lambda tag: tag.gpu in chosen)]
+        trace = replace(trace, work=work)
+    every = (work, trace.calls, trace.operators, trace.ranges)
+    whole = np.concatenate([records.times_s for records in every])
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
-    occurrences: tuple[Span, ...] = ()
+    occurrences = NONE
     window = covered(as_array([(start_s, whole[:, 1].max())] if len(whole) else []))
     if range_name is not None:
-        names = {span.name for span in trace.ranges}
-        chosen = _named(range_name, names, range_name, "range", trace.doubts.get("host", ""))
-        ranges = (span for span in trace.ranges if span.name in chosen)
-        occurrences = tuple(_with_their_work(ranges, trace.activities))
-        window = covered(intervals_of(occurrences))
-        trace = _cut(trace, window)
-    by_gpu = grouped(trace.activities, lambda work: work.gpu or OTHER_LANES)
+        names = {*trace.ranges.groups(lambda tag: tag.name)}
+        chosen = _named(range_name, names, range_name, "range", trace.doubts.get(HOST, ""))
+        ranges = trace.ranges[trace.ranges.where(lambda tag: tag.name in chosen)]
+        occurrences = _with_their_work(ranges, trace)
+        window = covered(occurrences.times_s)
+        work = work.within(window)
+        trace = replace(trace, work=work, ranges=trace.ranges.within(window))
+    by_gpu = work.groups(lambda tag: tag.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
+    usages = tuple(Usage(name, work.only(by_gpu[name]), window) for name in gpus)
     return View(trace, window, start_s, usages, range_name, occurrences)
 
 
@@ -136,43 +130,17 @@ def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -
     return chosen
 
 
-def _with_their_work(ranges: Iterable[Span], activities: Iterable[Activity]) -> Iterator[Span]:
+def _with_their_work(ranges: Records, trace: Trace) -> Records:
     """Each range, to the end of the last work that was launched in it."""
-    times = as_array(sorted((a.launch.start_s, a.span.end_s) for a in activities if a.launch))
-    for span in ranges:
-        first = np.searchsorted(times[:, 0], span.start_s, side="left")
-        last = np.searchsorted(times[:, 0], span.end_s, side="right")
-        yield replace(span, end_s=max([span.end_s, *times[first:last, 1].tolist()]))
-
-
-def _cut(trace: Trace, window: Intervals) -> Trace:
-    """What of a trace lies within a set of times; spans of GPUs and ranges are cut at its edges."""
-    activities = []
-    for i, part in _parts([work.span for work in trace.activities], window):
-        work = trace.activities[i]
-        # Of a part of a copy nobody knows how much it moved.
-        cut = replace(work, span=part, size_bytes=None)
-        activities.append(work if part == work.span else cut)
-    calls, operators = (
-        tuple(compress(spans, overlapping(intervals_of(spans), window)))
-        for spans in (trace.calls, trace.operators)
+    launched = trace.work[trace.work.launches != UNKNOWN]
+    called_s = trace.calls.times_s[launched.launches, 0]
+    order = np.argsort(called_s)
+    ends_s = launched.times_s[order, 1]
+    first, last = (
+        np.searchsorted(called_s[order], ranges.times_s[:, 0], side="left"),
+        np.searchsorted(called_s[order], ranges.times_s[:, 1], side="right"),
     )
-    ranges = tuple(part for _, part in _parts(trace.ranges, window))
-    return replace(
-        trace, activities=tuple(activities), calls=calls, operators=operators, ranges=ranges
-    )
-
-
-def _parts(spans: Sequence[Span], window: Intervals) -> Iterator[tuple[int, Span]]:
-    """The parts of spans within a set of times, and the place of the span that each is of."""
-    which, times_s = clipped(intervals_of(spans), window)
-    for i, (start_s, end_s) in zip(which.tolist(), times_s.tolist(), strict=True):
-        yield i, replace(spans[i], start_s=start_s, end_s=end_s)
-
-
-def _sets(activities: Iterable[Activity], name: Callable[[Activity], str]) -> dict[str, Intervals]:
-    return {key: covered(_intervals(some)) for key, some in grouped(activities, name).items()}
-
-
-def _intervals(activities: Iterable[Activity]) -> Intervals:
-    return intervals_of(work.span for work in activities)
+    times_s = ranges.times_s.copy()
+    for i, (one, other) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        times_s[i, 1] = ends_s[one:other].max(initial=times_s[i, 1])
+    return replace(ranges, times_s=times_s)
