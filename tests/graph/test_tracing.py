@@ -4,6 +4,8 @@ import collections
 import dataclasses
 import functools
 import logging
+import sys
+import types
 import warnings
 
 import numpy as np
@@ -286,6 +288,18 @@ def parametrizations_cached():
     return fn, numbers(2, 3)
 
 
+@form
+def deciding_by_what_no_data_is_in():
+    def fn(x):
+        positions = torch.arange(len(x)).unsqueeze(0)
+        steps = torch.diff(positions, prepend=positions[:, :1] - 1)
+        counts = torch.zeros(3)
+        counts[1:].add_(steps.sum())
+        return x + counts if (steps == 1).all() and counts.max().item() == 4 else -x
+
+    return fn, numbers(4, 3)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_graph_is_as_the_code_in_each_run_and_tracing_changes_nothing(name, caplog, capfd):
     """One copy is traced and run; another is called as often, and all must be the same."""
@@ -327,3 +341,24 @@ def test_weights_may_change_but_not_be_replaced():
         RuntimeError, match="another tensor as its (weight|bias) now.*trace it again"
     ):
         graph.run()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_libraries_that_ask_whether_they_are_traced_do_what_they_do_in_a_call(monkeypatch, reads):
+    """But if that can't be traced, as it reads data, they do what they do in a trace."""
+    library = types.ModuleType("transformers.utils.import_utils")
+    library.is_fake_tensor = is_fake = lambda x: isinstance(x, torch._subclasses.FakeTensor)
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    is_causal = torch.ones((), dtype=torch.bool)
+
+    def fn(x):
+        y, mask = x[None, None], None
+        if library.is_fake_tensor(x) or (reads and not is_causal):
+            mask = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(y, y, y, attn_mask=mask, is_causal=mask is None)
+
+    x = numbers(4, 8)
+    graph, result = TaskGraph.trace(fn, x)
+    assert ("tril" in [node.name for node in graph.plan().nodes]) == reads
+    torch.testing.assert_close(graph.run()[result], fn(x))
+    assert library.is_fake_tensor is is_fake

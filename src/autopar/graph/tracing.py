@@ -40,6 +40,7 @@ _tracing = threading.RLock()  # torch's tracer is one for all threads
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
 _IDLE = {torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
+_ASKING = "transformers.utils.import_utils", "is_fake_tensor"  # whether its code is traced
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -66,19 +67,31 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     computed, and nothing changed. What it does that is no operator, and each number that it takes
     from a shape, is as it was in this call. What can't be traced is refused with the reason.
     """
-    attempt = _Attempt(fn, args, kwargs)
+    asked: list[bool] = []
     with _tracing, _quiet():
-        try:
-            make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
-            for tensor in attempt.tensors:
-                require_memory(tensor)
-            module = make(attempt.on_tensors)(*attempt.tensors)
-            trace = attempt.calls(module)
-        except Exception as error:
-            msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
-            attempt.forget(error)
-            raise ValueError(msg) from error
-        left = attempt.forget()
+        with _answering(asked):
+            try:
+                return _traced(fn, args, kwargs)
+            except ValueError:
+                if not asked:
+                    raise
+        return _traced(fn, args, kwargs)
+
+
+def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    """See `traced`."""
+    attempt = _Attempt(fn, args, kwargs)
+    try:
+        make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
+        for tensor in attempt.tensors:
+            require_memory(tensor)
+        module = make(attempt.on_tensors)(*attempt.tensors)
+        trace = attempt.calls(module)
+    except Exception as error:
+        msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
+        attempt.forget(error)
+        raise ValueError(msg) from error
+    left = attempt.forget()
     if left:
         msg = (
             f"can't trace {_name(fn)}: it keeps a tensor that it has made in {left}, for later "
@@ -86,6 +99,29 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         )
         raise ValueError(msg)
     return trace
+
+
+@contextlib.contextmanager
+def _answering(asked: list[bool]) -> Iterator[None]:
+    """Let libraries that ask whether they are traced do what they do in a call.
+
+    What they do instead may be slower, and equal but for rounding. Each question is noted in `asked`.
+    """
+    library = sys.modules.get(_ASKING[0])
+    answer = getattr(library, _ASKING[1], None)
+    if answer is None:
+        yield
+        return
+
+    def is_traced(value: object) -> bool:
+        asked.append(True)  # and not the value, which nobody is to hold
+        return False
+
+    setattr(library, _ASKING[1], is_traced)
+    try:
+        yield
+    finally:
+        setattr(library, _ASKING[1], answer)
 
 
 class _Attempt:

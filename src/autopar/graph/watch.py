@@ -13,6 +13,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
+from autopar.graph.known import Known
 from autopar.torch_private import (
     FAKE,
     FakeTensor,
@@ -90,6 +91,7 @@ class Watch(TorchDispatchMode):
         self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._known = Known()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -100,10 +102,15 @@ class Watch(TorchDispatchMode):
             if func in self._mode.lift_fns:
                 return func(*args, **(kwargs or {}))
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
+        decides = _DATA_DEPENDENT in func.tags
+        if decides and self._known.has((args, kwargs)):
+            return self._known.call(func, args, kwargs)
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
-            with self.keeping(_DATA_DEPENDENT in func.tags):
-                return func(*args, **kwargs)
+            with self.keeping(decides):
+                result = func(*args, **kwargs)
+                self._known.note(func, args, kwargs, result)
+                return result
         except Exception:  # which the code may catch: a run must not repeat it
             back = [*reversed(self.tracer.graph.nodes)]
             for node in itertools.takewhile(lambda node: node is not last, back):
