@@ -17,12 +17,14 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 class Known:
     """Numbers that each run has anew as they are here: no data, weight or chance is in them.
 
-    So are positions, counted from zero. They are computed at once, beside the trace.
+    So are positions, counted from zero, and numbers in the code. They are computed at once, beside
+    the trace.
     """
 
     def __init__(self) -> None:
         # Of a tensor without memory, one with; and itself, as its number would be used again.
         self._values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._written = set[object]()  # the memory that operators write
 
     def has(self, args: Any) -> bool:
         """Whether all tensors among some arguments are known."""
@@ -33,26 +35,40 @@ class Known:
         args, kwargs = pytree.tree_map_only(
             torch.Tensor, lambda tensor: self._values[id(tensor)][1], (args, kwargs)
         )
-        with disable_current_modes(), torch.no_grad():
+        with disable_current_modes(), torch.inference_mode(False), torch.no_grad():
             return func(*args, **kwargs)
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note that an operator was called, whose results have no memory."""
         results = _tensors(result)
+        written = _tensors([*written_arguments(func._schema, args, kwargs)])
+        self._written.update(map(memory_key, written))
         if (
             self.has((args, kwargs))
             and not (_RANDOM in func.tags or "empty" in func._schema.name)
             and all(tensor.numel() <= _MOST_NUMBERS for tensor in results)
         ):
-            values = _tensors(self.call(func, args, kwargs))
-            for tensor, value in zip(results, values, strict=True):
-                self._values[id(tensor)] = tensor, value
-        else:
-            written = _tensors([*written_arguments(func._schema, args, kwargs)])
-            gone = {memory_key(tensor) for tensor in written}
-            for number, (tensor, _) in [*self._values.items()] if gone else ():
+            self._keep(results, _tensors(self.call(func, args, kwargs)))
+        elif written:
+            gone = {*map(memory_key, written)}
+            for number, (tensor, _) in [*self._values.items()]:
                 if memory_key(tensor) in gone:
                     del self._values[number]
+
+    def note_literal(self, result: torch.Tensor, number: torch.Tensor) -> None:
+        """Note numbers in the code, unless they lie in another library's memory."""
+        with disable_current_modes(), torch.inference_mode(False):
+            if number.untyped_storage().resizable():
+                self._keep([result], [number.clone()])
+
+    def constants(self, results: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What each run may use as it is here, as nobody changes it, or gets it as a result."""
+        changing = self._written.union(map(memory_key, _tensors(results)))
+        return [both for both in self._values.values() if memory_key(both[0]) not in changing]
+
+    def _keep(self, results: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        for tensor, value in zip(results, values, strict=True):
+            self._values[id(tensor)] = tensor, value
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -105,7 +105,7 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 def _answering(asked: list[bool]) -> Iterator[None]:
     """Let libraries that ask whether they are traced do what they do in a call.
 
-    What they do instead may be slower, and equal but for rounding. Each question is noted in `asked`.
+    What they do instead may be slower, and equal but for rounding. Questions are noted in `asked`.
     """
     library = sys.modules.get(_ASKING[0])
     answer = getattr(library, _ASKING[1], None)
@@ -166,6 +166,7 @@ class _Attempt:
             results = copied_back(changed, before, results, self._watch)
         for result in results:
             _require_known(result)
+        self._watch.fold(results)
         self._results = results
         return [result for result in results if isinstance(result, _COMPUTED)]
 
@@ -187,7 +188,7 @@ class _Attempt:
                 assert not isinstance(values[node], FakeTensor), f"{node} has no memory"
             elif node.op == "output":
                 computed = iter(filled(node.args[0], values))
-            elif getattr(node.target, "namespace", "") != "profiler":
+            elif node not in values and getattr(node.target, "namespace", "") != "profiler":
                 calls.append((node, call_of(node, values)))
         results = [
             next(computed) if isinstance(result, _COMPUTED) else result for result in self._results

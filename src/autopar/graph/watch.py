@@ -13,6 +13,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
+from autopar.device import synchronize
 from autopar.graph.known import Known
 from autopar.torch_private import (
     FAKE,
@@ -100,7 +101,10 @@ class Watch(TorchDispatchMode):
             _require_traceable(func, args)
             self._require_settings(func)
             if func in self._mode.lift_fns:
-                return func(*args, **(kwargs or {}))
+                result = func(*args, **(kwargs or {}))
+                if not isinstance(args[0], FakeTensor):
+                    self._known.note_literal(result, args[0])
+                return result
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
         decides = _DATA_DEPENDENT in func.tags
         if decides and self._known.has((args, kwargs)):
@@ -177,6 +181,14 @@ class Watch(TorchDispatchMode):
                 self._versions.append((tensor, tensor._version))
             self._shown[id(tensor)] = tensor, alike
         return self._shown[id(tensor)][1]
+
+    def fold(self, results: Any) -> None:
+        """Note what each run can use as it is here, as if the code had found it."""
+        for tensor, value in self._known.constants(results):
+            slot = proxy_tensor.get_proxy_slot(tensor, self.tracer)
+            self.found[slot.proxy.node] = value
+            if value.is_cuda:  # it is there before any stream of a run reads it
+                synchronize(value.device)
 
     def end(self) -> None:
         """Take back that torch has counted changes of tensors, which there were none of."""
