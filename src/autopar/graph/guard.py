@@ -18,7 +18,7 @@ from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
 
 Watched = tuple[tuple[torch.Tensor, ...], tuple[int, ...]]
-version_of = operator.attrgetter("_version")
+_version_of = operator.attrgetter("_version")
 _NUMBERS = {type(None), bool, int, float, str}
 
 
@@ -79,7 +79,27 @@ class Guard:
             or any(self._new_to(number, found) for number in self._holding)
         )
 
-    def require_as_planned(self, node: Node, results: Sequence[Any]) -> None:
+    def call(self, node: Node, results: Sequence[Any], beside: Callable[[], Iterable[int]]) -> Any:
+        """Run a task in the calling thread, and hold it to what it has said that it writes.
+
+        `beside` tells which may be under way.
+        """
+        watched = self.watched[node.number]
+        if watched is None:
+            return node.call(results)
+        self._require_as_planned(node, results)
+        tensors, given = watched
+        if given:
+            tensors = (*tensors, *_counted_in(results[other] for other in given))
+        versions = [*map(_version_of, tensors)]
+        value = node.call(results)
+        if [*map(_version_of, tensors)] != versions:
+            pairs = zip(tensors, versions, strict=True)
+            moved = [tensor for tensor, version in pairs if tensor._version != version]
+            self._compare(node, moved, results, beside())
+        return value
+
+    def _require_as_planned(self, node: Node, results: Sequence[Any]) -> None:
         """Refuse to run a task that uses what others write, and did not when the plan was made.
 
         So it may be after a task of which nobody knows what it does.
@@ -136,7 +156,7 @@ class Guard:
             f"{node.name!r}, which keeps the order."
         )
 
-    def compare(
+    def _compare(
         self,
         node: Node,
         moved: Iterable[torch.Tensor],
@@ -149,7 +169,8 @@ class Guard:
             # Of a view a part may be others', and all is observed; who has made a tensor smaller
             # has done that to this one alone.
             if (is_whole(tensor) or not tensor._is_view()) and not is_said(tensor):
-                others = [number for number in beside if self._watches(number, tensor, results)]
+                others = [number for number in beside if number != node.number]
+                others = [number for number in others if self._watches(number, tensor, results)]
                 raise RuntimeError(self._untold(node, tensor, results, others))
 
     def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
@@ -200,7 +221,7 @@ class Guard:
         return [tensor for tensor in held if id(tensor) not in planned]
 
 
-def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
+def _counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors in some results, but for inference tensors, which don't count their changes."""
     tensors: list[torch.Tensor] = []
     for value in values:

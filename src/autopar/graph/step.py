@@ -62,7 +62,7 @@ class Steps(NamedTuple):
         for host, share in shares.items():
             of[host] = []
             for job, lane, waits, *_ in share:
-                call, leaves = nodes[job].call_and_leaves
+                call, leaves = nodes[job].prepared
                 slots = []
                 for leaf in leaves:
                     if isinstance(leaf, Result):
