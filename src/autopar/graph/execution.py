@@ -23,8 +23,7 @@ from autopar.graph.audit import Audit
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.failure import Failure
 from autopar.graph.node import Node, on_gpus
-from autopar.graph.plan import Plan
-from autopar.graph.step import Step
+from autopar.graph.plan import Plan, Step
 from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes
