@@ -39,12 +39,6 @@ class Guard:
             for used, writes in zip(hazards.used, hazards.writes, strict=True)
         ]
         self._distinct = _tensors_of(itertools.chain(*self._tensors))
-        # Of these a version counter is theirs alone.
-        self._counted = {
-            id(tensor)
-            for tensor in self._distinct
-            if is_whole(tensor) and not tensor.is_inference()
-        }
         self._places = {id(tensor): _place(tensor) for tensor in self._distinct}
         self._ranges = {id(tensor): [*ranges_of(tensor)] for tensor in self._distinct}
         self._is_tracked = hazards.whole
@@ -54,9 +48,7 @@ class Guard:
         self._has_writers = bool(hazards.writers())
         # Those whose functions may hold other tensors later.
         self._holding = [
-            number
-            for number, holders in enumerate(hazards.holders)
-            if holders and number not in hazards.unknown
+            number for number, told in enumerate(hazards.told) if told.holders and not told.unknown
         ]
         first = min(hazards.unknown, default=len(nodes)) if self._has_writers else len(nodes)
         self._after_unknown = {*range(first, len(nodes))} - hazards.unknown
@@ -202,8 +194,8 @@ class Guard:
             is_said = _sharing(writes)
             counted = [
                 tensor
-                for tensor in self._tensors[node.number]
-                if id(tensor) in self._counted and not is_said(tensor)
+                for tensor in self._tensors[node.number]  # whose version counter is theirs alone
+                if is_whole(tensor) and not tensor.is_inference() and not is_said(tensor)
             ]
             given.update(leaf.node for leaf in node.leaves if isinstance(leaf, Result))
             given.difference_update(value.node for value in writes if isinstance(value, Result))
@@ -213,10 +205,10 @@ class Guard:
 
     def _new_to(self, number: int, found: dict[int, list[Any]]) -> list[torch.Tensor]:
         """What a node's function holds now, and did not when the plan was made; see `held_in`."""
-        if not self.hazards.holders[number]:
+        holders = self.hazards.told[number].holders
+        if not holders:
             return []
         planned = {*map(id, self._tensors[number])}
-        holders = self.hazards.holders[number]
         held = _tensors_of(itertools.chain(*(held_in(one, found) for one in holders)))
         return [tensor for tensor in held if id(tensor) not in planned]
 
