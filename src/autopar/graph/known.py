@@ -41,7 +41,7 @@ class Known:
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note that an operator was called, whose results have no memory."""
         results = _tensors(result)
-        written = _tensors([*written_arguments(func._schema, args, kwargs)])
+        written = _tensors(written_arguments(func._schema, args, kwargs))
         self._written.update(map(memory_key, written))
         if (
             self.has((args, kwargs))
