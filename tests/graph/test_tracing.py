@@ -366,6 +366,23 @@ def test_libraries_that_ask_whether_they_are_traced_do_what_they_do_in_a_call(mo
     assert library.is_fake_tensor is is_fake
 
 
+@torch.library.custom_op("autopar_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """One of the program's own operators, which has a state that torch knows nothing of."""
+    CALLS.append(len(CALLS))
+    return x + len(CALLS)
+
+
+counted.register_fake(torch.empty_like)
+CALLS = []
+
+
+def test_operators_of_the_program_itself_are_called_in_each_run_alone():
+    graph, result = TaskGraph.trace(lambda: counted(torch.zeros(2)))
+    assert not CALLS
+    assert [graph.run()[result][0].item() for _ in range(2)] == [1, 2]
+
+
 def test_what_no_data_is_in_is_computed_once_unless_somebody_may_change_it():
     def fn(x):
         mask, sums, shape = torch.ones(3, 3).tril(), torch.zeros(3), torch.tensor([3.0, 2.0])

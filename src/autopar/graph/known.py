@@ -40,14 +40,11 @@ class Known:
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note that an operator was called, whose results have no memory."""
-        results = _tensors(result)
         written = _tensors(written_arguments(func._schema, args, kwargs))
         self._written.update(map(memory_key, written))
-        if (
-            self.has((args, kwargs))
-            and not (_RANDOM in func.tags or "empty" in func._schema.name)
-            and all(tensor.numel() <= _MOST_NUMBERS for tensor in results)
-        ):
+        results = _tensors(result)
+        is_known = self.has((args, kwargs)) and _depends_on_arguments(func)
+        if is_known and all(tensor.numel() <= _MOST_NUMBERS for tensor in results):
             self._keep(results, _tensors(self.call(func, args, kwargs)))
         elif written:
             gone = {*map(memory_key, written)}
@@ -69,6 +66,12 @@ class Known:
     def _keep(self, results: list[torch.Tensor], values: list[torch.Tensor]) -> None:
         for tensor, value in zip(results, values, strict=True):
             self._values[id(tensor)] = tensor, value
+
+
+def _depends_on_arguments(func: Any) -> bool:
+    """Whether an operator's results depend on nothing else: not so with programs' own."""
+    name = func._schema.name
+    return name.startswith("aten::") and "empty" not in name and _RANDOM not in func.tags
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
