@@ -117,7 +117,23 @@ FORMS |= {
     "constants": lambda: (constants, numbers(3)),
     "other kinds of tensors": lambda: (of_other_kinds, X()),
 }
-INEXACT = {"lstm", "transformer in evaluation"}
+INEXACT = {"lstm"}
+
+
+@form
+def transformer_in_evaluation_with_a_mask():
+    layer = functools.partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
+    module = seeded(lambda: nn.TransformerEncoder(layer(), 2)).eval()
+    for one in module.parameters():
+        one.requires_grad_(False)
+    mask = torch.tensor([[True, False, False, True, False]] * 2)  # not only at the end
+    return lambda x: module(x, src_key_padding_mask=mask), numbers(2, 5, 8)
+
+
+@form
+def attention_in_evaluation():
+    module = seeded(nn.MultiheadAttention, 8, 2, batch_first=True).eval().requires_grad_(False)
+    return lambda x: module(x, x, x), numbers(2, 5, 8)
 
 
 @form

@@ -109,8 +109,8 @@ class TaskGraph(Closed):
         them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
         are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
         given here, and those that the function finds by itself, keep their places, and
-        their values are read anew in each run. Libraries that ask whether their code is traced are
-        told that it isn't, so that they do what they do in a call; unless that can't be traced.
+        their values are read anew in each run. Code that asks whether it is traced is told that it
+        isn't, so that it does what it does in a call; unless that can't be traced.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused.

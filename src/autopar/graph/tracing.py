@@ -30,6 +30,7 @@ from autopar.graph.assignments import copied_back, reassigned
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
+    ASKING,
     FakeTensor,
     disable_current_modes,
     is_traceable_wrapper_subclass,
@@ -40,7 +41,6 @@ _tracing = threading.RLock()  # torch's tracer is one for all threads
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
 _IDLE = {torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
-_ASKING = "transformers.utils.import_utils", "is_fake_tensor"  # whether its code is traced
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -103,25 +103,22 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 
 @contextlib.contextmanager
 def _answering(asked: list[bool]) -> Iterator[None]:
-    """Let libraries that ask whether they are traced do what they do in a call.
+    """Let code that asks whether it is traced do what it does in a call.
 
     What they do instead may be slower, and equal but for rounding. Questions are noted in `asked`.
     """
-    library = sys.modules.get(_ASKING[0])
-    answer = getattr(library, _ASKING[1], None)
-    if answer is None:
-        yield
-        return
 
-    def is_traced(value: object) -> bool:
-        asked.append(True)  # and not the value, which nobody is to hold
+    def is_traced(*values: object) -> bool:
+        asked.append(True)  # and no values, which nobody is to hold
         return False
 
-    setattr(library, _ASKING[1], is_traced)
-    try:
+    with contextlib.ExitStack() as back:
+        for name, question in ASKING.items():
+            library = sys.modules.get(name)
+            if hasattr(library, question):
+                back.callback(setattr, library, question, getattr(library, question))
+                setattr(library, question, is_traced)
         yield
-    finally:
-        setattr(library, _ASKING[1], answer)
 
 
 class _Attempt:
