@@ -98,7 +98,7 @@ ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under a
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
 )
-# By these code asks whether it is traced, or seen operator by operator; one that lacks is not asked.
+# By these code asks whether it is traced, or seen operator by operator.
 ASKING = {
     "transformers.utils.import_utils": "is_fake_tensor",
     "torch.overrides": "has_torch_function",  # which attention and encoders ask

@@ -36,7 +36,7 @@ _NOT_FRESH_PARTS = ("unsafe", "dropout", "sparse", "nested")
 
 def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     """The name of one of torch's operators and its declarations; nothing for other functions."""
-    if str(type(fn).__module__).partition(".")[0] in ("torch", "autopar"):
+    if str(type(fn).__module__).partition(".")[0] == "torch":
         fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
     if type(fn) is OpOverload:
         return fn._schema.name, (fn._schema,)
