@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import sys
+import threading
 import types
 import warnings
 
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
@@ -368,8 +370,15 @@ def test_libraries_that_ask_whether_they_are_traced_do_what_they_do_in_a_call(mo
     monkeypatch.setitem(sys.modules, library.__name__, library)
     is_causal = torch.ones((), dtype=torch.bool)
 
+    fake, others = FakeTensorMode().from_tensor(torch.ones(1)), []
+
     def fn(x):
         y, mask = x[None, None], None
+        elsewhere = threading.Thread(target=lambda: others.append(library.is_fake_tensor(fake)))
+        elsewhere.start()
+        elsewhere.join()
+        if not others.pop():
+            raise AssertionError
         if library.is_fake_tensor(x) or (reads and not is_causal):
             mask = torch.ones(len(x), len(x), dtype=torch.bool).tril()
         return F.scaled_dot_product_attention(y, y, y, attn_mask=mask, is_causal=mask is None)

@@ -105,19 +105,27 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
 def _answering(asked: list[bool]) -> Iterator[None]:
     """Let code that asks whether it is traced do what it does in a call.
 
-    What they do instead may be slower, and equal but for rounding. Questions are noted in `asked`.
+    What it does instead may be slower, and equal but for rounding. Questions are noted in `asked`;
+    those of other threads get the answer that is theirs.
     """
+    me = threading.get_ident()
 
-    def is_traced(*values: object) -> bool:
-        asked.append(True)  # and no values, which nobody is to hold
-        return False
+    def answering(question: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*values: Any, **options: Any) -> Any:
+            if threading.get_ident() != me:
+                return question(*values, **options)
+            asked.append(True)  # and no values, which nobody is to hold
+            return False
+
+        return answer
 
     with contextlib.ExitStack() as back:
-        for name, question in ASKING.items():
+        for name, key in ASKING.items():
             library = sys.modules.get(name)
-            if hasattr(library, question):
-                back.callback(setattr, library, question, getattr(library, question))
-                setattr(library, question, is_traced)
+            if hasattr(library, key):
+                question = getattr(library, key)
+                back.callback(setattr, library, key, question)
+                setattr(library, key, answering(question))
         yield
 
 
