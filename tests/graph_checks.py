@@ -3,7 +3,6 @@
 import contextlib
 import random
 from collections import deque
-from functools import partial
 
 import networkx as nx
 import pytest
@@ -32,7 +31,7 @@ def labels():
 @contextlib.contextmanager
 def around_calls(before=lambda node: None, after=lambda node: None):
     """Call functions before and after each task and copy, in its thread."""
-    call, prepared = Node.call, Node.call_and_leaves.func
+    prepared = Node.prepared.func
 
     def around(node, fn):
         def called(*args, **options):
@@ -48,12 +47,8 @@ def around_calls(before=lambda node: None, after=lambda node: None):
         fn, leaves = prepared(node)
         return around(node, fn), leaves
 
-    def called(node, results, **options):
-        return around(node, partial(call, node))(results, **options)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Node, "call", called)
-        patch.setattr(Node, "call_and_leaves", property(prepared_around))
+        patch.setattr(Node, "prepared", property(prepared_around))
         yield
 
 

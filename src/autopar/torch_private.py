@@ -98,6 +98,13 @@ ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under a
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
 )
+# By these code asks whether it is traced, or seen operator by operator.
+ASKING = {
+    "transformers.utils.import_utils": "is_fake_tensor",
+    "torch.overrides": "has_torch_function",  # which attention and encoders ask
+    "torch.nn.modules.activation": "_is_make_fx_tracing",
+    "torch": "_nested_tensor_from_mask_left_aligned",  # as a run's mask may be any
+}
 
 to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
 

@@ -24,17 +24,17 @@ class Seen:
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What `node.call_and_leaves` calls is looked at as it returns."""
+    """What `node.prepared` calls is looked at as it returns."""
     from autopar.graph.node import Node
 
     seen = Seen()
-    prepared = Node.call_and_leaves.func
+    prepared = Node.prepared.func
 
     def looked_at(node):
         call, leaves = prepared(node)
         return (lambda *values: seen.look(call(*values))), leaves
 
-    monkeypatch.setattr(Node, "call_and_leaves", property(looked_at))
+    monkeypatch.setattr(Node, "prepared", property(looked_at))
     return seen
 
 

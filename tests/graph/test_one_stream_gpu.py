@@ -89,3 +89,11 @@ def test_what_moves_to_another_gpu_is_no_barrier():
     plan = graph.plan()
     assert not plan.guard.hazards.unknown
     assert all(map(torch.equal, graph.run()[result], spread(x, y)))
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("run", ["run", "run_serial"])
+def test_a_cpu_task_that_is_the_first_to_use_cuda_is_waited_for(run_program, lanes, run):
+    """In a process of its own, as there is one first time."""
+    done = run_program("first_use_of_cuda.py", lanes, run)
+    assert done.returncode == 0, done.stderr

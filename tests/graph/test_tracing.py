@@ -4,6 +4,9 @@ import collections
 import dataclasses
 import functools
 import logging
+import sys
+import threading
+import types
 import warnings
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import parametrizations, parametrize, spectral_norm, weight_norm
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
@@ -115,7 +119,23 @@ FORMS |= {
     "constants": lambda: (constants, numbers(3)),
     "other kinds of tensors": lambda: (of_other_kinds, X()),
 }
-INEXACT = {"lstm", "transformer in evaluation"}
+INEXACT = {"lstm"}
+
+
+@form
+def transformer_in_evaluation_with_a_mask():
+    layer = functools.partial(nn.TransformerEncoderLayer, 8, 2, 16, batch_first=True)
+    module = seeded(lambda: nn.TransformerEncoder(layer(), 2)).eval()
+    for one in module.parameters():
+        one.requires_grad_(False)
+    mask = torch.tensor([[True, False, False, True, False]] * 2)  # not only at the end
+    return lambda x: module(x, src_key_padding_mask=mask), numbers(2, 5, 8)
+
+
+@form
+def attention_in_evaluation():
+    module = seeded(nn.MultiheadAttention, 8, 2, batch_first=True).eval().requires_grad_(False)
+    return lambda x: module(x, x, x), numbers(2, 5, 8)
 
 
 @form
@@ -286,6 +306,19 @@ def parametrizations_cached():
     return fn, numbers(2, 3)
 
 
+@form
+def deciding_by_what_no_data_is_in():
+    def fn(x):
+        positions = torch.arange(len(x)).unsqueeze(0)
+        steps = torch.diff(positions, prepend=positions[:, :1] - 1)
+        counts = torch.zeros(3)
+        counts[1:].add_(steps.sum())
+        x = x + torch.arange(3) * torch.tensor(2.0)
+        return x + counts if (steps == 1).all() and counts.max().item() == 4 else -x
+
+    return fn, numbers(4, 3)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_a_graph_is_as_the_code_in_each_run_and_tracing_changes_nothing(name, caplog, capfd):
     """One copy is traced and run; another is called as often, and all must be the same."""
@@ -327,3 +360,66 @@ def test_weights_may_change_but_not_be_replaced():
         RuntimeError, match="another tensor as its (weight|bias) now.*trace it again"
     ):
         graph.run()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_libraries_that_ask_whether_they_are_traced_do_what_they_do_in_a_call(monkeypatch, reads):
+    """But if that can't be traced, as it reads data, they do what they do in a trace."""
+    library = types.ModuleType("transformers.utils.import_utils")
+    library.is_fake_tensor = is_fake = lambda x: isinstance(x, torch._subclasses.FakeTensor)
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    is_causal = torch.ones((), dtype=torch.bool)
+
+    fake, others = FakeTensorMode().from_tensor(torch.ones(1)), []
+
+    def fn(x):
+        y, mask = x[None, None], None
+        elsewhere = threading.Thread(target=lambda: others.append(library.is_fake_tensor(fake)))
+        elsewhere.start()
+        elsewhere.join()
+        if not others.pop():
+            raise AssertionError
+        if library.is_fake_tensor(x) or (reads and not is_causal):
+            mask = torch.ones(len(x), len(x), dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(y, y, y, attn_mask=mask, is_causal=mask is None)
+
+    x = numbers(4, 8)
+    graph, result = TaskGraph.trace(fn, x)
+    is_causal_there = any(leaf is True for node in graph.plan().nodes for leaf in node.leaves)
+    assert is_causal_there is not reads
+    torch.testing.assert_close(graph.run()[result], fn(x))
+    assert library.is_fake_tensor is is_fake
+
+
+@torch.library.custom_op("autopar_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """One of the program's own operators, which has a state that torch knows nothing of."""
+    CALLS.append(len(CALLS))
+    return x + len(CALLS)
+
+
+counted.register_fake(torch.empty_like)
+CALLS = []
+
+
+def test_operators_of_the_program_itself_are_called_in_each_run_alone():
+    graph, result = TaskGraph.trace(lambda: counted(torch.zeros(2)))
+    assert not CALLS
+    assert [graph.run()[result][0].item() for _ in range(2)] == [1, 2]
+
+
+def test_what_no_data_is_in_is_computed_once_unless_somebody_may_change_it():
+    def fn(x):
+        mask, sums, shape = torch.ones(3, 3).tril(), torch.zeros(3), torch.tensor([3.0, 2.0])
+        sums.add_(x)
+        return x @ mask, sums, shape, torch.arange(3)[1:]
+
+    graph, results = TaskGraph.trace(fn, x := numbers(3))
+    names = [node.name for node in graph.plan().nodes]
+    assert not {"ones", "tril"} & {*names}
+    assert {"zeros", "lift_fresh_copy", "arange"} <= {*names}
+    for _ in range(2):
+        found = graph.run()[results]
+        same(found, fn(x))
+        for result in found:
+            result.zero_()

@@ -93,6 +93,12 @@ def printing(x):
     return x
 
 
+def part_by_data(x):
+    sums = torch.zeros(3)
+    sums[:2].copy_(x[:2])
+    return x if sums.sum() > 0 else -x
+
+
 def seeding(x):
     torch.manual_seed(7)
     return torch.rand(3) + x
@@ -111,6 +117,11 @@ def using(value, fn):
 REFUSED += [
     ("depends on the data", lambda: (NORM, numbers(6, 4))),
     ("depends on the data", lambda: (lambda x: x if x.sum().item() > 0 else -x, X3())),
+    ("depends on the data", lambda: (lambda x: x if torch.zeros(3).add_(x).any() else -x, X3())),
+    ("depends on the data", lambda: (part_by_data, X3())),
+    ("depends on the data", lambda: (lambda x: x if torch.rand(3).sum() > 1 else -x, X3())),
+    ("depends on the data", lambda: (lambda x: x if torch.empty(3).sum() > 1 else -x, X3())),
+    ("depends on the data", lambda: (lambda x: x if torch.zeros(1 << 17).any() else -x, X3())),
     ("depends on the data|value", lambda: using(torch.ones(3), lambda x, y: x if y.sum() else -x)),
     ("reads a tensor's numbers by tolist", lambda: (lambda x: x * ONES.tolist()[0], X3())),
     ("prints or formats a tensor", lambda: (printing, X3())),

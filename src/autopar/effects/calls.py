@@ -29,13 +29,11 @@ from autopar.torch_private import pytree
 
 _NAMING = {"autopar", "functools", "operator", "torch"}  # whose objects may have names
 
-# Python's own operators that change their first argument.
+# Python's own operators that change their first argument, as `iadd` beside `add`.
 _IN_PLACE = {operator.setitem, operator.delitem} | {
-    getattr(operator, f"i{name}")
-    for name in (
-        *("add", "and", "concat", "floordiv", "lshift", "matmul", "mod", "mul", "or"),
-        *("pow", "rshift", "sub", "truediv", "xor"),
-    )
+    getattr(operator, name)
+    for name in (f"i{each.rstrip('_')}" for each in dir(operator))
+    if hasattr(operator, name)
 }
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
 _MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -21,10 +20,9 @@ from autopar.torch_private import (
 
 Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
-Positions = tuple[tuple[float, str], ...]  # of arguments: where each is, and its name
 
-STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
-TRAINING = ("training", "train", "use_input_stats")
+_STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
+_TRAINING = {"training", "train", "use_input_stats"}
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
@@ -38,7 +36,7 @@ _NOT_FRESH_PARTS = ("unsafe", "dropout", "sparse", "nested")
 
 def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     """The name of one of torch's operators and its declarations; nothing for other functions."""
-    if str(type(fn).__module__).partition(".")[0] in ("torch", "autopar"):
+    if str(type(fn).__module__).partition(".")[0] == "torch":
         fn = getattr(fn, "_opoverload", fn)  # what torch.library.custom_op makes
     if type(fn) is OpOverload:
         return fn._schema.name, (fn._schema,)
@@ -75,62 +73,58 @@ def bound_to(fn: Any) -> Any:
 class Declares(NamedTuple):
     """What one declaration of an operator says of its arguments."""
 
-    written: Positions
-    statistics: Positions  # which a batch norm writes when it trains; no declaration says so
-    training: Positions  # which say whether it does
-    names: frozenset[str]
-    outputs: frozenset[str]  # names of those that results are put in
+    defaults: dict[str, Any]  # by their names
+    positional: tuple[str, ...]  # those that need no name
+    written: tuple[str, ...]
+    outputs: tuple[str, ...]  # those that results are put in
+
+    def values(self, args: Arguments, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by their names."""
+        return {**self.defaults, **dict(zip(self.positional, args, strict=False)), **kwargs}
 
 
 def declares(schema: Any) -> Declares:
     """What a declaration says; taken from it once."""
     if id(schema) not in _known:  # some schemas have no hash
         arguments = schema.arguments
-        at = [(math.inf if one.kwarg_only else i, one.name) for i, one in enumerate(arguments)]
-        marks = [one.alias_info for one in arguments]
-        _known[id(schema)] = (
-            schema,  # kept, as its number would be used again
-            Declares(
-                tuple(at[i] for i, mark in enumerate(marks) if mark is not None and mark.is_write),
-                tuple(place for place in at if place[1] in STATISTICS),
-                tuple(place for place in at if place[1] in TRAINING),
-                frozenset(one.name for one in arguments),
-                frozenset(one.name for one in arguments if one.is_out),
-            ),
+        told = Declares(
+            {one.name: one.default_value for one in arguments},
+            tuple(one.name for one in arguments if not one.kwarg_only),
+            tuple(one.name for one in arguments if one.alias_info and one.alias_info.is_write),
+            tuple(one.name for one in arguments if one.is_out),
         )
+        _known[id(schema)] = schema, told  # both, as its number would be used again
     return _known[id(schema)][1]
 
 
 _known: dict[int, tuple[Any, Declares]] = {}
 
 
-def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def written_arguments(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> list[Any]:
     """Arguments that an operator changes in place, by its declaration, or as it trains."""
     told = declares(schema)
-    places = told.written
-    if told.statistics and all(_given(place, args, kwargs) for place in told.training):
-        places += told.statistics
-    for place in places:
-        yield _given(place, args, kwargs)
+    trains = not _STATISTICS.isdisjoint(told.defaults)
+    if not (told.written or trains):
+        return []
+    values = told.values(args, kwargs)
+    names = set(told.written)
+    if trains and all(values[name] for name in _TRAINING & told.defaults.keys()):
+        names |= _STATISTICS & told.defaults.keys()
+    return [value for name, value in values.items() if name in names]
 
 
 def outputs(schemas: Schemas, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that an operator puts results in: `out`, or what one of its overloads calls it."""
-    names = {"out"}.union(*(declares(schema).outputs for schema in schemas))
+    names = {"out", *(name for schema in schemas for name in declares(schema).outputs)}
     return {name: value for name, value in kwargs.items() if name in names and value is not None}
 
 
 def strangers(schemas: Schemas, kwargs: Mapping[str, Any]) -> list[Any]:
     """What may be written under a name that no declaration has, as by `relu_(input=x)`."""
     told = [declares(schema) for schema in schemas]
-    names = frozenset[str]().union(*(one.names for one in told))
+    names = {name for one in told for name in one.defaults}
     writes = kwargs.keys() - names and any(one.written and not one.outputs for one in told)
     return [value for name, value in kwargs.items() if name not in names] if writes else []
-
-
-def _given(place: tuple[float, str], args: Arguments, kwargs: Mapping[str, Any]) -> Any:
-    i, name = place
-    return args[int(i)] if i < len(args) else kwargs.get(name)
 
 
 def may_draw(name: str, schemas: Schemas, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
@@ -155,10 +149,7 @@ def _is_random(name: str) -> bool:
 
 def _is_still(schema: Any, args: Arguments, kwargs: Mapping[str, Any]) -> bool:
     """Whether an operator that may draw random numbers is told not to, as by a dropout of 0."""
-    values = {
-        one.name: args[i] if i < len(args) else kwargs.get(one.name, one.default_value)
-        for i, one in enumerate(schema.arguments)
-    }
+    values = declares(schema).values(args, kwargs)
     rate = values.get("dropout_p")
     return values.get("training", values.get("train")) is False or (
         type(rate) in (int, float) and rate == 0

@@ -2,11 +2,11 @@
 
 Read `task_graph` first: a `program` of tasks becomes a list, each one a `node`; `hazards` and
 `guard` say who waits for whom, and an `audit` tells what nobody has said; `schedule` chooses lanes,
-as many as `lane_counts` finds best, and the `plan` they make becomes a `step` for each node, which
-`execution` carries out, until a `failure`, by `held_calls`, as a `run` on the lanes of a `runner`;
-each thread tells what it waits for by an `awaited_node`. `tracing` makes a program of unmodified
-code, each operator a `traced_call`, by way of `watch` and `assignments`; `capture` makes a CUDA
-graph, after trials that leave all `unchanged`.
+as many as `lane_counts` finds best, and `execution` carries out the steps of the `plan` they make,
+until a `failure`, as a `run` on the lanes of a `runner`; each thread tells what it waits for by an
+`awaited_node`. `tracing` makes a program of unmodified code, each operator a `traced_call`, by way
+of `watch`, `known` and `assignments`; `capture` makes a CUDA graph, after trials that leave all
+`unchanged`.
 """
 
 from autopar.graph.schedule import Entry, Job, Resource, Schedule

@@ -18,7 +18,7 @@ from autopar.effects.memory import (
 )
 from autopar.effects.observer import Observer, Seen
 from autopar.graph.guard import Guard
-from autopar.graph.node import Node
+from autopar.graph.node import Node, filled
 
 
 class Audit:
@@ -42,7 +42,9 @@ class Audit:
         if node.complete or node.number in hazards.unknown:
             return call()
         given = self._places(hazards.used[node.number], results)
-        held = [part for part in held_by(node.fn, *node.filled(results)) if _is_generator(part)]
+        held = [
+            part for part in held_by(node.fn, *filled(node.leaves, results)) if _is_generator(part)
+        ]
         generators = dict.fromkeys([*default_generators(), *held])
         before = [generator.get_state() for generator in generators]
         with Observer() as observer:

@@ -122,7 +122,7 @@ def gpu_of(nodes: tuple[Node, ...]) -> torch.device:
             where = node.device if node.source is None else f"{node.source} and {node.device}"
             msg = (
                 f"task {node.name!r} is on {where}; expected all tasks on one GPU, as a CUDA graph "
-                f"has them. Run this graph with run()."
+                f"has them. Make what it takes there, by `device=`, or run this graph with run()."
             )
             raise ValueError(msg)
     if not nodes:

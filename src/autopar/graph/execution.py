@@ -22,14 +22,12 @@ from autopar.device import cpu, synchronize
 from autopar.graph.audit import Audit
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.failure import Failure
-from autopar.graph.held_calls import HeldCalls
-from autopar.graph.node import on_gpus
-from autopar.graph.plan import Plan
-from autopar.graph.step import Step
+from autopar.graph.node import Node, on_gpus
+from autopar.graph.plan import Plan, Step
 from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes
-from autopar.ranges import tools_listen
+from autopar.ranges import annotate, tools_listen
 from autopar.torch_private import autocast_is_on, spin
 
 _LOOK_S = 0.1  # between two looks whether a wait can end
@@ -79,11 +77,9 @@ class Execution:
         self.wall_s = float("nan")  # from the start to the end, once it is there
         self._streams, self._tracks, self._alone = streams, tracks, alone
         self._timed, self._asked = timed, asked
-        self._is_here = False  # so that nobody else waits for single nodes
         self._issued = bytearray(count)  # by node
         self._awaited: dict[int, threading.Lock] = {}  # only where somebody had to wait
         self._in_order, self._audit = in_order, audit
-        self._calls = HeldCalls(plan, self.results, self.is_issued, audit=audit, in_order=in_order)
         self._ready: dict[torch.device, torch.cuda.Event] = {}
 
     def start(self, lanes: Mapping[str, Lane]) -> None:
@@ -98,14 +94,12 @@ class Execution:
         except BaseException:
             self.failure.break_off()
             for share in list(self.steps.values())[len(self.workers) :]:
-                for step in share:  # nobody must wait for what will not come
-                    self._issue(step.job)
+                self._give_up(share)
             raise
 
     def start_here(self) -> None:
         """Let the calling thread do the only share there is, once it waits for it."""
         (host,), me = self.steps, threading.get_ident()
-        self._is_here = True
         call = functools.partial(caller_modes().call, copy_context().run, self._work, host)
 
         def urge() -> None:
@@ -163,7 +157,7 @@ class Execution:
             else:
                 self._do_all(share)
 
-    def _do_all(self, share: Iterable[Step], now: Callable[[], Moment] = time.perf_counter) -> None:
+    def _do_all(self, share: list[Step], now: Callable[[], Moment] = time.perf_counter) -> None:
         """Run tasks in this thread, of the CPU, or of one GPU if `now` says so.
 
         Workers share Python's lock: one that holds it when another's operator ends puts that
@@ -173,56 +167,75 @@ class Execution:
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
         issued, awaited, failure = self._issued, self._awaited, self.failure
         value_at = results.__getitem__
-        closely = self._audit is not None or tools_listen() or autocast_is_on()
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
         looks = now is time.perf_counter and self.plan.may_use_gpus
-        if self._is_here and not (closely or looks or self.plan.is_held):
-            self._do_quickly(share, now)
-            return
-        begun = now()
-        for job, call, slots, waits, done, lane in share:
-            try:
+        step, begun = share[0], now()
+        try:
+            for step in self._with_calls(share):
+                job, call, slots, waits, done, _ = step
                 if waits:
                     for wait in waits:
                         self._wait_for_end(wait)
                     begun = now()
-                if failure.error is None:
-                    if call is None or closely:
-                        value = self._calls.call(nodes[job], closely=closely)
-                    else:
-                        value = call(*map(value_at, slots))
-                    if looks:
-                        if nodes[job].may_queue:
-                            _wait_for_gpus()
-                        elif value is not None and not getattr(value, "is_cpu", False):
-                            _wait_for_gpus(value)
-                    results[job], starts[job] = value, begun
-                    ends[job] = begun = now()
-                    for number in done:
-                        results[number] = None
-            except BaseException as error:
-                failure.set(nodes[job], lane, error)
-            issued[job] = True
-            if awaited:
-                self._issue(job)
-
-    def _do_quickly(self, share: Iterable[Step], now: Callable[[], Moment]) -> None:
-        """The same of operators alone that nothing else runs beside: so nobody has to be told."""
-        results, starts, ends = self.results, self.starts, self.ends
-        value_at, begun = results.__getitem__, now()
-        for step in share:
-            job, call, slots, _, done, _ = step
-            try:
-                results[job] = call(*map(value_at, slots))  # type: ignore[misc]  # not held
-                starts[job], ends[job] = begun, (begun := now())
+                if failure.error is not None:
+                    break
+                value = call(*map(value_at, slots))  # type: ignore[misc]  # each has one
+                if looks:
+                    if nodes[job].may_queue:
+                        _wait_for_gpus()
+                    elif value is not None and not getattr(value, "is_cpu", False):
+                        _wait_for_gpus(value)
+                results[job], starts[job] = value, begun
+                ends[job] = begun = now()
                 for number in done:
                     results[number] = None
-            except BaseException as error:
-                self.failure.set(self.plan.nodes[job], step.lane, error)
-                break
-        self._issued = bytearray(b"\1" * len(self._issued))
+                issued[job] = True
+                if awaited:
+                    self._issue(job)
+        except BaseException as error:
+            failure.set(nodes[step.job], step.lane, error)
+        if failure.error is not None:
+            self._give_up(share)
 
-    def _queue_all(self, share: Iterable[Step], stream: torch.cuda.Stream) -> None:
+    def _with_calls(self, share: list[Step]) -> list[Step]:
+        """Steps that call their tasks themselves, also where somebody looks on, or holds them."""
+        closely = self._audit is not None or tools_listen() or autocast_is_on()
+        if not (closely or self.plan.is_held):
+            return share
+        return [self._with_call(step, closely) for step in share]
+
+    def _with_call(self, step: Step, closely: bool) -> Step:
+        if step.call is not None and not closely:
+            return step
+        node = self.plan.nodes[step.job]
+        call = functools.partial(self.plan.guard.call, node, self.results, self._beside)
+        if closely:
+            call = functools.partial(self._observed, node, call)
+        return step._replace(call=call, slots=())
+
+    def _observed(self, node: Node, call: Callable[[], Any]) -> Any:
+        """Run a task for an audit, or with its name for tools."""
+        if self._audit is not None:
+            return self._audit.call(node, call, self.results)
+        with contextlib.nullcontext() if self._in_order else annotate(node.name):
+            return call()
+
+    def _beside(self) -> list[int]:
+        """Tasks that may be under way: the first on each lane that has not ended."""
+        if self._in_order:
+            return []
+        lefts = (
+            [entry.job for entry in entries if not self.is_issued(entry.job)]
+            for entries in self.plan.schedule.lanes.values()
+        )
+        return [left[0] for left in lefts if left]
+
+    def _give_up(self, share: Iterable[Step]) -> None:
+        """Let nobody wait for what will not come."""
+        for step in share:
+            self._issue(step.job)
+
+    def _queue_all(self, share: list[Step], stream: torch.cuda.Stream) -> None:
         """Queue tasks of one GPU on this thread's stream, and wait for it."""
         now = functools.partial(_mark, stream) if self._timed else _UNTIMED.__float__
         try:
@@ -230,15 +243,14 @@ class Execution:
         finally:
             wait_for_event(stream.record_event())
 
-    def _launch_all(self, share: Iterable[Step]) -> None:
+    def _launch_all(self, share: list[Step]) -> None:
         """Queue tasks and copies on their streams, and wait for those."""
         begun: set[torch.cuda.Stream] = set()
-        closely = tools_listen() or autocast_is_on()
-        self._do_each(share, lambda step: self._launch(step, begun, closely))
+        self._do_each(self._with_calls(share), lambda step: self._launch(step, begun))
         for stream in begun:
             stream.synchronize()
 
-    def _launch(self, step: Step, begun: set[torch.cuda.Stream], closely: bool) -> None:
+    def _launch(self, step: Step, begun: set[torch.cuda.Stream]) -> None:
         """Queue a task or copy on a stream."""
         job, stream = step.job, self._streams[step.lane]
         torch.cuda.set_stream(stream)
@@ -255,11 +267,8 @@ class Execution:
         if self.failure.error is not None:
             return
         self.starts[job] = self._moment(stream)
-        if step.call is None or closely:
-            value = self._calls.call(self.plan.nodes[job], closely=closely)
-        else:
-            value = step.call(*map(self.results.__getitem__, step.slots))
-        self.results[job] = value
+        call: Any = step.call
+        self.results[job] = call(*map(self.results.__getitem__, step.slots))
         if self._timed or not (self._asked or job in self.plan.awaited):
             self.ends[job] = self._moment(stream)
         else:
@@ -276,7 +285,7 @@ class Execution:
             if on_gpu:
                 self._do_each(steps, self._do_on_gpu)
             else:
-                self._do_all(steps)
+                self._do_all([*steps])
 
     def _do_on_gpu(self, step: Step) -> None:
         """Do a task or copy on the current stream, and wait for it."""
@@ -289,7 +298,8 @@ class Execution:
             if self._alone:
                 spin(_LAUNCHING_CYCLES)
                 start = _mark(stream)
-            self.results[number] = self._calls.call(node, closely=True)
+            call: Any = self._with_call(step, closely=True).call
+            self.results[number] = call()
             end: Moment = _mark(stream)
         synchronize(*node.gpus)
         if not self._alone:  # the launch is part of it

@@ -18,7 +18,7 @@ from autopar.graph.node import Node, Result
 from autopar.torch_private import pytree
 
 Watched = tuple[tuple[torch.Tensor, ...], tuple[int, ...]]
-version_of = operator.attrgetter("_version")
+_version_of = operator.attrgetter("_version")
 _NUMBERS = {type(None), bool, int, float, str}
 
 
@@ -39,12 +39,6 @@ class Guard:
             for used, writes in zip(hazards.used, hazards.writes, strict=True)
         ]
         self._distinct = _tensors_of(itertools.chain(*self._tensors))
-        # Of these a version counter is theirs alone.
-        self._counted = {
-            id(tensor)
-            for tensor in self._distinct
-            if is_whole(tensor) and not tensor.is_inference()
-        }
         self._places = {id(tensor): _place(tensor) for tensor in self._distinct}
         self._ranges = {id(tensor): [*ranges_of(tensor)] for tensor in self._distinct}
         self._is_tracked = hazards.whole
@@ -54,9 +48,7 @@ class Guard:
         self._has_writers = bool(hazards.writers())
         # Those whose functions may hold other tensors later.
         self._holding = [
-            number
-            for number, holders in enumerate(hazards.holders)
-            if holders and number not in hazards.unknown
+            number for number, told in enumerate(hazards.told) if told.holders and not told.unknown
         ]
         first = min(hazards.unknown, default=len(nodes)) if self._has_writers else len(nodes)
         self._after_unknown = {*range(first, len(nodes))} - hazards.unknown
@@ -79,7 +71,27 @@ class Guard:
             or any(self._new_to(number, found) for number in self._holding)
         )
 
-    def require_as_planned(self, node: Node, results: Sequence[Any]) -> None:
+    def call(self, node: Node, results: Sequence[Any], beside: Callable[[], Iterable[int]]) -> Any:
+        """Run a task in the calling thread, and hold it to what it has said that it writes.
+
+        `beside` tells which may be under way.
+        """
+        watched = self.watched[node.number]
+        if watched is None:
+            return node.call(results)
+        self._require_as_planned(node, results)
+        tensors, given = watched
+        if given:
+            tensors = (*tensors, *_counted_in(results[other] for other in given))
+        versions = [*map(_version_of, tensors)]
+        value = node.call(results)
+        if [*map(_version_of, tensors)] != versions:
+            pairs = zip(tensors, versions, strict=True)
+            moved = [tensor for tensor, version in pairs if tensor._version != version]
+            self._compare(node, moved, results, beside())
+        return value
+
+    def _require_as_planned(self, node: Node, results: Sequence[Any]) -> None:
         """Refuse to run a task that uses what others write, and did not when the plan was made.
 
         So it may be after a task of which nobody knows what it does.
@@ -136,7 +148,7 @@ class Guard:
             f"{node.name!r}, which keeps the order."
         )
 
-    def compare(
+    def _compare(
         self,
         node: Node,
         moved: Iterable[torch.Tensor],
@@ -149,7 +161,8 @@ class Guard:
             # Of a view a part may be others', and all is observed; who has made a tensor smaller
             # has done that to this one alone.
             if (is_whole(tensor) or not tensor._is_view()) and not is_said(tensor):
-                others = [number for number in beside if self._watches(number, tensor, results)]
+                others = [number for number in beside if number != node.number]
+                others = [number for number in others if self._watches(number, tensor, results)]
                 raise RuntimeError(self._untold(node, tensor, results, others))
 
     def values(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
@@ -181,8 +194,8 @@ class Guard:
             is_said = _sharing(writes)
             counted = [
                 tensor
-                for tensor in self._tensors[node.number]
-                if id(tensor) in self._counted and not is_said(tensor)
+                for tensor in self._tensors[node.number]  # whose version counter is theirs alone
+                if is_whole(tensor) and not tensor.is_inference() and not is_said(tensor)
             ]
             given.update(leaf.node for leaf in node.leaves if isinstance(leaf, Result))
             given.difference_update(value.node for value in writes if isinstance(value, Result))
@@ -192,15 +205,15 @@ class Guard:
 
     def _new_to(self, number: int, found: dict[int, list[Any]]) -> list[torch.Tensor]:
         """What a node's function holds now, and did not when the plan was made; see `held_in`."""
-        if not self.hazards.holders[number]:
+        holders = self.hazards.told[number].holders
+        if not holders:
             return []
         planned = {*map(id, self._tensors[number])}
-        holders = self.hazards.holders[number]
         held = _tensors_of(itertools.chain(*(held_in(one, found) for one in holders)))
         return [tensor for tensor in held if id(tensor) not in planned]
 
 
-def counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
+def _counted_in(values: Iterable[Any]) -> list[torch.Tensor]:
     """The tensors in some results, but for inference tensors, which don't count their changes."""
     tensors: list[torch.Tensor] = []
     for value in values:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -15,61 +15,60 @@ from autopar.graph.node import Result
 Memory = frozenset[ByteRange]
 
 
+class Uses(NamedTuple):
+    """What a node reads and writes, as far as it was told.
+
+    Values are tensors, arrays and storages, and results of nodes.
+
+    Args:
+        reads: What it reads.
+        writes: What it writes.
+        holders: Objects with tensors in them, which it reads too.
+        written_holders: Those of them whose tensors it writes.
+        fresh: Whether its results never lie in the memory of what it reads.
+        unknown: Whether it may read and write other things, too.
+    """
+
+    reads: Sequence[Any]
+    writes: Sequence[Any] = ()
+    holders: Sequence[Any] = ()
+    written_holders: Sequence[Any] = ()
+    fresh: bool = True
+    unknown: bool = False
+
+
 class Hazards:
     """What a graph's nodes read and write, in the order of the program, as far as it is known.
 
-    Values are tensors, arrays and storages, and results of nodes. A result that may lie in the
-    memory of what its node reads counts as lying there. Nodes of which nobody knows that keep the
-    order of the program. As long as nothing is written nothing has to be compared, and nothing is.
+    A result that may lie in the memory of what its node reads counts as lying there. Nodes of which
+    nobody knows that keep the order of the program. As long as nothing is written nothing has to be
+    compared, and nothing is.
 
     Attributes:
-        used: By node, what it reads: what it is given, and what is in its holders now.
+        told: By node, what was told of it, and so on:
+        used: What it reads: what it is given, and what is in its holders now.
+        writes: What it writes, in the same way.
+        unknown: Nodes that have said nothing.
         whole: Whether tensors stand for all memory that they are parts of: autograd has one history
             for it.
     """
 
     def __init__(self) -> None:
-        self.writes: list[list[Any]] = []  # by node, as what follows
-        self.unknown: set[int] = set()  # nodes that have said nothing
-        self.holders: list[tuple[Any, ...]] = []  # objects that a node takes tensors out of
+        self.told: list[Uses] = []
         self.used: list[list[Any]] = []  # as far as they were looked at
-        self._reads: list[list[Any]] = []
-        self._said: list[list[Any]] = []  # what it writes, but for what is in these holders
-        self._written_holders: list[list[Any]] = []
-        self._fresh: list[bool] = []  # whether results never lie in the memory of what is read
-        self._written: dict[ByteRange, int] = {}  # how often, when it was noted
+        self.writes: list[Sequence[Any]] = []
+        self.unknown: set[int] = set()
         self.whole = False
+        self._written: dict[ByteRange, int] = {}  # how often, when it was noted
         self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
 
-    def note(
-        self,
-        reads: Iterable[Any],
-        writes: Iterable[Any] = (),
-        *,
-        holders: tuple[Any, ...] = (),
-        written_holders: Iterable[Any] = (),
-        fresh: bool = True,
-        unknown: bool = False,
-    ) -> None:
-        """Note the next node.
-
-        Args:
-            reads: What it reads.
-            writes: What it writes.
-            holders: Objects with tensors in them, which it reads too.
-            written_holders: Those of them whose tensors it writes.
-            fresh: Whether its results never lie in the memory of what it reads.
-            unknown: Whether it may read and write other things, too.
-        """
-        if unknown:
-            self.unknown.add(len(self.writes))
-        self._reads.append([*reads])
-        self.writes.append([*writes])
-        self._said.append(self.writes[-1])
-        self._written_holders.append([*written_holders])
-        self.holders.append(holders)
-        self._fresh.append(fresh)
-        for value in self.writes[-1]:
+    def note(self, uses: Uses) -> None:
+        """Note what the next node uses."""
+        if uses.unknown:
+            self.unknown.add(len(self.told))
+        self.told.append(uses)
+        self.writes.append(uses.writes)
+        for value in uses.writes:
             for lies in self.memory_of(value):
                 self._written[lies] = self._written.get(lies, 0) + 1
 
@@ -80,11 +79,8 @@ class Hazards:
             tracks: Whether autograd is on.
         """
         self._memory, self.used = [], []
-        self._look_at(len(self.writes))
-        self.writes = [
-            [*said, *memory_in(*holders)] if holders else said
-            for said, holders in zip(self._said, self._written_holders, strict=True)
-        ]
+        self._look_at(len(self.told))
+        self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
         self.whole = tracks and any(map(is_tracked, itertools.chain(*self.used, *self.writes)))
         if not self.unknown and not self.writers():
             return [set() for _ in self.writes]
@@ -116,7 +112,7 @@ class Hazards:
             return frozenset(ranges_of(value, whole=self.whole))
         self._look_at(value.node + 1)
         for number in range(len(self._memory), value.node + 1):
-            behind = frozenset() if self._fresh[number] else self._all(self.used[number])
+            behind = frozenset() if self.told[number].fresh else self._all(self.used[number])
             if number in self.unknown:
                 behind = frozenset([ANYWHERE])
             # Who uses it uses what is behind it, too, so that needs no name of its own.
@@ -127,10 +123,11 @@ class Hazards:
         """Look what the first nodes use."""
         found: dict[int, list[Any]] = {}
         for number in range(len(self.used), count):
-            held = itertools.chain(*(held_in(one, found) for one in self.holders[number]))
-            self.used.append([*self._reads[number], *held])
+            uses = self.told[number]
+            held = itertools.chain(*(held_in(one, found) for one in uses.holders))
+            self.used.append([*uses.reads, *held])
 
-    def _all(self, values: list[Any]) -> Memory:
+    def _all(self, values: Iterable[Any]) -> Memory:
         return frozenset().union(*map(self.memory_of, values))
 
 

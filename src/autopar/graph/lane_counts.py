@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from autopar.graph.node import Node
@@ -28,27 +28,40 @@ class Measured(NamedTuple):
     wall_s: float  # of a run
 
 
-def choices(cpu_lanes: int | None, streams: int | None) -> tuple[LaneCounts, LaneCounts]:
-    """The fewest and the most lanes that plans may have, by what the user has said."""
-    few = {"cpu_lanes": 1, "streams": 1}
-    many = {"cpu_lanes": min(_CPU_LANES, os.cpu_count() or 1), "streams": _STREAMS}
-    for name, count in (("cpu_lanes", cpu_lanes), ("streams", streams)):
-        if count is not None:
-            few[name] = many[name] = whole_number(name, count, most=_MOST)
-    return LaneCounts(**few), LaneCounts(**many)
+class LaneChoice:
+    """The numbers of lanes that plans may have, what was measured with them, and which is best.
 
+    Of what the user has not said there is one, or several.
+    """
 
-def differing(counts: Iterable[LaneCounts], nodes: Sequence[Node]) -> Iterable[LaneCounts]:
-    """Those that make a difference to some nodes."""
-    kinds = {node.device.type for node in nodes}
-    used = {
-        (one.cpu_lanes * ("cpu" in kinds), one.streams * ("cuda" in kinds)): one for one in counts
-    }
-    return used.values()
+    def __init__(self, cpu_lanes: int | None, streams: int | None) -> None:
+        few = {"cpu_lanes": 1, "streams": 1}
+        many = {"cpu_lanes": min(_CPU_LANES, os.cpu_count() or 1), "streams": _STREAMS}
+        for name, count in (("cpu_lanes", cpu_lanes), ("streams", streams)):
+            if count is not None:
+                few[name] = many[name] = whole_number(name, count, most=_MOST)
+        self.few, self.many = LaneCounts(**few), LaneCounts(**many)
+        self._measured: dict[LaneCounts, Measured] = {}
 
+    def measure(
+        self, nodes: Sequence[Node], measured_with: Callable[[LaneCounts], Measured]
+    ) -> None:
+        """Measure once with those that make a difference to some nodes."""
+        kinds = {node.device.type for node in nodes}
+        used = {
+            (one.cpu_lanes * ("cpu" in kinds), one.streams * ("cuda" in kinds)): one
+            for one in (self.few, self.many)
+        }
+        self._measured = {one: measured_with(one) for one in used.values()}
 
-def fastest(measured: dict[LaneCounts, Measured]) -> LaneCounts:
-    """The first, unless a later one was faster than chance explains."""
-    few, *others = measured
-    enough_s = (1 - _GAIN) * measured[few].wall_s
-    return next((one for one in others if measured[one].wall_s < enough_s), few)
+    def best(self, *, few: bool) -> LaneCounts:
+        """The fewest, unless more were faster than chance explains; if nobody knows, as is said."""
+        if not self._measured:
+            return self.few if few else self.many
+        fewest, *others = self._measured
+        enough_s = (1 - _GAIN) * self._measured[fewest].wall_s
+        return next((one for one in others if self._measured[one].wall_s < enough_s), fewest)
+
+    def costs_s(self, lanes: LaneCounts) -> dict[int, float]:
+        """What nodes took with some numbers of lanes, if that was measured."""
+        return self._measured[lanes].costs_s if lanes in self._measured else {}

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.memory import MEMORY, memory_in
-from autopar.graph.traced_call import WithoutAutocast
 from autopar.lanes.handle import cuda_tensors
-from autopar.torch_private import pytree
+from autopar.torch_private import (
+    AUTOCAST,
+    ExcludeDispatchKeyGuard,
+    OpOverload,
+    autocast_is_on,
+    pytree,
+)
 
 
 class Result(NamedTuple):
@@ -66,47 +71,38 @@ class Node:
         return self.resource if self.device.type == "cuda" else None
 
     @functools.cached_property
-    def call_and_leaves(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def prepared(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """What runs it when it is called with some values, and what stands for those.
 
-        It runs in the calling thread, on its current streams, where autocast is off or nothing of
-        it was traced.
+        It runs in the calling thread, on its current streams. It is refused to change containers,
+        which are made anew for each call.
         """
         if self.fn is None:
             return functools.partial(pytree.tree_map, self._copied), self.leaves
-        fn = self.fn.where_it_is_off if isinstance(self.fn, WithoutAutocast) else self.fn
+        fn = self.fn._op if isinstance(self.fn, OpOverload) else self.fn
         if self.keywords is None:
             return functools.partial(self._unflattened, fn), self.leaves
-        args, kwargs = self._flat(self.leaves)
-        if not kwargs:
-            return fn, self.leaves
-        if any(isinstance(value, Result) for value in kwargs.values()):
-            return functools.partial(self._with_keywords, fn), self.leaves
-        return functools.partial(fn, **kwargs), tuple(args)
-
-    def filled(self, results: Sequence[Any]) -> list[Any]:
-        """The arguments, with results in place."""
-        return [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in self.leaves]
-
-    def given(self, results: Sequence[Any]) -> list[Any]:
-        """Those arguments that are results."""
-        return [results[leaf.node] for leaf in self.leaves if isinstance(leaf, Result)]
+        count = len(self.leaves) - len(self.keywords)
+        args, options = self.leaves[:count], self.leaves[count:]
+        if any(isinstance(value, Result) for value in options):
+            return functools.partial(self._with_keywords, fn, count), self.leaves
+        kwargs = dict(zip(self.keywords, options, strict=True))
+        return functools.partial(fn, **kwargs) if kwargs else fn, args
 
     def call(self, results: Sequence[Any]) -> Any:
-        """Run it in the calling thread, on its current streams, given all results so far.
+        """Run what is prepared, given all results so far.
 
-        It is refused to change containers, which are made anew for each call.
+        Of what was traced nothing is cast: what was cast then is part of the trace.
         """
-        leaves = self.filled(results)
-        if self.fn is None:
-            return pytree.tree_map(self._copied, leaves[0])
-        if self.keywords is not None:
-            return self._with_keywords(self.fn, *leaves)
-        return self._unflattened(self.fn, *leaves)
+        call, leaves = self.prepared
+        values = filled(leaves, results)
+        if not (self.traced and autocast_is_on()):
+            return call(*values)
+        with ExcludeDispatchKeyGuard(AUTOCAST):
+            return call(*values)
 
-    def _with_keywords(self, fn: Callable[..., Any], *leaves: Any) -> Any:
-        args, kwargs = self._flat(leaves)
-        return fn(*args, **kwargs)
+    def _with_keywords(self, fn: Callable[..., Any], count: int, *leaves: Any) -> Any:
+        return fn(*leaves[:count], **dict(zip(self.keywords or (), leaves[count:], strict=True)))
 
     def _unflattened(self, fn: Callable[..., Any], *leaves: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
@@ -114,12 +110,6 @@ class Node:
         if not self.complete:
             self._require_as_before((args, kwargs), leaves)
         return value
-
-    def _flat(self, leaves: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Arguments and keyword arguments, where no argument is a container."""
-        assert self.keywords is not None
-        count = len(leaves) - len(self.keywords)
-        return leaves[:count], dict(zip(self.keywords, leaves[count:], strict=True))
 
     def _require_as_before(self, containers: Any, leaves: Sequence[Any]) -> None:
         """Refuse containers that have something new, another order, or lack a tensor."""
@@ -157,6 +147,11 @@ class Node:
         if tensor.device.type == "cpu" and not tensor.is_pinned():
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
+
+
+def filled(leaves: Iterable[Any], results: Sequence[Any]) -> list[Any]:
+    """Arguments, with results in place."""
+    return [results[leaf.node] if isinstance(leaf, Result) else leaf for leaf in leaves]
 
 
 def resource_of(device: torch.device, source: torch.device | None = None) -> str:

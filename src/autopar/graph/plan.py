@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import heapq
+import itertools
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,13 +16,40 @@ from autopar.graph.guard import Guard
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, Result
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
-from autopar.graph.step import Steps
 from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import format_seconds
 
 _GUESSED_S = 100e-6  # a task that nobody has measured, and no other either
 _MOST_NAMES = 5  # that are shown
 _GUESSED = "some costs are guessed: take them by graph.measure(), or give cost_s"
+
+
+class Step(NamedTuple):
+    """What a thread does for one entry of its share, with all that is known before the run.
+
+    Args:
+        job: The node's number.
+        call: What to call, with values from the memory of the run; none where the node is also to
+            be held to what it has said.
+        slots: Where in that memory the values are.
+        waits: Nodes on other lanes whose ends it waits for.
+        done: Nodes whose results nobody needs after it.
+        lane: Where it is done.
+    """
+
+    job: int
+    call: Callable[..., Any] | None
+    slots: tuple[int, ...]
+    waits: tuple[int, ...]
+    done: tuple[int, ...]
+    lane: str
+
+
+class Steps(NamedTuple):
+    """The steps of each thread, and what a run's memory holds behind the results of all nodes."""
+
+    of: Mapping[str, list[Step]]
+    constants: list[Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -81,15 +108,6 @@ class Plan(Closed):
         return Timeline(tuple(spans))
 
     @functools.cached_property
-    def shares(self) -> dict[str, list[Entry]]:
-        """What each thread issues, in order: a CPU lane's worker, or a launcher."""
-        shares: dict[str, list[Entry]] = {}
-        for entry in self.schedule.entries:
-            host = self.nodes[entry.job].host or entry.lane
-            shares.setdefault(host, []).append(entry)
-        return shares
-
-    @functools.cached_property
     def is_for_one_thread(self) -> bool:
         """Whether the thread that asks for a run can do it all, on its own current streams.
 
@@ -126,33 +144,64 @@ class Plan(Closed):
 
     @functools.cached_property
     def steps(self) -> Steps:
-        """What each thread does, as it does it."""
-        return self._steps(self.shares, in_order=False)
+        """What each thread does, in order: a CPU lane's worker, or a launcher."""
+        shares: dict[str, list[Entry]] = {}
+        for entry in self.schedule.entries:
+            host = self.nodes[entry.job].host or entry.lane
+            shares.setdefault(host, []).append(entry)
+        return self._steps(shares, in_order=False)
 
     @functools.cached_property
     def steps_in_order(self) -> Steps:
-        """What one thread does that does all, in the order of the program."""
-        return self._steps({"one by one": self.in_order}, in_order=True)
+        """What one thread does that does all, in the order of the program.
+
+        What is to wait for later tasks comes after them.
+        """
+        jobs = [job._replace(resource="") for job in self.schedule.jobs]
+        entry_of = {entry.job: entry for entry in self.schedule.entries}
+        in_turn = schedule(jobs, {"": Resource()}, tries=0).entries
+        share = [entry_of[entry.job] for entry in in_turn]
+        return self._steps({"one by one": share}, in_order=True)
 
     def _steps(self, shares: Mapping[str, Sequence[Entry]], *, in_order: bool) -> Steps:
-        watched = self.guard.watched
-        return Steps.of_shares(self.nodes, watched, shares, self.inner, in_order=in_order)
+        nodes, done = self.nodes, self._done(shares, in_order=in_order)
+        constants: list[Any] = []
+        of: dict[str, list[Step]] = {host: [] for host in shares}
+        for host, share in shares.items():
+            for job, lane, waits, *_ in share:
+                call, leaves = nodes[job].prepared
+                slots = []
+                for leaf in leaves:
+                    if isinstance(leaf, Result):
+                        slots.append(leaf.node)
+                    else:
+                        slots.append(len(nodes) + len(constants))
+                        constants.append(leaf)
+                called, ends = None if self.guard.watched[job] else call, done.get(job, ())
+                of[host].append(Step(job, called, tuple(slots), waits, tuple(ends), lane))
+        return Steps(of, constants)
 
-    @functools.cached_property
-    def in_order(self) -> list[Entry]:
-        """Entries as the program has them, but for those that are to wait for later ones."""
-        entry_of = {entry.job: entry for entry in self.schedule.entries}
-        sorter = TopologicalSorter({node.number: node.before for node in self.nodes})
-        sorter.prepare()
-        ready: list[int] = []
-        ordered = []
-        while sorter.is_active():
-            for number in sorter.get_ready():
-                heapq.heappush(ready, number)
-            number = heapq.heappop(ready)
-            ordered.append(entry_of[number])
-            sorter.done(number)
-        return ordered
+    def _done(
+        self, shares: Mapping[str, Sequence[Entry]], *, in_order: bool
+    ) -> dict[int, list[int]]:
+        """By node those inner ones whose results nobody needs after it.
+
+        They go as soon as the last task that reads them is behind them on their lane, which no
+        other lane reads them beside; or, in a run in order, once that has ended.
+        """
+        lanes: dict[int, set[str]] = {number: set() for number in self.inner}
+        last: dict[int, int] = {}  # who reads it last, or makes it
+        for entry in itertools.chain(*shares.values()):
+            reads = [leaf.node for leaf in self.nodes[entry.job].leaves if isinstance(leaf, Result)]
+            for number in (entry.job, *reads):
+                if number in lanes:
+                    lanes[number].add("" if in_order else entry.lane)
+                    last[number] = entry.job
+        done: dict[int, list[int]] = {}
+        for number, where in lanes.items():
+            if len(where) == 1:
+                done.setdefault(last[number], []).append(number)
+        return done
 
     @functools.cached_property
     def gpu_of_lane(self) -> dict[str, torch.device]:

@@ -23,7 +23,7 @@ from autopar.effects.calls import (
 from autopar.effects.hidden import require_tasks_seen
 from autopar.effects.memory import is_array, memory_in, random_numbers
 from autopar.effects.task import Task
-from autopar.graph.hazards import Hazards
+from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
 from autopar.lanes.lane import require_text
 from autopar.refusal import what
@@ -113,10 +113,10 @@ class Program:
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
         if traced:  # nobody else has these containers, and most hold shapes
             holders = [leaf for leaf in holders if [*memory_in(leaf)]]
-        self.hazards.note(
-            [*reads, *filter(is_array, given)],
-            written,
-            holders=tuple(holders) if told else (fn, *holders),
+        uses = Uses(
+            reads=[*reads, *filter(is_array, given)],
+            writes=written,
+            holders=holders if told else [fn, *holders],
             written_holders=[
                 leaf
                 for leaf in holders
@@ -125,6 +125,7 @@ class Program:
             fresh=fresh,
             unknown=told is None and writes is None and not traced,
         )
+        self.hazards.note(uses)
         number = self._append(
             *(task_name, fn, given, spec, place),
             cost_s=cost_s,
@@ -248,7 +249,7 @@ class Program:
         if shared and key in self._copies:
             return Result(self._copies[key])
         _, spec = pytree.tree_flatten((value,))
-        self.hazards.note([value])
+        self.hazards.note(Uses([value]))
         name = f"{name} to {device}"
         number = self._append(name, None, (value,), spec, device, source=source)
         if shared:

@@ -10,9 +10,8 @@ import torch
 
 from autopar.device import new_stream
 from autopar.graph.execution import Execution
-from autopar.graph.plan import Plan
+from autopar.graph.plan import Plan, Step
 from autopar.graph.run import Run
-from autopar.graph.step import Step
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane

@@ -19,7 +19,7 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
-from autopar.graph.lane_counts import LaneCounts, Measured, choices, differing, fastest
+from autopar.graph.lane_counts import LaneChoice, LaneCounts, Measured
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
@@ -53,8 +53,7 @@ class TaskGraph(Closed):
 
     def __init__(self, *, cpu_lanes: int | None = None, streams: int | None = None) -> None:
         self._program = Program(self)
-        self._choices = choices(cpu_lanes, streams)
-        self._measured: dict[LaneCounts, Measured] = {}
+        self._lanes = LaneChoice(cpu_lanes, streams)
         self._runner = Runner()
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
@@ -110,7 +109,8 @@ class TaskGraph(Closed):
         them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
         are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
         given here, and those that the function finds by itself, keep their places, and
-        their values are read anew in each run.
+        their values are read anew in each run. Code that asks whether it is traced is told that it
+        isn't, so that it does what it does in a call; unless that can't be traced.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused.
@@ -267,10 +267,9 @@ class TaskGraph(Closed):
         whole_number("repeats", repeats)
         self.plan()  # refuses what can't be run
         with self._alone(), self._runner.kept():
-            self._measured = {
-                lanes: self._measured_with(lanes, repeats, alone)
-                for lanes in differing(self._choices, self._program.nodes)
-            }
+            self._lanes.measure(
+                self._program.nodes, lambda lanes: self._measured_with(lanes, repeats, alone)
+            )
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
@@ -294,7 +293,7 @@ class TaskGraph(Closed):
             return captured(plan.nodes, costs_s, inputs)
 
     def __repr__(self) -> str:
-        lanes = self._choices[-1].cpu_lanes
+        lanes = self._lanes.many.cpu_lanes
         return f"<TaskGraph: {tasks_and_copies(self._program.nodes)}, {lanes} CPU lanes>"
 
     def __enter__(self) -> Self:
@@ -339,15 +338,12 @@ class TaskGraph(Closed):
 
     def _plan(self, tracks: bool, lanes: LaneCounts | None = None) -> Plan:
         """The plan with some numbers of lanes, or with those that were the fastest."""
-        if lanes is None and self._measured:
-            lanes = fastest(self._measured)
-        lanes = lanes or self._choices[self._tracks]  # few for traced code
-        measured = self._measured.get(lanes)
+        lanes = lanes or self._lanes.best(few=not self._tracks)  # few for traced code
         return planned(
             self,
             self._program.in_order(tracks=tracks),
             self._program.hazards,
             inner=self._program.inner,
-            measured_s=measured.costs_s if measured else {},
+            measured_s=self._lanes.costs_s(lanes),
             **lanes._asdict(),
         )

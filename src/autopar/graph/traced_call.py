@@ -7,14 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.torch_private import (
-    AUTOCAST,
-    ExcludeDispatchKeyGuard,
-    OpOverload,
-    autocast_is_on,
-    pytree,
-    to_copy,
-)
+from autopar.torch_private import pytree, to_copy
 
 # Of a result, a view instead of another shape in place: what comes after reads the view.
 _VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
@@ -40,8 +33,7 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     if _only_moves(node, results):
         return Call(_arrived, (args[0],), {}, results[0].device)
     device = results[0].device if results else None
-    target = _VIEWS.get(node.target, node.target)
-    return Call(_as_traced(target), tuple(args), dict(kwargs), device)
+    return Call(_VIEWS.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
@@ -56,33 +48,6 @@ def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
         and source.dtype == result.dtype
         and source.stride() == result.stride()
     )
-
-
-def _as_traced(called: Callable[..., Any]) -> Callable[..., Any]:
-    """An operator that the autocast of a run does not change, nor those that it calls."""
-    return WithoutAutocast(called) if isinstance(called, OpOverload) else called
-
-
-class WithoutAutocast:
-    """An operator without autocast: what was cast when it was traced is part of the trace."""
-
-    __slots__ = ("__name__", "_opoverload")  # as torch.library names what it wraps
-
-    def __init__(self, called: OpOverload) -> None:
-        self._opoverload, self.__name__ = called, called.__name__
-
-    @property
-    def where_it_is_off(self) -> Callable[..., Any]:
-        """The same where autocast is known to be off: no call need ask for that."""
-        called: Callable[..., Any] = getattr(self._opoverload, "_op", self._opoverload)
-        return called
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it."""
-        if not autocast_is_on():
-            return self._opoverload(*args, **kwargs)
-        with ExcludeDispatchKeyGuard(AUTOCAST):
-            return self._opoverload(*args, **kwargs)
 
 
 def _arrived(tensor: torch.Tensor) -> torch.Tensor:

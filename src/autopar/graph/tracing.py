@@ -30,6 +30,7 @@ from autopar.graph.assignments import copied_back, reassigned
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
+    ASKING,
     FakeTensor,
     disable_current_modes,
     is_traceable_wrapper_subclass,
@@ -66,19 +67,31 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     computed, and nothing changed. What it does that is no operator, and each number that it takes
     from a shape, is as it was in this call. What can't be traced is refused with the reason.
     """
-    attempt = _Attempt(fn, args, kwargs)
+    asked: list[bool] = []
     with _tracing, _quiet():
-        try:
-            make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
-            for tensor in attempt.tensors:
-                require_memory(tensor)
-            module = make(attempt.on_tensors)(*attempt.tensors)
-            trace = attempt.calls(module)
-        except Exception as error:
-            msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
-            attempt.forget(error)
-            raise ValueError(msg) from error
-        left = attempt.forget()
+        with _answering(asked):
+            try:
+                return _traced(fn, args, kwargs)
+            except ValueError:
+                if not asked:
+                    raise
+        return _traced(fn, args, kwargs)
+
+
+def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    """See `traced`."""
+    attempt = _Attempt(fn, args, kwargs)
+    try:
+        make = functools.partial(proxy_tensor.make_fx, tracing_mode="fake")
+        for tensor in attempt.tensors:
+            require_memory(tensor)
+        module = make(attempt.on_tensors)(*attempt.tensors)
+        trace = attempt.calls(module)
+    except Exception as error:
+        msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
+        attempt.forget(error)
+        raise ValueError(msg) from error
+    left = attempt.forget()
     if left:
         msg = (
             f"can't trace {_name(fn)}: it keeps a tensor that it has made in {left}, for later "
@@ -86,6 +99,34 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
         )
         raise ValueError(msg)
     return trace
+
+
+@contextlib.contextmanager
+def _answering(asked: list[bool]) -> Iterator[None]:
+    """Let code that asks whether it is traced do what it does in a call.
+
+    What it does instead may be slower, and equal but for rounding. Questions are noted in `asked`;
+    those of other threads get the answer that is theirs.
+    """
+    me = threading.get_ident()
+
+    def answering(question: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*values: Any, **options: Any) -> Any:
+            if threading.get_ident() != me:
+                return question(*values, **options)
+            asked.append(True)  # and no values, which nobody is to hold
+            return False
+
+        return answer
+
+    with contextlib.ExitStack() as back:
+        for name, key in ASKING.items():
+            library = sys.modules.get(name)
+            if hasattr(library, key):
+                question = getattr(library, key)
+                back.callback(setattr, library, key, question)
+                setattr(library, key, answering(question))
+        yield
 
 
 class _Attempt:
@@ -130,6 +171,7 @@ class _Attempt:
             results = copied_back(changed, before, results, self._watch)
         for result in results:
             _require_known(result)
+        self._watch.fold(results)
         self._results = results
         return [result for result in results if isinstance(result, _COMPUTED)]
 
@@ -151,7 +193,7 @@ class _Attempt:
                 assert not isinstance(values[node], FakeTensor), f"{node} has no memory"
             elif node.op == "output":
                 computed = iter(filled(node.args[0], values))
-            elif getattr(node.target, "namespace", "") != "profiler":
+            elif node not in values and getattr(node.target, "namespace", "") != "profiler":
                 calls.append((node, call_of(node, values)))
         results = [
             next(computed) if isinstance(result, _COMPUTED) else result for result in self._results

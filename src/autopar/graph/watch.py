@@ -13,6 +13,8 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
+from autopar.device import synchronize
+from autopar.graph.known import Known
 from autopar.torch_private import (
     FAKE,
     FakeTensor,
@@ -90,6 +92,7 @@ class Watch(TorchDispatchMode):
         self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
         self._versions: list[tuple[torch.Tensor, int]] = []
         self._shown: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._known = Known()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -98,12 +101,20 @@ class Watch(TorchDispatchMode):
             _require_traceable(func, args)
             self._require_settings(func)
             if func in self._mode.lift_fns:
-                return func(*args, **(kwargs or {}))
+                result = func(*args, **(kwargs or {}))
+                if not isinstance(args[0], FakeTensor):
+                    self._known.note_literal(result, args[0])
+                return result
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
+        decides = _DATA_DEPENDENT in func.tags
+        if decides and self._known.has((args, kwargs)):
+            return self._known.call(func, args, kwargs)
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
-            with self.keeping(_DATA_DEPENDENT in func.tags):
-                return func(*args, **kwargs)
+            with self.keeping(decides):
+                result = func(*args, **kwargs)
+                self._known.note(func, args, kwargs, result)
+                return result
         except Exception:  # which the code may catch: a run must not repeat it
             back = [*reversed(self.tracer.graph.nodes)]
             for node in itertools.takewhile(lambda node: node is not last, back):
@@ -170,6 +181,14 @@ class Watch(TorchDispatchMode):
                 self._versions.append((tensor, tensor._version))
             self._shown[id(tensor)] = tensor, alike
         return self._shown[id(tensor)][1]
+
+    def fold(self, results: Any) -> None:
+        """Note what each run can use as it is here, as if the code had found it."""
+        for tensor, value in self._known.constants(results):
+            slot = proxy_tensor.get_proxy_slot(tensor, self.tracer)
+            self.found[slot.proxy.node] = value
+            if value.is_cuda:  # it is there before any stream of a run reads it
+                synchronize(value.device)
 
     def end(self) -> None:
         """Take back that torch has counted changes of tensors, which there were none of."""

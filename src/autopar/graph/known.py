@@ -1,0 +1,78 @@
+"""Known: what traced code computes from nothing but itself, so that it can decide by that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autopar.effects.memory import memory_key
+from autopar.effects.operators import written_arguments
+from autopar.torch_private import disable_current_modes, pytree
+
+_MOST_NUMBERS = 1 << 16  # of a result: positions and masks of a few hundred tokens
+_RANDOM = torch.Tag.nondeterministic_seeded
+
+
+class Known:
+    """Numbers that each run has anew as they are here: no data, weight or chance is in them.
+
+    So are positions, counted from zero, and numbers in the code. They are computed at once, beside
+    the trace.
+    """
+
+    def __init__(self) -> None:
+        # Of a tensor without memory, one with; and itself, as its number would be used again.
+        self._values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._written = set[object]()  # the memory that operators write
+
+    def has(self, args: Any) -> bool:
+        """Whether all tensors among some arguments are known."""
+        return self._values.keys() >= {id(tensor) for tensor in _tensors(args)}
+
+    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What an operator makes of known tensors."""
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda tensor: self._values[id(tensor)][1], (args, kwargs)
+        )
+        with disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+            return func(*args, **kwargs)
+
+    def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Note that an operator was called, whose results have no memory."""
+        written = _tensors(written_arguments(func._schema, args, kwargs))
+        self._written.update(map(memory_key, written))
+        results = _tensors(result)
+        is_known = self.has((args, kwargs)) and _depends_on_arguments(func)
+        if is_known and all(tensor.numel() <= _MOST_NUMBERS for tensor in results):
+            self._keep(results, _tensors(self.call(func, args, kwargs)))
+        elif written:
+            gone = {*map(memory_key, written)}
+            for number, (tensor, _) in [*self._values.items()]:
+                if memory_key(tensor) in gone:
+                    del self._values[number]
+
+    def note_literal(self, result: torch.Tensor, number: torch.Tensor) -> None:
+        """Note numbers in the code, unless they lie in another library's memory."""
+        with disable_current_modes(), torch.inference_mode(False):
+            if number.untyped_storage().resizable():
+                self._keep([result], [number.clone()])
+
+    def constants(self, results: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What each run may use as it is here, as nobody changes it, or gets it as a result."""
+        changing = self._written.union(map(memory_key, _tensors(results)))
+        return [both for both in self._values.values() if memory_key(both[0]) not in changing]
+
+    def _keep(self, results: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+        for tensor, value in zip(results, values, strict=True):
+            self._values[id(tensor)] = tensor, value
+
+
+def _depends_on_arguments(func: Any) -> bool:
+    """Whether an operator's results depend on nothing else: not so with programs' own."""
+    name = func._schema.name
+    return name.startswith("aten::") and "empty" not in name and _RANDOM not in func.tags
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
