@@ -50,6 +50,7 @@ extensions = [
     "glossary_links",
     "goals",
     "records",
+    "said_once",
     "simulator",
     "published",
     "search_words",
