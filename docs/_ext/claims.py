@@ -99,7 +99,7 @@ class Verdicts(Directive):
                 line += nodes.Text(f": {one.sentence} {one.figure}; claimed: {one.bound}. ")
                 line += link(page)
                 listed += nodes.list_item("", line)
-        summary = nodes.paragraph(text=f"By the newest records, these pages make {said}.")
+        summary = nodes.paragraph(text=f"What these pages claim, by the newest records: {said}.")
         return [summary, listed] if listed.children else [summary]
 
 
@@ -139,7 +139,7 @@ def counted(verdicts, what="claim"):
     """How many claims or goals there are, and how many of them have each verdict, in words."""
     counts = Counter(verdicts)
     words = ", ".join(f"{verdict}: {count}" for verdict, count in counts.most_common())
-    return f"{counts.total()} {what}s ({words})"
+    return f"{counts.total()} {what}{'s' * (counts.total() != 1)} ({words})"
 
 
 def summarize(app, error) -> None:

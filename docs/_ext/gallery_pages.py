@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from html import escape
 
-from addresses import COLAB, SOURCES
+from addresses import COLAB, PUBLISHED, SOURCES
 from docutils import nodes
 from gallery_hooks import IMAGE, PICTURE
 from sphinx.addnodes import download_reference
@@ -147,13 +147,15 @@ def put_row_below_title(doctree, page):
     needs.remove(label)
     needs.replace(text, nodes.Text(rest))
     script = page.removeprefix("auto_gallery/")
-    links = [nodes.reference("", "Colab", refuri=f"{COLAB}/{script.rpartition('/')[2]}.ipynb")]
+    colab = f"{COLAB}/{script.rpartition('/')[2]}.ipynb"
+    links = [nodes.reference("", "Colab", refuri=colab)] * PUBLISHED
     files = list(doctree.findall(download_reference))
     for words, ending in (("Notebook", ".ipynb"), ("Script", ".py")):
         link = next(file for file in files if file["reftarget"].endswith(ending)).deepcopy()
         link.children = [nodes.inline(text=words)]
         links.append(link)
-    links.append(nodes.reference("", "Source", refuri=f"{SOURCES}/gallery/{script}.py"))
+    source = f"{SOURCES}/gallery/{script}.py"
+    links += [nodes.reference("", "Source", refuri=source)] * PUBLISHED
     row = nodes.bullet_list()
     for item in (*links, nodes.inline(text=need.strip())):
         row += nodes.list_item("", nodes.paragraph("", "", item))

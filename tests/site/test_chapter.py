@@ -16,6 +16,7 @@ _MOST_WORDS = 4_500  # about twenty minutes
 _MEASURED = re.compile(r"\d[\d.,]* ?(?:ms|µs|s|[GM]B(?:/s)?|TFLOP/s|%|×(?! \d))(?!\w)")
 
 _TIMES = {"measurements", "values_s", "median_s", "min_s", "limit_s", "estimate"}  # of a record
+_OTHERS = "index", "book_against_hardware"  # pages that tell of records, too
 _SHOWS = {"tell", "words", "ap.compare", "ap.draw"}  # what says by itself which of them are noisy
 
 each_section = pytest.mark.parametrize("section", _SECTIONS, ids=lambda path: path.stem)
@@ -83,7 +84,9 @@ def untold(node):
         yield from untold(child)
 
 
-@pytest.mark.parametrize("page", [*_SECTIONS, _DOCS / "index.md"], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "page", [*_SECTIONS, *(_DOCS / f"{name}.md" for name in _OTHERS)], ids=lambda path: path.stem
+)
 def test_each_time_in_a_sentence_is_told_with_its_noise(page):
     assert list(untold(code_of(page))) == []
 
