@@ -108,7 +108,7 @@ wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in two ways")
 
 # %%
-# Compare the row in bold with *data on the device already*, which no way can beat.
+# Compare the row in bold with *data on the device already*. A share below 0 % is time lost.
 
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
