@@ -15,7 +15,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
-from addresses import INSTALL, REPOSITORY, SITE  # noqa: E402
+from addresses import INSTALL_LINES, PUBLISHED, REPOSITORY, SITE  # noqa: E402
 from freshness import stamp  # noqa: E402
 from gallery_hooks import FIRST_CELL  # noqa: E402
 from inventories import write_inventories  # noqa: E402
@@ -50,6 +50,7 @@ extensions = [
     "glossary_links",
     "goals",
     "records",
+    "said_once",
     "simulator",
     "published",
     "search_words",
@@ -88,7 +89,7 @@ nb_output_stderr = "warn"
 nb_merge_streams = True
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
 myst_substitutions = {
-    "install": f"```sh\n{INSTALL}\n```",
+    "install": INSTALL_LINES,
     "checkout": f"```sh\ngit clone {REPOSITORY}\ncd autopar\npip install .\n```",
 }
 myst_heading_anchors = 3
@@ -144,14 +145,13 @@ html_show_sphinx = False
 html_show_sourcelink = False
 html_search_scorer = str(DOCS / "_ext" / "search_order.js")
 html_theme_options = {
-    "source_repository": REPOSITORY,
+    "source_repository": REPOSITORY if PUBLISHED else "",
     "source_branch": "main",
     "source_directory": "docs/",
     "top_of_page_buttons": [],  # gallery pages are generated: there is no such file to edit
     "navigation_with_keys": True,
-    "footer_icons": [
-        {"name": "Source on GitHub", "url": REPOSITORY, "html": "Source", "class": ""}
-    ],
+    "footer_icons": [{"name": "Source on GitHub", "url": REPOSITORY, "html": "Source", "class": ""}]
+    * PUBLISHED,
 }
 ogp_site_url = ADDRESS
 ogp_social_cards = {

@@ -1,5 +1,11 @@
-"""Addresses: where the project is published, which `pyproject.toml` says for the whole site."""
+"""Addresses: where the project is published, which `pyproject.toml` says for the whole site.
 
+Links there lead nowhere until it is. A build that knows of no published repository leaves them out.
+"""
+
+import os
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,3 +18,21 @@ SOURCES = f"{REPOSITORY}/blob/main"
 INSTALL = f'pip install "autopar @ git+{REPOSITORY}"'
 # Colab opens notebooks from a repository: the workflow `cpu` keeps them on a branch of this name.
 COLAB = f"https://colab.research.google.com/github{urlsplit(REPOSITORY).path}/blob/notebooks"
+
+
+def is_published(folder=_PROJECT.parent):
+    """Whether the checkout has an origin on the project's host, or READTHEDOCS builds."""
+    if os.environ.get("READTHEDOCS"):
+        return True
+    if not (git := shutil.which("git")):
+        return False
+    asked = [git, "-C", str(folder), "remote", "get-url", "origin"]
+    origin = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
+    return (urlsplit(REPOSITORY).hostname or "") in origin
+
+
+PUBLISHED = is_published()
+_FROM_HERE = """
+This copy of the site was built where no published repository is known. If the line above finds
+none, run `pip install .` in the root of the checkout that the site came with."""
+INSTALL_LINES = f"```sh\n{INSTALL}\n```{'' if PUBLISHED else _FROM_HERE}"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from machines import claims_by_machine
+from machines import claims_by_machine, newest_claims
 from side_by_side import Row, link, small, table, unbroken
 from sphinx.util import logging
 
@@ -23,6 +23,7 @@ SUFFIX = ".claims.json"  # a line for each claim, beside the page that makes it
 STRICT = "AUTOPAR_STRICT"
 GOOD = HOLDS, "met"  # verdicts that need no emphasis
 BOUNDS = {"claim": "claimed", "goal": "goal"}
+_LINKED = re.compile(r"\]\(\.\./(auto_gallery/\w+/\w+)\)")
 logger = logging.getLogger(__name__)
 
 
@@ -81,6 +82,27 @@ class ClaimsByMachine(Directive):
         return section
 
 
+class Verdicts(Directive):
+    """How many of the claims hold on the pages that this one leads to, and those that don't."""
+
+    def run(self):
+        env = self.state.document.settings.env
+        source = Path(env.doc2path(env.docname)).read_text(encoding="utf-8")
+        pages = dict.fromkeys(f"/{page}" for page in _LINKED.findall(source))
+        claims = [(page, claim) for page in pages for claim in newest_claims(page)]
+        said = counted(claim.verdict for _, claim in claims)
+        listed = nodes.bullet_list()
+        for page, claim in claims:
+            if claim.verdict != HOLDS:
+                one = outcome(claim, claim.estimate.origin)
+                line = nodes.paragraph("", "", nodes.strong(text=one.verdict.capitalize()))
+                line += nodes.Text(f": {one.sentence} {one.figure}; claimed: {one.bound}. ")
+                line += link(page, on=env.docname)
+                listed += nodes.list_item("", line)
+        summary = nodes.paragraph(text=f"What these pages claim, by the newest records: {said}.")
+        return [summary, listed] if listed.children else [summary]
+
+
 def outcome(claim, origin):
     """What became of a claim, with the day of its record beside how sure it is."""
     figure, _, sure = claim.measured.removesuffix(")").partition(" (")
@@ -117,7 +139,7 @@ def counted(verdicts, what="claim"):
     """How many claims or goals there are, and how many of them have each verdict, in words."""
     counts = Counter(verdicts)
     words = ", ".join(f"{verdict}: {count}" for verdict, count in counts.most_common())
-    return f"{counts.total()} {what}s ({words})"
+    return f"{counts.total()} {what}{'s' * (counts.total() != 1)} ({words})"
 
 
 def summarize(app, error) -> None:
@@ -138,5 +160,6 @@ def summarize(app, error) -> None:
 
 def setup(app):
     app.add_directive("claims-by-machine", ClaimsByMachine)
+    app.add_directive("verdicts", Verdicts)
     app.connect("build-finished", summarize)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,6 +3,7 @@
 from textwrap import fill
 
 from matplotlib.text import Annotation
+from said_once import OLD
 
 _PER_INCH = 13  # small letters of a note
 
@@ -12,7 +13,9 @@ def fit(figure):
     across = int(_PER_INCH * figure.get_figwidth())
     notes = figure.findobj(Annotation)
     for note in notes:
-        note.set_text("\n".join(fill(line, across) for line in note.get_text().split("\n")))
+        note.set_text(
+            "\n".join(fill(line, across) for line in note.get_text().replace(OLD, "").split("\n"))
+        )
     for _ in range(3):  # each time the layout is another one
         figure.draw_without_rendering()
         for note in notes:

@@ -4,22 +4,16 @@ import re
 from collections import Counter
 from html import escape
 
-from addresses import COLAB, SOURCES
+from addresses import COLAB, PUBLISHED, SOURCES
 from docutils import nodes
 from gallery_hooks import IMAGE, PICTURE
 from sphinx.addnodes import download_reference
-
-from autopar.records.record import EARLIER
 
 _BADGE = re.compile(r'<span class="autopar-(?P<kind>live|recorded)">[^<]*</span>')
 _HERE = "On this machine"  # the heading of what is measured wherever the page is built
 _OF_HERE = (
     "These numbers are of small sizes, on the machine that built this page. With few cores, or "
     "other work beside, what runs at once may gain little or nothing."
-)
-_STILL_SHOWN = (
-    "Code of autopar has changed since that record was made. It is shown until a machine with the "
-    "same GPUs has measured again."
 )
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
@@ -28,6 +22,7 @@ _ID = re.compile(r"autopar-[0-9a-f]{10}")  # of a drawing, by what it shows
 _TIP = re.compile(r' tooltip="([^"]*)"')
 _DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTALL)
 _NEED = "You need:"  # how the line of the opening begins that goes to the row
+_MINUTES = re.compile(r"\b\d+ minutes?\b(?! to read)")
 _CARD = '<div class="sphx-glr-thumbnail-title">'
 
 
@@ -111,8 +106,6 @@ def say_origins_once(doctree):
             node.replace_self(raw(_BADGE.sub(lambda badge: marks[badge[0]], text)))
     if full:
         line = f'<p class="autopar-origins">{" ".join(full)}</p>'
-        if EARLIER in line:
-            line += f'<p class="autopar-small">{_STILL_SHOWN}</p>'
         next(doctree.findall(nodes.section)).insert(1, raw(line))
 
 
@@ -150,17 +143,19 @@ def put_row_below_title(doctree, page):
     if needs is None:
         return  # an index
     label, text = needs[:2]
-    need, _, rest = text.partition(". ")
+    need, _, rest = _MINUTES.sub(r"\g<0> to read", text).partition(". ")
     needs.remove(label)
     needs.replace(text, nodes.Text(rest))
     script = page.removeprefix("auto_gallery/")
-    links = [nodes.reference("", "Colab", refuri=f"{COLAB}/{script.rpartition('/')[2]}.ipynb")]
+    colab = f"{COLAB}/{script.rpartition('/')[2]}.ipynb"
+    links = [nodes.reference("", "Colab", refuri=colab)] * PUBLISHED
     files = list(doctree.findall(download_reference))
     for words, ending in (("Notebook", ".ipynb"), ("Script", ".py")):
         link = next(file for file in files if file["reftarget"].endswith(ending)).deepcopy()
         link.children = [nodes.inline(text=words)]
         links.append(link)
-    links.append(nodes.reference("", "Source", refuri=f"{SOURCES}/gallery/{script}.py"))
+    source = f"{SOURCES}/gallery/{script}.py"
+    links += [nodes.reference("", "Source", refuri=source)] * PUBLISHED
     row = nodes.bullet_list()
     for item in (*links, nodes.inline(text=need.strip())):
         row += nodes.list_item("", nodes.paragraph("", "", item))

@@ -20,8 +20,15 @@ _CARD = "sd-card"  # which a link of its own covers
 _IN_OUTPUTS = re.compile(
     r"(?<=>)(spread)(?= \(IQR\)</th>)|(?<=>share of )(makespan)(?=</th>)"
     r"|(?<=: )(95 % interval|range)(?=, \d+ samples\))"
-    r"|(?<=, with an )(earlier version)(?= of autopar</span>)"
 )
+# Terms that are verbs, too: these are linked behind a word that stands before nouns.
+_VERB = re.compile("branch|capture|claim|host|launch|limit|plan|prefetch|record|span|stream|trace")
+_BEFORE_A_NOUN = re.compile(
+    r"\b(an?|the|this|that|each|every|any|no|one|another|which|what|whose|its|their|your|our|of|in"
+    r"|from|with|by|per|without|as|on|for|side|second|copy|computing|first|new|same)\W+$",
+    re.IGNORECASE,
+)
+_CAPITALS = {"GIL", "NVTX", "D2H", "H2D", "TF32"}  # terms that are written so
 _TOLD_WITH = {"range": "95 % interval"}  # of a few samples; in prose a range is something else
 
 
@@ -60,12 +67,35 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
         parts: list[nodes.Node] = []
         done = 0
         for match in _terms(tuple(entries)).finditer(text):
-            if uri := address(match[1]):
+            if means(match, _said_before(text)) and (uri := address(match[1])):
                 link = nodes.reference("", match[0], refuri=uri, internal=True, classes=["term"])
                 parts += [nodes.Text(text[done : match.start()]), link]
                 done = match.end()
         if parts:
             text.parent.replace(text, [*parts, nodes.Text(text[done:])])
+
+
+def means(match: re.Match[str], before: str) -> bool:
+    """Whether what was found is the term, and no placeholder in capitals and no verb.
+
+    A term that is a verb as well means its entry behind a word that stands before nouns.
+    """
+    word = match[1]
+    if word.isupper() and len(word) > 1 and word not in _CAPITALS:
+        return False
+    here = before + match.string[: match.start()]
+    return not _VERB.fullmatch(word.lower()) or bool(_BEFORE_A_NOUN.search(here))
+
+
+def _said_before(text: nodes.Text) -> str:
+    """What its paragraph says before a piece of text."""
+    paragraph = next(one for one in _parents(text) if isinstance(one, nodes.paragraph))
+    said = ""
+    for piece in paragraph.findall(nodes.Text):
+        if piece is text:
+            break
+        said += piece
+    return said
 
 
 @functools.cache

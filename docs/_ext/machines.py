@@ -9,6 +9,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
@@ -19,7 +20,7 @@ from unittest import mock
 import autopar
 from autopar.records.claim import CLAIMS_TO, Claim
 from autopar.records.gallery import GALLERY, scripts_of, shown_by
-from autopar.records.record import Record
+from autopar.records.record import EARLIER, Record
 from autopar.records.store import FOLDER, load_record
 
 
@@ -119,6 +120,18 @@ def claims_by_machine() -> list[Told]:
                 }
                 told += [Told(page_of(script), made)] if made else []
     return told
+
+
+def newest_claims(page: str) -> list[Claim]:
+    """Each claim of a page by one record: of the present code if there is one, then the newest."""
+
+    def freshness(claim):
+        day = re.search(r"\d{4}-\d\d-\d\d", claim.estimate.origin)
+        return EARLIER not in claim.estimate.origin, day and day[0]
+
+    return [
+        max(it.by_machine.values(), key=freshness) for it in claims_by_machine() if it.page == page
+    ]
 
 
 class Missing(Exception):

@@ -53,10 +53,10 @@ def unbroken(text):
     return text.replace(" %", "\N{NO-BREAK SPACE}%").replace(" ×", "\N{NO-BREAK SPACE}×")
 
 
-def link(page):
-    """A link to a page, under its title."""
+def link(page, on="claims"):
+    """A link to a page, under its title, on another page."""
     said = {"refdomain": "std", "reftype": "doc", "refexplicit": False, "refwarn": True}
-    return pending_xref("", nodes.inline(), refdoc="claims", reftarget=page, **said)
+    return pending_xref("", nodes.inline(), refdoc=on, reftarget=page, **said)
 
 
 def link_to(title):

@@ -5,14 +5,14 @@ import pkgutil
 from operator import attrgetter
 from pathlib import Path
 
-from addresses import SOURCES
+from addresses import PUBLISHED, SOURCES
 
 ROOT = Path(__file__).parents[2]
 
 
 def linkcode_resolve(domain, info):
     """The address of the lines that define a name, or None where there are none (constants)."""
-    if domain != "py":
+    if domain != "py" or not PUBLISHED:
         return None
     module = pkgutil.resolve_name(info["module"])
     try:

@@ -8,7 +8,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
 
-from autopar.display.format import format_seconds, printable, shortened
+from autopar.display.format import printable, shortened
 from autopar.display.rows import COLOURS, lanes_of
 from autopar.display.svg import Drawing
 
@@ -45,13 +45,12 @@ def beneath(figure):
 
 
 def drawn(drawing):
-    """Panels under one another, with their names and lengths, and the bars of their first lanes."""
+    """Panels under one another, with their names, and the bars of their first lanes."""
     figure, ax = plt.subplots(figsize=_INCHES, layout="constrained")
     panels = drawing.panels[: _ROWS // 2]
     most, y = _ROWS // len(panels) - 1, 0.0
     for name, timeline in panels:
-        words = f"{name}: {format_seconds(timeline.makespan_s)}" if name else drawing.title
-        words = shortened(name if name and len(words) > _LETTERS else words, _LETTERS)
+        words = shortened(name or drawing.title, _LETTERS)  # without times: they are of one run
         text = ax.text(0, y, printable(words), fontsize=_SIZE, va="top")
         text.set_parse_math(False)
         y += 1

@@ -1,5 +1,5 @@
 // Boxes that scroll sideways can be reached with the keyboard, so that all of them can be read.
-const BOXES = "pre, .table-wrapper, .output_html, .autopar-figure";
+const BOXES = "pre, .table-wrapper, .autopar-scroll, .output_html, .autopar-figure";
 const reach = () =>
   document.querySelectorAll(BOXES).forEach((box) => {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;

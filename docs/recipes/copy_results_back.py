@@ -5,11 +5,10 @@ import torch
 import autopar as ap
 
 
-def results_on_host(fn, batches, buffers, device):
-    """Fill a pinned buffer with the result for each batch, while later results are computed."""
+def results_on_host(results, buffers, device):
+    """Fill a pinned buffer with each result of an iterator, while it computes later ones."""
     side, landed = torch.cuda.Stream(device), []
-    for batch, buffer in zip(batches, buffers, strict=True):
-        y = fn(batch)
+    for y, buffer in zip(results, buffers, strict=True):
         side.wait_event(torch.cuda.current_stream(device).record_event())  # for this result alone
         with torch.cuda.stream(side):
             buffer.copy_(y, non_blocking=True)
@@ -20,7 +19,7 @@ def results_on_host(fn, batches, buffers, device):
         yield buffer
 
 
-def results_by_pipeline(fn, batches, device):
+def results_by_pipeline(results, device):
     """The same, in memory that the pipeline provides."""
     with ap.CopyPipeline(device) as pipeline:
-        yield from pipeline.to_host(fn(batch) for batch in batches)
+        yield from pipeline.to_host(results)

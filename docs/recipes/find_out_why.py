@@ -21,4 +21,4 @@ def trace_of(step, path, devices):
 def drawing_of(step):
     """The same in a program or a notebook, as a picture with its overlap in words."""
     step()
-    return ap.draw(ap.timeline_of(step), title="One step")
+    return ap.draw(ap.timeline_of(ap.annotate("step")(step)), title="One step")

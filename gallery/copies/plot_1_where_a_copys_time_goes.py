@@ -4,14 +4,15 @@ Find where a copy's time goes
 =============================
 
 | **You'll do:** copy the results of a GPU to the host in eight ways, and see what each costs.
-| **You'll learn:** what pinned memory, memory that is used again, and a stream for the copies are
-  each good for.
+| **You'll learn:** what pinned memory, memory used again, and a stream for the copies are good for.
 | **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain` first;
   :doc:`plot_2_five_wrong_answers` comes next.
 
 A copy can run while the GPU computes the next result, if three things come together: the host's
 memory is pinned, it was there before, and the copies have a stream of their own.
+
+.. index:: ! pinned
 """
 
 # %%
@@ -118,7 +119,7 @@ for x, choice in {-0.36: "pinned", -0.22: "side stream", -0.08: "warm"}.items():
 ap.plot.show("b1_where_a_copys_time_goes")
 
 # %%
-# *Hidden* is the share of the copies' time that a way saves.
+# *Hide* is by the clock: the share of the copies' time that a way saves. Below 0 % it loses time.
 
 *others, best = sorted((eight.hidden(way, PARTS) for way in WAYS), key=lambda share: share.value)
 ap.show(
@@ -139,8 +140,7 @@ ap.show(ap.draw(eight.timelines, title=title, limit_s=limit_s))
 # The system can't move pinned pages, so a program that pins much leaves less to all others: keep a
 # few buffers, and use them again. PyTorch's `guide to pinned memory
 # <https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html>`_ tells when not to pin.
-# Small results are limited by neither memory nor bus:
-# :doc:`plot_8_send_small_tensors_together`.
+# For small results neither is the limit: :doc:`plot_8_send_small_tensors_together`.
 #
 # Now you
 # -------

@@ -108,8 +108,7 @@ wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in two ways")
 
 # %%
-# Compare the row in bold with *data on the device already*, which no way can beat: little is left
-# between them.
+# Compare the row in bold with *data on the device already*. A share below 0 % is time lost.
 
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
@@ -123,8 +122,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A narrow network computes too little to hide its batches. Compare the row in bold with the grey
-# row of the copies, which are the limit.
+# A narrow network computes too little to hide its batches: the copies, in grey, are the limit.
 
 narrow = ap.recorded(training_loops, name="b3_copy_bound_loop", parameters=NARROW)
 longer = narrow.estimate(lambda s: s[COPIES] / s[THERE])
@@ -152,6 +150,8 @@ ap.show(ap.compare([here.measurements[way] for way in (THERE, PREFETCH)], baseli
 #     What is inside is asked for batches ahead of the steps. The bar should count steps.
 #
 # .. dropdown:: An answer
+#
+#     `prefetch`: around it the bar counts the batches that steps have asked for.
 #
 #     .. code-block:: python
 #

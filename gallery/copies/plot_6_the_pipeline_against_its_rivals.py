@@ -95,8 +95,8 @@ ap.plot.bars(drawn[::-1], limit_s=least_s, title="Results to the host")
 ap.plot.show("b5_against_the_rivals")
 
 # %%
-# The table has *.cpu() each*, too: each copy waits for fresh memory. *Hidden* is the share of the
-# copies' time that was saved. Ordinary memory needs the CPU's help, so its bound is lower.
+# The table has *.cpu() each*, too: each copy waits for fresh memory. *Hide* is by the clock: the
+# share of the copies' time that is saved. Ordinary memory needs the CPU, so its bound is lower.
 
 into_pinned = "The pipeline hides most copies into pinned memory."
 into_touched = "The pipeline hides most copies into touched ordinary memory."

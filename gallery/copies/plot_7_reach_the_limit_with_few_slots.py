@@ -18,8 +18,8 @@ ordinary memory it takes two slots of *pinned* memory, to which the GPU can writ
 # The slowest station sets the limit
 # ----------------------------------
 # `to_host` brings results back, and `map` takes its inputs there as well. It is tempting to look at
-# the computing alone. But with smaller products the copies become the slowest station, and copies
-# in both directions at once, called *duplex* here, are slower yet.
+# the computing alone. But with smaller products the copies are the slowest station. Copies in both
+# directions at once, called *duplex* here, are slower yet.
 
 import collections
 import contextlib
@@ -36,8 +36,7 @@ def there_and_back(work, inputs, device, slots):
 
 # %%
 # The first item needs all stations, and after that the slowest one is the limit. In the table,
-# compare the ways of each regime with the grey rows above them, the stations alone. In *balanced:
-# map* all stations take about as long, so each wait of one for another shows.
+# compare each regime's ways with the grey rows above. In *balanced: map* each wait shows.
 
 # Folded: the measurement of three regimes, and the table
 REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
@@ -141,8 +140,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# With nothing to compute, the CPU's copies from the slots take the time:
-# :doc:`plot_5_the_pipeline_against_its_limits` shows what threads do for them.
+# With nothing to compute, the CPU is the limit: :doc:`plot_5_the_pipeline_against_its_limits`.
 #
 # Now you
 # -------
@@ -153,6 +151,8 @@ ap.show(
 #     Each direction has slots of its own, whose size is a power of two.
 #
 # .. dropdown:: An answer
+#
+#     192 MiB, as it has by default three slots of 32 MiB in each direction.
 #
 #     .. code-block:: python
 #

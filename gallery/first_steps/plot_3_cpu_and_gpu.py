@@ -103,8 +103,8 @@ ap.show_timelines(
 ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=CPU_FIRST))
 
 # %%
-# Compare *plain, CPU first* with the two parts: it takes the sum of both. The other two ways take
-# about as long as the longer part. *Hidden* is the share of the shorter part that was saved.
+# Compare *plain, CPU first* with both parts, and the other ways with the longer one. *Hidden* is by
+# the clock: what was saved of the shorter part. A CPU that varies may carry it beyond 0 or 100 %.
 
 first, second, lanes = (record.hidden(way, ALONE) for way in (CPU_FIRST, GPU_FIRST, LANES))
 ap.show(
@@ -143,7 +143,7 @@ ap.show(ap.compare(here.measurements))
 # %%
 # Now you
 # -------
-# Double `cpu_size`. Predict which rows of the table grow, and what the limit becomes.
+# Double `cpu_size`. Predict which rows of the table grow, and which part is the limit then.
 #
 # .. dropdown:: A hint
 #
@@ -151,7 +151,7 @@ ap.show(ap.compare(here.measurements))
 #
 # .. dropdown:: An answer
 #
-#     All rows but *GPU alone* grow, for the CPU's part is now the longer one, and the limit.
+#     All rows but *GPU alone*, and the CPU's part, eight times as long as now, is the limit.
 #
 #     .. code-block:: python
 #

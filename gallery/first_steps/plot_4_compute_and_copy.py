@@ -103,7 +103,7 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # ----------------------
 # No way can be faster than the longer part and one piece of the shorter. Compare the row *one
 # stream* with the two parts above it: it takes the sum of both. The row in bold takes hardly longer
-# than the products alone, and the lane's row is about the same.
+# than the products. In the claims *hide* is by the clock, below the picture by the timeline.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(
@@ -147,7 +147,7 @@ ap.show(ap.compare(here.measurements))
 #
 # .. dropdown:: An answer
 #
-#     None: the side stream waits for the last product, as the one stream did.
+#     Nothing is hidden: the side stream waits for the last product, as the one stream did.
 #
 #     .. code-block:: python
 #

@@ -142,7 +142,7 @@ ap.show(
 #
 # Now you
 # -------
-# Double the number of products on the CPU until they are the longest part. What is the limit then?
+# Give the CPU so many products that they take by far the longest. What is the limit then?
 #
 # .. dropdown:: A hint
 #

@@ -1,10 +1,13 @@
 """Each recipe runs as it is shown: on a CPU with late streams, and on GPUs."""
 
+import ast
 import functools
 import importlib.util
 import inspect
+import os
 import re
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -61,7 +64,7 @@ def pinned_like(tensors):
 def squares_on_host(recipe, device, fn):
     """What a copy of each result to the host brings, read as soon as it is yielded."""
     xs = matrices(device)
-    results = recipe.results_on_host(fn, xs, pinned_like(xs), device)
+    results = recipe.results_on_host(map(fn, xs), pinned_like(xs), device)
     return [result.clone() for result in results]
 
 
@@ -149,7 +152,7 @@ def test_the_first_result_arrives_while_the_gpu_computes():
             ap.workload.delay(x.device, _LONG)
         return x.mm(x)
 
-    results = recipe.results_on_host(fn, xs, pinned_like(xs), "cuda:0")
+    results = recipe.results_on_host(map(fn, xs), pinned_like(xs), "cuda:0")
     next(results)
     assert not torch.cuda.current_stream(0).query(), "it came after the last product"
     assert len(list(results)) == _COUNT - 1
@@ -158,10 +161,29 @@ def test_the_first_result_arrives_while_the_gpu_computes():
 @on_devices
 def test_the_pipelines_recipes_do_the_same(device):
     xs = matrices(device)
-    results = load("copy_results_back").results_by_pipeline(late_square, xs, device)
+    results = load("copy_results_back").results_by_pipeline(map(late_square, xs), device)
     assert is_right(results, 1, close=True)
     fed = load("feed_a_loop").fed_by_pipeline(matrices(), device)
     assert is_right([late_square(x) for x in fed], 1, close=True)
+
+
+def named_by_its_process(folder, samples):
+    """A batch, and a file that says which process has prepared it."""
+    Path(folder, f"{samples[0]}").write_text(str(os.getpid()))
+    return torch.tensor(samples)
+
+
+@on_devices
+def test_python_prepares_the_next_batches_in_other_processes(device, tmp_path):
+    prepare = functools.partial(named_by_its_process, tmp_path)
+    batches = load("prepare_in_python").prepared_on(device, range(6), prepare, 2, workers=1)
+    first, second = next(batches), tmp_path / "2"
+    deadline_s = time.monotonic() + 30
+    while not (second.exists() and second.read_text()):  # though nobody asks for it
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    assert second.read_text() != str(os.getpid())
+    assert [x.tolist() for x in (first, *batches)] == [[0, 1], [2, 3], [4, 5]]
 
 
 @on_devices
@@ -293,6 +315,11 @@ def test_a_trace_is_written_and_read(tmp_path, capsys):
     assert "'step', which is there once" in capsys.readouterr().out
 
 
+def test_a_drawing_shows_a_step_in_which_nothing_was_named():
+    drawing = load("find_out_why").drawing_of(lambda: square(ap.workload.matrix(64)))
+    assert "step" in [span.name for _, timeline in drawing.panels for span in timeline.spans]
+
+
 def test_a_drawing_shows_what_was_named():
     def step():
         with ap.annotate("product"):
@@ -314,6 +341,14 @@ def test_the_trace_of_one_stream_says_why_nothing_overlaps(tmp_path, capsys):
     main(["timeline", str(path), "--range", "step"])
     assert "Copies share a stream with computing" in capsys.readouterr().out
     assert "copying to the host" in recipe.drawing_of(step)._repr_html_()
+
+
+@pytest.mark.parametrize("path", sorted(_FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_a_function_of_a_recipe_has_at_most_ten_lines_of_code(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
+    for one in functions:
+        assert one.end_lineno - one.body[0].end_lineno <= 10, one.name  # behind its docstring
 
 
 @pytest.mark.parametrize("path", sorted(_FOLDER.glob("*.py")), ids=lambda path: path.stem)

@@ -1,14 +1,23 @@
 """The form of the chapter and the recipes, by their source: short, and with no typed numbers."""
 
+import ast
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+import autopar as ap
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _SECTIONS = sorted((_DOCS / "chapter").glob("[0-9]_*.md"))
 _MOST_WORDS = 4_500  # about twenty minutes
 _MEASURED = re.compile(r"\d[\d.,]* ?(?:ms|µs|s|[GM]B(?:/s)?|TFLOP/s|%|×(?! \d))(?!\w)")
+
+_TIMES = {"measurements", "values_s", "median_s", "min_s", "limit_s", "estimate"}  # of a record
+_OTHERS = "index", "book_against_hardware"  # pages that tell of records, too
+_SHOWS = {"tell", "words", "ap.compare", "ap.draw"}  # what says by itself which of them are noisy
 
 each_section = pytest.mark.parametrize("section", _SECTIONS, ids=lambda path: path.stem)
 
@@ -53,3 +62,73 @@ def test_all_five_exercises_have_a_folded_solution_with_a_link():
     solutions = [part.partition(":::{dropdown} A solution\n")[2] for part in parts]
     assert len(solutions) == 5
     assert all("](../auto_gallery/" in solution for solution in solutions)
+
+
+def code_of(page):
+    """What the cells of a page run, as one program."""
+    cells = re.findall(
+        r"(?ms)^```\{code-cell\} python3\n(?::tags:.*?\n)?(.*?)^```$", page.read_text("utf-8")
+    )
+    return ast.parse("\n".join(cells))
+
+
+def untold(node):
+    """Where code takes times from a record, but for what is handed to those who tell of noise."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in _SHOWS:
+        return
+    if isinstance(node, ast.FunctionDef):  # it is given a record, by one of them
+        return
+    if isinstance(node, ast.Attribute) and node.attr in _TIMES:
+        yield ast.unparse(node)
+    for child in ast.iter_child_nodes(node):
+        yield from untold(child)
+
+
+@pytest.mark.parametrize(
+    "page", [*_SECTIONS, *(_DOCS / f"{name}.md" for name in _OTHERS)], ids=lambda path: path.stem
+)
+def test_each_time_in_a_sentence_is_told_with_its_noise(page):
+    assert list(untold(code_of(page))) == []
+
+
+def test_a_time_that_is_glued_by_hand_would_be_found():
+    found = untold(ast.parse('glue("a", 1e3 * record.measurements["a"].median_s)'))
+    assert list(found) == ["record.measurements['a'].median_s", "record.measurements"]
+    assert not list(untold(ast.parse('tell("a", record, lambda it: it.measurements["a"], "")')))
+
+
+def test_a_figure_that_rests_on_a_noisy_time_says_so(extension):
+    words = extension("told").words
+    record = replace(
+        ap.newest_record("e3_compute_and_copy"),
+        measurements={
+            "calm": ap.Measurement("calm", (1e-3, 1e-3, 1e-3)),
+            "noisy": ap.Measurement("noisy", (1e-3, 2e-3, 4e-3)),
+        },
+    )
+    parts = ["calm", "noisy"]
+    assert words(record, "calm", ".1f ms") == "1.0 ms"
+    assert words(record, "noisy", ".0f ms") == "2 ms (noisy)"
+    assert words(record, lambda it: it.limit_s(parts), ".0f µs") == "1000 µs (noisy)"
+    assert words(record, lambda it: it.hidden("noisy", parts).value, ".0f %").endswith("(noisy)")
+    assert words(record, lambda it: it.measurements["calm"].median_s * 3e3, ".0f ×") == "3 ×"
+
+
+@each_section
+def test_a_section_ends_with_what_became_of_its_claims(section):
+    assert section.read_text("utf-8").endswith("\n\n```{verdicts}\n```\n")
+
+
+def test_only_what_does_not_hold_is_told_at_length(extension, monkeypatch):
+    claims, told = extension("claims"), []
+    made = [ap.claim(f"{name}.", 1.0, at_least=least) for name, least in {"A": 1, "B": 2}.items()]
+    monkeypatch.setattr(claims, "newest_claims", lambda page: told.append(page) or made)
+    env = SimpleNamespace(docname="chapter/1", doc2path=lambda name: _SECTIONS[0])
+    document = SimpleNamespace(settings=SimpleNamespace(env=env))
+    directive = claims.Verdicts(
+        *[None] * 6, 0, SimpleNamespace(document=document), SimpleNamespace(reporter=None)
+    )
+    summary, listed = directive.run()
+    assert told == ["/auto_gallery/first_steps/plot_1_the_front_end_returns_first"]
+    assert "2 claims (" in summary.astext()
+    assert listed.astext().startswith("Does not hold here: B. 1; claimed: at least 2.")

@@ -1,6 +1,7 @@
 """What makes the site's pages run again, and what keeps a build from beginning."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,3 +71,19 @@ def test_each_script_begins_with_the_install_line(freshness):
     assert len(scripts) > 15
     for script in scripts:
         assert script.read_text(encoding="utf-8").startswith(f'# {line}\n"""\n'), script.name
+
+
+def test_a_checkout_of_no_published_repository_is_told_from_others(
+    extension, monkeypatch, tmp_path
+):
+    addresses = extension("addresses")
+    monkeypatch.delenv("READTHEDOCS", raising=False)
+    git = ["git", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    assert not addresses.is_published(tmp_path)
+    subprocess.run([*git, "remote", "add", "origin", f"{addresses.REPOSITORY}.git"], check=True)
+    assert addresses.is_published(tmp_path)
+    subprocess.run([*git, "remote", "set-url", "origin", "/some/folder"], check=True)
+    assert not addresses.is_published(tmp_path)
+    monkeypatch.setenv("READTHEDOCS", "True")
+    assert addresses.is_published(tmp_path)

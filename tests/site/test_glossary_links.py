@@ -11,6 +11,9 @@ _ENTRIES = {
     "CUDA graph": "cuda-graph",
     "spread": "spread",
     "95 % interval": "interval",
+    "host": "host",
+    "record": "record",
+    "GIL": "gil",
 }
 
 
@@ -76,6 +79,17 @@ def test_a_range_of_samples_is_told_with_the_interval(linked):
         "<p>Measured: 2 × (1 × to 3 ×: "
         '<a class="reference internal term" href="glossary.html#term-interval">range</a>, '
         "5 samples)</p>A range."
+    )
+
+
+def test_verbs_placeholders_and_names_are_no_terms(linked):
+    text = nodes.Text("Let it warm up. Then "), nodes.emphasis("", "record"), nodes.Text(" a step.")
+    assert linked(*text) == "Let it warm up. Then record a step."
+    assert linked(
+        nodes.Text("Put its name in the place of HOST. They host it, and record it.")
+    ) == ("Put its name in the place of HOST. They host it, and record it.")
+    assert linked(nodes.Text("To the host, by the GIL.")) == (
+        "To the [host](glossary.html#term-host), by the [GIL](glossary.html#term-gil)."
     )
 
 

@@ -98,6 +98,22 @@ class TestInBrowser:
         assert found, page[-2000:]
         assert found[0].startswith(place)
 
+    @pytest.mark.parametrize(
+        ("words", "title"), [("GIL", "GIL"), ("NVTX", "NVTX"), ("pinned memory", "pinned memory")]
+    )
+    def test_a_term_is_found_once_under_its_own_name(self, rendered, words, title):
+        page = rendered(f"search.html?q={quote(words)}")
+        links = re.findall(r'<li class="kind-\w+"><a [^>]*>(.*?)</a>', page)
+        titles = [re.sub("<[^>]*>", "", link) for link in links]  # without its marks on words
+        assert titles[0] == f"{title} (glossary)"
+        assert titles.count(titles[0]) == 1
+        assert "Glossary" not in titles[:-1]  # if at all, the whole of it is last
+
+    def test_the_page_on_pinned_memory_is_among_the_first(self, rendered):
+        page = rendered("search.html?q=pinned")
+        found = re.findall(r'<li class="kind-\w+"><a href="([^"]*)"', page)
+        assert any("plot_1_where_a_copys_time_goes" in place for place in found[:5])
+
     @pytest.mark.parametrize("place", ["no_page.html", "no/such/folder/", "glossary/x"])
     def test_the_page_for_wrong_addresses_finds_its_site(self, rendered, place):
         page = rendered(place)
