@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see
     from autopar.display.table import tabulate as tabulate
     from autopar.distributed.joint import findings_of_ranks as findings_of_ranks
     from autopar.distributed.launch import on_ranks as on_ranks
+    from autopar.distributed.steps import race_of_steps as race_of_steps
     from autopar.effects.task import Task as Task
     from autopar.graph.capture import Captured as Captured
     from autopar.graph.plan import Plan as Plan
@@ -98,6 +99,7 @@ _HOME = {
     "graph.run": "Run",
     "graph.capture": "Captured",
     "distributed.launch": "on_ranks",
+    "distributed.steps": "race_of_steps",
     "distributed.joint": "findings_of_ranks",
     "records.race": "race",
     "records.experiment": "recorded observed newest_record",
