@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # `as`: what type checkers take for public, as they can't see
     from autopar.timeline.chrome_trace import write_trace as write_trace
     from autopar.timeline.span import Span as Span
     from autopar.timeline.span import Timeline as Timeline
+    from autopar.timing.fresh_process import csan_reports as csan_reports
     from autopar.timing.fresh_process import in_fresh_process as in_fresh_process
     from autopar.timing.measurement import Measurement as Measurement
     from autopar.timing.measurement import hidden_share as hidden_share
@@ -89,7 +90,7 @@ _HOME = {
     "device": "cpu gpu num_gpus try_gpu try_all_gpus synchronize empty_heap empty_pinned_pool",
     "machine": "describe capacity Capacity",
     "timing.measurement": "Measurement hidden_share",
-    "timing.fresh_process": "in_fresh_process",
+    "timing.fresh_process": "in_fresh_process csan_reports",
     "timeline.span": "Span Timeline",
     "timeline.chrome_trace": "write_trace",
     "lanes.lane": "Lane",
