@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right, insort
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autopar.timeline.groups import grouped
+from autopar.timeline.span import Timeline
 
 if TYPE_CHECKING:
     import networkx
@@ -31,6 +32,42 @@ _CHAIN = 50.0  # how much more a chain's arrows pull than others, so that they r
 
 Arrow = tuple[int, int]  # from which task to which
 Point = int | tuple[int, int]  # a task's number, or whose arrow passes which layer
+
+
+class _Job(NamedTuple):
+    name: str
+    resource: str
+    after: tuple[int, ...]
+
+
+class _Entry(NamedTuple):
+    job: int
+    lane: str
+    waits: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Order:
+    jobs: tuple[_Job, ...]
+    entries: tuple[_Entry, ...]
+
+
+def plan_of_run(
+    timeline: Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
+) -> SimpleNamespace:
+    """What can be drawn as the plan is of which a run's timeline and the arrows are."""
+    number = {span.name: n for n, span in enumerate(timeline.spans)}
+    before: dict[int, dict[int, float]] = {n: {} for n in number.values()}
+    for arrow, wait in arrows.items():
+        first, is_arrow, then = arrow.partition(" -> ")
+        if is_arrow:  # a record has other values, too
+            before[number[then]][number[first]] = wait
+    jobs, entries = [], []
+    for n, span in enumerate(timeline.spans):
+        jobs.append(_Job(names(span.name), span.lane.partition(" #")[0], (*before[n],)))
+        waits = tuple(one for one, wait in before[n].items() if wait)
+        entries.append(_Entry(n, span.lane, waits))
+    return SimpleNamespace(schedule=_Order((*jobs,), (*entries,)))
 
 
 def arrows_of(plan: Any) -> dict[Arrow, bool]:
