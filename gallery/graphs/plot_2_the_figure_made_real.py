@@ -3,8 +3,7 @@
 Train on a CPU and two GPUs
 ===========================
 
-| **You'll do:** run the step that the book only draws: two GPUs train a network of two layers, and
-  the CPU updates its parameters.
+| **You'll do:** run the step of training that the book only draws, on a CPU and two GPUs.
 | **You'll learn:** how plain code becomes a graph of tasks, and what that is good for.
 | **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first.
@@ -21,7 +20,6 @@ what tasks read and write it finds copies, waits and an order, and draws the `fi
 # computes the loss of its half, and the gradients.
 
 import re
-from dataclasses import replace
 
 import torch
 from torch.nn.functional import mse_loss
@@ -78,8 +76,7 @@ def as_graph(shares, weights, totals, rate, lanes):
 
 
 # %%
-# No line says what waits for what, or what is copied. All ways must leave the same weights as one
-# GPU does that has the whole batch.
+# No line says what waits for what. All ways must leave the weights of one GPU with the whole batch.
 
 # Folded: the measurement
 LAYERS = {"inputs": 4096, "hidden": 8192, "outputs": 1024}
@@ -100,48 +97,43 @@ def figure(batch, inputs, hidden, outputs, steps, lanes, devices):
         return x.to(device), y.to(device), replica
 
     def on_one():
-        for weight, gradient in zip(whole[2], on_each_gpu([whole])[0][1], strict=True):
-            weight.data.sub_(gradient, alpha=0.1)
-
-    def restart():
-        for each in left:
-            for weight, old in zip(each, start, strict=True):
-                weight.data.copy_(old)
+        gradients = on_each_gpu([whole])[0][1]
+        return [w.detach() - 0.1 * grad for w, grad in zip(whole[2], gradients, strict=True)]
 
     shares, whole = list(map(share, x.chunk(2), y.chunk(2), devices)), share(x, y, devices[0])
     left = [weights, *(replica for _, _, replica in shares)]  # what a step leaves
-    graph, _ = as_graph(shares, weights, totals, 0.05, lanes)
-    ways = {SERIAL: graph.run_serial, GRAPH: graph.run}
-    ways[PLAIN] = lambda: plain_step(shares, weights, totals, 0.05)
-    ways = {label: lambda step=step: (step(), left)[1] for label, step in ways.items()}
-    on_one()
-    given = {"expected": 3 * [[weight.detach().clone() for weight in whole[2]]], "reset": restart}
-    given |= {"close": dict.fromkeys(ways, 1e-6), "devices": devices, "repeats": steps}
+    (graph, _), plain = as_graph(shares, weights, totals, 0.05, lanes), (weights, totals, 0.05)
+    each = {SERIAL: graph.run_serial, GRAPH: graph.run, PLAIN: lambda: plain_step(shares, *plain)}
+    ways = {label: lambda step=step: (step(), left)[1] for label, step in each.items()}
+    given = {"expected": 3 * [on_one()], "close": dict.fromkeys(ways, 1e-6), "devices": devices}
+    given["reset"] = lambda: [
+        w.data.copy_(o) for one in left for w, o in zip(one, start, strict=True)
+    ]
     with graph:
         graph.measure()  # each task alone, for the plan
-        plan, found = graph.plan(), ap.race(ways, parts={"one GPU, no CPU": on_one}, **given)
-        timelines = {"a step": graph.run(timed=True).timeline}
-    return replace(found, timelines=timelines, values={"estimate, s": plan.limit_s} | plan.arrows)
-
-
-def shown_name(name):  # products by what they are for, copies by what of
-    name = re.sub(r" to (cpu|cuda:\d)$| on \d$", "", name)
-    steps = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
-    return re.sub(r"^mm(?:_(\d+))?$", lambda mm: steps[int(mm[1] or 0) % len(steps)], name)
+        plan = graph.plan()
+        found = ap.race(ways, parts={"one GPU, no CPU": on_one}, repeats=steps, **given)
+        found.timelines["a step"] = graph.run(timed=True).timeline
+    found.values.update({"estimate, s": plan.limit_s} | plan.arrows)
+    return found
 
 
 gpus = ap.recorded(figure, name="e4_the_figure_made_real", parameters=BOOK, gpus=2)
 run, title = gpus.timelines["a step"], "A step of training on a CPU and two GPUs"
-small = re.compile(r"(t|detach|ones_like|relu|threshold_backward|mse_loss\w*)(_\d+)?")
-shown = {"hide": [span.name for span in run.spans if small.fullmatch(span.name)], "title": title}
-ap.plot.graph(run, arrows=gpus.values, names=shown_name, columns=True, **shown)
+tiny = re.compile(r"(t|detach|ones_like|relu|threshold_backward|mse_loss\w*)(_\d+)?")
+shown = {"columns": True, "hide": [one.name for one in run.spans if tiny.fullmatch(one.name)]}
+STEPS = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
+products = {f"mm_{n}" if n else "mm": STEPS[n % len(STEPS)] for n in range(2 * len(STEPS))}
+bare = re.compile(r" to (cpu|cuda:\d)$| on \d$")
+shown["names"] = lambda name: products.get(bare.sub("", name), bare.sub("", name))
+ap.plot.graph(run, arrows=gpus.values, title=title, **shown)
 ap.plot.show("e4_the_figure_made_real")
 
 # %%
 # The graph is as fast as the careful code
 # ----------------------------------------
-# In the picture at the top, look at the outer columns: neither GPU waits for the other. Gradients
-# meet on the CPU. Compare *task graph* with *plain PyTorch*. The *estimate* is what no order beats.
+# In the picture at the top, look at the outer columns: neither GPU waits for the other. In the
+# table, compare *task graph* with *plain PyTorch*. The *estimate* is what no order beats.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
@@ -161,8 +153,7 @@ ap.show(
 # ---------------
 # The CPU takes the place of all three, with two *lanes*, threads with a queue.
 
-HERE = {"batch": 512, "inputs": 256, "hidden": 256, "outputs": 64, "steps": 5, "lanes": 2}
-HERE |= {"devices": ["cpu", "cpu"]}
+HERE = BOOK | {"batch": 512, "inputs": 256, "hidden": 256, "lanes": 2, "devices": ["cpu", "cpu"]}
 ap.show(ap.compare(ap.observed(figure, name="on CPU lanes", parameters=HERE).measurements, **table))
 
 # %%
@@ -178,7 +169,6 @@ ap.show(ap.compare(ap.observed(figure, name="on CPU lanes", parameters=HERE).mea
 #
 #     .. code-block:: python
 #
-#         def new_weight(graph, weight, velocity, total, rate):
+#         def new_velocity(graph, velocity, total):
 #             slower = graph.add(torch.Tensor.mul_, velocity, 0.9, writes=[velocity])
-#             faster = graph.add(torch.Tensor.add_, slower, total, writes=[slower])
-#             return graph.add(torch.Tensor.sub_, weight, faster, alpha=rate, writes=[weight])
+#             return graph.add(torch.Tensor.add_, slower, total, writes=[slower])
