@@ -16,7 +16,9 @@ from torch import nn
 
 from autopar.records.race import Ways, race
 from autopar.records.record import Findings
+from autopar.refusal import several
 from autopar.timeline.span import Timeline
+from autopar.timing.measurement import require_label
 from autopar.traces.profiler import timelines_of
 
 COMPUTING = "computing alone"
@@ -78,10 +80,12 @@ def race_of_steps(
     if not dist.is_initialized():
         msg = "there is no process group; expected a call on every rank, as by autopar.on_ranks."
         raise ValueError(msg)
+    every = {**ways, **{label: _in_ddp(alone, options) for label, options in (ddp or {}).items()}}
+    for label in several("see", see, "labels of the ways, in a list."):
+        require_label("see", label, [*every])
     rank, ranks, rows = dist.get_rank(), dist.get_world_size(), len(batch[0])
     share = *(tensor.tensor_split(ranks)[rank] for tensor in batch), rows
     plain = partial(alone, model, *batch, rows)
-    every = {**ways, **{label: _in_ddp(alone, options) for label, options in (ddp or {}).items()}}
     models = {label: copy.deepcopy(model) for label in every}
     steps = {label: partial(every[label](own), *share) for label, own in models.items()}
     runs = {label: partial(_gradients, own, steps[label]) for label, own in models.items()}
