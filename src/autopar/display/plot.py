@@ -139,7 +139,7 @@ def bars(
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
-            label = "limit" if limits.index(limit) == y else "_limit"
+            label = "_limit" if any(limits[:y]) else "limit"
             ax.vlines(limit / scale_s, y - 0.42, y + 0.42, **LIMIT, label=label)
         words, right = format_seconds(one.median_s) + "*" * bool(one.warning), max(times)
         at = (max(right, limit / scale_s if limit else 0.0), y)
