@@ -54,7 +54,7 @@ def source_freed(x, mended):
 # 3: the next result takes the same place
 # ---------------------------------------
 # Two results go through one buffer, a *slot*. `vLLM
-# <https://github.com/vllm-project/vllm/pull/25279>`_ mended this twice.
+# <https://github.com/vllm-project/vllm/pull/25279>`__ mended this twice.
 
 
 def slot_reused(x, mended):
@@ -68,7 +68,7 @@ def slot_reused(x, mended):
 # 4 and 5: the host reads before the copy
 # ---------------------------------------
 # A copy to the host returns before it has begun, which `vLLM
-# <https://github.com/vllm-project/vllm/pull/36013>`_ forgot. `gpt-fast
+# <https://github.com/vllm-project/vllm/pull/36013>`__ forgot. `gpt-fast
 # <https://github.com/meta-pytorch/gpt-fast/pull/113>`_ waited, but for the *current* GPU.
 
 
