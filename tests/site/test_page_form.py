@@ -20,9 +20,8 @@ _GALLERY = Path(__file__).parents[2] / "gallery"
 _PAGES = sorted(_GALLERY.rglob("plot_*.py"))
 _LEAST = 90  # lines, of any kind
 _MOST = 160  # lines of any kind, or, of the pages below, of those that one reads
-_LONGER = {  # a step in three ways and its figure; five schedulers, of which one runs in another Python
-    *("plot_2_the_figure_made_real", "plot_5_how_fine_may_tasks_be"),
-}
+# A step in three ways with its figure, and five schedulers, one of them in another Python.
+_LONGER = {"plot_2_the_figure_made_real", "plot_5_how_fine_may_tasks_be"}
 _LONGEST = 15  # such lines of a cell
 _FOLDED = "# Folded: "
 _PURE = {"dict", "len", "list", "max", "min", "range", "round", "sorted", "sum", "tuple"}
