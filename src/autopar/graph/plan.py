@@ -65,7 +65,7 @@ class Plan(Closed):
 
     @property
     def arrows(self) -> dict[str, float]:
-        """What comes after what, by name: 1 for a wait, 0 if the order on the lanes implies it.
+        """What comes after what, by name, as 1 for a wait and 0 if the order on lanes implies it.
 
         Numbers, so that a record can keep them, and `plot.graph` draw a run of it.
 
