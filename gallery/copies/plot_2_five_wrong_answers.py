@@ -88,10 +88,8 @@ def wrong_device(x, mended):  # x is on GPU 1
 # %%
 # Five wrong answers, and no error
 # --------------------------------
-# In the table, look at the last column. `CSAN
-# <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_ follows streams, not all memory.
 
-# Folded: the measurement and the table
+# Folded: the measurement
 BOOK, LATE_CYCLES = {"size": 1024, "large": 4000}, 200_000_000  # a tenth of a second at 2 GHz
 
 
@@ -128,21 +126,23 @@ def five_wrong_answers(size, large):
 
 FIVE = "missing event", "source freed", "slot reused", "read early", "wrong device"
 gpus = ap.recorded(five_wrong_answers, name="b4_five_wrong_answers", parameters=BOOK, gpus=2)
+ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title="A copy too early, and in time")
+
+# %%
+# Look at the last column: `CSAN <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_.
+
 wrong = {name: gpus.values[f"{name}: wrong share"] for name in FIVE}
-by = {name: "CSAN, " * (gpus.values[f"{name}: CSAN reports"] > 0) + "comparing" for name in FIVE}
-rows = [[name, f"{share:.0%}", by[name]] for name, share in wrong.items()]
+rows = [[it, f"{wrong[it]:.0%}", f"{gpus.values[f'{it}: CSAN reports']:g}"] for it in FIVE]
 least = gpus.estimate(lambda _: min(wrong.values()))
 ap.show(
-    ap.tabulate(["mistake", "wrong numbers", "found by"], rows, origin=gpus.origin),
+    ap.tabulate(["mistake", "wrong numbers", "CSAN reports"], rows, origin=gpus.origin),
     ap.claim("Each mistake makes most of its numbers wrong.", least, at_least=0.5, unit="%"),
 )
-ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title="A copy too early, and in time")
 
 # %%
 # When this does not help
 # -----------------------
-# A delay shows the race that it was put beside, and no other. So such waits belong in one place
-# that is tested for all: :doc:`plot_3_copy_both_ways_while_you_compute`.
+# A delay shows its own race alone. :doc:`plot_3_copy_both_ways_while_you_compute` has all waits.
 #
 # Now you
 # -------
