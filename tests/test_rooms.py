@@ -28,7 +28,7 @@ _MAY = {
     "display": "autopar timing timeline",
     "traces": "autopar timeline display",
     "records": "autopar effects timing timeline lanes display traces",
-    "distributed": "autopar timing timeline records",
+    "distributed": "autopar timing timeline traces records",
 }
 _WITHOUT_TORCH = {"timeline", "display", "traces", "records", "effects.loads", "timing.measurement"}
 _DRAW = {f"display.{name}" for name in ("graph_plot", "lanes_plot", "plot")}

@@ -61,7 +61,7 @@ def add_to(graph):
 
 
 # %%
-# In the drawing, follow the yellow line: it is the longest chain of tasks that wait for each other.
+# In the drawing, follow the thick line: it is the longest chain of tasks that wait for each other.
 
 # Folded: the drawing
 # sphinx_gallery_thumbnail_number = 2

@@ -17,10 +17,10 @@ find those that don't need each other, in unchanged code, and run them at the sa
 # ------------------------------------------
 # The model is a block of four paths over one image, as in GoogLeNet. A *kernel*, a function that
 # runs on the GPU, takes less time here than its launch. So a `CUDA graph
-# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ records all launches once.
+# <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>`_ records all launches once: on
+# one *stream*, a queue of the GPU in which each kernel waits for the one before it.
 
 import contextlib
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -37,8 +37,6 @@ def as_chain(fn, inputs):
 
 
 # %%
-# But they went to one *stream*, a queue of the GPU, so each kernel waits for the one before it.
-#
 # Two lines find the branches
 # ---------------------------
 # `trace` calls the model once, on tensors without memory, and notes what each operator reads and
@@ -81,12 +79,6 @@ ap.plot.show("b6_let_the_graph_find_the_parallelism")
 
 # Folded: the measurement of three models
 EAGER, CHAIN, BRANCHES = "eager, one stream", "CUDA graph, one chain", "CUDA graph with branches"
-COMPILED = "torch.compile, reduce-overhead"
-CALLS = 50  # in each sample, as one takes far less than a millisecond
-
-
-def repeated(call):
-    return lambda: [call() for _ in range(CALLS)][-1]
 
 
 def against_each_other(model, x, compiles=False):
@@ -101,19 +93,13 @@ def against_each_other(model, x, compiles=False):
         with contextlib.suppress(Exception), config.patch(compile_threads=1):
             compiled = torch.compile(model, mode="reduce-overhead")
             compiled(x)  # works where there are a compiler for C and Python's headers
-            ways[COMPILED] = lambda: compiled(x)
-    paths = enumerate(model, 1) if isinstance(model, Paths) else ()
-    found = ap.race(
-        {label: repeated(call) for label, call in ways.items()},
-        parts={f"path {n} alone": repeated(as_chain(path, [x])[0].replay) for n, path in paths},
-        close=dict.fromkeys(ways.keys() & {COMPILED}, 1e-3),
-        reset=lambda: [result.fill_(torch.nan) for result in (in_chain, in_branches)],
-        repeats=15,
-    )
-    other = torch.randn_like(x)
-    found.checks["new inputs: equal"] = captured.replay(other)[task].equal(model(other))
-    each_s = {one: tuple(taken_s / CALLS for taken_s in one.values_s) for one in found.measurements}
-    return replace(found, measurements=[replace(one, values_s=s) for one, s in each_s.items()])
+            ways["torch.compile, reduce-overhead"] = lambda: compiled(x)
+    paths, both = enumerate(model, 1) if isinstance(model, Paths) else (), (in_chain, in_branches)
+    parts = {f"path {n} alone": as_chain(path, [x])[0].replay for n, path in paths}
+    given = {"calls": 50, "repeats": 15, "close": {one: 1e-3 for one in ways if "compile" in one}}
+    found = ap.race(ways, parts=parts, reset=lambda: [y.fill_(torch.nan) for y in both], **given)
+    found.checks["new inputs: equal"] = captured.replay(-x)[task].equal(model(-x))
+    return found
 
 
 def block_ways(channels, size):
@@ -131,27 +117,22 @@ def chain_ways(width, depth):
     return against_each_other(nn.Sequential(*products), torch.randn(width, width))
 
 
-BLOCK, CHAIN_OF = {"channels": 192, "size": 28}, {"width": 256, "depth": 40}
 TOWERS = {"width": 256, "depth": 8, "batch": 64}
-on_block = ap.recorded(block_ways, name="b6_block", parameters=BLOCK)
+on_block = ap.recorded(block_ways, name="b6_block", parameters={"channels": 192, "size": 28})
 on_towers = ap.recorded(towers_ways, name="b6_towers", parameters=TOWERS)
-on_chain = ap.recorded(chain_ways, name="b6_chain", parameters=CHAIN_OF)
+on_chain = ap.recorded(chain_ways, name="b6_chain", parameters={"width": 256, "depth": 40})
 
 # %%
-# In the table, compare the grey rows with the last two: the chain takes about as long as all four
-# paths together, and branches take less. What the chain gains over eager code, any CUDA graph does.
+# In the table, compare the grey rows with the last two: the chain takes as long as all four paths
+# together. :doc:`/benchmarks` has two towers, a chain of products, and `torch.compile
+# <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_.
 
 PATHS = [f"path {number} alone" for number in range(1, 5)]
 rows = {label: on_block.measurements[label] for label in [*PATHS, EAGER, CHAIN, BRANCHES]}
 limits_s = dict.fromkeys((CHAIN, BRANCHES), on_block.limit_s(PATHS))
-ap.show(ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES))
-
-# %%
-# Two towers have two paths, and a chain of products has none: :doc:`/benchmarks` has their times,
-# and `torch.compile <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_'s.
-
 gains = [one.estimate(lambda s: s[CHAIN] / s[BRANCHES]) for one in (on_block, on_towers, on_chain)]
 ap.show(
+    ap.compare(rows, limit_s=limits_s, parts=PATHS, baseline=CHAIN, highlight=BRANCHES),
     ap.claim("Branches clearly gain on a block of four paths.", gains[0], at_least=1.3, unit="×"),
     ap.claim("Branches clearly gain on two towers.", gains[1], at_least=1.3, unit="×"),
     ap.claim("Where nothing can run at once, little is lost.", gains[2], at_least=0.9, unit="×"),
@@ -160,13 +141,12 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Kernels that fill a GPU by themselves gain nothing. A graph is what one call did: where that
-# depends on the data, `trace` refuses, and names the line. A CUDA graph's shapes are fixed.
+# Kernels that fill a GPU by themselves gain nothing. A graph is what one call did, with its shapes:
+# where that depends on the data, `trace` refuses, and names the line.
 #
 # Now you
 # -------
-# `trace` refuses `x.relu() if x.sum() > 0 else -x`. Write it so that both results are computed, and
-# one of them is picked on the GPU.
+# `trace` refuses `x.relu() if x.sum() > 0 else -x`. Compute both, and let the GPU pick one of them.
 #
 # .. dropdown:: A hint
 #
@@ -178,6 +158,3 @@ ap.show(
 #
 #         def picked(x=torch.ones(4)):
 #             return torch.where(x.sum() > 0, x.relu(), -x)
-#
-#         graph, result = ap.TaskGraph.trace(picked, -torch.ones(4))
-#         print(graph.run()[result])

@@ -29,7 +29,10 @@ from autopar.device import (
 )
 from autopar.machine import describe as describe, capacity as capacity, Capacity as Capacity
 from autopar.timing.measurement import Measurement as Measurement, hidden_share as hidden_share
-from autopar.timing.fresh_process import in_fresh_process as in_fresh_process
+from autopar.timing.fresh_process import (
+    in_fresh_process as in_fresh_process,
+    csan_reports as csan_reports,
+)
 from autopar.timeline.span import Span as Span, Timeline as Timeline
 from autopar.timeline.chrome_trace import write_trace as write_trace
 from autopar.lanes.lane import Lane as Lane
@@ -39,6 +42,7 @@ from autopar.graph.plan import Plan as Plan
 from autopar.graph.run import Run as Run
 from autopar.graph.capture import Captured as Captured
 from autopar.distributed.launch import on_ranks as on_ranks
+from autopar.distributed.steps import race_of_steps as race_of_steps
 from autopar.distributed.joint import findings_of_ranks as findings_of_ranks
 from autopar.records.race import race as race
 from autopar.records.experiment import (

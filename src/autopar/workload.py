@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch import nn
 
 from autopar.device import present
 from autopar.refusal import whole_number
@@ -38,6 +39,22 @@ def products(x: torch.Tensor, count: int) -> list[torch.Tensor]:
     3
     """
     return [x.mm(x) for _ in range(count)]
+
+
+def network(width: int, layers: int, device: torch.device | str = "cpu") -> nn.Sequential:
+    """Square layers without bias, and a ReLU between each two; one for a seed of torch's.
+
+    Activations keep their magnitude, so that gradients of all layers matter.
+
+    >>> [type(layer).__name__ for layer in network(8, 2)]
+    ['Linear', 'ReLU', 'Linear']
+    """
+    model: list[nn.Module] = []
+    for _ in range(layers):
+        linear = nn.Linear(width, width, bias=False, device=device)
+        nn.init.kaiming_normal_(linear.weight)
+        model += [linear, nn.ReLU()]
+    return nn.Sequential(*model[:-1])
 
 
 def delay(device: torch.device | str | int, cycles: int) -> None:

@@ -230,6 +230,18 @@ def test_graph_draws_the_plan_of_a_task_graph():
         assert len(arrows_of(ax)) == 3
 
 
+def test_a_run_is_drawn_as_its_plan_from_numbers_that_a_record_keeps():
+    graph = TaskGraph(cpu_lanes=2)
+    x = torch.ones(2, 2)
+    graph.add(torch.stack, [graph.add(torch.mm, x, x, name=f"mm {i}") for i in range(3)])
+    run = graph.run(timed=True)
+    arrows = run.plan.arrows | {"estimate, s": 1.0}
+    ax = plot.graph(run.timeline, arrows=arrows, names=str.upper)
+    assert sorted(names_of(ax)) == ["MM 0", "MM 1", "MM 2", "STACK"]
+    assert sum(waits_of(ax)) == sum(run.plan.arrows.values())
+    assert len(arrows_of(ax)) == 3
+
+
 def test_columns_have_the_cpu_in_the_middle_and_tasks_below_what_they_come_after():
     drawn = step()
     ax = plot.graph(drawn, columns=True)

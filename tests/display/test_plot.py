@@ -86,6 +86,8 @@ def test_bars_show_medians_samples_and_limits():
     np.testing.assert_allclose(mark.get_segments()[0][:, 0], 50)
     assert mark.get_linestyle()[0][1]  # dashed, as on timelines
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["limit"]
+    several = plot.bars([SLOW, FAST], limit_s={"slow": 0.1, "fast": 0.05})
+    assert [text.get_text() for text in several.get_legend().get_texts()] == ["limit"]
     for words in ("200.0 ms*", "* noisy", ORIGIN):  # the star is of the noisy one
         assert words in texts(ax)
     here = Measurement("slow", (0.4, 0.4, 0.4), origin="this machine")

@@ -61,7 +61,7 @@ def test_gradients_are_equal_though_the_ports_are_taken_and_rows_do_not_divide(g
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MASTER_PORT", port)
             found = gradients_page["gradients_of_ranks"](ranks=2, device="cpu", **_SMALL)
-    ways = {one.label for one in found.measurements} - {*gradients_page["PARTS"]}
+    ways = {one.label for one in found.measurements if not one.label.endswith(" alone")}
     assert len(ways) == 6
     checked = {check.partition(":")[0] for check in found.checks}
     assert ways <= checked
@@ -162,7 +162,7 @@ def test_a_page_runs_by_torchrun(tmp_path):
     with contextlib.chdir(tmp_path):
         ((said, status),) = run_both([torchrun(line, FILE=str(page))])
     assert status == 0, said
-    assert said.count("Claim ") == 4  # the first rank prints, and no other
+    assert said.count("Claim ") == 1  # the first rank prints, and no other
 
 
 @pytest.mark.stress

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import autopar as ap
+from autopar.distributed.steps import SEEN, communication
 from autopar.records.store import FOLDER, load_record
 from autopar.traces.command import DONE, Wanted, inspect
 
@@ -24,18 +25,18 @@ def by_command(files, range_name, tmp_path):
     return told
 
 
-def test_figures_of_the_page_are_those_of_the_command(gradients_page, request, tmp_path):
+def test_figures_of_the_page_are_those_of_the_command(request, tmp_path):
     files = sorted((request.config.rootpath / "tests" / "trace_data").glob("allreduce_rank*"))
     told = by_command(files, "step", tmp_path)
     for file, (exposed_s, share) in zip(files, told, strict=True):
         steps = ap.read_trace(file).within("step")
         spans = tuple(span for step in steps for span in step.spans)
-        figures = gradients_page["figures_of"](ap.Timeline(spans))
+        figures = communication(ap.Timeline(spans))
         assert figures["exposed, s"] == pytest.approx(exposed_s, rel=1e-6)
         assert figures["exposed, share"] == pytest.approx(share, rel=1e-6)
 
 
-def same_as_the_page(found, gradients_page, tmp_path):
+def same_as_the_page(found, tmp_path):
     """Hold what a run has kept of each step against what the command says of its traces."""
     files = []
     for name, content in sorted(found.files.items()):
@@ -44,7 +45,7 @@ def same_as_the_page(found, gradients_page, tmp_path):
     assert len(files) == 2
     last = ": exposed, share"
     steps = [name.removesuffix(last) for name in found.values if name.endswith(last)]
-    assert len(steps) == 4 * gradients_page["SEEN"]
+    assert len(steps) == 4 * SEEN
     for step in steps:
         told = by_command(files, step, tmp_path)
         # A range ends where its host has waited, which is up to some microseconds after the work.
@@ -54,10 +55,10 @@ def same_as_the_page(found, gradients_page, tmp_path):
 
 
 @pytest.mark.skipif(not _RECORDS, reason="no machine has recorded gradients yet")
-def test_each_record_is_told_by_the_command_alike(gradients_page, tmp_path):
+def test_each_record_is_told_by_the_command_alike(tmp_path):
     for number, path in enumerate(_RECORDS):
         (tmp_path / str(number)).mkdir()
-        same_as_the_page(load_record(path), gradients_page, tmp_path / str(number))
+        same_as_the_page(load_record(path), tmp_path / str(number))
 
 
 @pytest.mark.gpu(2)
@@ -66,16 +67,17 @@ def test_gradients_and_traces_of_two_gpus(gradients_page, tmp_path):
     found = gradients_page["gradients_of_ranks"](ranks=2, device="cuda", **small)
     assert all(found.checks.values()), found.checks
     assert len(found.checks) == 13
-    same_as_the_page(found, gradients_page, tmp_path)
-    buckets = gradients_page["buckets_of"](4)
-    lanes = {lane.partition(" stream")[0] for lane in found.timelines[buckets].lanes}
-    assert lanes == {"rank 0 GPU 0", "rank 1 GPU 1"}
-    for rank in range(2):
-        spans = [it for it in found.timelines[buckets].spans if it.lane.startswith(f"rank {rank} ")]
+    same_as_the_page(found, tmp_path)
+    timeline = found.timelines["buckets of 4 MiB"]
+    for rank in range(2):  # each on a GPU of its own, with lanes by stream, or by kind of copy
+        spans = [span for span in timeline.spans if span.lane.startswith(f"rank {rank} ")]
+        assert {span.lane[: len("rank 0 GPU 0")] for span in spans} == {f"rank {rank} GPU {rank}"}
         sent = [span for span in spans if span.kind == "communication"]
         computed = [span for span in spans if span.kind == "compute"]
+        assert not {span.lane for span in sent} & {span.lane for span in computed}  # side streams
         assert len(sent) == 6  # a bucket for each layer
         assert sent[0].start_s < computed[-1].start_s  # it goes while others are computed
+    assert {lane[: len("rank 0")] for lane in timeline.lanes} == {"rank 0", "rank 1"}
     after = f"{gradients_page['AFTER']}, step "
-    shares = [found.values[f"{after}{i}: exposed, share"] for i in range(gradients_page["SEEN"])]
+    shares = [found.values[f"{after}{i}: exposed, share"] for i in range(SEEN)]
     assert min(shares) > 0.99  # when it begins, nothing is left to compute

@@ -20,11 +20,8 @@ _GALLERY = Path(__file__).parents[2] / "gallery"
 _PAGES = sorted(_GALLERY.rglob("plot_*.py"))
 _LEAST = 90  # lines, of any kind
 _MOST = 160  # lines of any kind, or, of the pages below, of those that one reads
-_LONGER = {  # five programs, or peers, models and ranks that are measured beside each other
-    *("plot_2_five_wrong_answers", "plot_2_the_figure_made_real"),
-    *("plot_3_let_the_graph_find_the_parallelism", "plot_5_how_fine_may_tasks_be"),
-    *("plot_1_add_gradients_up_during_backward", "plot_2_more_devices_more_speed"),
-}
+# A step in three ways with its figure, and five schedulers, one of them in another Python.
+_LONGER = {"plot_2_the_figure_made_real", "plot_5_how_fine_may_tasks_be"}
 _LONGEST = 15  # such lines of a cell
 _FOLDED = "# Folded: "
 _PURE = {"dict", "len", "list", "max", "min", "range", "round", "sorted", "sum", "tuple"}

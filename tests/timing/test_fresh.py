@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from autopar import in_fresh_process
+from autopar import csan_reports, in_fresh_process
 
 ONE, UNUSED = 1, object()
 
@@ -124,3 +124,18 @@ def test_what_has_no_source_of_its_own_or_is_one_for_several_is_refused(fn, what
         in_fresh_process(noisy, uses=plus_one)
     with pytest.raises(TypeError, match=r"under is .*; expected words"):
         in_fresh_process(noisy, under="nice")
+
+
+def reported():
+    raise RuntimeError("CUDASanitizerErrors: detected 1 errors")
+
+
+def sanitized():
+    assert os.environ["TORCH_CUDA_SANITIZER"] == "1"
+
+
+def test_what_csan_reports_is_told_from_what_runs_and_from_what_fails():
+    assert csan_reports(reported)
+    assert not csan_reports(sanitized)
+    with pytest.raises(RuntimeError, match="no such luck"):
+        csan_reports(broken)

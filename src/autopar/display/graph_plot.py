@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -20,6 +22,7 @@ import numpy as np
 from autopar.display.lanes_plot import axes_of
 from autopar.display.rows import COLOURS, by_number
 from autopar.refusal import check_type
+from autopar.timeline.span import Timeline
 
 if TYPE_CHECKING:
     import networkx
@@ -53,6 +56,42 @@ class Planned(Protocol):
     @property
     def schedule(self) -> Any:
         """Jobs in the order in which they are issued, each on its lane, with its waits."""
+
+
+class _Job(NamedTuple):
+    name: str
+    resource: str
+    after: tuple[int, ...]
+
+
+class _Entry(NamedTuple):
+    job: int
+    lane: str
+    waits: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Order:
+    jobs: tuple[_Job, ...]
+    entries: tuple[_Entry, ...]
+
+
+def plan_of_run(
+    timeline: Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
+) -> SimpleNamespace:
+    """What can be drawn as the plan is of which a run's timeline and the arrows are."""
+    number = {span.name: n for n, span in enumerate(timeline.spans)}
+    before: dict[int, dict[int, float]] = {n: {} for n in number.values()}
+    for arrow, wait in arrows.items():
+        first, is_arrow, then = arrow.partition(" -> ")
+        if is_arrow:  # a record has other values, too
+            before[number[then]][number[first]] = wait
+    jobs, entries = [], []
+    for n, span in enumerate(timeline.spans):
+        jobs.append(_Job(names(span.name), span.lane.partition(" #")[0], (*before[n],)))
+        waits = tuple(one for one, wait in before[n].items() if wait)
+        entries.append(_Entry(n, span.lane, waits))
+    return SimpleNamespace(schedule=_Order((*jobs,), (*entries,)))
 
 
 class _Grid(NamedTuple):

@@ -10,7 +10,7 @@ import io
 import os
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +116,7 @@ def bars(
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
-            label = "limit" if limits.index(limit) == y else "_limit"
+            label = "_limit" if any(limits[:y]) else "limit"
             ax.vlines(limit / scale_s, y - 0.42, y + 0.42, **LIMIT, label=label)
         words, at = format_seconds(one.median_s) + "*" * bool(one.warning), (max(times), y)
         at = (max(at[0], (limit or 0.0) / scale_s), y)
@@ -137,12 +137,14 @@ def bars(
 
 
 def graph(
-    plan: Planned,
+    plan: Planned | Timeline,
     ax: Axes | None = None,
     *,
     title: str = "",
     columns: bool = False,
     hide: Sequence[str] = (),
+    arrows: Mapping[str, float] | None = None,
+    names: Callable[[str], str] = str,
 ) -> Axes:
     """Draw the tasks of a plan as boxes in the colours of their lanes, and what they wait for.
 
@@ -151,7 +153,7 @@ def graph(
     it. Long names are shortened, and left out where boxes are too small.
 
     Args:
-        plan: A graph's plan, as in `graph.plan()` or `run.plan`.
+        plan: A graph's plan, as in `graph.plan()` or `run.plan`; or the timeline of a run of it.
         ax: Where to draw; without it a figure is made. It should have its size by then.
         title: What is drawn, in a few words.
         columns: Whether to draw a column for each device, and one for its copies. Tasks stand below
@@ -159,6 +161,8 @@ def graph(
             tasks are in layers by the longest way from a start.
         hide: Names of tasks to leave out, as of views. What comes after one is drawn to come after
             what that one comes after.
+        arrows: For a timeline, the plan's `arrows`; a record's values have them among others.
+        names: What a task of a timeline is to be called.
 
     Raises:
         TypeError: It is no plan.
@@ -172,8 +176,10 @@ def graph(
     >>> axes = graph(tasks.plan(), title="Two tasks")
     >>> plt.close()
     """
-    from autopar.display.graph_plot import draw_plan  # much that only this needs
+    from autopar.display.graph_plot import draw_plan, plan_of_run  # much that only this needs
 
+    if isinstance(plan, Timeline):
+        plan = plan_of_run(plan, arrows or {}, names)
     return draw_plan(plan, ax, title=heading(title), columns=columns, hide=hide)
 
 

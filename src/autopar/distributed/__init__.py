@@ -2,5 +2,5 @@
 
 Read `launch` first: `on_ranks` calls a function on every rank. Its `agent`, PyTorch's own, starts
 the ranks and ends them all if one fails; `member` is what a rank does, started so or by torchrun;
-and `joint` makes one of the findings of all ranks.
+`steps` races ways to train on them, and `joint` makes one of the findings of all ranks.
 """

@@ -91,6 +91,25 @@ class Plan(Closed):
         return limit_s(self.schedule.jobs, self.resources)
 
     @property
+    def arrows(self) -> dict[str, float]:
+        """What comes after what, by name, as 1 for a wait and 0 if the order on lanes implies it.
+
+        Numbers, so that a record can keep them, and `plot.graph` draw a run of it.
+
+        >>> import autopar as ap
+        >>> graph = ap.TaskGraph()
+        >>> _ = graph.add(abs, graph.add(max, 1, 2, name="larger"), name="size")
+        >>> graph.plan().arrows
+        {'larger -> size': 0.0}
+        """
+        jobs = self.schedule.jobs
+        return {
+            f"{jobs[before].name} -> {jobs[entry.job].name}": float(before in entry.waits)
+            for entry in self.schedule.entries
+            for before in {*jobs[entry.job].after, *entry.waits}
+        }
+
+    @property
     def timeline(self) -> Timeline:
         """When each task and copy would run, from zero on, to hold a run's timeline against.
 

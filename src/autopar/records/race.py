@@ -41,6 +41,7 @@ def race(
     devices: Devices | None = None,
     warmup: int = 1,
     repeats: int = 7,
+    calls: int = 1,
     flops: Mapping[str, float] | None = None,
 ) -> Findings:
     """Check that several ways give one result, time them in turn, and see what ran when.
@@ -69,6 +70,7 @@ def race(
         devices: What to wait for, as in `measure`.
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
+        calls: Calls in each sample, for work of microseconds, as in `measure`.
         flops: Label to floating-point operations, for the ways and parts that are to have a rate.
 
     Returns:
@@ -108,7 +110,13 @@ def race(
         return Findings([], {}, checks)
     timed = {label: partial(_run, work) for label, work in {**parts, **ways}.items()}
     measurements = measure_in_turn(
-        timed, devices=devices, warmup=warmup, repeats=repeats, setup=setup, flops=flops
+        timed,
+        devices=devices,
+        warmup=warmup,
+        repeats=repeats,
+        setup=setup,
+        flops=flops,
+        calls=calls,
     )
     seen = {label: partial(_run_on_lanes, way) for label, way in ways.items() if label in see}
     timelines = timelines_of(seen, setup=setup) if seen else {}

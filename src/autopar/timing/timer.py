@@ -150,13 +150,10 @@ def measure(
     # Made before anything runs, so that a label or an amount is refused then.
     planned = Measurement(label, (1.0,) * MIN_SAMPLES, flops, size_bytes)
     check_work("fn", fn)
-    whole_number("calls", calls, of=" in each sample")
-    work = fn if calls == 1 else functools.partial(_call, fn, calls)
     (timed,) = measure_in_turn(
-        {label: work}, devices=devices, warmup=warmup, repeats=repeats, setup=setup
+        {label: fn}, devices=devices, warmup=warmup, repeats=repeats, setup=setup, calls=calls
     )
-    values_s = tuple(value_s / calls for value_s in timed.values_s)
-    return replace(planned, values_s=values_s, origin=timed.origin)
+    return replace(planned, values_s=timed.values_s, origin=timed.origin)
 
 
 def measure_in_turn(
@@ -166,6 +163,7 @@ def measure_in_turn(
     warmup: int = 3,
     repeats: int = 20,
     setup: Work | None = None,
+    calls: int = 1,
     flops: Mapping[str, float] | None = None,
 ) -> tuple[Measurement, ...]:
     """Time several ways, one sample of each in every round, so that they can be compared.
@@ -179,6 +177,7 @@ def measure_in_turn(
         warmup: Rounds before the first that counts.
         repeats: Rounds, at least three.
         setup: Called before each sample of each way, outside the clock.
+        calls: As in `measure`, for all ways.
         flops: Label to floating-point operations, for the ways that are to have a rate.
 
     Raises:
@@ -195,15 +194,17 @@ def measure_in_turn(
         check_work("setup", setup)
     whole_number("repeats", repeats, MIN_SAMPLES, of=", so that there is a spread")
     whole_number("warmup", warmup, 0)
+    whole_number("calls", calls, of=" in each sample")
     waited = _present(devices)
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
     for i in range(-warmup, repeats):
         for label, way in ways.items():
             if setup is not None:
                 setup()
-            sample_s = _sample(way, waited)
+            work = way if calls == 1 else functools.partial(_call, way, calls)
+            sample_s = _sample(work, waited)
             if i >= 0:
-                samples_s[label].append(sample_s)
+                samples_s[label].append(sample_s / calls)
     origin = f"measured live on {processor_names(waited)}"
     return tuple(
         Measurement(label, tuple(values_s), flops.get(label), origin=origin)

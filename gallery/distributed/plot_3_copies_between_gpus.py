@@ -1,0 +1,151 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
+"""
+Copy from one GPU to the next
+=============================
+
+| **You'll do:** copy the results of products to the host and to another GPU, and then from all GPUs
+  at once.
+| **You'll learn:** that both hide behind products alike, and which copies get in each other's way.
+| **You need:** 6 minutes, and no GPU: what needs two is shown from a record. Read
+  :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` and
+  :doc:`plot_2_more_devices_more_speed` first.
+
+What one GPU has made and another one needs can go by way of the host, or directly. The direct way
+is used like the other one, and is several times faster.
+"""
+
+# %%
+# By way of the host it takes two copies
+# --------------------------------------
+# It is tempting to bring results to the host, as there they are of use to all. Each GPU reaches the
+# host by PCIe, and then the other one has to get them by PCIe, too.
+
+import torch
+
+import autopar as ap
+
+
+def copied_all(pairs):
+    for place, y in pairs:
+        with torch.cuda.device(y.device):
+            place.copy_(y, non_blocking=True)  # queued on the GPU that has the data
+
+
+# %%
+# NVLink joins the GPUs directly
+# ------------------------------
+# The right way differs in where a buffer lies. Both ways go to a *side stream*, a second queue of
+# the GPU that has the data, and wait for an event behind their product.
+
+
+def with_copies(x, buffers, side):
+    for buffer in buffers:  # pinned memory of the host, or memory of another GPU
+        y = x.mm(x)
+        side.wait_event(torch.cuda.current_stream(x.device).record_event())
+        with torch.cuda.stream(side):
+            buffer.copy_(y, non_blocking=True)
+        y.record_stream(side)
+    return buffers
+
+
+# %%
+# `race` compares what arrives bit by bit. At the end all GPUs copy at once, by `copied_all`: to the
+# host, and each to the next.
+
+# Folded: the measurement
+TO_HOST, TO_GPU, PRODUCTS = "to the host", "to another GPU", "products alone"
+ALONE, AT_ONCE = "one GPU alone", "all GPUs at once"
+
+
+def copies_of_all(device, count, size, repeats):
+    gpus = [ap.gpu(i) for i in range(ap.num_gpus())]
+    x, side = ap.workload.matrix(size, device), torch.cuda.Stream(device)
+    results = ap.workload.products(x, count)
+    host = torch.empty(count, size, size, pin_memory=True)
+    there = torch.empty(count, size, size, device=gpus[1])
+    ways = {
+        TO_HOST: lambda: with_copies(x, list(host), side),
+        TO_GPU: lambda: with_copies(x, list(there), side),
+    }
+    sources = [torch.stack(results).to(gpu) for gpu in gpus]
+    hosts = [torch.empty(count, size, size, pin_memory=True) for _ in gpus]
+    others = [torch.empty(count, size, size, device=gpu) for gpu in (*gpus[1:], gpus[0])]
+    parts = {PRODUCTS: lambda: ap.workload.products(x, count)}
+    for label, places in ((TO_HOST, hosts), (TO_GPU, others)):
+        pairs = list(zip(places, sources, strict=True))
+        parts[f"{label}, {ALONE}"] = lambda pairs=pairs: copied_all(pairs[:1])
+        parts[f"{label}, {AT_ONCE}"] = lambda pairs=pairs: copied_all(pairs)
+    memory = [host, there, *hosts, *others]
+    given = {"expected": results, "reset": lambda: [one.fill_(torch.nan) for one in memory]}
+    found = ap.race(ways, parts=parts, see=[TO_HOST, TO_GPU], repeats=repeats, **given)
+    right = all(torch.equal(one.cpu(), host) for one in (*hosts, *others))
+    found.checks["what all GPUs copied has arrived"] = right
+    found.values["GPUs"] = len(gpus)
+    return found
+
+
+def copies_in_one_process(count, size, repeats):
+    """Copies behind products and of all GPUs at once, over NVLink and over PCIe."""
+    (findings,) = ap.on_ranks(copies_of_all, count, size, repeats, ranks=1, device="cuda")
+    return findings
+
+
+# %%
+# Look at the orange bars in the picture at the top: they hide in both cases, and are much shorter
+# between GPUs.
+
+COPIES = {"count": 24, "size": 4000, "repeats": 7}
+copies = ap.recorded(copies_in_one_process, name="d2_copies", parameters=COPIES, gpus=2)
+title = "Products, and copies of their results"
+ap.show_timelines(copies.timelines, "d2_copies", title=title)
+
+# %%
+# All at once to the host, in turns to each other
+# -----------------------------------------------
+# Compare the rows *one GPU alone* and *all GPUs at once*. Every GPU has a bus of its own, so all
+# reach the host in the time of one. From GPU to GPU it takes them about twice as long: a copy waits
+# for the current streams of both GPUs, so those of two GPUs that copy to each other take turns.
+
+# Folded: the rates
+parts = [label for label in copies.measurements if label not in (TO_HOST, TO_GPU)]
+gb, rows = COPIES["count"] * COPIES["size"] ** 2 * 4 / 1e9, []
+for label in parts[1:]:
+    many = copies.values["GPUs"] if label.endswith(AT_ONCE) else 1
+    time_s = copies.measurements[label].median_s
+    rows.append([label, f"{1e3 * time_s:.2f} ms", f"{many * gb / time_s:.1f}"])
+host, gpu = (copies.hidden(way, [PRODUCTS, f"{way}, {ALONE}"]) for way in (TO_HOST, TO_GPU))
+faster = copies.estimate(lambda s: s[f"{TO_HOST}, {ALONE}"] / s[f"{TO_GPU}, {ALONE}"])
+longer = copies.estimate(lambda s: s[f"{TO_HOST}, {AT_ONCE}"] / s[f"{TO_HOST}, {ALONE}"])
+ap.show(
+    ap.compare(copies.measurements, parts=parts),
+    ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin),
+    ap.claim("Copies to the host hide behind products.", host, at_least=0.8, unit="%"),
+    ap.claim("A GPU gets its copies several times as fast.", faster, at_least=3, unit="×"),
+    ap.claim("All GPUs reach the host in the time of one.", longer, at_most=1.3, unit="×"),
+)
+
+# %%
+# When this does not help
+# -----------------------
+# Where GPUs share a bus, they share its rate, too. Without NVLink a copy from GPU to GPU goes by
+# PCIe. Gradients that all GPUs need are better left to NCCL, as in
+# :doc:`plot_1_add_gradients_up_during_backward`, than copied by hand.
+#
+# Now you
+# -------
+# Let two GPUs copy to each other at the same time.
+#
+# .. dropdown:: A hint
+#
+#     Which streams does a copy wait for, and on which is it queued?
+#
+# .. dropdown:: An answer
+#
+#     Each is queued on a side stream, so that no copy stands on a stream that the other waits for.
+#
+#     .. code-block:: python
+#
+#         def at_once(pairs):
+#             for place, y in pairs:
+#                 with torch.cuda.stream(torch.cuda.Stream(y.device)):
+#                     place.copy_(y, non_blocking=True)
