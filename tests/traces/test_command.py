@@ -178,7 +178,7 @@ def test_several_files_stay_apart(
     said = capsys.readouterr().out
     assert said.count("\nWhat ran when\n") == 3
     assert f"{folder / 'kineto.json'}\n=" in said, "two of one name are told apart"
-    assert "Left out: " in said
+    assert "Left out:" in said
     assert main(["timeline", str(folder), str(folder / "notes.json")]) == 1
 
 
