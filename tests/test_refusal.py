@@ -1,5 +1,6 @@
 """What messages and reprs say of values: what they are, never their numbers."""
 
+import numpy
 import pytest
 import torch
 
@@ -50,3 +51,42 @@ def test_reprs_say_what_it_is_in_one_line(lane):
     assert repr(graph).startswith("<TaskGraph: 1 task and 0 copies, ")
     assert repr(pipeline) == "<CopyPipeline: cpu, 3 slots, not open yet>"
     assert repr(graph.run()).startswith("<Run: 1 task and 0 copies, done")
+
+
+_USES = {
+    "add": lambda it: it + 1,
+    "radd": lambda it: X + it,
+    "rmatmul": lambda it: numpy.ones((2, 2)) @ it,
+    "neg": lambda it: -it,
+    "lt": lambda it: it < 3,
+    "getitem": lambda it: it[:2],
+    "float": float,
+    "sum": torch.sum,
+    "stack": lambda it: torch.stack([X, it]),
+    "linear": torch.nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("operation", _USES)
+def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operation):
+    handle = lane.submit(torch.ones, 2)
+    with pytest.raises(TypeError, match=rf"'{operation}' got a Handle.*call its \.result\(\)"):
+        _USES[operation](handle)
+    with pytest.raises(AttributeError, match="no attribute 'shape', being no result; call its"):
+        handle.shape  # noqa: B018
+    assert handle == handle
+    assert not hasattr(handle, "__len__")
+    assert {handle: 1}[handle]
+
+
+def test_a_lane_by_its_common_name_says_who_makes_lanes():
+    for made in (lambda: ap.Lane("cpu"), lambda: ap.Lane(), lambda: ap.Lane("a", ap.cpu(), "copy")):
+        with pytest.raises(TypeError, match=r"Lane makes no lanes; take cpu_lane\(\) or cuda_lane"):
+            made()
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda0", 1.5])
+def test_a_device_that_is_none_is_told_how_devices_are_written(device):
+    for ask in (ap.cuda_lane, ap.synchronize):
+        with pytest.raises(ValueError, match=f"{device!r}; .*'cpu', 'cuda:0', autopar.gpu"):
+            ask(device)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
 _PLAIN |= {FunctionType, BuiltinFunctionType}
@@ -24,6 +24,37 @@ def what(value: object) -> str:
         return f"of type {kind.__name__}"
     text = repr(value)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+class NoValue:
+    """What stands for a result: operators and torch's functions refuse it, and say what to do."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # so that NumPy asks the operators here
+    _HOW = ""  # how to get the result
+
+    @classmethod
+    def __torch_function__(cls, fn: Any, *_: object) -> Any:
+        """Refuse to be an argument of one of torch's functions, or an operand of a tensor."""
+        return _refuse(cls, getattr(fn, "__name__", "a function of torch"))
+
+    if not TYPE_CHECKING:  # which is to find what is no attribute
+
+        def __getattr__(self, name: str) -> object:
+            kind = type(self)
+            msg = f"a {kind.__name__} has no attribute {name!r}, being no result; {kind._HOW}"
+            raise AttributeError(msg, name=name, obj=self)
+
+
+def _refuse(kind: type[NoValue], operation: str) -> Any:
+    msg = f"{operation!r} got a {kind.__name__}, which is no result; {kind._HOW}"
+    raise TypeError(msg)
+
+
+_TWO = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
+_OTHERS = ["lt", "le", "gt", "ge", "getitem", "neg", "pos", "abs", "invert", "int", "float"]
+for _name in (*_TWO, *(f"r{name}" for name in _TWO), *_OTHERS):
+    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: _refuse(type(self), name))
 
 
 def whole_number(

@@ -12,7 +12,7 @@ import torch
 
 from autopar.lanes.clock import DeviceClock
 from autopar.lanes.outcome import Outcome
-from autopar.refusal import several
+from autopar.refusal import NoValue, several
 from autopar.timeline.span import Span, Timeline
 from autopar.torch_private import pytree
 
@@ -34,7 +34,7 @@ class Awaited(Protocol):
         """The thread that has to come to it, or what must be issued before, if anything."""
 
 
-class Handle(Generic[T]):
+class Handle(NoValue, Generic[T]):
     """A task given to a lane, and its result once the work is done.
 
     Handles come from `Lane.submit`. Given as an argument or in `after=` of another `submit`, a
@@ -53,6 +53,8 @@ class Handle(Generic[T]):
     >>> five.result()
     5
     """
+
+    _HOW = "call its .result(), or submit what needs it: lane.submit(fn, handle)."
 
     def __init__(
         self,

@@ -56,6 +56,15 @@ class Lane(ABC):
     6
     """
 
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse to be made by this name, which is that of all kinds."""
+        if cls is Lane:
+            msg = (
+                "Lane makes no lanes; take cpu_lane() or cuda_lane(): with cpu_lane() as lane: ..."
+            )
+            raise TypeError(msg)
+        return super().__new__(cls)
+
     def __init__(self, name: str, device: torch.device, kind: str) -> None:
         if not isinstance(kind, str) or kind not in _KINDS:
             msg = f"kind is {what(kind)}; expected one of {', '.join(_KINDS)}."
