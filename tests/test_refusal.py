@@ -79,6 +79,13 @@ def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operatio
     assert {handle: 1}[handle]
 
 
+@pytest.mark.parametrize("operation", _USES)
+def test_a_task_that_is_taken_for_its_result_says_how_to_get_it(operation):
+    task = ap.TaskGraph().add(torch.ones, 2)
+    with pytest.raises(TypeError, match=rf"'{operation}' got a Task.*as run\[task\]"):
+        _USES[operation](task)
+
+
 def test_a_lane_by_its_common_name_says_who_makes_lanes():
     for made in (lambda: ap.Lane("cpu"), lambda: ap.Lane(), lambda: ap.Lane("a", ap.cpu(), "copy")):
         with pytest.raises(TypeError, match=r"Lane makes no lanes; take cpu_lane\(\) or cuda_lane"):
