@@ -1,5 +1,7 @@
 """What messages and reprs say of values: what they are, never their numbers."""
 
+import functools
+
 import numpy
 import pytest
 import torch
@@ -97,3 +99,37 @@ def test_a_device_that_is_none_is_told_how_devices_are_written(device):
     for ask in (ap.cuda_lane, ap.synchronize):
         with pytest.raises(ValueError, match=f"{device!r}; .*'cpu', 'cuda:0', autopar.gpu"):
             ask(device)
+
+
+def step(x, *, scale=1):
+    return x
+
+
+def anything(**options):
+    return options
+
+
+class Steps:
+    def step(self, x):
+        return x
+
+
+_MISSPELT = [
+    (step, {"write": ()}, "write= is no argument of 'step', nor.*expected one of x, scale"),
+    (step, {"scale": 1, "nam": "a"}, "nam= is no argument of 'step'"),
+    (Steps().step, {"afer": []}, "afer= is no argument of 'step'"),
+]
+
+
+@pytest.mark.parametrize(("fn", "keywords", "said"), _MISSPELT)
+def test_a_keyword_that_nobody_takes_is_refused_where_it_is_given(lane, fn, keywords, said):
+    with pytest.raises(TypeError, match=f"^{said}"):
+        lane.submit(fn, 1, **keywords)
+
+
+def test_a_keyword_that_a_function_may_take_is_its_own(lane):
+    assert lane.submit(anything, write=1).result() == {"write": 1}
+    assert lane.submit(step, x=1, scale=2, name="a").result() == 1
+    assert lane.submit(functools.partial(step, scale=2), 3).result() == 3
+    assert lane.submit(int, "11", base=2).result() == 3
+    assert lane.submit(torch.nn.Linear(2, 2), input=torch.ones(2)).result().shape == (2,)

@@ -3,8 +3,9 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
+from inspect import CO_VARKEYWORDS
 from numbers import Integral, Real
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
@@ -88,6 +89,21 @@ def check_work(argument: str, work: object) -> None:
     """Refuse what can't be called."""
     expected = "a function of no arguments. Pass it without calling it, or wrap it: lambda: x @ x."
     check_type(argument, work, Callable, expected)
+
+
+def check_keywords(fn: object, given: Iterable[str], own: str) -> None:
+    """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
+    fn = fn.__func__ if type(fn) is MethodType else fn
+    if given and type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
+        code = fn.__code__
+        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for name in given:
+            if name not in taken:
+                msg = (
+                    f"{name}= is no argument of {fn.__name__!r}, nor one of {own}; expected one of "
+                    f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
+                )
+                raise TypeError(msg)
 
 
 def several(
