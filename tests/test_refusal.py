@@ -133,3 +133,12 @@ def test_a_keyword_that_a_function_may_take_is_its_own(lane):
     assert lane.submit(functools.partial(step, scale=2), 3).result() == 3
     assert lane.submit(int, "11", base=2).result() == 3
     assert lane.submit(torch.nn.Linear(2, 2), input=torch.ones(2)).result().shape == (2,)
+
+
+@pytest.mark.parametrize(("fn", "keywords", "said"), _MISSPELT)
+def test_a_keyword_that_no_task_takes_is_refused_where_it_is_added(fn, keywords, said):
+    graph = ap.TaskGraph()
+    with pytest.raises(TypeError, match=f"^{said}"):
+        graph.add(fn, 1, **keywords)
+    three = graph.add(step, x=3, scale=2, writes=(), name="a")
+    assert graph.run()[three] == 3

@@ -24,7 +24,7 @@ from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
-from autopar.refusal import whole_number
+from autopar.refusal import check_keywords, whole_number
 
 
 class TaskGraph(Closed):
