@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 _SPIN_S = 200e-6  # waits shorter than this end without a sleep
 _NAP_S = 20e-6  # Linux adds its timer slack, 50 µs unless told otherwise
+
+_noted: dict[object, dict[Span, None]] = {}  # by who runs on lanes, what these did
 
 awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
 
@@ -141,6 +144,7 @@ class Handle(NoValue, Generic[T]):
         """
         try:
             self.wait()
+            self.note_span()
             value = self.issued.value()
             use_on_current_streams(value)
             return value
@@ -172,6 +176,12 @@ class Handle(NoValue, Generic[T]):
             return max([self.clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event)])
         finally:
             del self
+
+    def note_span(self) -> None:
+        """Tell who runs on lanes when it ran, if it did on a CPU lane; it must be done."""
+        if _noted and self.device.type == "cpu":
+            for spans in tuple(_noted.values()):
+                spans[self.span] = None
 
     def __str__(self) -> str:
         return f"task {self.name!r} on lane {self.lane!r} ({self.device})"
@@ -241,8 +251,31 @@ def _refuse_circle(what: Awaited, me: int) -> None:
         passed.append(following)
 
 
+def run_on_lanes(fn: Callable[[], object]) -> Timeline:
+    """Run something, and tell what CPU lanes did for it; a profiler sees kernels and copies.
+
+    That are tasks whose handles it returns, alone or in containers, whose results it has asked
+    for, or that others have waited for; and the spans of a Timeline that it returns.
+    """
+    me, timeline = object(), Timeline(())
+    _noted[me] = spans = dict[Span, None]()
+    try:
+        for leaf in pytree.tree_leaves(fn()):
+            if isinstance(leaf, Timeline):
+                timeline = timeline.merged(leaf)
+            elif isinstance(leaf, Handle):
+                leaf.wait()
+                leaf.note_span()
+        return replace(timeline, spans=tuple(dict.fromkeys(timeline.spans) | spans))
+    finally:
+        del _noted[me]
+
+
 def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     """The spans of some handles on the host's clock, as one timeline; waits for them.
+
+    Of other tasks, that these waited for, nothing is kept: give their handles, too, or take
+    `timeline_of`, which sees them as they are done.
 
     >>> import autopar as ap
     >>> with ap.cpu_lane() as lane:
