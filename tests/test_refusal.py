@@ -116,8 +116,8 @@ class Steps:
 
 _MISSPELT = [
     (step, {"write": ()}, "write= is no argument of 'step', nor.*expected one of x, scale"),
-    (step, {"scale": 1, "nam": "a"}, "nam= is no argument of 'step'"),
-    (Steps().step, {"afer": []}, "afer= is no argument of 'step'"),
+    (step, {"scale": 1, "label": "a"}, "label= is no argument of 'step'"),
+    (Steps().step, {"before": []}, "before= is no argument of 'step'"),
 ]
 
 

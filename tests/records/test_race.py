@@ -71,21 +71,28 @@ def test_a_difference_within_what_is_close_is_none_and_beyond_it_is_told():
 
 
 def test_a_result_that_an_earlier_way_has_left_is_no_result():
-    buffer = torch.empty(4)
+    buffer, fresh = torch.empty(4), torch.empty(4)
     array = buffer.numpy()
     alone, bytes_ = numpy.empty(4), bytearray()
     for filled, forgotten in (
         (lambda: buffer.copy_(2 * _X), lambda: buffer),
         (lambda: (buffer.copy_(2 * _X), array)[1], lambda: array),
+        (lambda: fresh.copy_(2 * _X), lambda: fresh.numpy()),  # by which torch shares it
         (lambda: (buffer.copy_(2 * _X), array)[1], lambda: buffer.view(4).numpy()),
         (lambda: numpy.copyto(alone, [0, 2, 4, 6]) or alone, lambda: alone[:]),
         (lambda: numpy.copyto(alone, [0, 2, 4, 6]) or [alone[1:]], lambda: [alone[1:]]),
+        (
+            lambda: numpy.copyto(alone, 3) or torch.from_numpy(alone),
+            lambda: torch.from_numpy(alone),
+        ),
+        (lambda: numpy.copyto(alone, 3) or alone, lambda: torch.from_numpy(alone).numpy()),
         (lambda: bytes_.append(1) or bytes_, lambda: bytes_),
     ):
         ways = {"filled": filled, "forgotten": forgotten}
 
         def reset():
             buffer.fill_(torch.nan)
+            fresh.fill_(torch.nan)
             alone.fill(numpy.nan)
             bytes_.clear()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -143,7 +143,7 @@ def _differences(
     """
     differences, than = dict[str, str](), "what is expected"
     wanted = None if expected is None else copy.deepcopy(_values(_leaves(expected)))
-    filled: dict[object, tuple[str, object]] = {}  # memory that was returned, and by which way
+    filled: dict[int, tuple[str, object]] = {}  # memory that was returned, and by which way
     for label, way in ways.items():
         if reset is not None:
             reset()
@@ -153,7 +153,8 @@ def _differences(
         except Exception as error:
             error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
             raise
-        memory = {key: (label, kept) for key, kept in map(_memory, leaves.values()) if key}
+        memory = {at: (label, kept) for at, kept in map(_memory, leaves.values()) if at}
+        filled = {at: one for at, one in filled.items() if not _is_gone(one[1])}
         if wanted is None:
             wanted, than = copy.deepcopy(values), label
             if all(leaf is None for leaf in leaves.values()):
@@ -192,17 +193,25 @@ def _values(leaves: Mapping[Any, Any]) -> dict[Any, Any]:
     return {path: _comparable(leaf) for path, leaf in leaves.items()}
 
 
-def _memory(leaf: Any) -> tuple[object, object]:
-    """What tells the memory of a result from all others, and what must be kept so that it does.
+def _memory(leaf: Any) -> tuple[int, object]:
+    """Where a result lies, if it can change, and what is kept so that nothing else comes to it.
 
-    A tensor's is that of its storage, an array's that of what it is a view of; other things that
-    can change are themselves their memory.
+    An array lies where what it is a view of does. Of memory that is torch's own nothing is kept, as
+    it may be large, but what tells that it is there still.
     """
     while isinstance(leaf, np.ndarray) and leaf.base is not None:
         leaf = leaf.base
     if isinstance(leaf, torch.Tensor):
-        return leaf.numel() and StorageWeakRef(leaf.untyped_storage()), None
-    return type(leaf).__hash__ is None and id(leaf), leaf
+        storage = leaf.untyped_storage()
+        address = storage.data_ptr() if leaf.numel() else 0
+        return address, StorageWeakRef(storage) if storage.resizable() else storage
+    if isinstance(leaf, np.ndarray):
+        return leaf.ctypes.data if leaf.size else 0, leaf
+    return 0 if isinstance(leaf, Hashable) else id(leaf), leaf
+
+
+def _is_gone(kept: object) -> bool:
+    return isinstance(kept, StorageWeakRef) and bool(kept.expired())
 
 
 def _comparable(value: Any) -> Any:
