@@ -63,6 +63,14 @@ def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
     assert findings.estimate(speedup).origin == "here"
 
 
+@pytest.mark.parametrize(("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False)])
+def test_a_claim_of_a_hidden_share_that_can_not_be_says_that_it_is_noise(together_s, noted):
+    samples = {"a": [4.0] * 7, "b": [1.0] * 7, "way": [together_s] * 7}
+    claim = ap.claim("It hides.", record_of(samples).hidden("way", "ab"), at_least=0.5, unit="%")
+    for shown in (str(claim), claim._repr_html_()):
+        assert ("hidden below 0 % or above 100 %: by noise" in shown) == noted
+
+
 def test_samples_are_counted_of_those_timings_that_are_asked_for():
     record = record_of({**QUIET, "few": (1, 1, 1), "many": [1] * 9})
     figures = (lambda _: 1, lambda s: s["many"], speedup, lambda s: min(s.values()), len)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 from autopar.display.format import (
+    NO_SHARE,
     NOTHING,
     badge,
     figures,
@@ -175,7 +176,7 @@ def tabulate(
     hiding = [i for i, header in enumerate(headers) if "hidden" in header]
     hidden = [_HIDDEN.fullmatch(row[i]) for row in cells for i in hiding]
     if any(share and not 0 <= float(share[1]) <= 100 for share in hidden):
-        notes = (*notes, "hidden below 0 % or above 100 %: by noise, or as parts hinder each other")
+        notes = (*notes, NO_SHARE)
     shown = tuple(dict.fromkeys(filter(None, origins)))
     return Table(headers, tuple(cells), caption, shown, notes)
 

@@ -47,6 +47,7 @@ class Estimate:
     samples: int = 0  #: How many each of the timings has, at least; none for an exact number.
     origin: str = ""  #: Where and when it was measured, in words.
     machine: str = ""  #: What it was measured on, in words.
+    note: str = ""  #: What is to be said of it beside.
 
     def __repr__(self) -> str:
         ends = f"from {self.low:.4g} to {self.high:.4g}"
@@ -147,7 +148,8 @@ class Claim:
 
     def __str__(self) -> str:
         where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
-        return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}"
+        note = f" ({self.estimate.note})" if self.estimate.note else ""
+        return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}{note}"
 
     __repr__ = __str__
 
@@ -157,7 +159,7 @@ class Claim:
             f'<div class="autopar-claim autopar-claim-{_CLASSES[self.verdict]}">'
             f"<p><strong>Claim: {self.verdict}.</strong> {html.escape(self.sentence)}</p>"
             f"<p>Measured: {html.escape(self.measured)}; claimed: {html.escape(self.bound)}. "
-            f"{where}</p></div>"
+            f"{where} {html.escape(self.estimate.note)}</p></div>"
         )
 
 

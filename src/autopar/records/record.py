@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from autopar.display.format import origins_of
+from autopar.display.format import NO_SHARE, origins_of
 from autopar.records.claim import Estimate, Figure, interval
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import LimitOf, Measurement, hidden_share
@@ -64,7 +64,7 @@ class _Derived:
         """The share of the shorter parts' time that a way hides behind the longest part.
 
         Noise, and what parts take from each other when they run at once, may carry it below 0 or
-        above 1.
+        above 1; a claim of it says so then.
 
         Args:
             way: The label of what does all parts.
@@ -77,7 +77,8 @@ class _Derived:
         if len(parts) < 2:
             msg = f"parts is {parts}; expected the labels of two or more parts."
             raise ValueError(msg)
-        return self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
+        share = self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
+        return replace(share, note=NO_SHARE) if share.value < 0 or share.value > 1 else share
 
     def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:
         """The least time in seconds in which parts of the work can be done at the same time.
