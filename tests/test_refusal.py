@@ -1,5 +1,8 @@
 """What messages and reprs say of values: what they are, never their numbers."""
 
+import functools
+
+import numpy
 import pytest
 import torch
 
@@ -50,3 +53,92 @@ def test_reprs_say_what_it_is_in_one_line(lane):
     assert repr(graph).startswith("<TaskGraph: 1 task and 0 copies, ")
     assert repr(pipeline) == "<CopyPipeline: cpu, 3 slots, not open yet>"
     assert repr(graph.run()).startswith("<Run: 1 task and 0 copies, done")
+
+
+_USES = {
+    "add": lambda it: it + 1,
+    "radd": lambda it: X + it,
+    "rmatmul": lambda it: numpy.ones((2, 2)) @ it,
+    "neg": lambda it: -it,
+    "lt": lambda it: it < 3,
+    "getitem": lambda it: it[:2],
+    "float": float,
+    "sum": torch.sum,
+    "stack": lambda it: torch.stack([X, it]),
+    "linear": torch.nn.Linear(2, 2),
+}
+
+
+@pytest.mark.parametrize("operation", _USES)
+def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operation):
+    handle = lane.submit(torch.ones, 2)
+    with pytest.raises(TypeError, match=rf"'{operation}' got a Handle.*call its \.result\(\)"):
+        _USES[operation](handle)
+    with pytest.raises(AttributeError, match="no attribute 'shape', being no result; call its"):
+        handle.shape  # noqa: B018
+    assert handle == handle
+    assert not hasattr(handle, "__len__")
+    assert {handle: 1}[handle]
+
+
+@pytest.mark.parametrize("operation", _USES)
+def test_a_task_that_is_taken_for_its_result_says_how_to_get_it(operation):
+    task = ap.TaskGraph().add(torch.ones, 2)
+    with pytest.raises(TypeError, match=rf"'{operation}' got a Task.*as run\[task\]"):
+        _USES[operation](task)
+
+
+def test_a_lane_by_its_common_name_says_who_makes_lanes():
+    for made in (lambda: ap.Lane("cpu"), lambda: ap.Lane(), lambda: ap.Lane("a", ap.cpu(), "copy")):
+        with pytest.raises(TypeError, match=r"Lane makes no lanes; take cpu_lane\(\) or cuda_lane"):
+            made()
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda0", 1.5])
+def test_a_device_that_is_none_is_told_how_devices_are_written(device):
+    for ask in (ap.cuda_lane, ap.synchronize):
+        with pytest.raises(ValueError, match=f"{device!r}; .*'cpu', 'cuda:0', autopar.gpu"):
+            ask(device)
+
+
+def step(x, *, scale=1):
+    return x
+
+
+def anything(**options):
+    return options
+
+
+class Steps:
+    def step(self, x):
+        return x
+
+
+_MISSPELT = [
+    (step, {"write": ()}, "write= is no argument of 'step', nor.*expected one of x, scale"),
+    (step, {"scale": 1, "label": "a"}, "label= is no argument of 'step'"),
+    (Steps().step, {"before": []}, "before= is no argument of 'step'"),
+]
+
+
+@pytest.mark.parametrize(("fn", "keywords", "said"), _MISSPELT)
+def test_a_keyword_that_nobody_takes_is_refused_where_it_is_given(lane, fn, keywords, said):
+    with pytest.raises(TypeError, match=f"^{said}"):
+        lane.submit(fn, 1, **keywords)
+
+
+def test_a_keyword_that_a_function_may_take_is_its_own(lane):
+    assert lane.submit(anything, write=1).result() == {"write": 1}
+    assert lane.submit(step, x=1, scale=2, name="a").result() == 1
+    assert lane.submit(functools.partial(step, scale=2), 3).result() == 3
+    assert lane.submit(int, "11", base=2).result() == 3
+    assert lane.submit(torch.nn.Linear(2, 2), input=torch.ones(2)).result().shape == (2,)
+
+
+@pytest.mark.parametrize(("fn", "keywords", "said"), _MISSPELT)
+def test_a_keyword_that_no_task_takes_is_refused_where_it_is_added(fn, keywords, said):
+    graph = ap.TaskGraph()
+    with pytest.raises(TypeError, match=f"^{said}"):
+        graph.add(fn, 1, **keywords)
+    three = graph.add(step, x=3, scale=2, writes=(), name="a")
+    assert graph.run()[three] == 3

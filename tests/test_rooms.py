@@ -26,7 +26,7 @@ _MAY = {
     "transfer": "autopar effects lanes",
     "graph": "autopar effects timing timeline lanes",
     "display": "autopar timing timeline",
-    "traces": "autopar timeline display",
+    "traces": "autopar lanes timeline display",
     "records": "autopar effects timing timeline lanes display traces",
     "distributed": "autopar timing timeline traces records",
 }

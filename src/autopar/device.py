@@ -77,7 +77,10 @@ def present(device: torch.device | str | int) -> torch.device:
         if processor.type not in ("cpu", "cuda"):
             raise TypeError(device)
     except (RuntimeError, TypeError, ValueError) as error:
-        msg = f"device is {device!r}; expected the CPU or a CUDA GPU. This machine has {_here()}."
+        msg = (
+            f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu', 'cuda:0', "
+            f"autopar.gpu(0) or a torch.device. This machine has {_here()}."
+        )
         raise ValueError(msg) from error
     if processor.type == "cpu":
         return cpu()

@@ -82,7 +82,8 @@ def processor_names(devices: Iterable[torch.device] | None = None) -> str:
     devices = try_all_gpus() if devices is None else devices
     gpus = [torch.cuda.get_device_name(device) for device in devices if device.type == "cuda"]
     if not gpus:
-        return f"{cpu_name()}, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        return f"{cpu_name()}, {threads} thread{'s' * (threads != 1)}"
     counts = {name: gpus.count(name) for name in gpus}
     return " and ".join(f"{count} × {name}" for name, count in counts.items())
 

@@ -3,9 +3,10 @@
 import math
 import sys
 from collections.abc import Callable, Iterable
+from inspect import CO_VARKEYWORDS
 from numbers import Integral, Real
-from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
 
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
 _PLAIN |= {FunctionType, BuiltinFunctionType}
@@ -24,6 +25,37 @@ def what(value: object) -> str:
         return f"of type {kind.__name__}"
     text = repr(value)
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+
+
+class NoValue:
+    """What stands for a result: operators and torch's functions refuse it, and say what to do."""
+
+    __slots__ = ()
+    __array_ufunc__ = None  # so that NumPy asks the operators here
+    _HOW = ""  # how to get the result
+
+    @classmethod
+    def __torch_function__(cls, fn: Any, *_: object) -> Any:
+        """Refuse to be an argument of one of torch's functions, or an operand of a tensor."""
+        return _refuse(cls, getattr(fn, "__name__", "a function of torch"))
+
+    if not TYPE_CHECKING:  # which is to find what is no attribute
+
+        def __getattr__(self, name: str) -> object:
+            kind = type(self)
+            msg = f"a {kind.__name__} has no attribute {name!r}, being no result; {kind._HOW}"
+            raise AttributeError(msg, name=name, obj=self)
+
+
+def _refuse(kind: type[NoValue], operation: str) -> Any:
+    msg = f"{operation!r} got a {kind.__name__}, which is no result; {kind._HOW}"
+    raise TypeError(msg)
+
+
+_TWO = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
+_OTHERS = ["lt", "le", "gt", "ge", "getitem", "neg", "pos", "abs", "invert", "int", "float"]
+for _name in (*_TWO, *(f"r{name}" for name in _TWO), *_OTHERS):
+    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: _refuse(type(self), name))
 
 
 def whole_number(
@@ -57,6 +89,21 @@ def check_work(argument: str, work: object) -> None:
     """Refuse what can't be called."""
     expected = "a function of no arguments. Pass it without calling it, or wrap it: lambda: x @ x."
     check_type(argument, work, Callable, expected)
+
+
+def check_keywords(fn: object, given: Iterable[str], own: str) -> None:
+    """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
+    fn = fn.__func__ if type(fn) is MethodType else fn
+    if given and type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
+        code = fn.__code__
+        taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for name in given:
+            if name not in taken:
+                msg = (
+                    f"{name}= is no argument of {fn.__name__!r}, nor one of {own}; expected one of "
+                    f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
+                )
+                raise TypeError(msg)
 
 
 def several(

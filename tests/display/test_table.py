@@ -36,6 +36,35 @@ def rows_of(table):
     return {text_of(row.find("th")): row for row in parsed(table).findall(".//tbody/tr")}
 
 
+def test_a_limit_has_a_star_where_the_times_of_its_parts_are_noisy():
+    findings = Findings([serial, overlapped, noisy])
+    of_noisy, of_quiet = findings.limit_s(["noisy"]), findings.limit_s(["serial", "overlapped"])
+    table = compare([serial, overlapped], limit_s={"serial": of_noisy, "overlapped": of_quiet})
+    assert column(table, "limit") == ["1.000 s *", "188.0 ms  "]
+    assert "* limit: of parts whose times are noisy, noisy" in table.notes
+    table = compare(findings, limit_s=max(of_quiet, 0.01), parts=["noisy"])
+    assert column(table, "limit") == ["188.0 ms", "188.0 ms", "-"]
+    assert not any("* limit" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("header", "cell", "noted"),
+    [
+        ("hidden", "-0.1 %", True),
+        ("hidden", "100.1%", True),
+        ("hidden", "0.0 %", False),
+        ("hidden", "100.0 %", False),
+        ("share hidden", "-12.5 %", True),
+        ("gain", "-12.5 %", False),
+    ],
+)
+def test_a_share_hidden_that_can_not_be_is_said_to_be_noise(header, cell, noted):
+    notes = tabulate(["way", header], [["a", cell]]).notes
+    assert notes == (
+        ("hidden below 0 % or above 100 %: by noise, or as parts hinder each other",) * noted
+    )
+
+
 def test_figures_of_each_row():
     table = compare([serial, overlapped, noisy], limit_s=0.0945, baseline="serial")
     assert column(table, "work") == ["serial", "overlapped", "noisy"]
@@ -134,7 +163,17 @@ PART = Measurement("part", (0.1, 0.1, 0.1))
 @pytest.mark.parametrize(
     ("measurements", "options", "error"),
     [
-        ([], {}, "measurements is empty"),
+        ([], {}, "measurements is empty.* a race's, see its `failed`"),
+        (
+            Findings([], checks={"b: equal to a": False}),
+            {},
+            "check failed: b: equal to a; expected",
+        ),
+        (
+            [serial],
+            {"limit_s": 131},
+            "limit_s is 131 seconds for 'serial', .* Give seconds, not ms",
+        ),
         ([serial, serial], {}, "several with label 'serial'"),
         ([serial], {"baseline": "x"}, r"baseline names 'x'.*'serial'"),
         ([serial], {"highlight": "none"}, "highlight names 'none'"),

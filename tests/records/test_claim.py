@@ -48,6 +48,29 @@ def test_a_record_tells_what_a_way_hides_of_its_parts_and_their_limit():
             asked()
 
 
+def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
+    timed = [ap.Measurement(*sample, origin="here") for sample in QUIET.items()]
+    findings = ap.Findings(timed)
+    record = ap.observed(lambda: findings, name="doors", parameters={})
+    for asked in (
+        lambda of: of.limit_s(["one", "two"]),
+        lambda of: of.hidden("one", ["one", "two"]).value,
+        lambda of: of.estimate(speedup).low,
+    ):
+        assert asked(findings) == asked(record)
+        with pytest.raises(ValueError, match=r"no timings count, as a check failed: so\."):
+            asked(ap.Findings(timed, checks={"so": False}))
+    assert findings.estimate(speedup).origin == "here"
+
+
+@pytest.mark.parametrize(("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False)])
+def test_a_claim_of_a_hidden_share_that_can_not_be_says_that_it_is_noise(together_s, noted):
+    samples = {"a": [4.0] * 7, "b": [1.0] * 7, "way": [together_s] * 7}
+    claim = ap.claim("It hides.", record_of(samples).hidden("way", "ab"), at_least=0.5, unit="%")
+    for shown in (str(claim), claim._repr_html_()):
+        assert ("hidden below 0 % or above 100 %: by noise" in shown) == noted
+
+
 def test_samples_are_counted_of_those_timings_that_are_asked_for():
     record = record_of({**QUIET, "few": (1, 1, 1), "many": [1] * 9})
     figures = (lambda _: 1, lambda s: s["many"], speedup, lambda s: min(s.values()), len)
@@ -108,7 +131,6 @@ def test_a_figure_is_never_rounded_to_a_bound_that_it_misses(value, bound, unit)
         (0.79996, {"at_least": 0.8}, "%", "does not hold here: So. 79.996 %; at least 80.0 %."),
         (1.800001, {"at_most": 1.8}, "×", "does not hold here: So. 1.800001 ×; at most 1.8 ×."),
         (2.00004, {"between": (1, 2)}, "", "does not hold here: So. 2.00004; between 1 and 2."),
-        (math.nan, {"at_least": 1}, "", "too noisy to tell: So. nan; at least 1."),
     ],
 )
 def test_a_number_has_no_interval(value, bounds, unit, shown):
@@ -130,19 +152,23 @@ def test_what_can_not_be_computed_can_not_be_told_and_stops_no_page(figure):
 
 
 @pytest.mark.parametrize(
-    "bounds",
+    ("bounds", "said"),
     [
-        {},
-        {"at_most": math.nan},
-        {"between": (3, 1)},
+        ({}, "bounds of the claim are none; expected at_least=, at_most=, or between="),
+        ({"at_most": math.nan}, "at_most is nan; expected a number"),
+        ({"at_least": {}}, "at_least is of type dict; expected a number"),
+        ({"between": (3, 1)}, "bounds of the claim are 3 to 1; expected"),
+        ({"between": 3}, "between is 3; expected the smaller bound"),
     ],
 )
-def test_a_claim_needs_one_bound_a_figure_and_a_sentence(bounds):
-    with pytest.raises(ValueError, match="bounds"):
+def test_a_claim_needs_one_bound_a_figure_and_a_sentence(bounds, said):
+    with pytest.raises((TypeError, ValueError), match=said):
         ap.claim("It is so.", 1.0, **bounds)
-    for value in ("3", None, [1.0]):
-        with pytest.raises(TypeError, match="value is of type .*; expected a number"):
+    for value in ("3", None, [1.0], True):
+        with pytest.raises(TypeError, match="value is .*; expected a number"):
             ap.claim("It is so.", value, at_least=1)
+    with pytest.raises(ValueError, match="value is nan; expected a number"):
+        ap.claim("It is so.", math.nan, at_least=1)
     with pytest.raises(ValueError, match="sentence is ' '; expected what"):
         ap.claim(" ", 1.0, at_least=1)
 

@@ -11,6 +11,8 @@ import autopar as ap
 
 _X = torch.arange(4.0)
 
+pytestmark = pytest.mark.filterwarnings("ignore:nothing was timed, as results differ")
+
 
 def test_all_ways_and_parts_are_timed_where_all_are_equal():
     findings = ap.race(
@@ -36,15 +38,75 @@ def test_nothing_is_timed_where_one_differs():
     assert findings.checks == {"same: equal to right": True, "wrong: equal to right": False}
     assert not findings.measurements
     assert len(calls) == 1
+    assert findings.failed == ["wrong: equal to right"]
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted", "said"),
+    [
+        (_X + 2, _X + 1, "no, result differs in 4 of 4 numbers, by 1 at most."),
+        ([_X, _X * 1.5], [_X, _X], r"no, result\[1\] differs in 3 of 4 numbers, by 1.5 at most."),
+        ([-_X, _X * 2], [_X, _X], "by 6 at most, and 1 more."),
+        (_X * (1 - 2j), _X * (1 + 0j), "in 3 of 4 numbers, by 6 at most."),
+        (_X == 1, _X == 2, "in 2 of 4 numbers, by 1 at most."),
+        (_X * torch.nan, _X, "in 4 of 4 numbers, by nan at most."),
+        (_X.double(), _X, "result has dtype torch.float64 instead of torch.float32."),
+        (_X[:2], _X, r"result has shape torch.Size\(\[2\]\) instead of torch.Size\(\[4\]\)."),
+        ([_X], {"u": _X}, r"made of result\[0\] instead of result\['u'\]."),
+        ("b", "a", "result is 'b' instead of 'a'."),
+    ],
+)
+def test_a_warning_says_by_what_a_way_differs_and_that_nothing_was_timed(value, wanted, said):
+    words = f"^nothing was timed, as results differ. way: equal to one: {'.*' * (said[0] != 'n')}"
+    with pytest.warns(UserWarning, match=f"{words}{said} Mend the way") as warned:
+        ap.race({"one": lambda: wanted, "way": lambda: value})
+    assert warned[0].filename == __file__
+
+
+def test_a_difference_within_what_is_close_is_none_and_beyond_it_is_told():
+    ways = {"one": lambda: _X, "near": lambda: _X + 0.01, "far": lambda: _X + torch.eye(4)[0]}
+    with pytest.warns(UserWarning, match="far: within 0.1 of one: no, result differs in 1 of 4"):
+        checks = ap.race(ways, close={"near": 0.1, "far": 0.1}).checks
+    assert [*checks.values()] == [True, False]
 
 
 def test_a_result_that_an_earlier_way_has_left_is_no_result():
-    buffer = torch.empty(4)
-    ways = {"filled": lambda: buffer.copy_(2 * _X), "forgotten": lambda: buffer}
-    checks = ap.race(ways, reset=lambda: buffer.fill_(torch.nan)).checks
-    assert checks == {"forgotten: equal to filled": False}
-    with pytest.raises(ValueError, match="'forgotten' return the same memory.*reset="):
-        ap.race(ways)
+    buffer, fresh = torch.empty(4), torch.empty(4)
+    array = buffer.numpy()
+    alone, bytes_ = numpy.empty(4), bytearray()
+    for filled, forgotten in (
+        (lambda: buffer.copy_(2 * _X), lambda: buffer),
+        (lambda: (buffer.copy_(2 * _X), array)[1], lambda: array),
+        (lambda: fresh.copy_(2 * _X), lambda: fresh.numpy()),  # by which torch shares it
+        (lambda: (buffer.copy_(2 * _X), array)[1], lambda: buffer.view(4).numpy()),
+        (lambda: numpy.copyto(alone, [0, 2, 4, 6]) or alone, lambda: alone[:]),
+        (lambda: numpy.copyto(alone, [0, 2, 4, 6]) or [alone[1:]], lambda: [alone[1:]]),
+        (
+            lambda: numpy.copyto(alone, 3) or torch.from_numpy(alone),
+            lambda: torch.from_numpy(alone),
+        ),
+        (lambda: numpy.copyto(alone, 3) or alone, lambda: torch.from_numpy(alone).numpy()),
+        (lambda: bytes_.append(1) or bytes_, lambda: bytes_),
+    ):
+        ways = {"filled": filled, "forgotten": forgotten}
+
+        def reset():
+            buffer.fill_(torch.nan)
+            fresh.fill_(torch.nan)
+            alone.fill(numpy.nan)
+            bytes_.clear()
+
+        assert ap.race(ways, reset=reset).checks == {"forgotten: equal to filled": False}
+        with pytest.raises(ValueError, match="'forgotten' return the same memory.*reset="):
+            ap.race(ways)
+
+
+def test_equal_results_in_memory_of_their_own_are_timed():
+    for make in (_X.clone, lambda: numpy.ones(3), lambda: numpy.float32(1), lambda: {1}, dict):
+        assert ap.race(
+            {"one": lambda make=make: [make(), 1], "other": lambda make=make: [make(), 1]},
+            repeats=3,
+        ).measurements
 
 
 @pytest.mark.parametrize(
@@ -83,6 +145,18 @@ def test_tasks_on_lanes_are_waited_for_compared_and_seen():
     assert min(on_lanes.values_s) >= 0.01
     assert {span.lane for span in findings.timelines["on lanes"].spans} == {"one", "two"}
     assert findings.values["on lanes: timeline over clock"] > 0
+
+
+def test_tasks_that_others_waited_for_are_seen_and_a_timeline_beside_is_not_compared():
+    with ap.cpu_lane(name="one") as one, ap.cpu_lane(name="two") as two:
+
+        def way():
+            model = two.submit(abs, one.submit(int, 3, name="prep"), name="model")
+            return model, ap.timeline_of_handles([model])
+
+        seen = ap.race({"plain": lambda: (3,), "lanes": way}, see=["lanes"], repeats=3)
+    assert [*seen.checks.values()] == [True]
+    assert [span.name for span in seen.timelines["lanes"].spans] == ["prep", "model"]
 
 
 def test_an_error_of_a_task_comes_out_and_names_its_way():

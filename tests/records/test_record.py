@@ -63,7 +63,7 @@ def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
         Findings([one, Measurement("a", (2, 2, 2))])
     assert repr(Findings([])) == "<Findings: none>"
     some = Findings([one], checks={"same": True, "near": False})
-    assert repr(some) == "<Findings: measurements 1, checks 2, failed 1>"
+    assert repr(some) == "<Findings: measurements 1, checks 2, failed 1: near>"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import gzip
 import json
 import platform
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -89,10 +90,59 @@ def test_the_timeline_is_on_the_hosts_clock_and_takes_lanes_in():
         assert {span.name for span in timeline.spans} == {"busy", "sum"}
 
 
+@pytest.mark.parametrize(
+    ("ends", "names"),
+    [
+        (lambda prep, model: model, {"prep", "model"}),
+        (lambda prep, model: {"a": [model]}, {"prep", "model"}),
+        (lambda prep, model: timeline_of_handles([prep, model]), {"prep", "model"}),
+        (lambda prep, model: timeline_of_handles([model]), {"prep", "model"}),
+        (lambda prep, model: (model.result(), 3), {"prep", "model"}),
+    ],
+)
+def test_what_lanes_did_is_seen_with_all_that_it_waited_for(ends, names):
+    """However it is handed back, and each task once, as often as it is asked for."""
+
+    def work():
+        prep = one.submit(int, 3, name="prep")
+        return ends(prep, two.submit(abs, prep, name="model"))
+
+    with cpu_lane(name="one") as one, cpu_lane(name="two") as two:
+        for timeline in (timeline_of(work), timelines_of({"way": work})["way"]):
+            assert sorted(span.name for span in timeline.spans) == sorted(names)
+            assert timeline.lanes == ("one", "two")
+        after = two.submit(int)  # nobody looks any more
+        assert [span.name for span in timeline_of(lambda: after).spans] == ["int"]
+
+
+def test_nothing_is_kept_of_what_is_seen_on_a_lane():
+    class Result:
+        pass
+
+    made = []
+
+    def work():
+        prep = lane.submit(Result)
+        made.append(weakref.ref(prep.result()))
+        return lane.submit(bool, after=[prep])
+
+    with cpu_lane() as lane:
+        assert len(timeline_of(work).spans) == 2
+        lane.submit(int).result()  # it has let go of the one before
+        assert made[0]() is None
+
+
+def test_an_error_of_a_task_comes_out_of_what_looks_at_it():
+    with cpu_lane() as lane, pytest.raises(ZeroDivisionError):
+        timeline_of(lambda: [lane.submit(lambda: 1 / 0)])
+
+
 def test_where_nothing_is_seen_the_timeline_is_empty_and_a_warning_says_so():
     with pytest.warns(UserWarning, match="the timeline is empty: no GPU.*annotate") as one:
         assert timeline_of(lambda: 3).spans == ()
-    with pytest.warns(UserWarning, match="to be seen of 'nothing': no GPU.*cpu_lane") as several:
+    with pytest.warns(
+        UserWarning, match="to be seen of 'nothing': no GPU.*return the handles"
+    ) as several:
         assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()
     assert one[0].filename == several[0].filename == __file__
 

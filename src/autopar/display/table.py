@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import repeat
 
 from autopar.display.format import (
+    NO_SHARE,
     NOTHING,
     badge,
     figures,
@@ -32,10 +33,12 @@ _STAYS = (
 _SHARE = " / time"  # how the name of the column ends that has bars
 _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
 _STAR = " *"
+_NO_LIMIT = 100  # times the time that it limits: a slip in the unit
 _SMALL = "margin:0.25em 0;font-size:0.875em"
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
 _PERCENT = re.compile(r"(?<=\d)%")
+_HIDDEN = re.compile(r"(-?\d[\d.]*) %")
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,7 +136,8 @@ def tabulate(
 
     Args:
         headers: One name for each column.
-        rows: Cells as strings, the name of the row first; shares come out as `98.1 %`.
+        rows: Cells as strings, the name of the row first; shares come out as `98.1 %`. Where one
+            in a column of what is hidden is below 0 or above 100 %, a note says why.
         caption: What the table shows, in words.
         origin: Where and when the figures were taken, in words: of all rows, or one for each row,
             which says its own where they differ.
@@ -169,6 +173,10 @@ def tabulate(
     if len(set(origins)) > 1:
         headers, places = (headers[0], "where", *headers[1:]), short_origins(origins)
         cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
+    hiding = [i for i, header in enumerate(headers) if "hidden" in header]
+    hidden = [_HIDDEN.fullmatch(row[i]) for row in cells for i in hiding]
+    if any(share and not 0 <= float(share[1]) <= 100 for share in hidden):
+        notes = (*notes, NO_SHARE)
     shown = tuple(dict.fromkeys(filter(None, origins)))
     return Table(headers, tuple(cells), caption, shown, notes)
 
@@ -197,7 +205,8 @@ def compare(
 
     Raises:
         ValueError: There is nothing to compare, a label comes twice from one place, or a limit
-            or the baseline or a part names a label that is not there.
+            or the baseline or a part names a label that is not there; a limit is over 100 times
+            the time; of the findings a check has failed.
 
     >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
     >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
@@ -217,17 +226,22 @@ def compare(
     if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
         limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
     limits = limits_of(labels, limit_s)
+    noisy = {label: getattr(limit, "noisy", ()) for label, limit in (limit_s or {}).items()}
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
-    # Where one has a star the others get its width in spaces, so that the digits stay aligned.
-    room = len(_STAR) if any(one.warning for one in chosen) else 0
-    medians = [
-        format_seconds(one.median_s) + (_STAR if one.warning else " " * room) for one in chosen
-    ]
+    for limit, share, one in zip(limits, shares, chosen, strict=True):
+        if share and share > _NO_LIMIT:
+            msg = (
+                f"limit_s is {limit:g} seconds for {one.label!r}, which takes "
+                f"{format_seconds(one.median_s)}; expected a limit near its time. Give seconds, "
+                f"not ms or µs."
+            )
+            raise ValueError(msg)
+    medians = [format_seconds(one.median_s) for one in chosen]
     columns = {
         "work": labels,
-        "median": medians,
+        "median": _starred(medians, [one.warning for one in chosen]),
         limit_name + _SHARE: _known(percent, shares),
-        limit_name: _known(format_seconds, limits),
+        limit_name: _starred(_known(format_seconds, limits), map(noisy.get, labels)),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
@@ -235,6 +249,8 @@ def compare(
     }
     filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
+    for parts_of in dict.fromkeys(filter(None, noisy.values())):
+        notes.append(f"* {limit_name}: of parts whose times are noisy, {', '.join(parts_of)}")
     if any(share and round(share, 3) > 1 for share in shares):
         notes.append(
             f"over 100 %: faster than its {limit_name}; one of measured times has a spread, too"
@@ -253,6 +269,12 @@ def compare(
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     """The measurements as a tuple, refused if a reader could not tell one from another."""
+    if failed := getattr(measurements, "failed", ()):  # of findings
+        msg = (
+            f"measurements is of findings of which a check failed: {', '.join(failed)}; expected "
+            f"all to hold, as no timings count without. Mend what it says."
+        )
+        raise ValueError(msg)
     measurements = getattr(measurements, "measurements", measurements)  # as of a record
     if isinstance(measurements, Mapping):
         measurements = measurements.values()
@@ -263,12 +285,21 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
         twice = [f"{label!r} of {origin!r}" for (label, origin), n in counts.items() if n > 1]
         came = f"has several with label {', '.join(twice)}" if twice else "is empty"
         msg = f"measurements {came}; expected one or more, each with a label of its own."
+        if not chosen:
+            msg += " If they are a race's, see its `failed`: where a check fails, nothing is timed."
         raise ValueError(msg)
     return chosen
 
 
 def _known(written: Callable[[float], str], values: Iterable[float | None]) -> list[str]:
     return [NOTHING if value is None else written(value) for value in values]
+
+
+def _starred(cells: Sequence[str], stars: Iterable[object]) -> list[str]:
+    """Cells with their stars, and the width of one on the others, so that digits stay aligned."""
+    stars = list(stars)
+    room = " " * len(_STAR) if any(stars) else ""
+    return [cell + (_STAR if star else room) for cell, star in zip(cells, stars, strict=True)]
 
 
 def _speedups(

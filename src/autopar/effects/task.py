@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from autopar.refusal import NoValue
 
-class Task:
+
+class Task(NoValue):
     """A task of a graph; among the arguments of others it stands for its result.
 
     >>> import autopar as ap
@@ -17,6 +19,7 @@ class Task:
     """
 
     __slots__ = ("device", "graph", "name", "number")
+    _HOW = "run the graph and ask for it, as run[task], or add what needs it: graph.add(fn, task)."
 
     def __init__(self, graph: object, number: int, name: str, device: torch.device) -> None:
         self.graph = graph

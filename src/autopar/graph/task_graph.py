@@ -24,7 +24,7 @@ from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner
-from autopar.refusal import whole_number
+from autopar.refusal import check_keywords, whole_number
 
 
 class TaskGraph(Closed):
@@ -91,12 +91,13 @@ class TaskGraph(Closed):
                 above.
 
         Raises:
-            TypeError: `fn` can't be called, `name` is no text, or `writes` is, or holds, something
-                else.
+            TypeError: `fn` can't be called, or takes no such keyword; `name` is no text, or
+                `writes` is, or holds, something else.
             ValueError: A task is of another graph or in a container that can't be looked into, the
                 device is not on this machine, the cost is no time, or what is written is a task
                 that is no argument, or lies on another device.
         """
+        check_keywords(fn, kwargs, "add's own: device=, name=, writes=, cost_s=")
         task = self._program.add(fn, args, kwargs, device, name, writes, cost_s)
         self._planned = None
         return task

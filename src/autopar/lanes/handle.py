@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from autopar.lanes.clock import DeviceClock
 from autopar.lanes.outcome import Outcome
-from autopar.refusal import several
+from autopar.refusal import NoValue, several
 from autopar.timeline.span import Span, Timeline
 from autopar.torch_private import pytree
 
@@ -20,6 +21,8 @@ T = TypeVar("T")
 
 _SPIN_S = 200e-6  # waits shorter than this end without a sleep
 _NAP_S = 20e-6  # Linux adds its timer slack, 50 µs unless told otherwise
+
+_noted: dict[object, dict[Span, None]] = {}  # by who runs on lanes, what these did
 
 awaited: dict[int, Awaited] = {}  # what each thread waits for, by the thread's ident
 
@@ -34,7 +37,7 @@ class Awaited(Protocol):
         """The thread that has to come to it, or what must be issued before, if anything."""
 
 
-class Handle(Generic[T]):
+class Handle(NoValue, Generic[T]):
     """A task given to a lane, and its result once the work is done.
 
     Handles come from `Lane.submit`. Given as an argument or in `after=` of another `submit`, a
@@ -53,6 +56,8 @@ class Handle(Generic[T]):
     >>> five.result()
     5
     """
+
+    _HOW = "call its .result(), or submit what needs it: lane.submit(fn, handle)."
 
     def __init__(
         self,
@@ -139,6 +144,7 @@ class Handle(Generic[T]):
         """
         try:
             self.wait()
+            self.note_span()
             value = self.issued.value()
             use_on_current_streams(value)
             return value
@@ -170,6 +176,12 @@ class Handle(Generic[T]):
             return max([self.clock.error_at(m) for m in moments if isinstance(m, torch.cuda.Event)])
         finally:
             del self
+
+    def note_span(self) -> None:
+        """Tell who runs on lanes when it ran, if it did on a CPU lane; it must be done."""
+        if _noted and self.device.type == "cpu":
+            for spans in tuple(_noted.values()):
+                spans[self.span] = None
 
     def __str__(self) -> str:
         return f"task {self.name!r} on lane {self.lane!r} ({self.device})"
@@ -239,8 +251,31 @@ def _refuse_circle(what: Awaited, me: int) -> None:
         passed.append(following)
 
 
+def run_on_lanes(fn: Callable[[], object]) -> Timeline:
+    """Run something, and tell what CPU lanes did for it; a profiler sees kernels and copies.
+
+    That are tasks whose handles it returns, alone or in containers, whose results it has asked
+    for, or that others have waited for; and the spans of a Timeline that it returns.
+    """
+    me, timeline = object(), Timeline(())
+    _noted[me] = spans = dict[Span, None]()
+    try:
+        for leaf in pytree.tree_leaves(fn()):
+            if isinstance(leaf, Timeline):
+                timeline = timeline.merged(leaf)
+            elif isinstance(leaf, Handle):
+                leaf.wait()
+                leaf.note_span()
+        return replace(timeline, spans=tuple(dict.fromkeys(timeline.spans) | spans))
+    finally:
+        del _noted[me]
+
+
 def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
     """The spans of some handles on the host's clock, as one timeline; waits for them.
+
+    Of other tasks, that these waited for, nothing is kept: give their handles, too, or take
+    `timeline_of`, which sees them as they are done.
 
     >>> import autopar as ap
     >>> with ap.cpu_lane() as lane:

@@ -27,7 +27,7 @@ from autopar.effects.calls import name_of
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import forget_own_locals, note
 from autopar.lanes.submission import Submission
-from autopar.refusal import check_type, several, what
+from autopar.refusal import check_keywords, check_type, several, what
 
 T = TypeVar("T")
 
@@ -55,6 +55,15 @@ class Lane(ABC):
     >>> six.result()
     6
     """
+
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """Refuse to be made by this name, which is that of all kinds."""
+        if cls is Lane:
+            msg = (
+                "Lane makes no lanes; take cpu_lane() or cuda_lane(): with cpu_lane() as lane: ..."
+            )
+            raise TypeError(msg)
+        return super().__new__(cls)
 
     def __init__(self, name: str, device: torch.device, kind: str) -> None:
         if not isinstance(kind, str) or kind not in _KINDS:
@@ -100,12 +109,13 @@ class Lane(ABC):
 
         Raises:
             RuntimeError: The lane is not open, or the caller is inside a transform of `torch.func`.
-            TypeError: `fn` can't be called, `name` is no text, or `after` is, or holds, something
-                other than handles.
+            TypeError: `fn` can't be called, or takes no such keyword; `name` is no text, or
+                `after` is, or holds, something other than handles.
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
         self._require(OPEN)
         check_type("fn", fn, Callable, "a function. Write submit(fn, x), not submit(fn(x)).")
+        check_keywords(fn, kwargs, "submit's own: name=, after=")
         if name is not None:
             require_text("name", name)
         after = several("after", after, "a list of handles, as Lane.submit returns them.", Handle)

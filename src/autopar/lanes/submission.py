@@ -76,6 +76,7 @@ class Submission(Generic[T]):
                 ending = "was dropped" if before.issued.dropped() else "failed"
                 msg = f"not run, because {before}, which it waits for, {ending}"
                 raise RuntimeError(msg) from before.issued.error()
+            before.note_span()
 
 
 def reached_by(fn: Callable[..., Any]) -> list[object]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from autopar.display.format import badge
 from autopar.files import append_line
-from autopar.refusal import check_type
+from autopar.refusal import several, what
 from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
@@ -47,6 +47,7 @@ class Estimate:
     samples: int = 0  #: How many each of the timings has, at least; none for an exact number.
     origin: str = ""  #: Where and when it was measured, in words.
     machine: str = ""  #: What it was measured on, in words.
+    note: str = ""  #: What is to be said of it beside.
 
     def __repr__(self) -> str:
         ends = f"from {self.low:.4g} to {self.high:.4g}"
@@ -147,7 +148,8 @@ class Claim:
 
     def __str__(self) -> str:
         where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
-        return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}"
+        note = f" ({self.estimate.note})" if self.estimate.note else ""
+        return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}{note}"
 
     __repr__ = __str__
 
@@ -157,7 +159,7 @@ class Claim:
             f'<div class="autopar-claim autopar-claim-{_CLASSES[self.verdict]}">'
             f"<p><strong>Claim: {self.verdict}.</strong> {html.escape(self.sentence)}</p>"
             f"<p>Measured: {html.escape(self.measured)}; claimed: {html.escape(self.bound)}. "
-            f"{where}</p></div>"
+            f"{where} {html.escape(self.estimate.note)}</p></div>"
         )
 
 
@@ -183,8 +185,9 @@ def claim(
         unit: What it counts, as `×` or `µs`; `%` shows a share in percent.
 
     Raises:
-        ValueError: No sentence, no bound, or two of which the second is the smaller.
-        TypeError: The figure is no number.
+        ValueError: No sentence, no bound, or two of which the second is the smaller; the figure or
+            a bound is NaN. A figure of timings that some samples don't give is too noisy to tell.
+        TypeError: The figure or a bound is no number.
 
     >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
@@ -192,14 +195,23 @@ def claim(
     if not isinstance(sentence, str) or not sentence.strip():
         msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
         raise ValueError(msg)
+    if between is not None:
+        at_least, at_most = several("between", between, "the smaller bound and the larger, (1, 2).")
+    bounds = {"at_least": at_least, "at_most": at_most}
+    for argument, bound in bounds.items():
+        if bound is not None:
+            _check_number(argument, bound, "a number")
     low = -math.inf if at_least is None else at_least
     high = math.inf if at_most is None else at_most
-    low, high = (low, high) if between is None else between
     if not low <= high or (low, high) == (-math.inf, math.inf):
-        msg = f"claim was given the bounds {low} and {high}; expected one, or the smaller first."
+        came = f"{low:g} to {high:g}" if math.isfinite(low + high) else "none"
+        msg = (
+            f"the bounds of the claim are {came}; expected at_least=, at_most=, or "
+            f"between=(smaller, larger)."
+        )
         raise ValueError(msg)
     if not isinstance(value, Estimate):
-        check_type("value", value, Real, "a number, or what Record.estimate returns.")
+        _check_number("value", value, "a number, or what Record.estimate returns")
         value = Estimate(*3 * (float(value),))
     claimed = Claim(sentence, value, low, high, unit)
     if path := os.environ.get(CLAIMS_TO):
@@ -208,3 +220,12 @@ def claim(
         line |= {"origin": value.origin, "machine": value.machine}
         append_line(path, json.dumps(line))
     return claimed
+
+
+def _check_number(argument: str, value: object, expected: str) -> None:
+    """Refuse what is no number, or none that can be compared; True is a verdict of its own."""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        msg = (
+            f"{argument} is {what(value)}; expected {expected}. Compute it from what was measured."
+        )
+        raise (ValueError if isinstance(value, Real) and value != value else TypeError)(msg)

@@ -53,8 +53,9 @@ def observed(
             f"`return ap.Findings(measurements, timelines, checks)`, or return what ap.race does."
         )
         raise TypeError(msg)
-    if failed := [check for check, held in findings.checks.items() if not held]:
-        msg = f"experiment {name!r} failed its check: {', '.join(failed)}. Its timings don't count."
+    if findings.failed:
+        failed = ", ".join(findings.failed)
+        msg = f"experiment {name!r} failed its check: {failed}. Its timings don't count."
         raise RuntimeError(msg)
     machine, processors = describe(), processor_names(None if gpus else [cpu()])
     return Record(

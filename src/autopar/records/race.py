@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.device import synchronize
-from autopar.lanes.handle import Handle, timeline_of_handles
+from autopar.display.format import shortened
+from autopar.lanes.handle import Handle
 from autopar.records.record import Findings
-from autopar.refusal import check_work, positive, several
+from autopar.refusal import check_work, positive, several, what
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import by_label, require_label
 from autopar.timing.timer import Devices, check_ways, measure_in_turn
@@ -47,12 +49,14 @@ def race(
     """Check that several ways give one result, time them in turn, and see what ran when.
 
     First each way runs once, and its result is compared bit for bit with the expected one: if they
-    differ, nothing is timed. Then all ways and parts are timed by `measure_in_turn`. At last those
+    differ, a warning says in what, nothing is timed, and `failed` of the findings names the check.
+    Then all ways and parts are timed by `measure_in_turn`. At last those
     to be seen run under the profiler, and how long each timeline is beside the clock's median is
     kept, so that a page can tell whether both saw the same.
 
     A way that hands work to lanes returns their handles, alone or in containers: they are waited
-    for, their results are compared, and their spans are part of the timeline.
+    for, their results are compared, and their spans are part of the timeline, with those of the
+    tasks that they waited for. A Timeline beside them is shown, too, and not compared.
 
     Args:
         ways: Label to work, called without arguments. The first is the baseline.
@@ -76,10 +80,13 @@ def race(
     Returns:
         Measurements, timelines and checks, for `recorded` or `observed`.
 
+    Warns:
+        UserWarning: The result of a way differs, or nothing is to be seen of one.
+
     Raises:
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a generator.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
-            baseline returns nothing, or two ways the memory of one tensor, without `reset`.
+            baseline returns nothing, or two ways the same memory, without `reset`.
 
     >>> x = torch.ones(2, 2)
     >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
@@ -105,8 +112,11 @@ def race(
         require_label("see", label, [*ways])
     if reset is not None:
         check_work("reset", reset)
-    checks = _checks(ways, expected, close, reset)
-    if not all(checks.values()):
+    differences = _differences(ways, expected, close, reset)
+    checks = {check: not difference for check, difference in differences.items()}
+    if failed := [f"{check}: no, {why}." for check, why in differences.items() if why]:
+        words = " ".join(["nothing was timed, as results differ.", *failed])
+        warnings.warn(f"{words} Mend the way that is wrong.", stacklevel=2)
         return Findings([], {}, checks)
     timed = {label: partial(_run, work) for label, work in {**parts, **ways}.items()}
     measurements = measure_in_turn(
@@ -118,7 +128,7 @@ def race(
         flops=flops,
         calls=calls,
     )
-    seen = {label: partial(_run_on_lanes, way) for label, way in ways.items() if label in see}
+    seen = {label: way for label, way in ways.items() if label in see}
     timelines = timelines_of(seen, setup=setup) if seen else {}
     median_s = {measurement.label: measurement.median_s for measurement in measurements}
     values = {
@@ -129,34 +139,32 @@ def race(
     return Findings(measurements, timelines, checks, values)
 
 
-def _checks(
+def _differences(
     ways: Ways,
     expected: object,
     close: Mapping[str, float],
     reset: Callable[[], object] | None,
-) -> dict[str, bool]:
-    """Run each way once, and compare its result with what is expected, or with the first one's.
+) -> dict[str, str]:
+    """Run each way once, and tell by what its result differs from what is expected, or the first's.
 
     That is kept as a copy, as other ways may write to the same memory.
     """
-    checks, than = dict[str, bool](), "what is expected"
-    wanted = None if expected is None else copy.deepcopy(_leaves(expected))
-    filled: dict[StorageWeakRef, str] = {}  # memory that was returned, and by which way
+    differences, than = dict[str, str](), "what is expected"
+    wanted = None if expected is None else copy.deepcopy(_values(_leaves(expected)))
+    filled: dict[int, tuple[str, object]] = {}  # memory that was returned, and by which way
     for label, way in ways.items():
         if reset is not None:
             reset()
         try:
             leaves = _leaves(way())
+            values = _values(leaves)
         except Exception as error:
             error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
             raise
-        memory = {
-            StorageWeakRef(leaf.untyped_storage()): label
-            for leaf in leaves.values()
-            if isinstance(leaf, torch.Tensor) and leaf.numel()
-        }
+        memory = {at: (label, kept) for at, kept in map(_memory, leaves.values()) if at}
+        filled = {at: one for at, one in filled.items() if not _is_gone(one[1])}
         if wanted is None:
-            wanted, than = copy.deepcopy(leaves), label
+            wanted, than = copy.deepcopy(values), label
             if all(leaf is None for leaf in leaves.values()):
                 msg = (
                     f"the way {label!r} returned nothing that a result can be compared with; "
@@ -165,28 +173,53 @@ def _checks(
                 raise ValueError(msg)
         else:
             share = close.get(label, 0.0)
-            is_same = leaves.keys() == wanted.keys() and all(
-                _is_equal(leaf, wanted[place], share) for place, leaf in leaves.items()
-            )
             kind = f"within {share:g} of" if share else "equal to"
-            checks[f"{label}: {kind} {than}"] = is_same
-            if (shared := filled.keys() & memory.keys()) and is_same and reset is None:
+            difference = _difference(values, wanted, share)
+            differences[f"{label}: {kind} {than}"] = difference
+            shared = filled.keys() & memory.keys()
+            if shared and not difference and reset is None:
                 msg = (
-                    f"the ways {filled[shared.pop()]!r} and {label!r} return the same memory, so "
-                    f"what one has left there counts as the result of both; expected each to fill "
-                    f"it. Pass reset=lambda: result.fill_(torch.nan), or return other memory."
+                    f"the ways {filled[shared.pop()][0]!r} and {label!r} return the same memory, "
+                    f"so what one has left there counts as the result of both; expected each to "
+                    f"fill it. Pass reset=lambda: result.fill_(torch.nan), for an array "
+                    f"result.fill(numpy.nan), or return other memory."
                 )
                 raise ValueError(msg)
         filled = {**memory, **filled}
-    return checks
+    return differences
 
 
-def _leaves(result: Any) -> dict[object, Any]:
+def _leaves(result: Any) -> dict[Any, Any]:
     """What a result is made of, by place, once its tasks and all GPUs are done."""
     result = pytree.tree_map_only(Handle, Handle.result, result)
     synchronize()
     leaves, _ = pytree.tree_flatten_with_path(result)
-    return {path: _comparable(leaf) for path, leaf in leaves}
+    return {path: leaf for path, leaf in leaves if not isinstance(leaf, Timeline)}
+
+
+def _values(leaves: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {path: _comparable(leaf) for path, leaf in leaves.items()}
+
+
+def _memory(leaf: Any) -> tuple[int, object]:
+    """Where a result lies, if it can change, and what is kept so that nothing else comes to it.
+
+    An array lies where what it is a view of does. Of memory that is torch's own nothing is kept, as
+    it may be large, but what tells that it is there still.
+    """
+    while isinstance(leaf, np.ndarray) and leaf.base is not None:
+        leaf = leaf.base
+    if isinstance(leaf, torch.Tensor):
+        storage = leaf.untyped_storage()
+        address = storage.data_ptr() if leaf.numel() else 0
+        return address, StorageWeakRef(storage) if storage.resizable() else storage
+    if isinstance(leaf, np.ndarray):
+        return leaf.ctypes.data if leaf.size else 0, leaf
+    return 0 if isinstance(leaf, Hashable) else id(leaf), leaf
+
+
+def _is_gone(kept: object) -> bool:
+    return isinstance(kept, StorageWeakRef) and bool(kept.expired())
 
 
 def _comparable(value: Any) -> Any:
@@ -209,20 +242,49 @@ def _comparable(value: Any) -> Any:
     return value
 
 
-def _is_equal(value: Any, wanted: Any, tolerance: float) -> bool:
-    """Whether both are the same bit for bit, or close; other things than numbers by `==`."""
+def _difference(values: Mapping[Any, Any], wanted: Mapping[Any, Any], share: float) -> str:
+    """By what a result differs from the wanted one; nothing where it doesn't."""
+    if values.keys() != wanted.keys():
+        return f"it is made of {_places(values)} instead of {_places(wanted)}"
+    found = {path: _of_one(value, wanted[path], share) for path, value in values.items()}
+    differ = [f"{_places([path])} {why}" for path, why in found.items() if why]
+    return differ[0] + f", and {len(differ) - 1} more" * (len(differ) > 1) if differ else ""
+
+
+def _places(paths: Iterable[Any]) -> str:
+    return shortened(", ".join(f"result{pytree.keystr(path)}" for path in paths) or "nothing")
+
+
+def _of_one(value: Any, wanted: Any, share: float) -> str:
+    """In how many numbers one differs in its bits, or isn't close, and by how much at most.
+
+    Other things than numbers are compared by `==`.
+    """
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        return type(value) is type(wanted) and bool(value == wanted)
-    if value.shape != wanted.shape or value.dtype != wanted.dtype:
-        return False
+        is_same = type(value) is type(wanted) and bool(value == wanted)
+        return "" if is_same else f"is {what(value)} instead of {what(wanted)}"
+    for name in ("shape", "dtype"):
+        if (has := getattr(value, name)) != (should := getattr(wanted, name)):
+            return f"has {name} {has} instead of {should}"
     value = value.to(wanted.device)
-    if not tolerance or not (value.is_floating_point() or value.is_complex()):
-        return _bits(value).equal(_bits(wanted))
-    if value.element_size() == 1:  # of eight bits, with which torch doesn't calculate
-        value, wanted = value.float(), wanted.float()
-    numbers = wanted[wanted.isfinite()].abs()
-    largest = numbers.max().item() if numbers.numel() else 0.0
-    return torch.allclose(value, wanted, rtol=0.0, atol=tolerance * largest, equal_nan=True)
+    if not share or not (value.is_floating_point() or value.is_complex()):
+        bits, others = _bits(value), _bits(wanted)
+        if bits.equal(others):
+            return ""
+        apart = (bits != others).reshape(value.numel(), -1).any(1)
+    else:
+        if value.element_size() == 1:  # of eight bits, with which torch doesn't calculate
+            value, wanted = value.float(), wanted.float()
+        numbers = wanted[wanted.isfinite()].abs()
+        largest = numbers.max().item() if numbers.numel() else 0.0
+        near = torch.isclose(value, wanted, rtol=0.0, atol=share * largest, equal_nan=True)
+        apart = ~near.reshape(-1)
+        if not apart.any():
+            return ""
+    exact = torch.complex128 if value.is_complex() else torch.float64
+    one, other = (it.reshape(-1)[apart].to(exact) for it in (value, wanted))
+    most = (one - other).abs().max().item()
+    return f"differs in {len(one):,} of {value.numel():,} numbers, by {most:.3g} at most"
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -237,11 +299,6 @@ def _run(work: Callable[[], object]) -> object:
     for handle in _handles(result):
         handle.wait()
     return result
-
-
-def _run_on_lanes(way: Callable[[], object]) -> Timeline:
-    """Run a way, and tell what CPU lanes did; kernels and copies are seen by the profiler."""
-    return timeline_of_handles(one for one in _handles(way()) if one.device.type == "cpu")
 
 
 def _handles(result: object) -> list[Handle[Any]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from autopar.display.format import NO_SHARE, origins_of
 from autopar.records.claim import Estimate, Figure, interval
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import Measurement, hidden_share
+from autopar.timing.measurement import LimitOf, Measurement, hidden_share
 
 EARLIER = "with an earlier version of autopar"  # ends the origin of what changed code measured
 
@@ -26,8 +27,93 @@ class RecordError(RuntimeError):
     """
 
 
+class _Derived:
+    """What findings and records tell of their timings."""
+
+    measurements: Any  # several, by label or not
+    checks: Mapping[str, bool]
+
+    @property
+    def processors(self) -> str:
+        """What they were measured on, where that is known."""
+        return ""
+
+    @property
+    def origin(self) -> str:
+        """Where and when it was measured, in words."""
+        return " and ".join(origins_of(self._timed.values()))
+
+    @property
+    def failed(self) -> list[str]:
+        """The checks that failed; with one of them, no timings count."""
+        return [check for check, held in self.checks.items() if not held]
+
+    def estimate(self, figure: Figure) -> Estimate:
+        """A figure derived from the timings, with its interval, for `claim`.
+
+        Args:
+            figure: Gets the median seconds by label, and returns a number.
+
+        Raises:
+            KeyError: It asks for a label under which nothing was measured.
+            ValueError: A check has failed.
+        """
+        return Estimate(*interval(figure, self._timed), self.origin, self.processors)
+
+    def hidden(self, way: str, parts: Sequence[str]) -> Estimate:
+        """The share of the shorter parts' time that a way hides behind the longest part.
+
+        Noise, and what parts take from each other when they run at once, may carry it below 0 or
+        above 1; a claim of it says so then.
+
+        Args:
+            way: The label of what does all parts.
+            parts: The labels of the parts alone.
+
+        Raises:
+            KeyError: Nothing was measured under one of the labels.
+            ValueError: There are not two parts, or a check has failed.
+        """
+        if len(parts) < 2:
+            msg = f"parts is {parts}; expected the labels of two or more parts."
+            raise ValueError(msg)
+        share = self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
+        return replace(share, note=NO_SHARE) if share.value < 0 or share.value > 1 else share
+
+    def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:
+        """The least time in seconds in which parts of the work can be done at the same time.
+
+        No order beats the longest part, each at its fastest. Where all parts go through the same
+        number of pieces, one piece of each other part has nothing to hide behind. Where a part's
+        times are noisy, `compare` marks the limit, too.
+
+        Args:
+            parts: The labels of the parts alone.
+            pieces: Into how many pieces each part is divided; 0 where they need nothing of each
+                other.
+
+        Raises:
+            KeyError: Nothing was measured under one of the labels.
+            ValueError: A check has failed.
+        """
+        timed = [self._timed[part] for part in parts]
+        *others_s, longest_s = sorted(part.min_s for part in timed)
+        limit = LimitOf(longest_s + (sum(others_s) / pieces if pieces else 0.0))
+        limit.noisy = tuple(dict.fromkeys(part.label for part in timed if part.warning))
+        return limit
+
+    @property
+    def _timed(self) -> dict[str, Measurement]:
+        several = self.measurements
+        if self.failed:
+            msg = f"no timings count, as a check failed: {', '.join(self.failed)}. Mend that first."
+            raise ValueError(msg)
+        timed = several.values() if isinstance(several, Mapping) else several
+        return {one.label: one for one in timed}
+
+
 @dataclass(frozen=True)
-class Findings:
+class Findings(_Derived):
     """What an experiment returns.
 
     Args:
@@ -60,12 +146,12 @@ class Findings:
 
     def __repr__(self) -> str:
         counts = (f"{name} {len(held)}" for name, held in vars(self).items() if held)
-        failed = sum(not held for held in self.checks.values())
-        return f"<Findings: {', '.join(counts) or 'none'}{f', failed {failed}' if failed else ''}>"
+        failed = f", failed {len(self.failed)}: {', '.join(self.failed)}" if self.failed else ""
+        return f"<Findings: {', '.join(counts) or 'none'}{failed}>"
 
 
 @dataclass(frozen=True, repr=False)
-class Record:
+class Record(_Derived):
     """An experiment's findings with all that is needed to believe them; they never change.
 
     >>> import autopar as ap
@@ -109,50 +195,6 @@ class Record:
         code = f", {EARLIER}" if self.code_changed else ""
         torch = f"torch {self.software['torch']}"
         return f"{how} {self.processors}, {self.recorded_at[:10]}, {torch}{code}"
-
-    def estimate(self, figure: Figure) -> Estimate:
-        """A figure derived from the timings, with its interval, for `claim`.
-
-        Args:
-            figure: Gets the median seconds by label, and returns a number.
-
-        Raises:
-            KeyError: It asks for a label under which nothing was measured.
-        """
-        return Estimate(*interval(figure, self.measurements), self.origin, self.processors)
-
-    def hidden(self, way: str, parts: Sequence[str]) -> Estimate:
-        """The share of the shorter parts' time that a way hides behind the longest part.
-
-        Args:
-            way: The label of what does all parts.
-            parts: The labels of the parts alone.
-
-        Raises:
-            KeyError: Nothing was measured under one of the labels.
-            ValueError: There are not two parts.
-        """
-        if len(parts) < 2:
-            msg = f"parts is {parts}; expected the labels of two or more parts."
-            raise ValueError(msg)
-        return self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
-
-    def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:
-        """The least time in seconds in which parts of the work can be done at the same time.
-
-        No order beats the longest part, each at its fastest. Where all parts go through the same
-        number of pieces, one piece of each other part has nothing to hide behind.
-
-        Args:
-            parts: The labels of the parts alone.
-            pieces: Into how many pieces each part is divided; 0 where they need nothing of each
-                other.
-
-        Raises:
-            KeyError: Nothing was measured under one of the labels.
-        """
-        *others_s, longest_s = sorted(self.measurements[part].min_s for part in parts)
-        return longest_s + (sum(others_s) / pieces if pieces else 0.0)
 
     def __str__(self) -> str:
         return f"{self.experiment}: {self.origin}"

@@ -120,11 +120,17 @@ class Measurement:
         return f"{self.label}: {format_seconds(self.median_s)}{warning}"
 
 
+class LimitOf(float):
+    """A limit in seconds that was measured."""
+
+    noisy: tuple[str, ...] = ()  #: The labels of its parts whose times are noisy.
+
+
 def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     """Share of what overlap could save that was saved, from wall-clock times.
 
     0 is serial, 1 is the best possible: all but the longest part cost nothing. Noise may carry it
-    a little beyond; below 0 is slower than serial.
+    beyond either; below 0 is slower than serial, as where parts take bandwidth from each other.
 
     Args:
         parts_s: Times of the parts alone, in seconds; at least two.

@@ -19,6 +19,7 @@ from torch.autograd.profiler import record_function
 
 from autopar.device import synchronize
 from autopar.files import path_of, write_atomically
+from autopar.lanes.handle import run_on_lanes
 from autopar.machine import processor_names
 from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
@@ -31,17 +32,16 @@ if TYPE_CHECKING:
 
 _MARK = "autopar: the host's clock"
 _MARKS = 5  # the narrowest of these windows aligns the two clocks
-_TO_SEE_A_CPU = (
-    "run it on a lane of autopar.cpu_lane and return autopar.timeline_of_handles(handles)"
-)
+_TO_SEE_A_CPU = "run it on a lane of autopar.cpu_lane and return the handles"
 
 
 def timeline_of(fn: Callable[[], object]) -> Timeline:
     """Run `fn()` once under `torch.profiler` and return what ran when.
 
     Lanes are each GPU's streams and copy directions, and the host thread for ranges made with
-    `annotate`. Times are on the host's clock (`time.perf_counter`). If `fn` returns a Timeline on
-    that clock, as `timeline_of_handles` makes one from CPU lanes, its spans are merged in.
+    `annotate`. Times are on the host's clock (`time.perf_counter`). If `fn` returns handles of
+    tasks on CPU lanes, alone or in containers, their spans are merged in, with those of the tasks
+    that they waited for or whose results `fn` asked for; so are those of a Timeline on that clock.
 
     Warns:
         UserWarning: Nothing is to be seen: no GPU was given work, and nothing was named.
@@ -81,7 +81,7 @@ def timelines_of(
     before each way, and have finished after it.
 
     Args:
-        ways: Label to work, which may return a Timeline, as in `timeline_of`.
+        ways: Label to work, which may return handles or a Timeline, as in `timeline_of`.
         setup: Called before each way, outside of what its timeline shows.
         save: A file for the profiler's own trace, in which each way is a range of its label, and
             neither this machine's name nor a path is left; gzipped.
@@ -96,7 +96,7 @@ def timelines_of(
     >>> import autopar as ap
     >>> def way():
     ...     with ap.cpu_lane(name="lane") as lane:
-    ...         return ap.timeline_of_handles([lane.submit(sum, range(1_000))])
+    ...         return lane.submit(sum, range(1_000))
     >>> timelines_of({"one way": way})["one way"].lanes
     ('lane',)
     """
@@ -111,11 +111,8 @@ def timelines_of(
                 setup()
                 synchronize()
             with annotate(label):
-                returned = way()
+                of_lanes = of_lanes.merged(run_on_lanes(way))
                 synchronize()
-            if isinstance(returned, Timeline):
-                of_lanes = of_lanes.merged(returned)
-            del returned  # outside of the range, and before the next way needs memory
         return of_lanes
 
     whole = _seen(one_by_one, save)
@@ -139,7 +136,7 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
     synchronize()
     with _session() as session:
         marks = [_mark() for _ in range(_MARKS)]
-        returned = fn()
+        of_lanes = run_on_lanes(fn)
         synchronize()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -149,10 +146,7 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
         write_atomically(path_of(save), _saved(content))
     trace = Events(content["traceEvents"]).trace({})
     origin = f"measured live on {processor_names()}"
-    timeline = _on_the_hosts_clock(trace, marks, origin)
-    if isinstance(returned, Timeline):
-        timeline = timeline.merged(returned)
-    return timeline
+    return _on_the_hosts_clock(trace, marks, origin).merged(of_lanes)
 
 
 def _saved(content: dict[str, Any]) -> bytes:
