@@ -335,3 +335,13 @@ def test_overlap_is_what_another_tool_finds_in_a_recorded_trace(rank):
     hidden = timeline.hidden("communication")
     assert round(100 * hidden, 2) == theirs["hidden_percent"][rank]
     assert timeline.busy_s("compute") * 1e6 == pytest.approx(theirs["compute_us"][rank], abs=2e-3)
+
+
+def test_functions_of_python_and_arrows_of_autograd_are_of_the_host():
+    python, arrow = event("python_function", "load", 5, 30), event("fwdbwd", "fwdbwd", 20, 0)
+    arrows = [arrow | {"ph": ph, "id": 7, "tid": tid} for ph, tid in (("s", 2), ("f", 1))]
+    trace = read(*kineto_events(), python, *arrows)
+    assert [span.name for span in trace.python.spans()] == ["load"]
+    assert trace.handed == {"host thread 1": "host"}
+    arrows += [arrow | {"ph": ph, "id": 8, "tid": tid} for ph, tid in (("s", 3), ("f", 1))]
+    assert read(*kineto_events(), *arrows).handed == {}, "of two threads: nobody knows"

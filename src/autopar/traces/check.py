@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,14 @@ class _Fault(NamedTuple):
 
 
 def evidence_of(
-    work: Rows, calls: Rows, ranges: Rows, operators: Rows, *, in_order: Collection[str] = ()
+    work: Rows,
+    calls: Rows,
+    ranges: Rows,
+    operators: Rows,
+    python: Rows,
+    *,
+    handed: Mapping[str, str] = MappingProxyType({}),
+    in_order: Collection[str] = (),
 ) -> Trace:
     """What records say, in seconds; those that can't be right are left out or cut, and counted.
 
@@ -57,13 +65,15 @@ def evidence_of(
         calls: Calls of the runtime and the driver.
         ranges: What the program named.
         operators: Of PyTorch, also those within others.
+        python: Functions of Python.
+        handed: Thread -> the one that it works for.
         in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
             they can, by design: a kernel may be launched before the one that it depends on ends.
     """
-    check = _Check((work, calls, ranges, operators))
-    called, named, operated = map(check.usable, (calls, ranges, operators))
+    check = _Check((work, calls, ranges, operators, python))
+    called, named, operated, run = map(check.usable, (calls, ranges, operators, python))
     done = check.possible(check.usable(work), called, in_order)
-    doubts, warnings = _judged(check.faults, done, len(called) + len(named) + len(operated))
+    doubts, warnings = _judged(check.faults, done, sum(map(len, (called, named, operated, run))))
     if check.skew_s:
         skew = format_seconds(check.skew_s)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
@@ -75,6 +85,8 @@ def evidence_of(
         _on_host(called, main),
         _on_host(_outermost(operated), main),
         _on_host(named, main),
+        _on_host(run, main),
+        {_on_thread(own, main): _on_thread(other, main) for own, other in handed.items()},
         tuple(warnings),
         doubts,
         alignment_error_s=check.skew_s,
@@ -251,6 +263,9 @@ def _outermost(operators: Records) -> Records:
 
 def _on_host(records: Records, main: str) -> Records:
     """Records of threads, the main one of which is named `host`."""
-    lanes = (HOST if tag.lane == main else clean(f"{HOST} {tag.lane}") for tag in records.tags)
-    pairs = zip(records.tags, lanes, strict=True)
-    return replace(records, tags=tuple(tag._replace(lane=lane) for tag, lane in pairs))
+    tags = (tag._replace(lane=_on_thread(tag.lane, main)) for tag in records.tags)
+    return replace(records, tags=tuple(tags))
+
+
+def _on_thread(lane: str, main: str) -> str:
+    return HOST if lane == main else clean(f"{HOST} {lane}")

@@ -31,11 +31,12 @@ _TAKEN_AS = {
     **dict.fromkeys(("cpu_op", "Operator"), "operators"),
     "user_annotation": "ranges",
     "overhead": "calls",
+    "python_function": "python",
 }
 _COPIES = ("gpu_memcpy", "Memcpy")
 # Of the profiler itself, or said better elsewhere; a range on the GPU doubles one of the host.
 _LEFT_OUT = {
-    *("python_function", "gpu_user_annotation", "cuda_sync", "cuda_event", "Trace"),
+    *("gpu_user_annotation", "cuda_sync", "cuda_event", "Trace"),
     *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "async"),
     *("collective_comm", "cuda_profiler_range"),
 }
@@ -89,6 +90,8 @@ class Events:
         self._own = Rows()
         self._lanes: dict[str, str] = {}  # thread -> what it is called
         self._others: Counter[str] = Counter()
+        self._forward: dict[str, str] = {}  # arrows of autograd that have not ended
+        self._handed: dict[str, set[str]] = {}  # thread -> those that it works for
         for event in events:
             self.take(event)
 
@@ -101,6 +104,8 @@ class Events:
             category = _NO_CATEGORY
         if category in _LEFT_OUT:
             self._others[category] += 1
+            if category == "fwdbwd":
+                self._hand_over(event)
         elif phase == "M":
             self._take_name(event)
         elif phase != "X":
@@ -128,8 +133,7 @@ class Events:
             stream = stream if type(stream) is int else None
             key: tuple[Any, ...] = (category, name, device, stream, collective)
         else:
-            thread = event.get("tid")
-            key = category, name, thread if type(thread) in (int, str) else str(thread)
+            key = category, name, _thread(event)
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = rows.place(_tag(*key))
@@ -142,7 +146,8 @@ class Events:
             trace = self._own_trace(header)
         else:
             in_order = _name_rank(self._rows["work"], header)
-            trace = evidence_of(**self._rows, in_order=in_order)
+            handed = {own: its.pop() for own, its in self._handed.items() if len(its) == 1}
+            trace = evidence_of(**self._rows, handed=handed, in_order=in_order)
             trace = replace(trace, origin="a trace of torch.profiler")
         starts = [start for start in _OTHERS for name in self._others if name.startswith(start)]
         other = _OTHERS[starts[0]] if starts else ""
@@ -171,6 +176,14 @@ class Events:
             "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA, or, "
             "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
         )
+
+    def _hand_over(self, event: Event) -> None:
+        """An arrow of autograd, from an operator to the one that computes its gradient."""
+        thread, id_ = _thread(event), str(event.get("id"))
+        if event.get("ph") == "s":
+            self._forward[id_] = thread
+        elif event.get("ph") == "f" and id_ in self._forward:
+            self._handed.setdefault(thread, set()).add(self._forward.pop(id_))
 
     def _take_name(self, event: Event) -> None:
         arguments = event.get("args")
@@ -211,6 +224,10 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
+def _thread(event: Event) -> str:
+    return clean(f"thread {event.get('tid')!s:.40}")
+
+
 def _tag(
     category: str, name: str, place: Any, stream: int | None = None, collective: str = ""
 ) -> Tag:
@@ -219,7 +236,7 @@ def _tag(
     if _TAKEN_AS.get(category) != "work":
         name = f"profiler: {name}" if category == "overhead" else name
         kind = category if category in KINDS else HOST
-        return Tag(name, clean(f"thread {place!s:.40}"), kind)
+        return Tag(name, place, kind)
     gpu = f"GPU {place}" if place >= 0 else ""
     queue = "" if stream is None else f"stream {stream}"
     tag = work_tag(name, gpu, queue, is_copy=category in _COPIES)

@@ -42,7 +42,7 @@ def read_export(path: Path) -> Trace:
     try:
         with closing(sqlite3.connect(place, uri=True)) as connection:
             export = _Export(connection)
-            trace = evidence_of(_work(export), _calls(export), _ranges(export), Rows())
+            trace = evidence_of(_work(export), _calls(export), _ranges(export), Rows(), Rows())
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error

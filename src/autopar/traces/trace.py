@@ -163,6 +163,9 @@ class Trace:
     calls: Records = NONE  # of CUDA's or HIP's runtime and driver
     operators: Records = NONE  # of PyTorch, without those within another
     ranges: Records = NONE  # named by `annotate`, NVTX or `record_function`
+    python: Records = NONE  # functions of Python, if they were recorded
+    # Thread -> the one that it works for and that waits for it meanwhile, as autograd's do.
+    handed: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what was left out, and why, in whole sentences
     # GPU, or `host` -> why no figure in time may be given of it, as a whole sentence.
     doubts: dict[str, str] = field(default_factory=dict)

@@ -94,7 +94,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     work = trace.work
     if HOST in trace.doubts:
         work = replace(work, launches=np.full(len(work), UNKNOWN))
-        trace = replace(trace, work=work, calls=NONE, operators=NONE, ranges=NONE)
+        trace = replace(trace, work=work, calls=NONE, operators=NONE, ranges=NONE, python=NONE)
     if gpu is not None:
         names = {*work.groups(lambda tag: tag.gpu)} - {""}
         chosen = _named(gpu, names, f"*GPU {gpu}" if gpu.isdigit() else gpu, "GPU")
