@@ -86,7 +86,7 @@ def test_figures_and_findings_in_words() -> None:
     said = text_of(busy)
     first = "2 GPUs busy for 36.4 % to 63.6 % of 11.00 ms."
     assert said.startswith(f"t\n=\n{first}\n")
-    limit = "at least 6.000 ms, which is computing alone, unless kernels or copies get faster."
+    limit = "at least 6.000 ms, which is computing alone, with kernels and copies as fast"
     assert f"It takes {limit}" in " ".join(said.split())
     assert re.search(r"GPU 0 +11\.00 ms +63\.6 % ######\.+ +6\.0 ms +compute +54\.5 % #####", said)
     assert re.search(r"GPU 0 +copy +2\.0 ms +1\.0 ms +1\.0 ms +50\.0 % #####\.", said)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.display.format import figures, format_seconds, shortened
-from autopar.timeline.intervals import covered, length_s, length_within, without
+from autopar.timeline.intervals import common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
 from autopar.traces.idle import Idle
 from autopar.traces.trace import UNKNOWN, Records
@@ -143,8 +143,7 @@ CAUSES = {
     # Of work that nothing computes beside.
     "communication": Cause(
         "Nothing computes while GPUs communicate",
-        "{copies} of communication ran while this GPU computed nothing, or partly so; some of it "
-        "may be waiting for the others.",
+        "{copies} of communication ran while this GPU computed nothing, or partly so; {waited}.",
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
@@ -256,10 +255,14 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
         size = _moved(group)
         copies = f"{len(group):,} {noun[len(group) > 1]}{size and f', {size}'}"
         streams = ", ".join(sorted(group.groups(lambda tag: tag.stream)))
-        cost_s = usage.exposed_s(group)
+        exposed, waited = usage.exposed(group), "some of it may be waiting for the others"
+        cost_s = length_s(without(exposed, usage.waiting))
+        if len(usage.waiting):
+            waiting = format_seconds(length_s(common(exposed, usage.waiting)))
+            waited = f"{waiting} more were waiting for other ranks"
         if key not in _FASTER:  # no more than is computed without them can be beside them
             cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
-        facts = {"copies": copies, "streams": streams}
+        facts = {"copies": copies, "streams": streams, "waited": waited}
         yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
-from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
+from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Host, idle_of
 from autopar.traces.trace import HOST, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
@@ -67,10 +68,13 @@ class Report:
         self._noise_s = host.noise_s
         gpus = (usage for usage in view.usages if usage.name in self._gpus)
         self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
-        # Those worth their cost, most expensive first, and the others.
-        self.findings = findings_of(view, self._idle)
         # What tables and files show of each GPU; times in seconds.
         self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
+
+    @cached_property
+    def findings(self) -> tuple[list[Finding], list[Finding]]:
+        """Those worth their cost, most expensive first, and the others."""
+        return findings_of(self.view, self._idle)
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
@@ -128,15 +132,18 @@ class Report:
         lines = [
             f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
             f"{format_seconds(self.window_s)}.",
-            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, unless "
-            f"kernels or copies get faster.",
+            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, with "
+            f"kernels and copies as fast and as many at once as here.",
         ]
         exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
         if exposed_s > _MUCH * self.window_s:
+            waiting_s = max(length_s(usage.waiting) for usage in self.view.usages)
+            whose = "Some of that may be waiting for other ranks, which the files of all tell."
+            if waiting_s:
+                whose = f"Up to {format_seconds(waiting_s)} of it was waiting for other ranks."
             lines.append(
                 f"Communication ran with no computing beside it for up to "
-                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). Some of that "
-                f"may be waiting for other ranks, which the files of all ranks together tell."
+                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
         if top := next(iter(self.findings[0]), None):
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
@@ -215,7 +222,8 @@ class Report:
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
             "At least: how long the busiest resource works, computing or copies in one direction. "
-            "No order of the same work takes less. Communication is not in it: it may be waiting."
+            "As fast and as many at once as here, no order of them takes less. "
+            "Communication is not in it: it may be waiting."
         )
         return self._table("The time against its lower bound", headers, rows, note)
 
