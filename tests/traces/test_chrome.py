@@ -115,7 +115,7 @@ LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost
     ("wrong", "why", "left_out"),
     [
         (kernel("bad", -BASE_US, 5.0), r"starts at 0\.0 µs and takes 5\.0 µs", True),
-        (kernel("bad", 500.0, 0), r"takes 0\.0 µs", True),
+        (kernel("bad", 500.0, -1.0), r"takes -1\.0 µs", True),
         (kernel("bad", 500.0, math.nan), "takes nan µs", True),
         (kernel("bad", 1e308, 2.0), "starts at 1e.308 µs", True),
         (kernel("bad", 2e12, 5.0), r"starts at 66927\d+\.0 µs", True),  # weeks after all others

@@ -210,10 +210,10 @@ def test_two_events_that_became_one_are_damage(file):
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
     good = [*kineto_events(), kernel("other", 5.0, 9.0, device=1)]
     with pytest.warns(UserWarning, match=r"t\.json: 1 of 4 .* of 'bad' on GPU 0") as caught:
-        timeline = read_trace(file(kineto([*good, kernel("bad", 160.0, 0.0)])))
+        timeline = read_trace(file(kineto([*good, kernel("bad", 160.0, -1.0)])))
     assert caught[0].filename == __file__
     assert timeline.lanes == ("GPU 1 stream 7", "host")
-    alone = file(kineto([*kineto_events(), kernel("bad", 160.0, 0.0)]))
+    alone = file(kineto([*kineto_events(), kernel("bad", 160.0, -1.0)]))
     with (
         pytest.warns(UserWarning, match="'bad'"),
         pytest.raises(TraceError, match="nothing that can be trusted.*'bad' on GPU 0"),

@@ -146,9 +146,11 @@ class Events:
             trace = self._own_trace(header)
         else:
             in_order = _name_rank(self._rows["work"], header)
+            remarks = self._name_threads()
             handed = {own: its.pop() for own, its in self._handed.items() if len(its) == 1}
             trace = evidence_of(**self._rows, handed=handed, in_order=in_order)
-            trace = replace(trace, origin="a trace of torch.profiler")
+            warnings = (*remarks, *trace.warnings)
+            trace = replace(trace, warnings=warnings, origin="a trace of torch.profiler")
         starts = [start for start in _OTHERS for name in self._others if name.startswith(start)]
         other = _OTHERS[starts[0]] if starts else ""
         if not (len(trace.work) or len(trace.calls) or len(trace.ranges)):
@@ -159,6 +161,21 @@ class Events:
             return replace(trace, doubts=trace.doubts | {HOST: remark})
         remark = f"Events of other categories were left out: {_listed(strange)}."
         return replace(trace, warnings=(*trace.warnings, *[remark] * bool(strange)))
+
+    def _name_threads(self) -> list[str]:
+        """Leave the process out of threads' names if there is but one, or say what several cost."""
+        host = [rows for sort, rows in self._rows.items() if sort != "work"]
+        tags = [tag for rows in host for tag in rows.tags]
+        programs = (tag.lane for tag in tags if not tag.name.startswith("profiler: "))
+        if len({lane.partition(" thread ")[0] for lane in programs}) > 1:
+            return [
+                "Several processes are in it. Their GPUs of one number are taken as one, and work "
+                "whose launch two of them may have made has none."
+            ]
+        for rows in host:
+            rows.rename(lambda tag: tag._replace(lane=_alone(tag.lane)))
+        self._handed = {_alone(own): {*map(_alone, its)} for own, its in self._handed.items()}
+        return []
 
     def _refusal(self, trace: Trace, other: str) -> str:
         """Why nothing of it can be used, and what to do."""
@@ -198,7 +215,8 @@ class Events:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
         tags = []
         for tag in self._own.tags:
-            lane = self._lanes.get(tag.lane.removeprefix("thread ")) or tag.lane
+            thread = _alone(tag.lane)
+            lane = self._lanes.get(thread.removeprefix("thread ")) or thread
             gpu = _GPU.match(lane) if tag.kind != HOST else None
             tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else ""))
         records = replace(self._own.records(), tags=tuple(tags))
@@ -225,7 +243,11 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
 
 
 def _thread(event: Event) -> str:
-    return clean(f"thread {event.get('tid')!s:.40}")
+    return clean(f"process {event.get('pid')!s:.40} thread {event.get('tid')!s:.40}")
+
+
+def _alone(thread: str) -> str:
+    return "".join(thread.partition("thread ")[1:])
 
 
 def _tag(
@@ -263,10 +285,7 @@ def _name_rank(work: Rows, header: Event) -> set[str]:
     rank, size = about.get("rank"), about.get("world_size")
     prefix = f"rank {rank} " if type(rank) is type(size) is int and size > 1 else ""
     listed = header.get("deviceProperties")
-    work.tags = {
-        tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane): place
-        for tag, place in work.tags.items()
-    }
+    work.rename(lambda tag: tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane))
     return {
         clean(f"{prefix}GPU {gpu.get('id')}")
         for gpu in (listed if type(listed) is list else [])

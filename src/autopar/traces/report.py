@@ -187,7 +187,7 @@ class Report:
         yield from (f"Warning: {warning}" for warning in self.view.trace.warnings)
         for place, why in self.view.trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
-            yield f"In doubt: {place}: {what} is given. {why}"
+            yield f"In doubt: {place or 'all GPUs'}: {what} is given. {why}"
 
     def _why(self) -> Iterator[Section]:
         expensive, cheap = self.findings
