@@ -27,9 +27,8 @@ def test_work_that_was_launched_before_the_recording_may_be_of_a_graph():
 
 def test_a_trace_may_count_from_zero():
     host = event("cpu_op", "aten::mm", 0.0, 9.0), call("cudaLaunchKernel", 0.0, 5.0, 1)
-    trace = read(
-        *(each | {"ts": each["ts"] - BASE_US} for each in (*host, kernel("mm", 9.0, 2.0, 1)))
-    )
+    every = (*host, kernel("mm", 9.0, 2.0, 1))
+    trace = read(*(each | {"ts": each["ts"] - BASE_US} for each in every))
     assert (trace.remarks, len(trace.calls), len(trace.operators)) == ((), 1, 1)
 
 
@@ -41,4 +40,8 @@ def test_of_several_processes_each_has_its_threads_and_shared_numbers_tell_nothi
     assert {tag.lane for tag in trace.calls.tags} == {"host", "host process 7 thread 2"}
     assert [launch == UNKNOWN for launch in trace.work.launches] == [False, True]
     assert "Several processes are in it" in trace.warnings[0]
-    assert read(*host, *work).warnings == ()
+    flushes = [event("overhead", "Buffer Flush", 50.0, 9.0) | {"pid": pid} for pid in (-1, 0)]
+    alone = read(*host, *flushes, call("cudaFree", 90.0, 5.0, 9), *work)
+    assert alone.warnings == ()
+    names = ["cudaLaunchKernel", "cudaLaunchKernel", *["profiler: Buffer Flush"] * 2, "cudaFree"]
+    assert [span.name for span in alone.calls.spans()] == names

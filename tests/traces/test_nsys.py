@@ -161,6 +161,7 @@ def test_a_damaged_database_is_read_in_part_with_a_warning(tmp_path):
     trace = read_evidence(path)
     assert len(trace.work) == 5
     assert any("NVTX_EVENTS was read in part only" in words for words in trace.warnings)
+    assert list(trace.doubts) == ["host"], "of the GPU's work all is there"
     path.write_bytes(data[:700])
     with pytest.raises(TraceError, match=r"x\.sqlite"):
         read_evidence(path)

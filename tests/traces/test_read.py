@@ -86,6 +86,11 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
         (b"SQLite format 3\0", "t.sqlite", "SQLite database that can't be read"),
         (b"PK\3\4", "t.zip", "zip archive; unpack it first"),
+        (b"\x28\xb5\x2f\xfd", "t.json", "packed with zstd; unpack it first"),
+        (b"\x89PNG\r\n", "t.json", "a picture"),
+        ('{"traceEvents": []}'.encode("utf-16"), "t.json", "UTF-16; save it as UTF-8"),
+        ("[]".encode("utf-16-le"), "t.json", "UTF-16; save it as UTF-8"),
+        (gzip.compress(gzip.compress(b"{}")), "t.json.gz", "packed with gzip twice"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
@@ -205,6 +210,13 @@ def test_two_events_that_became_one_are_damage(file):
     trace = read_evidence(file(text[:start] + text[end:]))
     assert "The file is damaged" in trace.warnings[0]
     assert not work_of(trace)
+
+
+def test_a_number_of_thousands_of_digits_costs_its_own_record(file):
+    text = json.dumps([*kineto_events(), kernel("bad", 500.0, 0.125)])
+    trace = read_evidence(file(text.replace("0.125", "9" * 5_000)))
+    assert (len(trace.work), trace.warnings) == (3, ())
+    assert "'bad' on GPU 0" in trace.doubts["GPU 0"]
 
 
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):

@@ -21,7 +21,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return decoded
 
 
-_WIDE = json.JSONDecoder(strict=False, object_pairs_hook=_unique, parse_int=float)
+def _number(digits: str) -> float:
+    return int(digits) if len(digits) < 100 else float(digits)
+
+
+_WIDE = json.JSONDecoder(strict=False, object_pairs_hook=_unique, parse_int=_number)
 
 
 class EventText:

@@ -22,6 +22,7 @@ SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
+_MANY = 10  # times as long: what is more is said so, and not in percent
 _NAME = 44  # characters of a name, so that its times fit beside it
 _BEHIND = ("copy", "communication")  # what computing can hide
 _NO_GPU = (
@@ -193,9 +194,10 @@ class Report:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        several, few = len(expensive) > 1, f", and {len(cheap)} of less than {percent(LEAST_SHARE)}"
-        first, few = ", the most expensive first" * several, few * bool(cheap)
-        said = f"Findings: {len(expensive)}{first}{few}."
+        several, less = len(expensive) > 1, f"of less than {percent(LEAST_SHARE)}"
+        said = f"Findings: {len(expensive)}{', the most expensive first' * several}."
+        said = said if expensive else f"No findings but {len(cheap)} {less} of the time each."
+        said += f" {len(cheap)} more are {less} each." * bool(expensive and cheap)
         said += " The same time may be in two, and to mend one may bring out another." * several
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
@@ -322,6 +324,8 @@ def comparison(before: Report, after: Report) -> list[Section]:
     cells = []
     for words, (one_s, other_s) in rows.items():
         change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
+        if one_s and other_s > _MANY * one_s:
+            change = f"{other_s / one_s:,.0f} times"
         cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
     headers = ("what", "before", "after", "change")
     table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")
