@@ -90,9 +90,9 @@ CAUSES = {
         "one_device/plot_2_small_operators",
     ),
     "cpu": Cause(
-        "An operator kept the CPU at work",
-        "{count} its queue was empty while the thread that launches was in {names}, and launched "
-        "nothing for long. Longest for {longest}.",
+        "An operator held the host up",
+        "{count} its queue was empty while the thread that launches was in {names}, which launched "
+        "nothing for long: it computed on the CPU, or waited. Longest for {longest}.",
         "Do on the GPU what can be done there, and the rest earlier, on a thread of its own.",
         "first_steps/plot_3_cpu_and_gpu",
     ),

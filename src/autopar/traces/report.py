@@ -197,7 +197,7 @@ class Report:
         several, less = len(expensive) > 1, f"of less than {percent(LEAST_SHARE)}"
         said = f"Findings: {len(expensive)}{', the most expensive first' * several}."
         said = said if expensive else f"No findings but {len(cheap)} {less} of the time each."
-        said += f" {len(cheap)} more are {less} each." * bool(expensive and cheap)
+        said += f" And {len(cheap)} {less} each." * bool(expensive and cheap)
         said += " The same time may be in two, and to mend one may bring out another." * several
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
@@ -283,10 +283,9 @@ class Report:
         rows = []
         for gpu, causes in self._idle.items():
             for key, idle in sorted(causes.items(), key=lambda item: -item[1].total_s):
-                times = (format_seconds(idle.total_s), format_seconds(idle.longest_s))
-                share = bar(idle.total_s, self.window_s)
-                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", *times, share))
-        headers = ("GPU", "what happened meanwhile", "gaps", "in all", "longest", "share of time")
+                total, share = format_seconds(idle.total_s), bar(idle.total_s, self.window_s)
+                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", total, share))
+        headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to "
             f"{format_seconds(self._noise_s)} are not counted: they are between any two kernels."
