@@ -340,6 +340,7 @@ def test_overlap_is_what_another_tool_finds_in_a_recorded_trace(rank):
 def test_functions_of_python_and_arrows_of_autograd_are_of_the_host():
     python, arrow = event("python_function", "load", 5, 30), event("fwdbwd", "fwdbwd", 20, 0)
     arrows = [arrow | {"ph": ph, "id": 7, "tid": tid} for ph, tid in (("s", 2), ("f", 1))]
+    arrows += [arrow | {"ph": ph, "id": 6, "tid": 1} for ph in "sf"]  # of what is computed again
     trace = read(*kineto_events(), python, *arrows)
     assert [span.name for span in trace.python.spans()] == ["load"]
     assert trace.handed == {"host thread 1": "host"}

@@ -199,7 +199,7 @@ class Events:
         thread, id_ = _thread(event), str(event.get("id"))
         if event.get("ph") == "s":
             self._forward[id_] = thread
-        elif event.get("ph") == "f" and id_ in self._forward:
+        elif event.get("ph") == "f" and self._forward.get(id_, thread) != thread:
             self._handed.setdefault(thread, set()).add(self._forward.pop(id_))
 
     def _take_name(self, event: Event) -> None:
