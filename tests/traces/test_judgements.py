@@ -49,7 +49,7 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     # The host waits.
     ("ran out in a wait", "synchronised", 2, waiting(SYNC), gap(call(SYNC, 4.5, 4.55))),
     ("waited on into the gap", "synchronised", 2, gap(call(SYNC, 1, 5)), gap(call(SYNC, 1, 3.9))),
-    ("a short wait", "synchronised", 0.5, gap(call(SYNC, 3.7, 4.2)), gap(call(SYNC, 3.99, 4.03))),
+    ("a short wait", "synchronised", 0.215, gap(call(SYNC, 3.7, 4.2)), gap(call(SYNC, 3.99, 4.03))),
     (
         "for an event",
         "synchronised",
@@ -82,6 +82,13 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         2,
         gap(*(call("cudaEventQuery", 1 + i * 0.01, 1.002 + i * 0.01) for i in range(400))),
         gap(*(call("cudaEventQuery", 1 + i * 0.1, 1.002 + i * 0.1) for i in range(40))),
+    ),
+    (
+        "what is unknown may be waited for all the same, if it takes longer",
+        "synchronised",
+        2,
+        gap(call(SYNC, 1.9, 4.1)),
+        gap(call(SYNC, 2.5, 4.0)),
     ),
     (
         "the loader would be waited for all the same",

@@ -280,6 +280,8 @@ class _Split:
             parts, saved_s = self.parts_s, self._saved_s[cause]
             taken = [parts[other] for other in _WAITS_TOO if other != cause]
             left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
+            # Where a thread then did something unknown for longer, that may have been a wait, too.
+            left_s = np.where(parts["elsewhere"] > saved_s, parts_s, left_s)
             saved_s = np.clip(saved_s, parts_s, np.maximum(left_s, parts_s))
         which = np.flatnonzero(parts_s > 0)
         longest = which[np.argsort(-saved_s[which].round(9), kind="stable")][:_SHOWN].tolist()
