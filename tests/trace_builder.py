@@ -109,6 +109,8 @@ def trace(
     calls: tuple[Span, ...] = (),
     ranges: tuple[Span, ...] = (),
     operators: tuple[Span, ...] = (),
+    python: tuple[Span, ...] = (),
+    handed: dict[str, str] | None = None,
     doubts: dict[str, str] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Trace:
@@ -125,8 +127,8 @@ def trace(
         [at[id(each.launch)] if each.launch else UNKNOWN for each in ordered],
         [UNKNOWN if each.size_bytes is None else each.size_bytes for each in ordered],
     )
-    host = map(records_of, (every, operators, ranges))
-    return Trace(work, *host, warnings=warnings, doubts=doubts or {}, origin="a test")
+    host = map(records_of, (every, operators, ranges, python))
+    return Trace(work, *host, handed or {}, warnings, doubts or {}, origin="a test")
 
 
 def _details(each: Activity) -> tuple[str, str, str]:
@@ -158,3 +160,9 @@ def other_thread(*calls: Span, **host: object) -> Trace:
 
 def on(gpu: int, start: float, end: float, **more: str) -> Activity:
     return kernel(start, end, gpu=f"GPU {gpu}", **more)
+
+
+def behind_event(*calls: Span, at: float = 0.2, until: float = 5.995, **host: object) -> Trace:
+    """The same, launched long before; and work of another GPU that ends as the gap does."""
+    work = kernel(0.001, 4, launch(0)), kernel(6, 9, launch(at)), on(1, 3, until)
+    return trace(*work, calls=calls, **host)  # type: ignore[arg-type]

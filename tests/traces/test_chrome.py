@@ -115,7 +115,7 @@ LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost
     ("wrong", "why", "left_out"),
     [
         (kernel("bad", -BASE_US, 5.0), r"starts at 0\.0 µs and takes 5\.0 µs", True),
-        (kernel("bad", 500.0, 0), r"takes 0\.0 µs", True),
+        (kernel("bad", 500.0, -1.0), r"takes -1\.0 µs", True),
         (kernel("bad", 500.0, math.nan), "takes nan µs", True),
         (kernel("bad", 1e308, 2.0), "starts at 1e.308 µs", True),
         (kernel("bad", 2e12, 5.0), r"starts at 66927\d+\.0 µs", True),  # weeks after all others
@@ -335,3 +335,14 @@ def test_overlap_is_what_another_tool_finds_in_a_recorded_trace(rank):
     hidden = timeline.hidden("communication")
     assert round(100 * hidden, 2) == theirs["hidden_percent"][rank]
     assert timeline.busy_s("compute") * 1e6 == pytest.approx(theirs["compute_us"][rank], abs=2e-3)
+
+
+def test_functions_of_python_and_arrows_of_autograd_are_of_the_host():
+    python, arrow = event("python_function", "load", 5, 30), event("fwdbwd", "fwdbwd", 20, 0)
+    arrows = [arrow | {"ph": ph, "id": 7, "tid": tid} for ph, tid in (("s", 2), ("f", 1))]
+    arrows += [arrow | {"ph": ph, "id": 6, "tid": 1} for ph in "sf"]  # of what is computed again
+    trace = read(*kineto_events(), python, *arrows)
+    assert [span.name for span in trace.python.spans()] == ["load"]
+    assert trace.handed == {"host thread 1": "host"}
+    arrows += [arrow | {"ph": ph, "id": 8, "tid": tid} for ph, tid in (("s", 3), ("f", 1))]
+    assert read(*kineto_events(), *arrows).handed == {}, "of two threads: nobody knows"

@@ -19,7 +19,7 @@ from autopar.__main__ import main
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
 from autopar.traces.command import Wanted, as_page, as_text, inspect
-from autopar.traces.report import Report
+from autopar.traces.report import Report, Section, comparison
 from autopar.traces.trace import Trace
 
 
@@ -86,11 +86,11 @@ def test_figures_and_findings_in_words() -> None:
     said = text_of(busy)
     first = "2 GPUs busy for 36.4 % to 63.6 % of 11.00 ms."
     assert said.startswith(f"t\n=\n{first}\n")
-    limit = "at least 6.000 ms, which is computing alone, unless kernels or copies get faster."
+    limit = "at least 6.000 ms, which is computing alone, with kernels and copies as fast"
     assert f"It takes {limit}" in " ".join(said.split())
     assert re.search(r"GPU 0 +11\.00 ms +63\.6 % ######\.+ +6\.0 ms +compute +54\.5 % #####", said)
     assert re.search(r"GPU 0 +copy +2\.0 ms +1\.0 ms +1\.0 ms +50\.0 % #####\.", said)
-    assert re.search(r"GPU 0 +The host did something else +2 +2\.\d+ ms +[12]\.\d+ ms", said)
+    assert re.search(r"GPU 0 +The host did something else +2 +2\.\d+ ms +2\d\.\d %", said)
     # Times are from where the trace begins: its first launch is at -1 ms.
     assert re.search(r"GPU 0 idle +GPU 0 +6\.000 ms +9\.000 ms", said)
     assert "How to mend it: https://autopar.readthedocs.io/en/latest/auto_gallery/" in said
@@ -103,6 +103,30 @@ def test_lines_fit_a_terminal_whatever_names_are() -> None:
     work = (kernel(i, i + 0.5, launch(i - 0.1), name=name, gpu="process 1 GPU 1") for i in range(9))
     lines = text_of(trace(*work, ranges=ranges), range_name="*").splitlines()
     assert max(len(line) for line in lines if "https" not in line) <= 100
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    words = " ".join(["GPU 0 was idle for 10.0 ms or 5 % of it."] * 30)
+    assert not re.search(r"\d\n *(ms|%)", as_text([Section("t", [words])]))
+
+
+def test_what_grew_many_times_is_not_said_in_percent() -> None:
+    reports = [Report(trace(kernel(0, end)), name="t") for end in (1, 435)]
+    said = as_text(comparison(*reports))
+    assert re.search(r"time +1\.000 ms +435\.0 ms +435 times", said)
+
+
+def test_links_to_one_file_are_one_trace_and_those_to_themselves_are_none(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    link, loop = tmp_path / "link.json", tmp_path / "loop.json"
+    link.symlink_to(files["kineto.json"])
+    loop.symlink_to(loop)
+    assert main(["timeline", str(files["kineto.json"]), str(link)]) == 0
+    assert "Side by side" not in capsys.readouterr().out
+    for arguments in ([loop], [link, "--json", loop], [link, "--compare", loop]):
+        assert main(["timeline", *map(str, arguments)]) in (1, 2)
+        assert "symbolic links" in capsys.readouterr().err
 
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from judged_work import OF_WORK
 from trace_builder import (
-    Activity,
+    behind_event,
     call,
     copy,
     costs,
@@ -23,7 +24,7 @@ from trace_builder import (
 from autopar.traces.findings import CAUSES
 from autopar.traces.trace import Trace
 
-SYNC, WAIT = "cudaStreamSynchronize", "cudaStreamWaitEvent"
+SYNC, WAIT, ASYNC = "cudaStreamSynchronize", "cudaStreamWaitEvent", "cudaMemcpyAsync"
 LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -33,16 +34,6 @@ def small(every_ms: float, ahead_ms: float, *, lasts_ms: float = 0.003) -> Trace
     asked = [operator("aten::add", t - ahead_ms - 0.003, t - ahead_ms + 0.006) for t in times]
     work = (kernel(t, t + lasts_ms, launch(t - ahead_ms)) for t in times)
     return trace(*work, operators=tuple(asked))
-
-
-def exposed(*work: Activity) -> Trace:
-    """Work from 4 ms on, behind a kernel that ends then and before one that begins at 8."""
-    return trace(kernel(0, 4), *work, kernel(8, 12))
-
-
-def copies_between(stream: str) -> Trace:
-    work = [kernel(i * 3, i * 3 + 2) for i in range(3)]
-    return trace(*work, *(copy(i * 3 + 2, i * 3 + 3, stream=stream) for i in range(3)))
 
 
 def waiting(name: str) -> Trace:
@@ -58,7 +49,7 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     # The host waits.
     ("ran out in a wait", "synchronised", 2, waiting(SYNC), gap(call(SYNC, 4.5, 4.55))),
     ("waited on into the gap", "synchronised", 2, gap(call(SYNC, 1, 5)), gap(call(SYNC, 1, 3.9))),
-    ("a short wait", "synchronised", 0.5, gap(call(SYNC, 3.7, 4.2)), gap(call(SYNC, 3.99, 4.03))),
+    ("a short wait", "synchronised", 0.215, gap(call(SYNC, 3.7, 4.2)), gap(call(SYNC, 3.99, 4.03))),
     (
         "for an event",
         "synchronised",
@@ -79,18 +70,32 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         gap(operators=(operator("aten::item", 0.1, 4.2),)),
     ),
     (
-        "a thread that launches here waits",
+        "a thread waits that the launching one works for, and no bystander",
         "synchronised",
         2,
+        other_thread(call(SYNC, 1, 4.9), handed={"thread 2": "thread 1"}),
         other_thread(call(SYNC, 1, 4.9)),
-        other_thread(call(SYNC, 1, 4.9, "thread 3")),
     ),
     (
-        "the thread itself is silent",
+        "asks again and again whether an event is done",
         "synchronised",
         2,
-        other_thread(call(SYNC, 1, 4.9)),
-        other_thread(call(SYNC, 1, 4.9), operators=(operator("mm", 0.1, 5.9, "thread 2"),)),
+        gap(*(call("cudaEventQuery", 1 + i * 0.01, 1.002 + i * 0.01) for i in range(400))),
+        gap(*(call("cudaEventQuery", 1 + i * 0.1, 1.002 + i * 0.1) for i in range(40))),
+    ),
+    (
+        "what is unknown may be waited for all the same, if it takes longer",
+        "synchronised",
+        2,
+        gap(call(SYNC, 1.9, 4.1)),
+        gap(call(SYNC, 2.5, 4.0)),
+    ),
+    (
+        "the loader would be waited for all the same",
+        "synchronised",
+        1,
+        gap(call(SYNC, 0.2, 4.1), ranges=(named(LOADER, 4.9, 5.9),)),
+        gap(call(SYNC, 0.2, 3.99), ranges=(named(LOADER, 3.99, 5.985),)),
     ),
     ("not launched yet", "synchronised", 2, waiting(SYNC), gap(call(SYNC, 0.2, 4.1), at=0.1)),
     (
@@ -131,8 +136,9 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     ("HIP's", "allocated", 1.8, busy_with("hipHostMalloc"), busy_with("hipMallocAsync")),
     ("registers", "allocated", 1.8, busy_with("cudaHostRegister"), busy_with("cudaGetDevice")),
     # The launch itself.
-    ("a module", "launch", 1.8, busy_with("cuLibraryLoadData"), busy_with("cuModuleGetFunction")),
-    ("HIP's module", "launch", 1.8, busy_with("hipModuleLoad"), busy_with("hipModuleUnload")),
+    ("a module", "launch", 1.8, busy_with("cuLibraryLoadData"), busy_with("cuMemCreate")),
+    ("first use", "launch", 1.8, busy_with("cudaFuncGetAttributes"), gap()),
+    ("graphs", "launch", 1.8, busy_with("cudaGraphInstantiate"), busy_with("cudaMalloc")),
     (
         "loads a module",
         "launch",
@@ -141,33 +147,62 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         trace(kernel(0.001, 4, launch(0)), kernel(6, 9, call("cudaLaunchKernel", 5.985, 5.99))),
     ),
     (
-        "a launch of a kernel, not of a graph, which may take long",
+        "a graph of very many nodes, which begin as its launch ends",
         "launch",
         1.98,
-        trace(kernel(0.001, 4, launch(0)), kernel(6, 9, call("hipLaunchKernel", 4, 5.99))),
         trace(kernel(0.001, 4, launch(0)), kernel(6, 9, call("cudaGraphLaunch", 4, 5.99))),
+        trace(kernel(0.001, 4, launch(0)), kernel(6, 9, call("cudaGraphLaunch", 5.98, 5.99))),
     ),
     # PyTorch's operators.
     (
-        "operators before the launch",
-        "operators",
+        "an operator computes on the CPU",
+        "cpu",
         1.9,
         gap(operators=(operator("aten::index", 4, 5.9),)),
         gap(operators=(operator("aten::index", 4, 5.9, "thread 3"),)),
     ),
     (
-        "operators of the thread that hands over",
-        "operators",
+        "an operator of the thread that hands over",
+        "cpu",
         1.9,
+        other_thread(operators=(operator("aten::index", 4, 5.9),), handed={"thread 2": "thread 1"}),
         other_thread(operators=(operator("aten::index", 4, 5.9),)),
-        other_thread(operators=(operator("aten::index", 4, 5.9, "thread 3"),)),
+    ),
+    (
+        "other ranks, on the CPU",
+        "peers",
+        1.8,
+        gap(operators=(operator("c10d::allreduce_", 4.1, 5.9),)),
+        gap(operators=(operator("aten::add", 4.1, 5.9),)),
     ),
     (
         "small kernels, one launch after the other",
         "operators",
-        0.696,
+        0.693,
         small(0.01, 0.006),
         small(0.01, 1),
+    ),
+    (
+        "17 µs of Python between launches",
+        "operators",
+        2.475,
+        small(0.028, 0.006),
+        small(0.3, 0.006),
+    ),
+    ("60 µs of Python between launches", "operators", 6.633, small(0.07, 0.006), small(0.3, 0.006)),
+    (
+        "kernels of 1.2 µs",
+        "brief",
+        0.178,
+        trace(*(kernel(i * 0.003, i * 0.003 + 0.0012) for i in range(100))),
+        trace(*(kernel(i * 0.03, i * 0.03 + 0.0282) for i in range(100))),
+    ),
+    (
+        "copies staged by the driver",
+        "staged",
+        0.38,
+        trace(kernel(0, 4, launch(0)), copy(4.4, 6, call(ASYNC, 4, 6.1), memory="pageable")),
+        trace(kernel(0, 4, launch(0)), copy(4.4, 6, call(ASYNC, 4, 6.1), memory="pinned")),
     ),
     # The data loader.
     (
@@ -205,30 +240,38 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
     # Something else.
     ("launched late", "elsewhere", 2, gap(), gap(at=0.1)),
     (
-        "between two operators for long, and not from one to the next",
+        "between two operators for long",
         "elsewhere",
         0.8,
-        gap(operators=(operator("mm", 3.9, 4.9), operator("mm", 5.7, 5.98))),
-        gap(operators=tuple(operator("mm", 3.9 + i * 0.02, 3.905 + i * 0.02) for i in range(105))),
+        gap(operators=(operator("mm", 3.9, 4.9), operator("mm", 5.7, 5.985))),
+        gap(operators=(operator("mm", 3.9, 5.98),)),
     ),
     # Work that was launched.
-    ("behind an event", "queued", 2, gap(call(WAIT, 0.1, 0.11), at=0.2), gap(at=0.2)),
+    ("behind an event", "queued", 2, behind_event(call(WAIT, 0.1, 0.11)), behind_event()),
+    (
+        "an event of another GPU, which ends as this work begins",
+        "queued",
+        2,
+        behind_event(call(WAIT, 0.1, 0.11)),
+        behind_event(call(WAIT, 0.1, 0.11), until=5.9),
+    ),
     (
         "the event is for this work",
         "queued",
         2,
-        gap(call(WAIT, 0.1, 0.11), at=0.2),
-        gap(call(WAIT, -0.5, -0.4), at=0.2),
+        behind_event(call(WAIT, 0.1, 0.11)),
+        behind_event(call(WAIT, -0.5, -0.4)),
     ),
     (
         "no other work is launched in between, which may be what waits",
         "queued",
         2,
-        gap(call(WAIT, 0.17, 0.18), at=0.2),
+        behind_event(call(WAIT, 0.17, 0.18)),
         trace(
             kernel(0.001, 4, launch(0)),
             kernel(6, 9, launch(0.2)),
             kernel(2, 3, launch(0.18), stream="20"),
+            on(1, 3, 5.995),
             calls=(call(WAIT, 0.17, 0.175),),
         ),
     ),
@@ -236,8 +279,8 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         "the event was waited for by the thread that launched",
         "queued",
         2,
-        gap(call("hipStreamWaitEvent", 0.1, 0.11), at=0.2),
-        gap(call(WAIT, 0.1, 0.11, "thread 2"), at=0.2),
+        behind_event(call("hipStreamWaitEvent", 0.1, 0.11)),
+        behind_event(call(WAIT, 0.1, 0.11, "thread 2")),
     ),
     # Idle, for no cause that can be seen.
     ("queued for nothing", "unknown", 2, gap(at=0.2), gap()),
@@ -262,75 +305,7 @@ JUDGEMENTS: Sequence[tuple[str, str, float, Trace, Trace]] = [
         trace(kernel(9.015, 14, launch(9)), calls=(call("cudaMalloc", 2, 7),)),
         trace(kernel(9.015, 14, launch(9))),
     ),
-    # Copies and communication that nothing computes beside.
-    (
-        "an exchange",
-        "communication",
-        4,
-        exposed(kernel(4, 8, stream="20", kind="communication")),
-        trace(kernel(0, 12), kernel(4, 8, stream="20", kind="communication")),
-    ),
-    (
-        "an exchange where nothing is computed",
-        "communication",
-        4,
-        exposed(kernel(4, 8, stream="20", kind="communication")),
-        trace(kernel(4, 8, stream="20", kind="communication")),
-    ),
-    (
-        "pageable memory",
-        "pageable",
-        4,
-        exposed(copy(4, 8, memory="pageable", size=8_000_000)),
-        exposed(copy(4, 8, memory="pinned", size=8_000_000)),
-    ),
-    (
-        "pageable memory behind computing",
-        "pageable",
-        4,
-        exposed(copy(4, 8, memory="pageable")),
-        trace(kernel(0, 12), copy(4, 8, memory="pageable")),
-    ),
-    (
-        "small copies",
-        "small copies",
-        4,
-        exposed(copy(4, 8, size=65_535)),
-        exposed(copy(4, 8, size=65_536)),
-    ),
-    ("size unknown", "bare copies", 4, exposed(copy(4, 8, size=None)), exposed(copy(4, 8, size=1))),
-    ("one stream", "one stream", 3, copies_between("7"), copies_between("9")),
-    ("a side stream that comes late", "bare copies", 3, copies_between("9"), copies_between("7")),
-    (
-        "copies over the bus",
-        "bare copies",
-        4,
-        exposed(copy(4, 8, way="from host")),
-        exposed(copy(4, 8, way="within")),
-    ),
-    (
-        "no more than is computed",
-        "bare copies",
-        2,
-        trace(kernel(0, 2), copy(2, 102)),
-        trace(copy(2, 102)),
-    ),
-    # Several GPUs.
-    ("turns", "turns", 3, trace(on(0, 0, 4), on(1, 4, 7)), trace(on(0, 0, 4), on(1, 1, 4))),
-    (
-        "three in turn",
-        "turns",
-        8,
-        trace(*(on(i, 4 * i, 4 * i + 4) for i in range(3))),
-        trace(on(0, 0, 4), on(1, 1, 4), on(2, 4, 8)),
-    ),
-    (
-        "that compute",
-        "turns",
-        3,
-        trace(on(0, 0, 4), on(1, 4, 7)),
-        trace(on(0, 0, 4), copy(4, 7, gpu="GPU 1")),
-    ),
+    *OF_WORK,
 ]
 
 

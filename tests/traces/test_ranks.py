@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from trace_builder import MS, Activity, kernel, trace, work_of
 
+from autopar.display.format import format_seconds
 from autopar.timeline.intervals import length_s
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
+from autopar.traces.report import Report
 from autopar.traces.utilization import view_of
 
 _TRACES = Path(__file__).parents[1] / "trace_data"
@@ -148,9 +150,23 @@ def test_chance_makes_no_straggler() -> None:
     starts_ms[:250, 1] += 0.4  # one phase of the program
     starts_ms[250:, 0] += 0.4
     assert certain(*calls(starts_ms)).stragglers == (), "five of eight are not most"
-    few = certain(*calls(begun(12, ranks=2, late={1: 0.4})))
-    assert few.of["rank 1"].came_last == 12
-    assert few.stragglers == (), "twelve of twelve may be chance"
+    assert certain(*calls(begun(12, ranks=2, late={1: 0.4}))).stragglers == ("rank 1",)
+    few = certain(*calls(begun(9, ranks=2, late={1: 0.4})))
+    assert few.of["rank 1"].came_last == 9
+    assert few.stragglers == (), "nine of nine may be chance"
+
+
+def test_what_a_rank_waits_is_taken_off_what_it_could_hide() -> None:
+    works = [[kernel(0, 1), *its, kernel(90, 99)] for its in calls(begun(late={1: 0.4}))]
+    reports = {f"rank {i}": Report(trace(*work), name=f"rank {i}") for i, work in enumerate(works)}
+    ranks = compare_ranks({name: report.view.trace for name, report in reports.items()})
+    side_by_side(ranks, {name: report.view.usages for name, report in reports.items()})
+    assert ranks is not None
+    for name, report in reports.items():
+        finding = next(its for its in report.findings[0] if its.cause == "communication")
+        assert finding.cost_s == pytest.approx(20 * _OWN_MS * MS, abs=3e-5)
+        waiting = format_seconds(ranks.of[name].waiting_s)
+        assert waiting in finding.why or name == "rank 1"
 
 
 def test_one_that_a_rank_lacks_ends_the_match_unless_they_are_numbered() -> None:

@@ -86,6 +86,11 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
         (b"SQLite format 3\0", "t.sqlite", "SQLite database that can't be read"),
         (b"PK\3\4", "t.zip", "zip archive; unpack it first"),
+        (b"\x28\xb5\x2f\xfd", "t.json", "packed with zstd; unpack it first"),
+        (b"\x89PNG\r\n", "t.json", "a picture"),
+        ('{"traceEvents": []}'.encode("utf-16"), "t.json", "UTF-16; save it as UTF-8"),
+        ("[]".encode("utf-16-le"), "t.json", "UTF-16; save it as UTF-8"),
+        (gzip.compress(gzip.compress(b"{}")), "t.json.gz", "packed with gzip twice"),
     ],
 )
 def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
@@ -207,13 +212,20 @@ def test_two_events_that_became_one_are_damage(file):
     assert not work_of(trace)
 
 
+def test_a_number_of_thousands_of_digits_costs_its_own_record(file):
+    text = json.dumps([*kineto_events(), kernel("bad", 500.0, 0.125)])
+    trace = read_evidence(file(text.replace("0.125", "9" * 5_000)))
+    assert (len(trace.work), trace.warnings) == (3, ())
+    assert "'bad' on GPU 0" in trace.doubts["GPU 0"]
+
+
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
     good = [*kineto_events(), kernel("other", 5.0, 9.0, device=1)]
     with pytest.warns(UserWarning, match=r"t\.json: 1 of 4 .* of 'bad' on GPU 0") as caught:
-        timeline = read_trace(file(kineto([*good, kernel("bad", 160.0, 0.0)])))
+        timeline = read_trace(file(kineto([*good, kernel("bad", 160.0, -1.0)])))
     assert caught[0].filename == __file__
     assert timeline.lanes == ("GPU 1 stream 7", "host")
-    alone = file(kineto([*kineto_events(), kernel("bad", 160.0, 0.0)]))
+    alone = file(kineto([*kineto_events(), kernel("bad", 160.0, -1.0)]))
     with (
         pytest.warns(UserWarning, match="'bad'"),
         pytest.raises(TraceError, match="nothing that can be trusted.*'bad' on GPU 0"),

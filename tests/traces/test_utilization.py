@@ -141,6 +141,6 @@ def test_figures_against_brute_force(work: list[Activity]) -> None:
         for kind, chosen in kinds.items():
             assert length_s(usage.when(kind)) == pytest.approx(len(when(chosen)) * MS)
             assert usage.hidden_s(kind) == pytest.approx(len(when(chosen) & compute) * MS)
-            exposed_ms = usage.exposed_s(trace(*chosen).work) / MS
+            exposed_ms = length_s(usage.exposed(trace(*chosen).work)) / MS
             assert exposed_ms == pytest.approx(len(when(chosen) - compute))
         assert length_s(usage.idle) == pytest.approx(len(window - when(mine)) * MS)

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import repeat
 
 from autopar.display.format import (
@@ -102,7 +103,7 @@ class Table:
         look = f' style="{looks[row[0]]}"' if row[0] in looks and row[0] else ""
         return f"<tr{look}>{cells}</tr>"
 
-    @property
+    @cached_property
     def _numeric(self) -> list[bool]:
         """Of each column, whether it is of numbers; the first names the rows."""
         numeric = []

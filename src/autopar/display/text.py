@@ -50,10 +50,10 @@ def sentences(timeline: Timeline) -> list[str]:
 
 def lane_table(timeline: Timeline, caption: str) -> Table:
     """A row for each lane and kind: how many spans, how long busy, what share of the whole."""
-    rows = []
+    rows, makespan_s = [], timeline.makespan_s
     for lane, spans in grouped(timeline.spans, attrgetter("lane")).items():
         for kind, same in grouped(spans, attrgetter("kind")).items():
-            share = percent(busy_s(same), timeline.makespan_s)
+            share = percent(busy_s(same), makespan_s)
             rows.append((lane, kind, f"{len(same):,}", format_seconds(busy_s(same)), share))
     return tabulate(("lane", "kind", "spans", "busy", "share of makespan"), rows, caption=caption)
 
@@ -63,12 +63,12 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     lines = [f"{name or 'makespan'}: {format_seconds(timeline.makespan_s)}"]
     lanes, left_out = titled(timeline)
     width = min(_LONGEST_NAME, max(len(lane) for lane, _ in lanes))
-    count = _CELLS - max(0, width - _BESIDE)
+    count, start_s = _CELLS - max(0, width - _BESIDE), timeline.start_s
     for lane, spans in lanes:
         cells = [" "] * count
         for span in spans:
             # However short, a span gets one cell: else it would be taken not to have happened.
-            ends = (time_s - timeline.start_s for time_s in (span.start_s, span.end_s))
+            ends = (time_s - start_s for time_s in (span.start_s, span.end_s))
             first, last = (round(end_s / scale_s * count) for end_s in ends)
             first = min(count - 1, first)
             last = min(count, max(first + 1, last))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ LONGEST_S = 1e6  # no profile lasts eleven days
 MOST_NUMBER = 2**63  # of correlations and sizes
 _MOST_HARM = 0.01  # of a GPU's busy time; with more in doubt, no figure of it is given
 _TOLERANCE_S = 1e-6  # profilers' own clocks agree no better than this
+_MOST = 0.9  # of all records
+_FAR_S = 600.0  # from the middle, if that is a hundred times as far as most records are
 _MOST_SKEW_S = 1e-4  # by which two clocks may disagree; beyond it the record is wrong
 _LONGEST_WAIT_S = 60.0  # a launch that waits for a minute is a launch of something else
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -46,7 +49,14 @@ class _Fault(NamedTuple):
 
 
 def evidence_of(
-    work: Rows, calls: Rows, ranges: Rows, operators: Rows, *, in_order: Collection[str] = ()
+    work: Rows,
+    calls: Rows,
+    ranges: Rows,
+    operators: Rows,
+    python: Rows,
+    *,
+    handed: Mapping[str, str] = MappingProxyType({}),
+    in_order: Collection[str] = (),
 ) -> Trace:
     """What records say, in seconds; those that can't be right are left out or cut, and counted.
 
@@ -57,13 +67,15 @@ def evidence_of(
         calls: Calls of the runtime and the driver.
         ranges: What the program named.
         operators: Of PyTorch, also those within others.
+        python: Functions of Python.
+        handed: Thread -> the one that it works for.
         in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
             they can, by design: a kernel may be launched before the one that it depends on ends.
     """
-    check = _Check((work, calls, ranges, operators))
-    called, named, operated = map(check.usable, (calls, ranges, operators))
+    check = _Check((work, calls, ranges, operators, python))
+    called, named, operated, run = map(check.usable, (calls, ranges, operators, python))
     done = check.possible(check.usable(work), called, in_order)
-    doubts, warnings = _judged(check.faults, done, len(called) + len(named) + len(operated))
+    doubts, warnings = _judged(check.faults, done, sum(map(len, (called, named, operated, run))))
     if check.skew_s:
         skew = format_seconds(check.skew_s)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
@@ -75,6 +87,8 @@ def evidence_of(
         _on_host(called, main),
         _on_host(_outermost(operated), main),
         _on_host(named, main),
+        _on_host(run, main),
+        {_on_thread(own, main): _on_thread(other, main) for own, other in handed.items()},
         tuple(warnings),
         doubts,
         alignment_error_s=check.skew_s,
@@ -124,6 +138,9 @@ class _Check:
         # In whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
         self._zero_us = middle_us // 1e9 * 1e9
         self._middle_s = (middle_us - self._zero_us) / 1e6
+        apart_s = np.abs(starts_us - middle_us) / 1e6
+        most_s = float(np.quantile(apart_s, _MOST)) if len(apart_s) else 0.0
+        self._far_s = min(max(_FAR_S, 100 * most_s), LONGEST_S)
         self.faults: list[_Fault] = []
         self.skew_s = 0.0  # by how much work starts before its launch, if clocks can be why
 
@@ -133,12 +150,16 @@ class _Check:
         records = rows.records(self._zero_us)
         starts_s, ends_s = records.times_s.T
         lengths_s = ends_s - starts_s
-        # A call may be too short for its clock; a kernel is not. So written that NaN is none.
-        lasts = (lengths_s > 0) | ((lengths_s == 0) & records.where(lambda t: t.kind == HOST))
-        is_near = np.abs(starts_s - self._middle_s) < LONGEST_S
-        has_time = lasts & is_near & (lengths_s < LONGEST_S) & (starts_s > -self._zero_us / 1e6)
-        unknown_s = np.full(len(records), np.nan)
-        records = self._without(records, ~has_time, "which can't be", unknown_s)
+        # A call may be too short for its clock, and begin a trace; a kernel is not, and does not.
+        is_host = records.where(lambda tag: tag.kind == HOST)
+        lasts = (lengths_s > 0) | ((lengths_s == 0) & is_host)
+        starts = (starts_s > -self._zero_us / 1e6) | ((starts_s == 0) & is_host)
+        is_near = np.abs(starts_s - self._middle_s) < self._far_s  # so written that NaN is none
+        has_time = lasts & starts & is_near & (lengths_s < LONGEST_S)
+        # It is what it says of itself, or was too short for its clock.
+        is_sized = (lengths_s >= 0) & (lengths_s < LONGEST_S) & (np.abs(starts_s) < LATEST_US / 1e6)
+        harms_s = np.where(is_sized, np.maximum(lengths_s, _TOLERANCE_S), np.nan)
+        records = self._without(records, ~has_time, "which can't be", harms_s)
         has_place = records.where(lambda tag: tag.kind == HOST or bool(tag.gpu and tag.stream))
         why = "and does not say of which GPU and stream it is"
         return self._without(records, ~has_place, why).sorted()
@@ -152,9 +173,15 @@ class _Check:
         # Of a call of the runtime and the one of the driver that it makes, the first.
         has_launch = np.flatnonzero(calls.launches != UNKNOWN)
         ids, first = np.unique(calls.launches[has_launch], return_index=True)
+        # One that two processes have tells nothing.
+        processes = calls.coded(lambda tag: tag.lane.rpartition("thread ")[0])[1][has_launch]
+        group = np.searchsorted(ids, calls.launches[has_launch])
+        is_shared = np.isin(ids, ids[group[processes != processes[first][group]]])
+        ids, first = ids[~is_shared], first[~is_shared]
         at = np.searchsorted(ids, work.launches)
         is_known = np.append(ids, UNKNOWN)[at] == work.launches
         launches = np.where(is_known, np.append(has_launch[first], UNKNOWN)[at], UNKNOWN)
+        is_before = (work.launches != UNKNOWN) & ~is_known
         work = replace(work, launches=launches)
         ahead_s = np.append(calls.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
         skews_s = ahead_s[(ahead_s > _TOLERANCE_S) & (ahead_s <= _MOST_SKEW_S)]
@@ -164,6 +191,8 @@ class _Check:
         is_copy = work.where(lambda tag: tag.kind == "copy")
         is_node = calls.where(lambda tag: "GraphLaunch" in tag.name)
         is_node = np.append(is_node, False)[work.launches]
+        # So may those be whose launch was before the recording.
+        is_node |= is_before[~is_wrong] & is_known.any()
         overlaps_s = np.zeros(len(work))  # with what is before it
         for (gpu, _), its in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
             starts_s, ends_s = work.times_s[its].T
@@ -251,6 +280,9 @@ def _outermost(operators: Records) -> Records:
 
 def _on_host(records: Records, main: str) -> Records:
     """Records of threads, the main one of which is named `host`."""
-    lanes = (HOST if tag.lane == main else clean(f"{HOST} {tag.lane}") for tag in records.tags)
-    pairs = zip(records.tags, lanes, strict=True)
-    return replace(records, tags=tuple(tag._replace(lane=lane) for tag, lane in pairs))
+    tags = (tag._replace(lane=_on_thread(tag.lane, main)) for tag in records.tags)
+    return replace(records, tags=tuple(tags))
+
+
+def _on_thread(lane: str, main: str) -> str:
+    return HOST if lane == main else clean(f"{HOST} {lane}")

@@ -31,11 +31,12 @@ _TAKEN_AS = {
     **dict.fromkeys(("cpu_op", "Operator"), "operators"),
     "user_annotation": "ranges",
     "overhead": "calls",
+    "python_function": "python",
 }
 _COPIES = ("gpu_memcpy", "Memcpy")
 # Of the profiler itself, or said better elsewhere; a range on the GPU doubles one of the host.
 _LEFT_OUT = {
-    *("python_function", "gpu_user_annotation", "cuda_sync", "cuda_event", "Trace"),
+    *("gpu_user_annotation", "cuda_sync", "cuda_event", "Trace"),
     *("ac2g", "async_cpu_to_gpu", "async_gpu", "fwdbwd", "cpu_instant_event", "async"),
     *("collective_comm", "cuda_profiler_range"),
 }
@@ -89,6 +90,8 @@ class Events:
         self._own = Rows()
         self._lanes: dict[str, str] = {}  # thread -> what it is called
         self._others: Counter[str] = Counter()
+        self._forward: dict[str, str] = {}  # arrows of autograd that have not ended
+        self._handed: dict[str, set[str]] = {}  # thread -> those that it works for
         for event in events:
             self.take(event)
 
@@ -101,6 +104,8 @@ class Events:
             category = _NO_CATEGORY
         if category in _LEFT_OUT:
             self._others[category] += 1
+            if category == "fwdbwd":
+                self._hand_over(event)
         elif phase == "M":
             self._take_name(event)
         elif phase != "X":
@@ -128,8 +133,7 @@ class Events:
             stream = stream if type(stream) is int else None
             key: tuple[Any, ...] = (category, name, device, stream, collective)
         else:
-            thread = event.get("tid")
-            key = category, name, thread if type(thread) in (int, str) else str(thread)
+            key = category, name, _thread(event)
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = rows.place(_tag(*key))
@@ -142,8 +146,11 @@ class Events:
             trace = self._own_trace(header)
         else:
             in_order = _name_rank(self._rows["work"], header)
-            trace = evidence_of(**self._rows, in_order=in_order)
-            trace = replace(trace, origin="a trace of torch.profiler")
+            remarks = self._name_threads()
+            handed = {own: its.pop() for own, its in self._handed.items() if len(its) == 1}
+            trace = evidence_of(**self._rows, handed=handed, in_order=in_order)
+            warnings = (*remarks, *trace.warnings)
+            trace = replace(trace, warnings=warnings, origin="a trace of torch.profiler")
         starts = [start for start in _OTHERS for name in self._others if name.startswith(start)]
         other = _OTHERS[starts[0]] if starts else ""
         if not (len(trace.work) or len(trace.calls) or len(trace.ranges)):
@@ -154,6 +161,21 @@ class Events:
             return replace(trace, doubts=trace.doubts | {HOST: remark})
         remark = f"Events of other categories were left out: {_listed(strange)}."
         return replace(trace, warnings=(*trace.warnings, *[remark] * bool(strange)))
+
+    def _name_threads(self) -> list[str]:
+        """Leave the process out of threads' names if there is but one, or say what several cost."""
+        host = [rows for sort, rows in self._rows.items() if sort != "work"]
+        tags = [tag for rows in host for tag in rows.tags]
+        programs = (tag.lane for tag in tags if not tag.name.startswith("profiler: "))
+        if len({lane.partition(" thread ")[0] for lane in programs}) > 1:
+            return [
+                "Several processes are in it. Their GPUs of one number are taken as one, and work "
+                "whose launch two of them may have made has none."
+            ]
+        for rows in host:
+            rows.rename(lambda tag: tag._replace(lane=_alone(tag.lane)))
+        self._handed = {_alone(own): {*map(_alone, its)} for own, its in self._handed.items()}
+        return []
 
     def _refusal(self, trace: Trace, other: str) -> str:
         """Why nothing of it can be used, and what to do."""
@@ -172,6 +194,14 @@ class Events:
             "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
         )
 
+    def _hand_over(self, event: Event) -> None:
+        """An arrow of autograd, from an operator to the one that computes its gradient."""
+        thread, id_ = _thread(event), str(event.get("id"))
+        if event.get("ph") == "s":
+            self._forward[id_] = thread
+        elif event.get("ph") == "f" and self._forward.get(id_, thread) != thread:
+            self._handed.setdefault(thread, set()).add(self._forward.pop(id_))
+
     def _take_name(self, event: Event) -> None:
         arguments = event.get("args")
         name = arguments.get("name") if isinstance(arguments, dict) else None
@@ -185,7 +215,8 @@ class Events:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
         tags = []
         for tag in self._own.tags:
-            lane = self._lanes.get(tag.lane.removeprefix("thread ")) or tag.lane
+            thread = _alone(tag.lane)
+            lane = self._lanes.get(thread.removeprefix("thread ")) or thread
             gpu = _GPU.match(lane) if tag.kind != HOST else None
             tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else ""))
         records = replace(self._own.records(), tags=tuple(tags))
@@ -211,6 +242,14 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
+def _thread(event: Event) -> str:
+    return clean(f"process {event.get('pid')!s:.40} thread {event.get('tid')!s:.40}")
+
+
+def _alone(thread: str) -> str:
+    return "".join(thread.partition("thread ")[1:])
+
+
 def _tag(
     category: str, name: str, place: Any, stream: int | None = None, collective: str = ""
 ) -> Tag:
@@ -219,7 +258,7 @@ def _tag(
     if _TAKEN_AS.get(category) != "work":
         name = f"profiler: {name}" if category == "overhead" else name
         kind = category if category in KINDS else HOST
-        return Tag(name, clean(f"thread {place!s:.40}"), kind)
+        return Tag(name, place, kind)
     gpu = f"GPU {place}" if place >= 0 else ""
     queue = "" if stream is None else f"stream {stream}"
     tag = work_tag(name, gpu, queue, is_copy=category in _COPIES)
@@ -246,10 +285,7 @@ def _name_rank(work: Rows, header: Event) -> set[str]:
     rank, size = about.get("rank"), about.get("world_size")
     prefix = f"rank {rank} " if type(rank) is type(size) is int and size > 1 else ""
     listed = header.get("deviceProperties")
-    work.tags = {
-        tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane): place
-        for tag, place in work.tags.items()
-    }
+    work.rename(lambda tag: tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane))
     return {
         clean(f"{prefix}GPU {gpu.get('id')}")
         for gpu in (listed if type(listed) is list else [])

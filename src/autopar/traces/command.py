@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import json
+import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,6 +30,7 @@ STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
 _TEXT_WIDTH = 100
 _NARROWEST = 8  # characters of a column
+_UNIT = re.compile(r"(\d) (?=(?:[nµm]?s|%|[KMG]i?B(?:/s)?)\b|%)")
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
@@ -136,28 +139,34 @@ def _shown(text: str, left_out: Iterable[str]) -> str:
 
 def _paths(files: Sequence[Path]) -> list[Path]:
     """The files, and those in folders that may be traces, each once."""
-    paths: dict[Path, None] = {}
+    paths: dict[str, Path] = {}
     for file in files:
         inside = [file]
         if file.is_dir():  # but for other folders, and for pipes, which nobody may ever write to
             possible = (path for path in file.iterdir() if path.name.endswith(_ENDINGS))
             inside = sorted(path for path in possible if path.is_file() or not path.exists())
-        paths |= dict.fromkeys(inside)
-    return [*paths]
+        for path in inside:
+            paths.setdefault(_place(path), path)
+    return [*paths.values()]
 
 
 def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> None:
     """Refuse to write over what is read, or over another output."""
-    taken = {path.resolve(): "a file that is read" for path in paths if path != STANDARD}
+    taken = {_place(path): "a file that is read" for path in paths if path != STANDARD}
     for name, path in outputs.items():
-        if path.resolve() in taken:
+        if _place(path) in taken:
             msg = (
-                f"--{name} {path}: this is {taken[path.resolve()]}, too; expected a file of its "
+                f"--{name} {path}: this is {taken[_place(path)]}, too; expected a file of its "
                 f"own. Give it another name."
             )
             raise ValueError(msg)
         if path.is_file() or not path.exists():  # a device may be written to several times
-            taken[path.resolve()] = f"what --{name} writes"
+            taken[_place(path)] = f"what --{name} writes"
+
+
+def _place(path: Path) -> str:
+    """Where a file is, also if its links lead to themselves."""
+    return os.path.realpath(path)
 
 
 def _traces(
@@ -239,7 +248,9 @@ def as_text(sections: Iterable[Section]) -> str:
 
 
 def _filled(text: str) -> str:
-    return textwrap.fill(text, _TEXT_WIDTH, break_on_hyphens=False)
+    """Text in lines, of which none ends between a number and its unit."""
+    held = _UNIT.sub("\\1\0", text)
+    return textwrap.fill(held, _TEXT_WIDTH, break_on_hyphens=False).replace("\0", " ")
 
 
 def _fitted(table: Table, width: int) -> Table:

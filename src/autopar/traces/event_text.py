@@ -13,6 +13,21 @@ _BETWEEN = re.compile(r"[\s,:]*")  # two values
 _PIECE = 1 << 20  # characters to decode at a time
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    decoded = dict(pairs)
+    if len(decoded) < len(pairs) and "ph" in decoded:
+        msg = "an event has a key twice"  # with a piece missing, two have become one
+        raise ValueError(msg)
+    return decoded
+
+
+def _number(digits: str) -> float:
+    return int(digits) if len(digits) < 100 else float(digits)
+
+
+_WIDE = json.JSONDecoder(strict=False, object_pairs_hook=_unique, parse_int=_number)
+
+
 class EventText:
     """A JSON text of which no more than a piece is kept: large traces would take gigabytes."""
 
@@ -35,7 +50,6 @@ class EventText:
                     header[key] = self._hand_on(take) if are_events else self._value()
             if self._next() or not start:
                 raise ValueError
-        # The decoder has ValueErrors for numbers of thousands of digits, too.
         except (ValueError, TypeError, RecursionError):
             where = f"after {self._before + self._at:,} characters"
             self.damage = self.damage or f"it ends early or is not JSON {where}"
@@ -72,10 +86,12 @@ class EventText:
             except json.JSONDecodeError:
                 if not self._more():
                     raise
-            else:
-                if end < len(self._text) or not self._more():
-                    self._at = end
-                    return value
+                continue
+            except ValueError:  # a number of thousands of digits is one that nobody means
+                value, end = _WIDE.raw_decode(self._text, self._at)
+            if end < len(self._text) or not self._more():
+                self._at = end
+                return value
 
     def _more(self) -> bool:
         """Take in as much again as is left, so that no text is decoded many times; if there is."""
@@ -90,11 +106,3 @@ class EventText:
             self.damage = f"it can't be unpacked to its end ({error})"
         self._text = "".join(pieces)
         return len(pieces) > 1
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    decoded = dict(pairs)
-    if len(decoded) < len(pairs) and "ph" in decoded:
-        msg = "an event has a key twice"  # with a piece missing, two have become one
-        raise ValueError(msg)
-    return decoded

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from autopar.display.format import figures, format_seconds, shortened
-from autopar.timeline.intervals import at_once, covered, length_s, length_within, without
+from autopar.timeline.intervals import common, covered, length_s, length_within, without
 from autopar.timeline.span import Span
 from autopar.traces.idle import Idle
 from autopar.traces.trace import UNKNOWN, Records
-from autopar.traces.utilization import OTHER_LANES, Usage, View, sort_of
+from autopar.traces.utilization import Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
 _UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no finding
@@ -40,80 +40,121 @@ CAUSES = {
     "profiler": Cause(
         "The profiler held the host up",
         "{count} it was idle while the profiler was at work ({names}): without it, this time is "
-        "not lost. {longest}",
+        "not lost. Longest for {longest}.",
         "Let the profiler warm up, as with `torch.profiler.schedule(wait=1, warmup=1, active=3)`.",
         "tools/plot_2_three_clocks_one_answer",
     ),
     "synchronised": Cause(
         "The host waited before it launched more",
-        "{count} the host waited in {names}, and launched the next work only after that. Had it "
-        "gone on, it would have been ahead by all of that wait, if the gap is as long. {longest}",
+        "{count} the host waited in {names}, and launched the next work only after that. Without "
+        "these waits the gaps would be up to {cost} shorter, one of them by {longest}, unless what "
+        "comes next waits, too.{double}",
         "Wait for an event of the one result that is needed, and launch the next work first.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "allocated": Cause(
         "Memory was allocated or freed meanwhile",
-        "{count} it was idle while the host was in {names}. {longest}",
+        "{count} it was idle while the host was in {names}. Without these calls the gaps would be "
+        "up to {cost} shorter, one of them by {longest}.{double}",
         "Allocate and pin before the loop, and use the same memory again.",
         "copies/plot_1_where_a_copys_time_goes",
     ),
     "launch": Cause(
-        "A launch took the host long",
-        "{count} it was idle while the host was in the call that launched its next work, or in one "
-        "that loads modules: each is loaded at its first use, or a queue was full. {longest}",
-        "Run each kernel once before the loop, and look for another program on this GPU.",
+        "A call of CUDA took the host long",
+        "{count} it was idle while the host was in a call that neither waits nor allocates: "
+        "{names}. What is used for the first time is loaded or set up; a graph may have very many "
+        "nodes. Longest for {longest}.",
+        "Run each kernel and capture each graph once before the loop.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "loader": Cause(
         "The data loader had no batch ready",
-        "{count} the host waited for its next batch. {longest}",
+        "{count} the host waited for its next batch. Longest for {longest}.",
         "Give the loader more workers or less to do, and fetch batches ahead.",
         "copies/plot_4_feed_a_training_loop",
     ),
+    "peers": Cause(
+        "The host waited for other ranks",
+        "{count} it was idle while the host was in {names}, which communicates on the CPU, or "
+        "waits for the others. Longest for {longest}.",
+        "Start it with `async_op=True`, wait where its result is needed, and use NCCL for tensors "
+        "of GPUs.",
+        "distributed/plot_1_add_gradients_up_during_backward",
+    ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "{count} its queue was empty while the host was in PyTorch, in a launch, or for a moment "
-        "between two of them, most of it in {names}. {longest}",
+        "{count} its queue was empty while the host went from one launch to the next: in PyTorch, "
+        "in calls of CUDA, and in Python between them, most of it in {names}. Longest for "
+        "{longest}.",
         "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
+    ),
+    "cpu": Cause(
+        "An operator held the host up",
+        "{count} its queue was empty while the thread that launches was in {names}, which launched "
+        "nothing for long: it computed on the CPU, or waited. Longest for {longest}.",
+        "Do on the GPU what can be done there, and the rest earlier, on a thread of its own.",
+        "first_steps/plot_3_cpu_and_gpu",
     ),
     "elsewhere": Cause(
         "The host did something else",
         "{count} its queue was empty while the thread that launches was in no operator and "
-        "no call of CUDA: it ran Python, or waited for something else. {longest}",
-        "Launch GPU work first, and give the CPU's to a thread of its own.",
+        "no call of CUDA: it ran Python, or waited for something else. Longest for "
+        "{longest}{place}.",
+        "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
+    ),
+    "brief": Cause(
+        "Kernels are too small",
+        "{count} it was idle for a moment, as between any two kernels, and these are hardly "
+        "longer.",
+        "Fuse them: `torch.compile` makes one kernel of many, and one on larger tensors does more.",
+        "one_device/plot_2_small_operators",
+        least_share=_UNEXPLAINED,
+    ),
+    "staged": Cause(
+        "The host staged copies of pageable memory",
+        "{count} it was idle while the driver copied pageable memory into its own, before the copy "
+        "to the GPU began. Longest for {longest}.",
+        "Pin the memory once, before the loop, and copy with `non_blocking=True`.",
+        "copies/plot_1_where_a_copys_time_goes",
     ),
     "queued": Cause(
         "Launched work waited for an event",
-        "{count} the next work stood in its queue, behind an event of another stream or GPU. "
-        "{longest}",
+        "{count} the next work stood in its queue, behind an event, and began as work of another "
+        "GPU ended. Longest for {longest}.",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
     ),
     "ended": Cause(
         "Nothing more was launched",
-        "{longest} The host was recorded on after the last work, for that time.",
+        "For {longest} the host was recorded on after the last work.",
         "Stop the recording with the work, or look at the steps alone, each as a named range.",
         "tools/plot_1_verify_with_nsight",
         least_share=_UNEXPLAINED,
     ),
     "unknown": Cause(
         "It was idle, and the trace does not tell why",
-        "{count} it had no work, for no cause that can be seen. {longest}",
-        "See that the CPU is recorded, too, and look at the steps alone, each as a named range.",
+        "{count} it had no work, for no cause that can be seen. Longest for {longest}.",
+        "Look at the steps alone, each as a named range; if the host was not recorded, record it.",
         "tools/plot_1_verify_with_nsight",
         least_share=_UNEXPLAINED,
     ),
     # Of work that nothing computes beside.
     "communication": Cause(
         "Nothing computes while GPUs communicate",
-        "{copies} of communication ran while this GPU computed nothing, or partly so; some of it "
-        "may be waiting for the others.",
+        "{copies} of communication ran while this GPU computed nothing, or partly so; {waited}.",
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
         lambda work, _: work.where(lambda tag: tag.kind == "communication"),
+    ),
+    "small copies": Cause(
+        "Copies are small",
+        f"{{copies}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
+        "Put them together, and copy once.",
+        "copies/plot_8_send_small_tensors_together",
+        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
     ),
     "pageable": Cause(
         "Copies use pageable memory",
@@ -122,13 +163,6 @@ CAUSES = {
         "shorter, and the least time too.",
         "copies/plot_1_where_a_copys_time_goes",
         lambda copies, _: copies.where(lambda tag: tag.memory == "pageable"),
-    ),
-    "small copies": Cause(
-        "Copies are small",
-        f"{{copies}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
-        "Put them together, and copy once.",
-        "copies/plot_8_send_small_tensors_together",
-        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
     ),
     "one stream": Cause(
         "Copies share a stream with computing",
@@ -145,13 +179,6 @@ CAUSES = {
         "copies/plot_3_copy_both_ways_while_you_compute",
         lambda copies, _: copies.where(lambda _: True),
     ),
-    # Of several GPUs.
-    "turns": Cause(
-        "GPUs take turns",
-        "Two or more of them worked together for {together}, of {all} that they worked in all.",
-        "If their work is independent, launch all of it before you wait for any.",
-        "first_steps/plot_2_two_devices_at_once",
-    ),
 }
 _FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
 
@@ -161,7 +188,7 @@ class Finding(NamedTuple):
 
     cause: str  # a key of `CAUSES`
     title: str
-    where: str  # on which GPU, or on which two
+    where: str  # on which GPU
     # Idle or exposed time that it explains. To mend it saves more where it delayed the host at
     # other times, too; two findings may have the same seconds.
     cost_s: float
@@ -182,7 +209,6 @@ def findings_of(
     findings = [finding for usage in view.usages for finding in _of_work(usage)]
     for gpu, causes in idle.items():
         findings += (_of_idle(key, gpu, its) for key, its in causes.items())
-    findings += _of_turns(view)
     costly = [
         finding
         for finding in sorted(findings, key=lambda finding: -finding.cost_s)
@@ -206,9 +232,13 @@ def _finding(
 def _of_idle(key: str, gpu: str, idle: Idle) -> Finding:
     names = ", ".join(map(shortened, idle.names)) or "a launch"
     place = f", in {names}" if key == "elsewhere" and idle.names else ""
-    longest = f"Longest for {format_seconds(idle.longest_s)}{place}."
     count = "Once" if idle.gaps == 1 else f"{idle.gaps:,} times"
-    facts = {"count": count, "names": names, "longest": longest}
+    cost, longest = format_seconds(idle.saved_s), format_seconds(idle.longest_s)
+    more_s = idle.saved_s - idle.total_s  # by what else the host did in the same gaps
+    double = f" Of this, {format_seconds(more_s)} is counted in other findings, too."
+    double *= more_s >= idle.saved_s / 100
+    facts = {"count": count, "names": names, "place": place, "double": double}
+    facts |= {"cost": cost, "longest": longest}
     return _finding(key, gpu, idle.saved_s, idle.evidence, **facts)
 
 
@@ -225,33 +255,15 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
         size = _moved(group)
         copies = f"{len(group):,} {noun[len(group) > 1]}{size and f', {size}'}"
         streams = ", ".join(sorted(group.groups(lambda tag: tag.stream)))
-        cost_s = usage.exposed_s(group)
+        exposed, waited = usage.exposed(group), "some of it may be waiting for the others"
+        cost_s = length_s(without(exposed, usage.waiting))
+        if len(usage.waiting):
+            waiting = format_seconds(length_s(common(exposed, usage.waiting)))
+            waited = f"{waiting} more were waiting for other ranks"
         if key not in _FASTER:  # no more than is computed without them can be beside them
             cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
-        facts = {"copies": copies, "streams": streams}
+        facts = {"copies": copies, "streams": streams, "waited": waited}
         yield _finding(key, usage.name, cost_s, _exposed(group, usage), **facts)
-
-
-def _of_turns(view: View) -> Iterator[Finding]:
-    """GPUs that compute, of which hardly ever two are busy: less than the second for a tenth."""
-    gpus = [gpu for gpu in view.usages if "compute" in gpu.sorts and gpu.name != OTHER_LANES]
-    busiest = sorted(gpus, key=lambda gpu: -gpu.total_s)
-    if len(gpus) < 2:
-        return
-    lengths_s = at_once([gpu.busy for gpu in gpus], view.window)
-    together_s = sum(length for count, length in lengths_s.items() if count > 1)
-    if together_s >= busiest[1].total_s / 10:
-        return
-    all_s = sum(gpu.total_s for gpu in gpus)
-    one_after_other_s = sum(length for count, length in lengths_s.items() if count)
-    evidence = [
-        span
-        for gpu in busiest[:_SHOWN]
-        for span in gpu.work.spans(np.ptp(gpu.work.times_s, axis=1).round(9).argmax()[None])
-    ]
-    facts = {"together": format_seconds(together_s), "all": format_seconds(all_s)}
-    where = f"{gpus[0].name} {'and' if len(gpus) == 2 else 'to'} {gpus[-1].name}"
-    yield _finding("turns", where, one_after_other_s - busiest[0].total_s, evidence, **facts)
 
 
 def _moved(copies: Records) -> str:

@@ -25,23 +25,32 @@ from autopar.traces.trace import HOST, UNKNOWN, Places, Trace, joined, places
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
-_START_S = 20e-6  # in which work begins on an idle GPU, once a call has asked for it
-_LONG_LAUNCH_S = 100e-6  # most calls that launch take 3 to 10 µs
-_BETWEEN_S = 20e-6  # what Python needs from one operator to the next, at most
+_START_S = 20e-6  # in which work begins on an idle GPU, once a call or an event lets it
+_LONG_S = 100e-6  # most calls take 3 to 10 µs
+_STEP_S = 200e-6  # from one launch to the next, if the host does nothing else: most take 10 to 100
+_BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
+_MUCH = 0.1  # of the busy time: so much between kernels that follow closely is worth a word
 _SHOWN = 3  # gaps of evidence: enough to find the place in the program
 # What a thread can be seen to do, the first that holds of a moment, and what it named. Some is told
 # by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's loader.
-_DONE = ("synchronised", "allocated", "launch", "loader", "operators")
-_NAMED = "named"
-_SORTS = ("profiler", *_DONE, _NAMED)
+_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu")
+_RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
+    "synchronised": ("synchronised", "asked"),
+    "cpu": ("operators",),
+    "elsewhere": ("named",),
+}
+_SORTS = ("profiler", *_DONE, "asked", "named")
 _TOLD = re.compile(
-    r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))"
+    r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)"
     r"|(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
+    r"|(?P<asked>(?:Event|Stream)Query)"
     r"|(?P<allocated>(?:Mem)?(?:Host)?(?:Malloc|Alloc|Free|Register|Unregister)"
-    r"|Mem(?:Create|Map|Unmap|Release|SetAccess))|(?P<launch>(?:Module|Library)Load))"
+    r"|Mem(?:Create|Map|Unmap|Release|SetAccess)))"
 )
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
+# Without a wait, a thread may have to wait just as long for these.
+_WAITS_TOO = ("allocated", "loader", "peers")
 
 _ALWAYS = np.array([[-np.inf, np.inf]])
 _NOWHERE = np.array([], dtype=np.int64)
@@ -55,7 +64,7 @@ class Idle(NamedTuple):
     total_s: float
     saved_s: float  # by how much the gaps would shrink without the cause, at most
     gaps: int  # in which it has a part
-    longest_s: float  # in one gap
+    longest_s: float  # of what could be saved, in one gap
     names: Sequence[str]  # of what the host did then, that with the longest share first
     evidence: Sequence[Span]  # what the host did longest, the gap, and what ended it; in turn
 
@@ -70,96 +79,129 @@ class Host:
     """What the threads of a trace's host did, by sort.
 
     On its axis of time, threads follow one another, further apart than the trace is long. So gaps
-    are looked at once, and not once for each thread.
+    are looked at once, and not once for each thread. Threads of which one hands its work over to
+    the other, as to autograd's, are as one.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.calls, work = trace.calls, trace.work
-        self.records = joined((trace.calls, trace.operators, trace.ranges))
-        threads, self.threads = self.records.coded(lambda tag: tag.lane)
-        self.everyone = tuple(range(len(threads)))
-        self.has_ranges = len(trace.ranges) > 0
+        self.records = joined((trace.calls, trace.operators, trace.ranges, trace.python))
+        threads, codes = self.records.coded(lambda tag: tag.lane)
+        at = {thread: i for i, thread in enumerate(threads)}
+        as_one = [at.get(trace.handed.get(thread, thread), i) for thread, i in at.items()]
+        self.threads = np.array(as_one, dtype=np.int64)[codes]
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(NOISE_S, min(trace.alignment_error_s, _START_S))
         self.sorts = self._sorts(trace)
         self._places = places(self.sorts)
+        callers = self.threads[: len(self.calls)]
+        is_programs = self.sorts[: len(self.calls)] != _SORTS.index("profiler")
+        self.callers = np.unique(callers[is_programs])
         every = np.concatenate((self.records.times_s, work.times_s))
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
-        on_axis = self.records.times_s + self.shift(self.threads)
-        self.profiler = covered(self.records.times_s[self.of("profiler")])
-        self.did = self._in_turn(on_axis)  # sort -> when threads did that, and nothing before it
-        known = np.concatenate((*self.did.values(), on_axis[self.of(_NAMED)]))
-        self.silent = without(_ALWAYS, covered(known))
-        is_event_wait = self.calls.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
+        self.on_axis = self.records.times_s + self.shift(self.threads)
+        # While a loader was awaited, too, nobody knows what for.
+        profiler, loader = (
+            covered(self.records.times_s[self.of(s)]) for s in ("profiler", "loader")
+        )
+        self.profiler = without(profiler, loader)
         launches = np.unique(work.launches[work.launches != UNKNOWN])
-        starts_s = on_axis[: len(self.calls), 0]
+        starts_s = self.on_axis[: len(self.calls), 0]
+        is_launch = self.calls.where(lambda tag: "Launch" in tag.name)
+        is_launch[launches] = True  # that of other work may be outside of the window
+        self.did = self._in_turn(
+            np.sort(starts_s[is_launch])
+        )  # sort -> when, and nothing before it
+        is_event_wait = self.calls.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
-        self.some = cache(lambda sort, threads: self.records.only(self.of(sort, threads)))
-        self.did_of = cache(lambda threads: self._in_turn(self.records.times_s, threads))
+        self._ends_s = np.sort(work.times_s[:, 1])
 
     def _sorts(self, trace: Trace) -> Places:
         """Of each record its place in `_SORTS`."""
-        calls, work = trace.calls, trace.work[trace.work.launches != UNKNOWN]
-        is_long = calls.times_s[:, 1] - calls.times_s[:, 0] > _LONG_LAUNCH_S
-        is_long &= ~calls.where(lambda tag: "Graph" in tag.name)  # which may take long
+        count, work = len(trace.calls), trace.work[trace.work.launches != UNKNOWN]
+        lengths_s = self.records.times_s[:, 1] - self.records.times_s[:, 0]
         usual = np.full(len(self.records), _SORTS.index("operators"))
-        usual[len(usual) - len(trace.ranges) :] = _SORTS.index(_NAMED)
-        usual[work.launches[is_long[work.launches]]] = _SORTS.index("launch")
+        usual[count + len(trace.operators) :] = _SORTS.index("named")
+        usual[:count][lengths_s[:count] > _LONG_S] = _SORTS.index("launch")
         told, codes = self.records.coded(lambda tag: _sort_told(tag.name))
         sorts = np.array([_SORTS.index(sort) if sort else UNKNOWN for sort in told], int)[codes]
-        sorts = np.where(sorts == UNKNOWN, usual, sorts)
+        # One that takes no longer has launched something, and waited for nobody.
+        is_brief = (sorts == _SORTS.index("peers")) & (lengths_s <= _STEP_S)
+        sorts = np.where((sorts == UNKNOWN) | is_brief, usual, sorts)
         # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
         is_within = work.where(lambda tag: sort_of(tag) == WITHIN)
-        sorts[work.launches[is_within]] = _SORTS.index("operators")
+        sorts[work.launches[is_within]] = usual[work.launches[is_within]]
         is_pageable = work.where(lambda tag: tag.memory == "pageable")
         sorts[work.launches[is_pageable]] = _SORTS.index("synchronised")
         return sorts
 
-    def of(self, sort: str, threads: Sequence[int] | None = None) -> Places:
-        """Where the records of a sort are, of all threads or some; the profiler's are of all."""
-        its = self._places.get(_SORTS.index(sort) if sort in _SORTS else UNKNOWN, _NOWHERE)
-        if threads is None or sort == "profiler":
-            return its
-        return its[np.isin(self.threads[its], threads)]
+    def of(self, *sorts: str) -> Places:
+        """Where the records of some sorts are."""
+        return np.concatenate([self._places.get(_SORTS.index(s), _NOWHERE) for s in sorts])
 
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
         return (self._apart_s * threads[:, None]).astype(np.float64)
 
-    def waited(self, launches: Places) -> npt.NDArray[np.bool_]:
-        """Whether a thread let the work of its launches wait: right before, for an event."""
-        called_s = (self.calls.times_s[launches] + self.shift(self.threads[launches]))[:, 0]
+    def waited(self, launches: Places, gaps: Intervals) -> npt.NDArray[np.bool_]:
+        """Whether the work of launches, each of which ends a gap, waited for an event.
+
+        Its thread let it wait, right before; and as it began, work ended, which was of another GPU,
+        as this one was idle.
+        """
+        called_s = self.on_axis[launches, 0]
         waits_s, launches_s = (
             np.append(-np.inf, times_s)[np.searchsorted(times_s, called_s, side="left")]
             for times_s in self._before_s
         )
-        return np.asarray((waits_s > launches_s) & (called_s - waits_s < self._apart_s / 2))
+        lets_wait = (waits_s > launches_s) & (called_s - waits_s < self._apart_s / 2)
+        last = np.searchsorted(self._ends_s, gaps[:, 1], side="right")
+        last_s = np.append(-np.inf, self._ends_s)[last]
+        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < _START_S)
+        return np.asarray(lets_wait & is_let)
 
-    def _in_turn(
-        self, times_s: Intervals, threads: tuple[int, ...] | None = None
-    ) -> dict[str, Intervals]:
-        """Of each moment the first sort that holds of it."""
+    def _in_turn(self, launches_s: Seconds) -> dict[str, Intervals]:
+        """Of each moment of a thread the first sort that holds of it."""
         did, taken = {}, as_array([])
+        steps = np.column_stack((launches_s[:-1], launches_s[1:]))
         for sort in _DONE:
-            when = covered(times_s[self.of(sort, threads)])
-            if sort == "operators":  # with the moments in between, which Python needs
-                edges_s = np.concatenate(([-np.inf], when.ravel(), [np.inf])).reshape(-1, 2)
-                apart = np.diff(edges_s)[:, 0] > _BETWEEN_S
-                when = without(_ALWAYS, edges_s[apart]) if len(when) else when
+            when = covered(self.on_axis[self.of(*_RECORDS.get(sort, (sort,))[:1])])
+            if sort == "synchronised":
+                when = covered(np.concatenate((when, self._polls())))
+            if sort == "operators":  # of launches that follow one another closely, with all between
+                of, when = clipped(steps, without(_ALWAYS, taken))
+                is_short = when[:, 1] - when[:, 0] <= _STEP_S
+                when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
             did[sort] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         return did
+
+    def _polls(self) -> Intervals:
+        """When a thread did nothing but ask whether something is done, again and again."""
+        is_other = ~np.isin(self.sorts, [_SORTS.index("asked"), _SORTS.index("named")])
+        asked = covered(self.on_axis[self.of("asked")])
+        edges_s = np.concatenate(([-np.inf], asked.ravel(), [np.inf])).reshape(-1, 2)
+        apart = edges_s[np.diff(edges_s)[:, 0] > _BETWEEN_S]
+        when = without(without(_ALWAYS, apart), covered(self.on_axis[is_other]))
+        return when[when[:, 1] - when[:, 0] > _LONG_S] if len(asked) else asked
 
 
 def idle_of(usage: Usage, host: Host) -> dict[str, Idle]:
     """Cause -> the idle time of a GPU that is due to it; gaps within a profiler's error have none.
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
-    late, and what its thread did meanwhile is the cause; where nothing is known of that, what other
-    threads did that launch work on this GPU. From then on the work stood in its queue.
+    late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
+    whether it waited for them. From then on the work stood in its queue.
     """
     split = _Split(usage, host)
-    return {cause: split.idle(cause) for cause, s in split.parts_s.items() if s.sum() > 0}
+    causes = {cause: split.idle(cause) for cause, s in split.parts_s.items() if s.sum() > 0}
+    lengths_s = usage.idle[:, 1] - usage.idle[:, 0]
+    brief_s = lengths_s[lengths_s <= NOISE_S]  # of a GPU's own clock, which no other concerns
+    if brief_s.sum() > _MUCH * length_s(usage.busy):
+        total_s = float(brief_s.sum())
+        longest_s = float(brief_s.max())
+        causes["brief"] = Idle(total_s, total_s, len(brief_s), longest_s, (), ())
+    return causes
 
 
 class _Split:
@@ -176,8 +218,9 @@ class _Split:
         # Calls are the first of the host's records.
         self._threads = np.append(host.threads[: len(host.calls)], UNKNOWN)[self._launches]
         launched = usage.work.launches[usage.work.launches != UNKNOWN]
-        # Those whose waits concern this GPU.
-        self._everyone = tuple(np.unique(host.threads[launched]).tolist()) or host.everyone
+        able = np.unique(host.threads[launched]) if len(launched) else host.callers
+        if len(able) == 1:  # no other can have launched it
+            self._threads = np.where(self._threads == UNKNOWN, able, self._threads)
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._saved_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
@@ -189,18 +232,20 @@ class _Split:
 
         Not so if the launch took long: the host was in it.
         """
-        launches = self._launches[which]
-        until_s = self._host.calls.times_s[launches, 0]
-        is_long = self._host.sorts[launches] == _SORTS.index("launch")
+        host, launches = self._host, self._launches[which]
+        until_s = host.calls.times_s[launches, 0]
+        is_long = host.sorts[launches] == _SORTS.index("launch")
         starts_s, ends_s = self._gaps[which].T
         ahead_s = np.clip(ends_s - until_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
-        until_s = np.where(is_long, self._host.calls.times_s[launches, 1], until_s)
+        until_s = np.where(is_long, host.calls.times_s[launches, 1], until_s)
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        waited = self._host.waited(launches)
-        self.parts_s["queued"][which] = (ends_s - late_s) * waited
-        self.parts_s["unknown"][which] = (ends_s - late_s) * ~waited
+        memory, codes = self._usage.work.coded(lambda tag: tag.memory == "pageable")
+        causes = np.where(host.waited(launches, self._gaps[which]), 1, 0)
+        causes[np.array(memory)[codes[self._nexts[which]]]] = 2
+        for i, cause in enumerate(("unknown", "queued", "staged")):
+            self.parts_s[cause][which] = (ends_s - late_s) * (causes == i)
 
     def _split(self) -> None:
         """Split gaps that end with what a thread launched; of others, only waits are certain."""
@@ -211,78 +256,78 @@ class _Split:
         self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
         of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
         of, pieces = of[~ended[of]], pieces[~ended[of]]
-        own = launched[of]
-        threads = self._threads[of[own]]
-        on_axis = pieces[own] + host.shift(threads)
+        pieces, late = pieces + host.shift(self._threads[of]), self._on_axis()
         for sort, when in host.did.items():
-            self._add(sort, when, of[own], on_axis, self._late + host.shift(self._threads))
-        which, silent = clipped(on_axis, host.silent)
-        silent = silent - host.shift(threads[which])
-        of = np.concatenate((of[own][which], of[~own]))
-        pieces = np.concatenate((silent, pieces[~own]))
-        # Of itself a silent thread tells nothing.
-        others = len(self._everyone) > 1 or not launched.all()
-        for sort, when in host.did_of(self._everyone).items() if others else ():
-            certain = launched[of] | (sort in _REMOVABLE)
-            self._add(sort, when, of[certain], pieces[certain], self._late)
+            is_certain = launched[of] | (sort in _REMOVABLE)
+            within_s = length_within(when, *pieces[is_certain].T)
+            self.parts_s[sort] += np.bincount(of[is_certain], within_s, len(late))
+            if sort in _REMOVABLE:
+                self._saved_s[sort] = (self.parts_s[sort] > 0) * _whole(when, *late.T)
         rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
         rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
         self.parts_s["elsewhere"] = rest_s * launched
         self.parts_s["unknown"] += rest_s * ~launched
 
-    def _add(
-        self, sort: str, when: Intervals, of: Places, pieces: Intervals, late: Intervals
-    ) -> None:
-        """Put down how much of pieces of some gaps lies in a set of times."""
-        parts_s = np.bincount(of, length_within(when, *pieces.T), len(late))
-        self.parts_s[sort] += parts_s
-        if sort in _REMOVABLE:
-            self._saved_s[sort] += np.where(parts_s > 0, _whole(when, *late.T), 0.0)
+    def _on_axis(self) -> Intervals:
+        """When the host was late, each on its thread."""
+        return self._late + self._host.shift(self._threads)
 
     def idle(self, cause: str) -> Idle:
         """What a cause has of all gaps."""
         parts_s = self.parts_s[cause]
+        saved_s = parts_s
+        if cause in _REMOVABLE:
+            parts, saved_s = self.parts_s, self._saved_s[cause]
+            taken = [parts[other] for other in _WAITS_TOO if other != cause]
+            left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
+            # Where a thread then did something unknown for longer, that may have been a wait, too.
+            left_s = np.where(parts["elsewhere"] > saved_s, parts_s, left_s)
+            saved_s = np.clip(saved_s, parts_s, np.maximum(left_s, parts_s))
         which = np.flatnonzero(parts_s > 0)
-        saved_s = np.minimum(self._saved_s[cause], self._gaps[:, 1] - self._gaps[:, 0])
-        saved_s = saved_s if cause in _REMOVABLE else parts_s
-        longest = which[np.argsort(-parts_s[which].round(9), kind="stable")][:_SHOWN].tolist()
+        longest = which[np.argsort(-saved_s[which].round(9), kind="stable")][:_SHOWN].tolist()
         evidence = [span for i in longest for span in self._evidence(i, cause)]
         if cause == "elsewhere":  # in the longest gap
             listed = [span.name for span in self._longest(longest[0], cause)]
-            listed = listed or ["no named range"] * self._host.has_ranges
+            listed = listed or ["no named range"] * (len(self._host.of("named")) > 0)
         else:
-            listed = self._names(cause, covered(self._late[which]))
+            listed = self._names(cause, which)
         totals_s = float(parts_s.sum()), float(saved_s.sum())
-        return Idle(*totals_s, len(which), float(parts_s.max()), listed, evidence)
+        return Idle(*totals_s, len(which), float(saved_s.max()), listed, evidence)
 
-    def _names(self, cause: str, when: Intervals) -> list[str]:
-        """What the host did in a set of times, that with the longest share first."""
-        records = self._host.some(cause, self._everyone)
-        names, of = records.coded(lambda tag: tag.name)
-        by_name_s = np.bincount(of, length_within(when, *records.times_s.T), len(names))
+    def _records(self, cause: str) -> tuple[Places, Intervals, Intervals]:
+        """Where records that may show a cause are, with their times, and when gaps are on these."""
+        sorts = _RECORDS.get(cause, (cause,))
+        its = self._host.of(*sorts) if sorts[0] in _SORTS else _NOWHERE
+        if cause == "profiler":  # which has threads of its own
+            return its, self._host.records.times_s[its], self._late
+        return its, self._host.on_axis[its], self._on_axis()
+
+    def _names(self, cause: str, which: Places) -> list[str]:
+        """What the host did in some gaps, that with the longest share first."""
+        its, times_s, late = self._records(cause)
+        names, of = self._host.records[its].coded(lambda tag: tag.name)
+        within_s = length_within(covered(late[which]), *times_s.T)
+        by_name_s = np.bincount(of, within_s, len(names))
         most = np.argsort(-by_name_s, kind="stable")[:_SHOWN].tolist()
         return [names[i] for i in most if by_name_s[i]]
 
     def _longest(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap; of ranges the innermost with most of it."""
-        late, sort = self._late[i : i + 1], _NAMED if cause == "elsewhere" else cause
-        for threads in ((int(self._threads[i]),), self._everyone):
-            records = self._host.some(sort, threads)
-            starts_s, ends_s = records.times_s.T
-            lengths_s = np.minimum(ends_s, late[0, 1]) - np.maximum(starts_s, late[0, 0])
-            if sort == _NAMED:
-                most = records.spans(lengths_s > length_s(late) / 2)
-                return sorted(most, key=lambda one: one.duration_s)[:1]
-            if (lengths_s > 0).any():
-                return records.spans(np.array([lengths_s.argmax()]))
-        return []
+        its, times_s, late = self._records(cause)
+        start_s, end_s = late[i]
+        lengths_s = np.minimum(times_s[:, 1], end_s) - np.maximum(times_s[:, 0], start_s)
+        if cause == "elsewhere":
+            spans = self._host.records.spans(its[lengths_s > (end_s - start_s) / 2])
+            return sorted(spans, key=lambda one: one.duration_s)[:1]
+        most = its[lengths_s.argmax()[None]] if (lengths_s > 0).any() else _NOWHERE
+        return self._host.records.spans(most)
 
     def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
         start_s, end_s = self._gaps[i].tolist()
         name, launches, nexts = self._usage.name, self._launches[i : i + 1], self._nexts[i : i + 1]
         shown = self._longest(i, cause)
-        if not shown and launches[0] != UNKNOWN and cause in ("queued", "elsewhere"):
+        if not shown and launches[0] != UNKNOWN and cause in ("queued", "staged", "elsewhere"):
             shown = self._host.calls.spans(launches)
         shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
         return shown + (self._usage.work.spans(nexts) if nexts[0] != UNKNOWN else [])

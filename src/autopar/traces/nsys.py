@@ -13,12 +13,13 @@ from typing import Any
 from urllib.parse import quote
 
 from autopar.traces.check import clean, evidence_of, number, whole_number, work_tag
-from autopar.traces.trace import UNKNOWN, Rows, Tag, Trace, TraceError
+from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
 _FILLS, _GRAPHS = f"{_PREFIX}MEMSET", f"{_PREFIX}GRAPH_TRACE"
 _CALLS = (f"{_PREFIX}RUNTIME", f"{_PREFIX}DRIVER")
+_WORK = {_KERNELS, _COPIES, _FILLS, _GRAPHS}
 _RANGES = "NVTX_EVENTS"
 EVENTS = (_KERNELS, _COPIES, _FILLS, _GRAPHS, *_CALLS, _RANGES)  # tables of what has a start
 NAMES = [  # columns that have the numbers of strings
@@ -42,7 +43,7 @@ def read_export(path: Path) -> Trace:
     try:
         with closing(sqlite3.connect(place, uri=True)) as connection:
             export = _Export(connection)
-            trace = evidence_of(_work(export), _calls(export), _ranges(export), Rows())
+            trace = evidence_of(_work(export), _calls(export), _ranges(export), Rows(), Rows())
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error
@@ -56,7 +57,11 @@ def read_export(path: Path) -> Trace:
         why = " ".join((*export.remarks, *trace.remarks))
         raise TraceError(f"nothing of it can be used: {why}" if why else msg)
     warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
-    return replace(trace, warnings=warnings, origin="an export of Nsight Systems")
+    # Without all of its work, no idle time of a GPU is known; without all calls, no cause of it.
+    gpus = {tag.gpu for tag in trace.work.tags} if export.damage & _WORK else set()
+    in_part = {*gpus, *([HOST] if export.damage - _WORK else [])}
+    doubts = dict.fromkeys(in_part, "A table of it was read in part only.") | trace.doubts
+    return replace(trace, warnings=warnings, doubts=doubts, origin="an export of Nsight Systems")
 
 
 class _Export:
@@ -66,6 +71,7 @@ class _Export:
         self._connection = connection
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         self.remarks: list[str] = []
+        self.damage: set[str] = set()  # tables that were read in part only
         listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         self.tables = {str(name) for (name,) in listed}
         self._strings = dict(self.rows("StringIds", "id", "value"))
@@ -83,6 +89,7 @@ class _Export:
             wanted = ", ".join(f'"{name}"' if name in present else "NULL" for name in columns)
             yield from self._connection.execute(f'SELECT {wanted} FROM "{table}"')
         except _ERRORS as error:
+            self.damage.add(table)
             self.remarks.append(f"The table {table} was read in part only: {_words(error)}.")
 
     def name(self, *keys: Any) -> str:

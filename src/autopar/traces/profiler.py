@@ -152,14 +152,15 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
 def _saved(content: dict[str, Any]) -> bytes:
     """A trace without what names the machine, and without what no figure is made of.
 
-    Those are arrows between events, and PyTorch's operators within others.
+    Those are arrows between events but for autograd's, and PyTorch's operators within others.
     """
     events, until_us = [], dict[Any, float]()  # by thread, the end of the last operator
     for event in sorted(
         content["traceEvents"], key=lambda it: (it.get("ts", 0), -it.get("dur", 0))
     ):
         is_operator, thread = event.get("cat") == "cpu_op", event.get("tid")
-        if event["ph"] not in "XM" or (is_operator and event["ts"] < until_us.get(thread, 0)):
+        is_arrow = event["ph"] not in "XM" and event.get("cat") != "fwdbwd"
+        if is_arrow or (is_operator and event["ts"] < until_us.get(thread, 0)):
             continue
         if is_operator:
             until_us[thread] = event["ts"] + event["dur"]

@@ -16,7 +16,7 @@ from autopar.traces.collectives import CLOCK_S, MOST, Collectives, Times, aligne
 from autopar.traces.trace import Records, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage
 
-_DEVIATIONS = 4  # of a fair coin's count of heads from the half of its throws
+_DEVIATIONS = 3  # of a fair coin's count of heads from the half of its throws
 _MOST_NAMED = 5  # stragglers in a table's notes
 _WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
 
@@ -43,13 +43,14 @@ class Ranks:
     error_s: float
     matched: tuple[Collectives, ...]  # on the common clock
     of: dict[str, Rank]
+    waits: dict[str, Intervals]  # when each waited for the last of the others, on its own clock
 
     @property
     def stragglers(self) -> tuple[str, ...]:
         """Ranks that come last, by more than the error, in most of their collectives.
 
         Of two equally slow ranks each comes last in half of them, so it is two thirds at least,
-        and of few collectives so many that chance would not do it once in ten thousand times.
+        and of few collectives so many that chance would not do it once in seven hundred times.
         """
         return tuple(
             name
@@ -85,23 +86,25 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         for i, (rank, starts_s) in enumerate(zip(group.ranks, group.starts_s.T, strict=True)):
             waits[rank].append(np.column_stack((starts_s, np.minimum(last_s, group.ends_s[:, i]))))
             lates_s[rank].append(np.where(last == i, last_s - last_but_one_s, 0.0))
-    of = {}
-    for rank in offsets_s:
+    of, waiting = {}, {}
+    for rank, offset_s in offsets_s.items():
         late_s = np.concatenate(lates_s[rank])
         beyond_s = late_s[late_s > error_s]
-        busy, waiting = work[rank].times_s, np.concatenate(waits[rank])
-        times_s = length_s(covered(busy)), length_s(covered(waiting))
+        waiting[rank] = covered(np.concatenate(waits[rank])) - offset_s
+        times_s = length_s(covered(work[rank].times_s)), length_s(waiting[rank])
         of[rank] = Rank(*times_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
-    return Ranks(offsets_s, error_s, tuple(groups), of)
+    return Ranks(offsets_s, error_s, tuple(groups), of, waiting)
 
 
 def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[str | Table]:
     """Who waited for whom, and what each rank did, from the usages of each trace.
 
-    Nothing is said of fewer than two.
+    Nothing is said of fewer than two. Each usage gets to know when it waited.
     """
     gpus = {name: [gpu for gpu in its if gpu.name != OTHER_LANES] for name, its in usages.items()}
     shown = [(_named(name, gpu.name, len(its)), gpu) for name, its in gpus.items() for gpu in its]
+    for rank, gpu in shown:
+        gpu.waiting = ranks.waits.get(rank, gpu.waiting) if ranks else gpu.waiting
     if len(shown) < 2:
         return []
     longest_s = max(gpu.total_s + length_s(gpu.idle) for _, gpu in shown)

@@ -25,8 +25,12 @@ _GZIP = b"\x1f\x8b"
 _START, _PIECE = 64, 1 << 13  # bytes
 # What else is given by mistake: how it begins, and what to do.
 _OTHERS = (
+    (_GZIP, "it was packed with gzip twice; unpack it once."),
     (b"PK", "it is a zip archive; unpack it first."),
     (b"\x80", "it is a pickle, such as of torch.cuda.memory; export a Chrome trace instead."),
+    (b"\x28\xb5\x2f\xfd", "it is packed with zstd; unpack it first."),
+    (b"\x89PNG", "it is a picture (PNG)."),
+    ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0"), "its text is UTF-16; save it as UTF-8."),
     (b"<", "it is a page of HTML or XML, perhaps of a failed download; fetch it again."),
 )
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
@@ -94,9 +98,9 @@ def _read(file: IO[bytes], path: Path, name: Path) -> Trace:
         from autopar.traces.nsys import read_export  # sqlite3 is slow to import
 
         return read_export(path)
-    if why := _mistake(name, start):
-        raise TraceError(why)
     if not start.startswith(_GZIP):
+        if why := _mistake(name, start):
+            raise TraceError(why)
         return read_text(_texts(file))
     with gzip.GzipFile(fileobj=file) as packed:
         unpacked = cast(IO[bytes], packed)
@@ -104,6 +108,10 @@ def _read(file: IO[bytes], path: Path, name: Path) -> Trace:
             if unpacked.read(len(_SQLITE)) == _SQLITE:
                 unpacked.seek(0)
                 return _read_copy(unpacked, name)
+        with contextlib.suppress(gzip.BadGzipFile, EOFError, zlib.error):
+            unpacked.seek(0)
+            if why := _mistake(name, unpacked.read(_START) or b"["):
+                raise TraceError(why)
         unpacked.seek(0)
         return read_text(_texts(unpacked))
 

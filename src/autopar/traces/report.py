@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
-from autopar.traces.findings import CAUSES, LEAST_SHARE, findings_of
+from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Host, idle_of
 from autopar.traces.trace import HOST, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
@@ -21,6 +22,7 @@ SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
+_MANY = 10  # times as long: what is more is said so, and not in percent
 _NAME = 44  # characters of a name, so that its times fit beside it
 _BEHIND = ("copy", "communication")  # what computing can hide
 _NO_GPU = (
@@ -67,10 +69,13 @@ class Report:
         self._noise_s = host.noise_s
         gpus = (usage for usage in view.usages if usage.name in self._gpus)
         self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
-        # Those worth their cost, most expensive first, and the others.
-        self.findings = findings_of(view, self._idle)
         # What tables and files show of each GPU; times in seconds.
         self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
+
+    @cached_property
+    def findings(self) -> tuple[list[Finding], list[Finding]]:
+        """Those worth their cost, most expensive first, and the others."""
+        return findings_of(self.view, self._idle)
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
@@ -128,15 +133,18 @@ class Report:
         lines = [
             f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
             f"{format_seconds(self.window_s)}.",
-            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, unless "
-            f"kernels or copies get faster.",
+            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, with "
+            f"kernels and copies as fast and as many at once as here.",
         ]
         exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
         if exposed_s > _MUCH * self.window_s:
+            waiting_s = max(length_s(usage.waiting) for usage in self.view.usages)
+            whose = "Some of that may be waiting for other ranks, which the files of all tell."
+            if waiting_s:
+                whose = f"Up to {format_seconds(waiting_s)} of it was waiting for other ranks."
             lines.append(
                 f"Communication ran with no computing beside it for up to "
-                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). Some of that "
-                f"may be waiting for other ranks, which the files of all ranks together tell."
+                f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
         if top := next(iter(self.findings[0]), None):
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
@@ -180,15 +188,16 @@ class Report:
         yield from (f"Warning: {warning}" for warning in self.view.trace.warnings)
         for place, why in self.view.trace.doubts.items():
             what = "nothing that depends on its calls" if place == "host" else "no time of it"
-            yield f"In doubt: {place}: {what} is given. {why}"
+            yield f"In doubt: {place or 'all GPUs'}: {what} is given. {why}"
 
     def _why(self) -> Iterator[Section]:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        several, few = len(expensive) > 1, f", and {len(cheap)} of less than {percent(LEAST_SHARE)}"
-        first, few = ", the most expensive first" * several, few * bool(cheap)
-        said = f"Findings: {len(expensive)}{first}{few}."
+        several, less = len(expensive) > 1, f"of less than {percent(LEAST_SHARE)}"
+        said = f"Findings: {len(expensive)}{', the most expensive first' * several}."
+        said = said if expensive else f"No findings but {len(cheap)} {less} of the time each."
+        said += f" And {len(cheap)} {less} each." * bool(expensive and cheap)
         said += " The same time may be in two, and to mend one may bring out another." * several
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
@@ -215,7 +224,8 @@ class Report:
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
             "At least: how long the busiest resource works, computing or copies in one direction. "
-            "No order of the same work takes less. Communication is not in it: it may be waiting."
+            "As fast and as many at once as here, no order of them takes less. "
+            "Communication is not in it: it may be waiting."
         )
         return self._table("The time against its lower bound", headers, rows, note)
 
@@ -273,10 +283,9 @@ class Report:
         rows = []
         for gpu, causes in self._idle.items():
             for key, idle in sorted(causes.items(), key=lambda item: -item[1].total_s):
-                times = (format_seconds(idle.total_s), format_seconds(idle.longest_s))
-                share = bar(idle.total_s, self.window_s)
-                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", *times, share))
-        headers = ("GPU", "what happened meanwhile", "gaps", "in all", "longest", "share of time")
+                total, share = format_seconds(idle.total_s), bar(idle.total_s, self.window_s)
+                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", total, share))
+        headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to "
             f"{format_seconds(self._noise_s)} are not counted: they are between any two kernels."
@@ -314,6 +323,8 @@ def comparison(before: Report, after: Report) -> list[Section]:
     cells = []
     for words, (one_s, other_s) in rows.items():
         change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
+        if one_s and other_s > _MANY * one_s:
+            change = f"{other_s / one_s:,.0f} times"
         cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
     headers = ("what", "before", "after", "change")
     table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")

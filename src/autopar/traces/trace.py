@@ -119,13 +119,20 @@ class Rows:
     """Records while they are read: times in microseconds, and launches by correlation."""
 
     def __init__(self) -> None:
-        self.tags: dict[Tag, int] = {}  # to its place
+        self.tags: list[Tag] = []
+        self._places: dict[Tag, int] = {}  # of tags, as they were when they came
         self.starts_us, self.lengths_us = array("d"), array("d")
         self._tagged, self._launches, self._sizes_bytes = array("q"), array("q"), array("q")
 
     def place(self, tag: Tag) -> int:
         """Where a tag stands, from now on."""
-        return self.tags.setdefault(tag, len(self.tags))
+        place = self._places.setdefault(tag, len(self.tags))
+        self.tags += [tag] * (place == len(self.tags))
+        return place
+
+    def rename(self, change: Callable[[Tag], Tag]) -> None:
+        """Change all tags; those that become the same stay two."""
+        self.tags = [*map(change, self.tags)]
 
     def add(
         self,
@@ -163,6 +170,9 @@ class Trace:
     calls: Records = NONE  # of CUDA's or HIP's runtime and driver
     operators: Records = NONE  # of PyTorch, without those within another
     ranges: Records = NONE  # named by `annotate`, NVTX or `record_function`
+    python: Records = NONE  # functions of Python, if they were recorded
+    # Thread -> the one that it works for and that waits for it meanwhile, as autograd's do.
+    handed: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what was left out, and why, in whole sentences
     # GPU, or `host` -> why no figure in time may be given of it, as a whole sentence.
     doubts: dict[str, str] = field(default_factory=dict)

@@ -38,6 +38,7 @@ class Usage:
         self.busy = covered(work.times_s)
         self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
+        self.waiting = as_array([])  # for other ranks, if their traces are there, too
         computing = (tag for tag in work.tags if tag.kind == "compute")
         self.computing_streams = {tag.stream for tag in computing} - {""}
 
@@ -60,9 +61,9 @@ class Usage:
         """Seconds in which work of a sort ran, and compute did too, on this GPU."""
         return length_s(common(self.when(sort), self.when("compute")))
 
-    def exposed_s(self, work: Records) -> float:
-        """Seconds in which some of its work ran, and no compute on this GPU."""
-        return length_s(without(covered(work.times_s), self.when("compute")))
+    def exposed(self, work: Records) -> Intervals:
+        """The set of times in which some of its work ran, and no compute on this GPU."""
+        return without(covered(work.times_s), self.when("compute"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +95,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     work = trace.work
     if HOST in trace.doubts:
         work = replace(work, launches=np.full(len(work), UNKNOWN))
-        trace = replace(trace, work=work, calls=NONE, operators=NONE, ranges=NONE)
+        trace = replace(trace, work=work, calls=NONE, operators=NONE, ranges=NONE, python=NONE)
     if gpu is not None:
         names = {*work.groups(lambda tag: tag.gpu)} - {""}
         chosen = _named(gpu, names, f"*GPU {gpu}" if gpu.isdigit() else gpu, "GPU")
