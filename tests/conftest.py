@@ -19,6 +19,7 @@ import autopar
 _TOO_LONG_S = 120  # far above the slowest test; a test that hangs ends the run and shows where
 _PROGRAMS = Path(__file__).parent / "programs"
 collect_ignore = ["programs"]  # each is run in a process of its own; importing one may run it
+collect_ignore_glob = ["*/conftest.py"]  # no doctests are in them, and all have one name
 
 
 def pytest_addoption(parser):
