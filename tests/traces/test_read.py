@@ -92,6 +92,7 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
         ("[]".encode("utf-16-le"), "t.json", "UTF-16; save it as UTF-8"),
         (gzip.compress(gzip.compress(b"{}")), "t.json.gz", "packed with gzip twice"),
     ],
+    ids=itertools.count(),  # what is packed differs by the time
 )
 def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
     path = file(content, name)
