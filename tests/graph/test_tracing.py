@@ -406,20 +406,3 @@ def test_operators_of_the_program_itself_are_called_in_each_run_alone():
     graph, result = TaskGraph.trace(lambda: counted(torch.zeros(2)))
     assert not CALLS
     assert [graph.run()[result][0].item() for _ in range(2)] == [1, 2]
-
-
-def test_what_no_data_is_in_is_computed_once_unless_somebody_may_change_it():
-    def fn(x):
-        mask, sums, shape = torch.ones(3, 3).tril(), torch.zeros(3), torch.tensor([3.0, 2.0])
-        sums.add_(x)
-        return x @ mask, sums, shape, torch.arange(3)[1:]
-
-    graph, results = TaskGraph.trace(fn, x := numbers(3))
-    names = [node.name for node in graph.plan().nodes]
-    assert not {"ones", "tril"} & {*names}
-    assert {"zeros", "lift_fresh_copy", "arange"} <= {*names}
-    for _ in range(2):
-        found = graph.run()[results]
-        same(found, fn(x))
-        for result in found:
-            result.zero_()

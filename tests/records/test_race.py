@@ -287,6 +287,7 @@ def _later():
     return _X
 
 
+@pytest.mark.filterwarnings("ignore:.*quantized tensor creation:UserWarning")
 @pytest.mark.parametrize(
     "make",
     [
@@ -294,6 +295,9 @@ def _later():
         lambda: iter([_X]),
         lambda: torch.nn.Linear(2, 2),
         lambda: _later,
+        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.ones(2, device="meta"),
     ],
 )
 def test_results_without_values_to_compare_are_refused(make):

@@ -40,10 +40,14 @@ class Known:
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note that an operator was called, whose results have no memory."""
-        written = _tensors(written_arguments(func._schema, args, kwargs))
+        results, given = _tensors(result), _tensors((args, kwargs))
+        # What is sparse or nested holds the memory of others, which may be written by way of it.
+        is_plain = all(one.layout == torch.strided and not one.is_nested for one in results + given)
+        written = given + results
+        if is_plain:
+            written = _tensors(written_arguments(func._schema, args, kwargs))
         self._written.update(map(memory_key, written))
-        results = _tensors(result)
-        is_known = self.has((args, kwargs)) and _depends_on_arguments(func)
+        is_known = is_plain and self.has((args, kwargs)) and _depends_on_arguments(func)
         if is_known and all(tensor.numel() <= _MOST_NUMBERS for tensor in results):
             self._keep(results, _tensors(self.call(func, args, kwargs)))
         elif written:

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
+from torch.overrides import has_torch_function
 
 from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
@@ -33,8 +34,10 @@ from autopar.torch_private import (
     ASKING,
     FakeTensor,
     disable_current_modes,
+    function_modes,
     is_traceable_wrapper_subclass,
     pytree,
+    without_function_mode,
 )
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
@@ -115,7 +118,7 @@ def _answering(asked: list[bool]) -> Iterator[None]:
             if threading.get_ident() != me:
                 return question(*values, **options)
             asked.append(True)  # and no values, which nobody is to hold
-            return False
+            return question is has_torch_function and _asked_untraced(question, *values)
 
         return answer
 
@@ -127,6 +130,16 @@ def _answering(asked: list[bool]) -> Iterator[None]:
                 back.callback(setattr, library, key, question)
                 setattr(library, key, answering(question))
         yield
+
+
+def _asked_untraced(question: Callable[..., Any], *values: Any) -> bool:
+    """Ask with the modes alone that are not of this tracing."""
+    modes = function_modes()
+    with contextlib.ExitStack() as back:
+        for _ in modes:
+            back.enter_context(without_function_mode())
+        its_own = [type(mode).__module__ for mode in modes if not isinstance(mode, Refusals)]
+        return any(not name.startswith("torch.fx.") for name in its_own) or question(*values)
 
 
 class _Attempt:

@@ -158,10 +158,10 @@ def _differences(
         try:
             leaves = _leaves(way())
             values = _values(leaves)
+            memory = {at: (label, kept) for at, kept in map(_memory, leaves.values()) if at}
         except Exception as error:
             error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
             raise
-        memory = {at: (label, kept) for at, kept in map(_memory, leaves.values()) if at}
         filled = {at: one for at, one in filled.items() if not _is_gone(one[1])}
         if wanted is None:
             wanted, than = copy.deepcopy(values), label
@@ -230,6 +230,14 @@ def _comparable(value: Any) -> Any:
         dtype = torch.float64 if isinstance(value, float) else torch.complex128
         return torch.tensor(value, dtype=dtype)
     if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_nested or value.is_quantized or value.is_meta:
+            form = "nested" if value.is_nested else "quantized" if value.is_quantized else ""
+            msg = (
+                f"a way returned a tensor that is {form or f'{value.layout} on {value.device}'}; "
+                f"expected a dense one in memory. Return to_dense() of a sparse one, dequantize() "
+                f"or int_repr() of a quantized one, unbind() of a nested one."
+            )
+            raise TypeError(msg)
         return value.detach()
     kind: Any = type(value)
     if value is not None and kind.__eq__ is object.__eq__:
