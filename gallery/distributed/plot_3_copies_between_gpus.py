@@ -100,11 +100,12 @@ title = "Products, and copies of their results"
 ap.show_timelines(copies.timelines, "d2_copies", title=title)
 
 # %%
-# All at once to the host, in turns to each other
-# -----------------------------------------------
+# All at once to the host, but not to each other
+# ----------------------------------------------
 # Compare the rows *one GPU alone* and *all GPUs at once*. Every GPU has a bus of its own, so all
-# reach the host in the time of one. From GPU to GPU it takes them about twice as long: a copy waits
-# for the current streams of both GPUs, so those of two GPUs that copy to each other take turns.
+# reach the host in the time of one. From GPU to GPU it takes them about twice as long, as if they
+# took turns. PyTorch lets such a copy wait for the current streams of both GPUs, which may be why;
+# nothing here tests it.
 
 # Folded: the rates
 parts = [label for label in copies.measurements if label not in (TO_HOST, TO_GPU)]

@@ -134,7 +134,8 @@ ap.plot.show("e4_the_figure_made_real")
 # The graph is as fast as the careful code
 # ----------------------------------------
 # In the picture at the top, look at the outer columns: neither GPU waits for the other. In the
-# table, compare *task graph* with *plain PyTorch*. The *estimate* is what no order beats.
+# table, compare *task graph* with *plain PyTorch*. The *estimate* is the least
+# that the times of single tasks allow, in any order.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
