@@ -101,6 +101,79 @@ def test_a_result_that_an_earlier_way_has_left_is_no_result():
             ap.race(ways)
 
 
+def _filled(out, value=3):
+    with torch.inference_mode():
+        out[...] = value
+    return out
+
+
+def _inferred():
+    with torch.inference_mode():
+        return torch.ones(2, 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.ones(2, 2),
+        lambda: torch.ones(2, 2, dtype=torch.bfloat16).t(),
+        lambda: torch.ones(2, 2, dtype=torch.complex64).real,
+        lambda: torch.nn.Linear(2, 2, bias=False).weight,
+        _inferred,
+        lambda: numpy.ones((2, 2)),
+        lambda: numpy.ones((2, 2), dtype=">f4")[::-1],
+    ],
+)
+def test_ways_may_share_memory_that_each_fills_or_none_does(make):
+    held = make()
+    was = held + 0
+    assert ap.race({"one": lambda: (held, 1), "other": lambda: (held, 1)}, repeats=3).measurements
+    assert (held == was).all()
+    for one, other in (
+        (lambda: _filled(held), lambda: _filled(held)),
+        (lambda: _filled(held[0]), lambda: _filled(held[1])),
+    ):
+        assert ap.race({"one": one, "other": other}, repeats=3).measurements
+    with pytest.raises(ValueError, match="the same memory"):
+        ap.race({"one": lambda: _filled(held), "half": lambda: (_filled(held[:1]), held)[1]})
+    assert (held == 3).all()
+
+
+def test_whole_numbers_in_rows_of_their_own_share_nothing():
+    for rows in (torch.zeros(2, 2, dtype=torch.int64), numpy.zeros((2, 2), dtype=int)):
+        ways = {f"row {i}": lambda row=rows[i]: _filled(row) for i in range(2)}
+        assert ap.race(ways, repeats=3).measurements
+        with pytest.raises(ValueError, match="'whole' return the same memory"):
+            ap.race({**ways, "whole": lambda rows=rows: rows[1]})
+
+
+@pytest.mark.parametrize(
+    ("array", "wanted"),
+    [
+        (numpy.arange(3.0)[::-1], torch.tensor([2.0, 1.0, 0.0]).double()),
+        (numpy.arange(3, dtype=">i4"), torch.arange(3, dtype=torch.int32)),
+        (numpy.arange(4, dtype=">f8")[::-2], numpy.array([3.0, 1.0])),
+    ],
+)
+def test_arrays_reversed_or_of_another_order_of_bytes_are_compared(array, wanted):
+    for value, expected in ((array, wanted), (wanted, array)):
+        assert ap.race(
+            {"way": lambda value=value: value}, expected=expected, repeats=3
+        ).measurements
+    assert ap.race({"way": lambda: array + 1}, expected=wanted).failed
+
+
+@pytest.mark.parametrize(
+    "array", [numpy.array([None, 1]), numpy.array(["a"]), numpy.zeros(1, "f4, i4")]
+)
+def test_arrays_of_other_things_than_numbers_are_refused(array):
+    with pytest.raises(TypeError, match="^a way returned an array of .*; expected numbers. Return"):
+        ap.race({"one": lambda: array, "other": lambda: array})
+    with pytest.raises(TypeError, match="^expected has an array of .*; expected numbers"):
+        ap.race({"one": lambda: 1}, expected=[array])
+    assert ap.race({"one": lambda: 1}, expected=array.tolist()).failed
+
+
 def test_equal_results_in_memory_of_their_own_are_timed():
     for make in (_X.clone, lambda: numpy.ones(3), lambda: numpy.float32(1), lambda: {1}, dict):
         assert ap.race(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
@@ -14,6 +15,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.device import synchronize
 from autopar.display.format import shortened
+from autopar.effects.access import ByteRange
+from autopar.effects.memory import ranges_of
 from autopar.lanes.handle import Handle
 from autopar.records.record import Findings
 from autopar.refusal import check_work, positive, several, what
@@ -25,6 +28,7 @@ from autopar.traces.profiler import timelines_of
 
 Ways = Mapping[str, Callable[[], object]]
 
+_WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by size in bytes
 _CLOSE = (
     "a share of the largest number, above 0 and below 1, as 1e-5. Leave it out to compare bit for "
     "bit."
@@ -66,8 +70,9 @@ def race(
         close: Label to the largest difference of floating-point numbers, as a share of the largest
             finite one of that tensor: 1e-5, for ways that add up in another order. Small numbers
             beside large ones may so differ altogether.
-        reset: Called before each way is checked, as to fill buffers with NaN: needed where ways
-            return the same memory, which may still hold what another has written.
+        reset: Called before each way is checked, as to fill buffers with NaN: for ways that return
+            the same memory, which may still hold what another has written. Without it such ways
+            run once more, with the last bit of each floating-point number there flipped before.
         setup: Called before each sample of each way and part, outside the clock, and before each
             way that is to be seen.
         see: Labels of the ways whose timelines are taken.
@@ -86,7 +91,8 @@ def race(
     Raises:
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a generator.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
-            baseline returns nothing, or two ways the same memory, without `reset`.
+            baseline returns nothing; of memory that two ways return one is not seen to fill what
+            the other does, without `reset`.
 
     >>> x = torch.ones(2, 2)
     >>> findings = race({"twice": lambda: x + x, "doubled": lambda: 2 * x})
@@ -150,19 +156,21 @@ def _differences(
     That is kept as a copy, as other ways may write to the same memory.
     """
     differences, than = dict[str, str](), "what is expected"
-    wanted = None if expected is None else copy.deepcopy(_values(_leaves(expected)))
-    filled: dict[int, tuple[str, object]] = {}  # memory that was returned, and by which way
+    wanted = None
+    if expected is not None:
+        wanted = copy.deepcopy(_values(_leaves(expected), "expected has"))
+    returned: list[tuple[ByteRange, str, object]] = []  # memory, by which way, and what keeps it
     for label, way in ways.items():
         if reset is not None:
             reset()
         try:
             leaves = _leaves(way())
             values = _values(leaves)
-            memory = {at: (label, kept) for at, kept in map(_memory, leaves.values()) if at}
         except Exception as error:
             error.add_note(f"This is of the way {label!r}, which runs once to be checked.")
             raise
-        filled = {at: one for at, one in filled.items() if not _is_gone(one[1])}
+        returned = [one for one in returned if not _is_gone(one[2])]
+        lies = [(at, leaf) for leaf in leaves.values() for at in _lies(leaf)]
         if wanted is None:
             wanted, than = copy.deepcopy(values), label
             if all(leaf is None for leaf in leaves.values()):
@@ -176,16 +184,17 @@ def _differences(
             kind = f"within {share:g} of" if share else "equal to"
             difference = _difference(values, wanted, share)
             differences[f"{label}: {kind} {than}"] = difference
-            shared = filled.keys() & memory.keys()
-            if shared and not difference and reset is None:
-                msg = (
-                    f"the ways {filled[shared.pop()][0]!r} and {label!r} return the same memory, "
-                    f"so what one has left there counts as the result of both; expected each to "
-                    f"fill it. Pass reset=lambda: result.fill_(torch.nan), for an array "
-                    f"result.fill(numpy.nan), or return other memory."
-                )
-                raise ValueError(msg)
-        filled = {**memory, **filled}
+            for at, leaf in lies if not difference and reset is None else ():
+                first = next((by for there, by, _ in returned if there.meets(at)), None)
+                if first is not None and not _is_filled(leaf, way, ways[first]):
+                    msg = (
+                        f"the ways {first!r} and {label!r} return the same memory, so what one has "
+                        f"left there counts as the result of both; expected each to fill it. Pass "
+                        f"reset=lambda: result.fill_(torch.nan), for an array "
+                        f"result.fill(numpy.nan), or return other memory."
+                    )
+                    raise ValueError(msg)
+        returned += [(at, label, _kept(leaf)) for at, leaf in lies]
     return differences
 
 
@@ -197,35 +206,75 @@ def _leaves(result: Any) -> dict[Any, Any]:
     return {path: leaf for path, leaf in leaves if not isinstance(leaf, Timeline)}
 
 
-def _values(leaves: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {path: _comparable(leaf) for path, leaf in leaves.items()}
+def _values(leaves: Mapping[Any, Any], who: str = "a way returned") -> dict[Any, Any]:
+    return {path: _comparable(leaf, who) for path, leaf in leaves.items()}
 
 
-def _memory(leaf: Any) -> tuple[int, object]:
-    """Where a result lies, if it can change, and what is kept so that nothing else comes to it.
+def _lies(leaf: Any) -> Iterable[ByteRange]:
+    """Where a result lies, if it can change."""
+    if isinstance(leaf, (torch.Tensor, np.ndarray)):
+        return ranges_of(leaf) if math.prod(leaf.shape) else ()
+    return () if isinstance(leaf, Hashable) else (ByteRange(("object", id(leaf))),)
 
-    An array lies where what it is a view of does. Of memory that is torch's own nothing is kept, as
-    it may be large, but what tells that it is there still.
+
+def _kept(leaf: Any) -> object:
+    """What is kept of a result, so that nothing else comes to its memory.
+
+    Of memory that is torch's own nothing, as it may be large, but what tells that it is there.
     """
-    while isinstance(leaf, np.ndarray) and leaf.base is not None:
-        leaf = leaf.base
-    if isinstance(leaf, torch.Tensor):
-        storage = leaf.untyped_storage()
-        address = storage.data_ptr() if leaf.numel() else 0
-        return address, StorageWeakRef(storage) if storage.resizable() else storage
-    if isinstance(leaf, np.ndarray):
-        return leaf.ctypes.data if leaf.size else 0, leaf
-    return 0 if isinstance(leaf, Hashable) else id(leaf), leaf
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    storage = leaf.untyped_storage()
+    return StorageWeakRef(storage) if storage.resizable() else storage
 
 
 def _is_gone(kept: object) -> bool:
     return isinstance(kept, StorageWeakRef) and bool(kept.expired())
 
 
-def _comparable(value: Any) -> Any:
+def _is_filled(memory: Any, way: Callable[[], object], other: Callable[[], object]) -> bool:
+    """Whether a way writes all numbers in some memory that another way writes."""
+    bits = _bits_in(memory)
+    return bits is not None and not (_written(bits, other) & ~_written(bits, way)).any()
+
+
+def _bits_in(memory: Any) -> Any:
+    """Floating-point numbers as whole ones in their place; of others a change could do harm."""
+    if isinstance(memory, np.ndarray) and memory.dtype.kind == "f" and memory.itemsize <= 8:
+        return memory.view(memory.dtype.str.replace("f", "i")) if memory.flags.writeable else None
+    if isinstance(memory, torch.Tensor) and memory.is_floating_point() and not memory.is_neg():
+        steps = [step for size, step in zip(memory.shape, memory.stride(), strict=True) if size > 1]
+        return memory.data.view(_WHOLE[memory.itemsize]) if all(steps) else None
+    return None
+
+
+def _written(bits: Any, way: Callable[[], object]) -> Any:
+    """Which numbers a way writes: the last bit of each is flipped, and then no more."""
+    was = copy.deepcopy(bits)
+    try:
+        with torch.inference_mode():  # in which tensors of it and others may be changed
+            bits ^= 1
+        flipped = copy.deepcopy(bits)
+        synchronize()
+        _leaves(way())
+        return bits != flipped
+    finally:
+        with torch.inference_mode():
+            bits[...] = was
+
+
+def _comparable(value: Any, who: str) -> Any:
     """A tensor for numbers with a point; refuses what `==` tells nothing of."""
     if isinstance(value, (np.ndarray, np.generic)):
-        return torch.from_numpy(np.asarray(value))
+        array = np.asarray(value)
+        try:  # of this machine's order of bytes, and none reversed
+            return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), "C"))
+        except TypeError as error:
+            msg = (
+                f"{who} an array of {array.dtype}, which no tensor can hold; expected numbers. "
+                f"Return array.tolist() for objects and texts, or convert it: array.astype(float)."
+            )
+            raise TypeError(msg) from error
     if isinstance(value, (float, complex)):
         dtype = torch.float64 if isinstance(value, float) else torch.complex128
         return torch.tensor(value, dtype=dtype)
@@ -233,7 +282,7 @@ def _comparable(value: Any) -> Any:
         if value.layout != torch.strided or value.is_nested or value.is_quantized or value.is_meta:
             form = "nested" if value.is_nested else "quantized" if value.is_quantized else ""
             msg = (
-                f"a way returned a tensor that is {form or f'{value.layout} on {value.device}'}; "
+                f"{who} a tensor that is {form or f'{value.layout} on {value.device}'}; "
                 f"expected a dense one in memory. Return to_dense() of a sparse one, dequantize() "
                 f"or int_repr() of a quantized one, unbind() of a nested one."
             )
@@ -242,7 +291,7 @@ def _comparable(value: Any) -> Any:
     kind: Any = type(value)
     if value is not None and kind.__eq__ is object.__eq__:
         msg = (
-            f"a way returned an object of type {kind.__name__}, of which no values can be "
+            f"{who} an object of type {kind.__name__}, of which no values can be "
             f"compared; expected tensors, arrays of numbers, numbers or texts, in lists, tuples "
             f"and dicts. Return list(generator) or module.state_dict()."
         )
