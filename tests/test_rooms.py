@@ -20,7 +20,7 @@ _DOOR = {"__init__", "__main__"}
 _MAY = {
     _CORE: "",
     "effects": "autopar",
-    "timing": "autopar effects",
+    "timing": "autopar effects lanes",
     "timeline": "autopar",
     "lanes": "autopar effects timeline",
     "transfer": "autopar effects lanes",

@@ -2,12 +2,13 @@
 
 import contextlib
 import gc
+import time
 import weakref
 
 import pytest
 import torch
 
-from autopar import Benchmark, Timer, cpu, measure, measure_in_turn
+from autopar import Benchmark, Timer, cpu, cpu_lane, measure, measure_in_turn
 from autopar.timing import timer
 
 
@@ -159,6 +160,27 @@ def test_several_calls_are_one_sample_of_the_time_of_one(log):
     assert log == ["setup", "all", "clock", *["fn"] * 4, "clock", "all"] * 4
     assert measured.values_s == (0.25,) * 3
     assert measured.tflops_per_s == 8.0
+
+
+@pytest.mark.parametrize("calls", [1, 2])
+@pytest.mark.parametrize(("devices", "waits"), [(None, ["all"]), ("cpu", [(cpu(),)]), ((), [])])
+def test_tasks_of_lanes_are_done_inside_the_clock_unless_issuing_is_timed(
+    log, devices, waits, calls
+):
+    """And in any case before the next sample."""
+
+    def task():
+        time.sleep(0.01)
+        while not waits and log.count("clock") % 2:  # till the last reading
+            time.sleep(1e-3)
+        log.append("task")
+
+    with cpu_lane() as lane:
+        given = {"devices": devices, "warmup": 0, "repeats": 3, "calls": calls}
+        measure(lambda: {"a": [lane.submit(task)]}, label="task", **given)
+        done = ["task"] * calls
+        inside, after = ([*done, *waits], []) if waits else ([], done)
+        assert log == ["all", "clock", *inside, "clock", *after, "all"] * 3
 
 
 @pytest.mark.parametrize(("devices", "waits"), NAMED)

@@ -3,6 +3,7 @@
 import gzip
 import json
 import platform
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -111,8 +112,22 @@ def test_what_lanes_did_is_seen_with_all_that_it_waited_for(ends, names):
         for timeline in (timeline_of(work), timelines_of({"way": work})["way"]):
             assert sorted(span.name for span in timeline.spans) == sorted(names)
             assert timeline.lanes == ("one", "two")
-        after = two.submit(int)  # nobody looks any more
-        assert [span.name for span in timeline_of(lambda: after).spans] == ["int"]
+
+
+@pytest.mark.parametrize("see", [timeline_of, lambda work: timelines_of({"way": work})["way"]])
+@pytest.mark.parametrize("given_back", [list, timeline_of_handles])
+def test_what_was_over_before_the_call_is_left_out_and_what_was_running_is_not(given_back, see):
+    go = threading.Event()
+    with cpu_lane(name="one") as one, cpu_lane(name="two") as two:
+        over = one.submit(int, name="over")
+        over.wait()
+        running = two.submit(go.wait, 10, name="running")
+
+        def work():
+            go.set()
+            return given_back([over, running, one.submit(int, over, name="begun")])
+
+        assert {span.name for span in see(work).spans} == {"running", "begun"}
 
 
 def test_nothing_is_kept_of_what_is_seen_on_a_lane():

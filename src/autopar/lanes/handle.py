@@ -255,18 +255,21 @@ def run_on_lanes(fn: Callable[[], object]) -> Timeline:
     """Run something, and tell what CPU lanes did for it; a profiler sees kernels and copies.
 
     That are tasks whose handles it returns, alone or in containers, whose results it has asked
-    for, or that others have waited for; and the spans of a Timeline that it returns.
+    for, or that others have waited for; and the spans of a Timeline that it returns. What was over
+    before it began is left out.
     """
-    me, timeline = object(), Timeline(())
+    me, timeline, begun_s = object(), Timeline(()), time.perf_counter()
     _noted[me] = spans = dict[Span, None]()
     try:
-        for leaf in pytree.tree_leaves(fn()):
+        result = fn()
+        for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, Timeline):
                 timeline = timeline.merged(leaf)
-            elif isinstance(leaf, Handle):
-                leaf.wait()
-                leaf.note_span()
-        return replace(timeline, spans=tuple(dict.fromkeys(timeline.spans) | spans))
+        for handle in handles_in(result):
+            handle.wait()
+            handle.note_span()
+        every = dict.fromkeys(timeline.spans) | spans
+        return replace(timeline, spans=tuple(span for span in every if span.end_s > begun_s))
     finally:
         del _noted[me]
 
@@ -293,6 +296,11 @@ def timeline_of_handles(handles: Iterable[Handle[Any]]) -> Timeline:
         return Timeline(tuple(spans), error_s)
     finally:
         del handles, listed, handle
+
+
+def handles_in(values: object) -> Iterator[Handle[Any]]:
+    """The handles in nested containers."""
+    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Handle))
 
 
 def cuda_tensors(values: object) -> Iterator[torch.Tensor]:

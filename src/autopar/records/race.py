@@ -124,9 +124,8 @@ def race(
         words = " ".join(["nothing was timed, as results differ.", *failed])
         warnings.warn(f"{words} Mend the way that is wrong.", stacklevel=2)
         return Findings([], {}, checks)
-    timed = {label: partial(_run, work) for label, work in {**parts, **ways}.items()}
     measurements = measure_in_turn(
-        timed,
+        {**parts, **ways},
         devices=devices,
         warmup=warmup,
         repeats=repeats,
@@ -348,15 +347,3 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     """What a tensor's memory holds, so that a NaN is equal to itself."""
     plain = tensor.resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8)
-
-
-def _run(work: Callable[[], object]) -> object:
-    """Do some work, and wait for the tasks that it has handed to lanes."""
-    result = work()
-    for handle in _handles(result):
-        handle.wait()
-    return result
-
-
-def _handles(result: object) -> list[Handle[Any]]:
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, Handle)]

@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 
 from autopar.device import present, synchronize
+from autopar.lanes.handle import handles_in
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
@@ -121,19 +122,20 @@ def measure(
 ) -> Measurement:
     """Time `fn()` over and over, and keep every sample.
 
-    Before each sample all devices are idle. The clock is read again once `fn` has returned and
-    the named devices have finished. What `fn` returns is freed after that reading, and Python's
-    garbage collector rests meanwhile.
+    Before each sample all devices are idle. The clock is read again once `fn` has returned, the
+    tasks of lanes whose handles it returns, alone or in containers, are done, and the named devices
+    have finished. What `fn` returns is freed after that reading, and Python's garbage collector
+    rests meanwhile.
 
     Args:
         fn: The work; called without arguments.
         label: Its name in tables and figures.
         devices: A device or several to wait for before the last reading; all if not given; with
-            `()` none, which times the issuing.
+            `()` none, nor any task, which times the issuing.
         warmup: Samples to take and drop first.
         repeats: Samples, at least three.
         calls: Calls of `fn` in each sample, for work of microseconds. The sample is the time of
-            one call, their mean; what the calls return is freed inside the clock.
+            one call, their mean; what all but the last return is freed inside the clock.
         setup: Called before each sample, outside the clock.
         flops: Floating-point operations of one call, for a rate.
         size_bytes: Bytes that one call moves, for a bandwidth.
@@ -196,6 +198,8 @@ def measure_in_turn(
     whole_number("warmup", warmup, 0)
     whole_number("calls", calls, of=" in each sample")
     waited = _present(devices)
+    if waited != []:
+        ways = {label: functools.partial(_finished, way) for label, way in ways.items()}
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
     for i in range(-warmup, repeats):
         for label, way in ways.items():
@@ -237,14 +241,28 @@ def _sample(fn: Work, devices: list[torch.device] | None) -> float:
     finally:
         if collecting:
             gc.enable()
+    _wait_for_tasks(kept)
     synchronize()
     del kept  # freed here, outside the clock
     return elapsed_s
 
 
-def _call(fn: Work, calls: int) -> None:
-    for _ in itertools.repeat(None, calls):  # the least that a loop takes
+def _finished(fn: Work) -> object:
+    """Do some work, and wait for the tasks that it has handed to lanes."""
+    result = fn()
+    _wait_for_tasks(result)
+    return result
+
+
+def _wait_for_tasks(result: object) -> None:
+    for handle in handles_in(result):
+        handle.wait()
+
+
+def _call(fn: Work, calls: int) -> object:
+    for _ in itertools.repeat(None, calls - 1):  # the least that a loop takes
         fn()
+    return fn()
 
 
 def _present(devices: Devices | None) -> list[torch.device] | None:

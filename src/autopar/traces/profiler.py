@@ -42,6 +42,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     `annotate`. Times are on the host's clock (`time.perf_counter`). If `fn` returns handles of
     tasks on CPU lanes, alone or in containers, their spans are merged in, with those of the tasks
     that they waited for or whose results `fn` asked for; so are those of a Timeline on that clock.
+    What was over before the call is left out.
 
     Warns:
         UserWarning: Nothing is to be seen: no GPU was given work, and nothing was named.
