@@ -42,10 +42,33 @@ def test_a_record_tells_what_a_way_hides_of_its_parts_and_their_limit():
     parts, ways = {"a": [4.0] * 7, "b": [1.0] * 7}, {"serial": [5.0] * 7, "hidden": [4.25] * 7}
     record = record_of({**parts, **ways})
     assert [record.hidden(way, ["a", "b"]).value for way in ways] == [0, 0.75]
-    assert (record.limit_s("ab"), record.limit_s("ab", pieces=10)) == (4.0, 4.1)
-    for asked in (lambda: record.hidden("no", "ab"), lambda: record.estimate(lambda s: s["no"])):
-        with pytest.raises(KeyError, match="no"):
-            asked()
+    assert (record.limit_s(["a", "b"]), record.limit_s(["a", "b"], pieces=10)) == (4.0, 4.1)
+    assert record.limit_s(["a", "b", "b"], pieces=10) == 4.2
+
+
+@pytest.mark.parametrize(
+    ("error", "asked", "said"),
+    [
+        (KeyError, lambda it: it.hidden("no", ["one", "two"]), "nothing was measured under 'no'"),
+        (
+            KeyError,
+            lambda it: it.hidden("one", ["two", "no"]),
+            "'no'; expected one of .*'one', 'two'",
+        ),
+        (KeyError, lambda it: it.limit_s(["no"]), "under 'no'; expected"),
+        (KeyError, lambda it: it.estimate(lambda s: s["no"]), "under 'no'; expected"),
+        (TypeError, lambda it: it.estimate("one"), "figure is of type str; expected a function"),
+        (ValueError, lambda it: it.hidden("one", ["one", "two"]), "way is 'one', one of parts"),
+        (ValueError, lambda it: it.hidden("one", ["two"]), r"parts is \['two'\]; .* at least 2"),
+        (ValueError, lambda it: it.limit_s([]), r"parts is \[\]; expected .* at least 1"),
+        (ValueError, lambda it: it.limit_s(["one"], pieces=-1), "pieces is -1; expected a whole"),
+        (ValueError, lambda it: it.limit_s(["one"], pieces=0.5), "pieces is 0.5; expected a whole"),
+        (TypeError, lambda it: it.limit_s("one"), "parts is 'one'; expected labels"),
+    ],
+)
+def test_a_figure_of_what_was_not_measured_is_refused(error, asked, said):
+    with pytest.raises(error, match=said):
+        asked(record_of(QUIET))
 
 
 def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
@@ -54,7 +77,7 @@ def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
     record = ap.observed(lambda: findings, name="doors", parameters={})
     for asked in (
         lambda of: of.limit_s(["one", "two"]),
-        lambda of: of.hidden("one", ["one", "two"]).value,
+        lambda of: of.hidden("one", ["two", "two"]).value,
         lambda of: of.estimate(speedup).low,
     ):
         assert asked(findings) == asked(record)
@@ -66,7 +89,9 @@ def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
 @pytest.mark.parametrize(("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False)])
 def test_a_claim_of_a_hidden_share_that_can_not_be_says_that_it_is_noise(together_s, noted):
     samples = {"a": [4.0] * 7, "b": [1.0] * 7, "way": [together_s] * 7}
-    claim = ap.claim("It hides.", record_of(samples).hidden("way", "ab"), at_least=0.5, unit="%")
+    claim = ap.claim(
+        "It hides.", record_of(samples).hidden("way", ["a", "b"]), at_least=0.5, unit="%"
+    )
     for shown in (str(claim), claim._repr_html_()):
         assert ("hidden below 0 % or above 100 %: by noise" in shown) == noted
 

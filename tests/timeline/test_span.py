@@ -38,6 +38,8 @@ def test_selecting_what_is_not_there_says_what_is():
         _RUN.select("GPU 3")
     with pytest.raises(KeyError, match=r"\(none\)"):
         Timeline(()).select("copy")
+    with pytest.raises(ValueError, match="of and behind are both 'copy'; expected two"):
+        _RUN.hidden("copy", "copy")
 
 
 def test_a_timeline_without_spans_has_no_times():

@@ -200,7 +200,8 @@ def compare(
             label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
-        parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
+        parts: Labels of parts of the work, shown paler; doing less, they have no speed-up. Where
+            their times are noisy, limits are marked, too.
         highlight: The label of the row that the reader is to look at, shown bold.
         caption: What the table shows, in words.
 
@@ -227,7 +228,9 @@ def compare(
     if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
         limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
     limits = limits_of(labels, limit_s)
-    noisy = {label: getattr(limit, "noisy", ()) for label, limit in (limit_s or {}).items()}
+    noisy = (
+        [one.label for one in chosen if one.warning and one.label in parts] if any(limits) else []
+    )
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
     for limit, share, one in zip(limits, shares, chosen, strict=True):
         if share and share > _NO_LIMIT:
@@ -242,7 +245,7 @@ def compare(
         "work": labels,
         "median": _starred(medians, [one.warning for one in chosen]),
         limit_name + _SHARE: _known(percent, shares),
-        limit_name: _starred(_known(format_seconds, limits), map(noisy.get, labels)),
+        limit_name: _starred(_known(format_seconds, limits), [noisy and limit for limit in limits]),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
@@ -250,8 +253,8 @@ def compare(
     }
     filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
-    for parts_of in dict.fromkeys(filter(None, noisy.values())):
-        notes.append(f"* {limit_name}: of parts whose times are noisy, {', '.join(parts_of)}")
+    if noisy:
+        notes.append(f"* {limit_name}: of parts whose times are noisy, {', '.join(noisy)}")
     if any(share and round(share, 3) > 1 for share in shares):
         notes.append(
             f"over 100 %: faster than its {limit_name}; one of measured times has a spread, too"

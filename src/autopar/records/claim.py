@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from autopar.display.format import badge
 from autopar.files import append_line
-from autopar.refusal import several, what
+from autopar.refusal import check_type, several, what
 from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
@@ -69,6 +69,9 @@ def interval(
         drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
         rounds = np.vstack([np.arange(count), drawn])  # first all of them, for the figure
         columns.append(np.median(values_s[rounds], axis=1))
+    check_type(
+        "figure", figure, Callable, "a function of seconds by label: lambda s: s['a'] / s['b']."
+    )
     seconds, figures = _Seconds(), []
     for medians_s in np.reshape(columns, (-1, 1 + _RESAMPLES)).T.tolist():
         seconds.data = dict(zip(measurements, medians_s, strict=True))
@@ -92,6 +95,15 @@ class _Seconds(UserDict[str, float]):
     def __getitem__(self, label: str) -> float:
         self.asked.add(label)
         return super().__getitem__(label)
+
+    def __missing__(self, label: str) -> float:
+        raise unmeasured(label, self)
+
+
+def unmeasured(label: object, labels: Iterable[str]) -> KeyError:
+    """The error of a label under which nothing was measured."""
+    known = ", ".join(map(repr, labels))
+    return KeyError(f"nothing was measured under {label!r}; expected one of the labels {known}.")
 
 
 @dataclass(frozen=True, repr=False)

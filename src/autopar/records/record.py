@@ -8,9 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from autopar.display.format import NO_SHARE, origins_of
-from autopar.records.claim import Estimate, Figure, interval
+from autopar.records.claim import Estimate, Figure, interval, unmeasured
+from autopar.refusal import several, whole_number
 from autopar.timeline.span import Timeline
-from autopar.timing.measurement import LimitOf, Measurement, hidden_share
+from autopar.timing.measurement import Measurement, hidden_share
 
 EARLIER = "with an earlier version of autopar"  # ends the origin of what changed code measured
 
@@ -68,39 +69,50 @@ class _Derived:
 
         Args:
             way: The label of what does all parts.
-            parts: The labels of the parts alone.
+            parts: The labels of the parts alone; one twice for two parts that take as long.
 
         Raises:
             KeyError: Nothing was measured under one of the labels.
-            ValueError: There are not two parts, or a check has failed.
+            ValueError: There are not two parts, the way is one of them, or a check has failed.
         """
-        if len(parts) < 2:
-            msg = f"parts is {parts}; expected the labels of two or more parts."
+        alone = [part.label for part in self._alone(parts, 2)]
+        if way in alone:
+            msg = f"way is {way!r}, one of parts itself; expected the label of what does all parts."
             raise ValueError(msg)
-        share = self.estimate(lambda s: hidden_share([s[part] for part in parts], s[way]))
+        share = self.estimate(lambda s: hidden_share([s[part] for part in alone], s[way]))
         return replace(share, note=NO_SHARE) if share.value < 0 or share.value > 1 else share
 
     def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:
         """The least time in seconds in which parts of the work can be done at the same time.
 
         No order beats the longest part, each at its fastest. Where all parts go through the same
-        number of pieces, one piece of each other part has nothing to hide behind. Where a part's
-        times are noisy, `compare` marks the limit, too.
+        number of pieces, one piece of each other part has nothing to hide behind.
 
         Args:
-            parts: The labels of the parts alone.
+            parts: The labels of the parts alone; one twice for two parts that take as long.
             pieces: Into how many pieces each part is divided; 0 where they need nothing of each
                 other.
 
         Raises:
             KeyError: Nothing was measured under one of the labels.
-            ValueError: A check has failed.
+            ValueError: There are no parts, `pieces` is no whole number from 0 on, or a check has
+                failed.
         """
-        timed = [self._timed[part] for part in parts]
-        *others_s, longest_s = sorted(part.min_s for part in timed)
-        limit = LimitOf(longest_s + (sum(others_s) / pieces if pieces else 0.0))
-        limit.noisy = tuple(dict.fromkeys(part.label for part in timed if part.warning))
-        return limit
+        whole_number("pieces", pieces, 0)
+        *others_s, longest_s = sorted(part.min_s for part in self._alone(parts, 1))
+        return longest_s + (sum(others_s) / pieces if pieces else 0.0)
+
+    def _alone(self, parts: Sequence[str], least: int) -> list[Measurement]:
+        """The measurements of parts by their labels."""
+        expected = f"labels of what was measured in a list, at least {least}."
+        named, timed = several("parts", parts, expected, str), self._timed
+        if len(named) < least:
+            msg = f"parts is {[*named]}; expected {expected}"
+            raise ValueError(msg)
+        for part in named:
+            if part not in timed:
+                raise unmeasured(part, timed)
+        return [timed[part] for part in named]
 
     @property
     def _timed(self) -> dict[str, Measurement]:

@@ -146,7 +146,12 @@ class Timeline:
         return busy_s(self.spans if which is None else self.select(which))
 
     def overlap_s(self, of: str, behind: str) -> float:
-        """Seconds in which `of` and `behind` were both running."""
+        """Seconds in which `of` and `behind` were both running; ValueError if they are the same."""
+        if of == behind:
+            msg = (
+                f"of and behind are both {of!r}; expected two lanes or kinds: nothing hides itself."
+            )
+            raise ValueError(msg)
         return length_s(common(self._covered(of), self._covered(behind)))
 
     def hidden(self, of: str = "copy", behind: str = "compute") -> float:

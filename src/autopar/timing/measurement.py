@@ -120,12 +120,6 @@ class Measurement:
         return f"{self.label}: {format_seconds(self.median_s)}{warning}"
 
 
-class LimitOf(float):
-    """A limit in seconds that was measured."""
-
-    noisy: tuple[str, ...] = ()  #: The labels of its parts whose times are noisy.
-
-
 def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     """Share of what overlap could save that was saved, from wall-clock times.
 
