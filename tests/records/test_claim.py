@@ -156,6 +156,7 @@ def test_a_figure_is_never_rounded_to_a_bound_that_it_misses(value, bound, unit)
         (0.79996, {"at_least": 0.8}, "%", "does not hold here: So. 79.996 %; at least 80.0 %."),
         (1.800001, {"at_most": 1.8}, "×", "does not hold here: So. 1.800001 ×; at most 1.8 ×."),
         (2.00004, {"between": (1, 2)}, "", "does not hold here: So. 2.00004; between 1 and 2."),
+        (-0.0, {"at_least": 0.0}, "×", "holds: So. 0 ×; at least 0 ×."),
     ],
 )
 def test_a_number_has_no_interval(value, bounds, unit, shown):

@@ -152,7 +152,7 @@ class Claim:
     def _shown(self, value: float) -> str:
         """A figure or a bound as text, with as many digits as tell the one from the other."""
         for more in range(_DIGITS):
-            form = f"{{:z.{1 + more}%}}" if self.unit == "%" else f"{{:.{4 + more}g}} {self.unit}"
+            form = f"{{:z.{1 + more}%}}" if self.unit == "%" else f"{{:z.{4 + more}g}} {self.unit}"
             shown, *others = map(form.format, (value, *({self.low, self.high} - {value})))
             if shown not in others:
                 break

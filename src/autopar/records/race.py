@@ -52,8 +52,9 @@ def race(
 ) -> Findings:
     """Check that several ways give one result, time them in turn, and see what ran when.
 
-    First each way runs once, and its result is compared bit for bit with the expected one: if they
-    differ, a warning says in what, nothing is timed, and `failed` of the findings names the check.
+    First each way runs once, and its result is compared bit for bit with the expected one, signs of
+    zeros and what NaNs hold aside: if they differ, a warning says in what, nothing is timed, and
+    `failed` of the findings names the check.
     Then all ways and parts are timed by `measure_in_turn`. At last those
     to be seen run under the profiler, and how long each timeline is beside the clock's median is
     kept, so that a page can tell whether both saw the same.
@@ -312,9 +313,9 @@ def _places(paths: Iterable[Any]) -> str:
 
 
 def _of_one(value: Any, wanted: Any, share: float) -> str:
-    """In how many numbers one differs in its bits, or isn't close, and by how much at most.
+    """In how many numbers one isn't equal, or close, and by how much at most.
 
-    Other things than numbers are compared by `==`.
+    A NaN is equal to itself. Other things than numbers are compared by `==`.
     """
     if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
         is_same = type(value) is type(wanted) and bool(value == wanted)
@@ -322,28 +323,20 @@ def _of_one(value: Any, wanted: Any, share: float) -> str:
     for name in ("shape", "dtype"):
         if (has := getattr(value, name)) != (should := getattr(wanted, name)):
             return f"has {name} {has} instead of {should}"
-    value = value.to(wanted.device)
-    if not share or not (value.is_floating_point() or value.is_complex()):
-        bits, others = _bits(value), _bits(wanted)
-        if bits.equal(others):
-            return ""
-        apart = (bits != others).reshape(value.numel(), -1).any(1)
-    else:
-        if value.element_size() == 1:  # of eight bits, with which torch doesn't calculate
-            value, wanted = value.float(), wanted.float()
+    value, near = value.to(wanted.device), 0.0
+    is_whole = not (value.is_floating_point() or value.is_complex())
+    if value.is_floating_point() and value.element_size() == 1:  # torch doesn't calculate with it
+        value, wanted = value.float(), wanted.float()
+    if share and not is_whole:
         numbers = wanted[wanted.isfinite()].abs()
-        largest = numbers.max().item() if numbers.numel() else 0.0
-        near = torch.isclose(value, wanted, rtol=0.0, atol=share * largest, equal_nan=True)
-        apart = ~near.reshape(-1)
-        if not apart.any():
-            return ""
-    exact = torch.complex128 if value.is_complex() else torch.float64
-    one, other = (it.reshape(-1)[apart].to(exact) for it in (value, wanted))
-    most = (one - other).abs().max().item()
+        near = share * numbers.max().item() if numbers.numel() else 0.0
+    apart = ~torch.isclose(value, wanted, rtol=0.0, atol=near, equal_nan=True).reshape(-1)
+    if not apart.any():
+        return ""
+    one, other = (it.reshape(-1)[apart] for it in (value, wanted))
+    if is_whole:
+        most = max(abs(a - b) for a, b in zip(one.tolist(), other.tolist(), strict=True))
+    else:
+        exact = torch.complex128 if value.is_complex() else torch.float64
+        most = (one.to(exact) - other.to(exact)).abs().max().item()
     return f"differs in {len(one):,} of {value.numel():,} numbers, by {most:.3g} at most"
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor's memory holds, so that a NaN is equal to itself."""
-    plain = tensor.resolve_conj().resolve_neg().contiguous()
-    return plain.reshape(-1).view(torch.uint8)
