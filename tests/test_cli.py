@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,7 @@ from autopar.records.record import Findings
 from autopar.records.store import write_record
 from autopar.timing.measurement import Measurement
 
+SOURCES = str(Path(autopar.__file__).parents[1])
 TRACE = str(Path(__file__).parent / "trace_data" / "allreduce_rank0.json.gz")
 
 
@@ -45,8 +47,8 @@ def script(path, code=""):
     return str(path)
 
 
-def start(*arguments, **streams):
-    environment = os.environ | {"PYTHONPATH": str(Path(autopar.__file__).parents[1])}
+def start(*arguments, paths=(), **streams):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [*paths, SOURCES]))}
     command = [sys.executable, "-m", "autopar", *arguments]
     return subprocess.run(command, env=environment, text=True, timeout=60, **streams)
 
@@ -58,6 +60,24 @@ def test_a_reader_that_has_enough_ends_it_quietly(arguments):
     with os.fdopen(writer, "w") as stdout:
         done = start(*arguments, stdout=stdout, stderr=subprocess.PIPE)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize("module", ["argparse", "torch"])
+def test_ctrl_c_ends_it_quietly_while_it_imports(module, tmp_path):
+    code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise ImportError('unheard')"
+    (tmp_path / f"{module}.py").write_text(code)
+    done = start("devices", capture_output=True, paths=[tmp_path])
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ctrl_c_ends_it_quietly_while_it_works():
+    command = [sys.executable, "-m", "autopar", "timeline", "-"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": SOURCES}, **pipes) as process:
+        process.stdin.write(b" " * 2**20)  # more than a pipe holds, so it reads
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == process.stdout.read() == b""
+    assert process.returncode == 130
 
 
 def test_devices_by_the_command_itself():

@@ -9,7 +9,6 @@ import ast
 import importlib
 import sys
 from pathlib import Path
-from typing import Any
 
 _HOME = {
     name.name: statement.module
@@ -25,7 +24,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Load a name at its first use."""
     if name not in _HOME:
         msg = f"module 'autopar' has no attribute {name!r}"

@@ -1,12 +1,38 @@
 """The command line: `python -m autopar devices`, `... timeline FILE`, `... record`."""
 
+# ruff: noqa: E402  Ctrl-C is seen to before more is imported
+
 from __future__ import annotations
+
+import os
+import signal
+import sys
+
+_INTERRUPTED = 130  # as shells report for a program that ended because of Ctrl-C
+
+
+def _end(*_: object) -> None:
+    os._exit(_INTERRUPTED)
+
+
+def _end_at_interrupts() -> None:
+    """Let Ctrl-C end the process at once: in imports its error comes out as another, or not."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
+        signal.signal(signal.SIGINT, _end)
+
+
+def _hear_interrupts() -> None:
+    """Let Ctrl-C raise its error again, which closes what is open, once all is imported."""
+    if signal.getsignal(signal.SIGINT) is _end:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+if __name__ == "__main__":
+    _end_at_interrupts()
 
 import argparse
 import itertools
-import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,7 +43,6 @@ from autopar.records.provenance import __version__
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
 _PACKAGES = Path(__file__).parents[1]
 _UNREAD = 141  # as shells report for a program that ended because nobody reads on
-_INTERRUPTED = 130  # or because of Ctrl-C
 _TIMEOUT_S = 900.0  # no script takes a third of it
 _TRACES = (
     "Chrome trace of torch.profiler (.json, .json.gz), SQLite export of Nsight Systems (.sqlite), "
@@ -32,11 +57,15 @@ _OUTPUTS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status: 0, 1 if it failed, 2 if it can't be done here."""
     try:
+        if arguments is None:  # this process is there for nothing else
+            _end_at_interrupts()
         try:
             return _run_verb(arguments)
         finally:
             if sys.stdout:  # it may be closed
                 sys.stdout.flush()
+            if arguments is None:
+                _end_at_interrupts()
     except KeyboardInterrupt:
         return _INTERRUPTED
     except OSError as error:
@@ -85,6 +114,7 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
 def _devices() -> int:
     from autopar.machine import capacity, describe
 
+    _hear_interrupts()
     machine = describe()
     machine["software"] = {"autopar": __version__, **machine["software"]}
     print(machine)
@@ -121,6 +151,7 @@ def _timeline(options: argparse.Namespace) -> int:
     from autopar.traces.report import TOP
     from autopar.traces.trace import TraceError
 
+    _hear_interrupts()
     wanted = Wanted(
         range_name=options.range,
         gpu=options.gpu,
@@ -149,6 +180,7 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
     from autopar.records.store import FOLDER
 
+    _hear_interrupts()
     folder = to or FOLDER
     gallery = scripts_of(Path("gallery").resolve())
     chosen = {name: _named(name, gallery) for name in names}
