@@ -131,6 +131,14 @@ def test_the_limit_is_a_dashed_line_at_its_time_that_words_break():
         assert ("one may end before it" in words) == explained
 
 
+def test_words_on_a_bar_have_the_pages_colour_and_a_rim_of_the_bars():
+    styles = {text.text: text.get("style") for text in svg_of(BOTH).iter(f"{SVG}text")}
+    assert styles["50 × gemm"].startswith("fill:var(--color-background-primary, #fff)")
+    assert styles["50 × gemm"].endswith(";stroke:var(--autopar-compute, #3b76c4)")
+    assert ";stroke:var(--autopar-copy, " in styles["50 × copy"]
+    assert styles[COMPUTING] is None  # it stands beside the bars
+
+
 def test_rows_of_bars_name_their_panel_and_lane_for_scripts():
     rows = svg_of(BOTH).findall(f".//{SVG}g[@data-lane]")
     lanes = [f"{name}: {lane}" for name in PANELS for lane in (COMPUTING, COPYING)]

@@ -127,7 +127,7 @@ def test_fills_of_memory_are_no_kernels():
     fills = [("Memset (Device)", COMPUTING, i + 0.9, i + 1) for i in range(10)]
     kernels = [("cutlass_80_simt_sgemm", COMPUTING, i, i + 0.9) for i in range(10)]
     for words in (drawn(work(*fills, *kernels)), plotted(work(*fills, *kernels))[1]):
-        assert "10 kernels" in words
+        assert "10 kernels, 10 fills" in words  # the spans of the table
 
 
 def test_no_words_stand_where_bars_are_apart_or_on_bars_of_another_kind():
@@ -182,11 +182,15 @@ def test_there_is_no_bracket_without_need(spans):
     assert not [words for words in plotted(work(*spans))[1] if "not hidden" in words]
 
 
-def test_the_bracket_of_several_gpus_says_which_and_is_the_same_each_time():
+def test_each_of_several_gpus_has_a_bracket_that_says_which_and_is_the_same_each_time():
     one = [("mm", COMPUTING, 0, 6), ("D2H", TO_HOST, 6, 8)]
     two = [("mm", "cuda:1", 0, 6), ("D2H", "cuda:1 to host", 6, 10)]
-    assert brackets(work(*one, *two)) == ["GPU 1: 4.000 s of copying not hidden"]
+    both = [f"GPU {i}: {s}.000 s of copying not hidden" for i, s in ((0, 2), (1, 4))]
+    assert brackets(work(*two, *one)) == both
+    assert [words for words in plotted(work(*one, *two))[1] if "not hidden" in words] == both
     odd = [(name, f"$x^$ {lane}", *ends) for name, lane, *ends in one + two]
     plot.timeline(work(*odd)).figure.canvas.draw()
-    assert brackets(work(*odd)) == ["$x^$ GPU 1: 4.000 s of copying not hidden"]
+    assert brackets(work(*odd)) == [f"$x^$ {words}" for words in both]
+    hides = ("D2H", TO_HOST, 2, 6), ("mm", COMPUTING, 0, 6)  # all of it
+    assert brackets(work(*hides, *two)) == both[1:]
     assert brackets({"a": work(*one), "b": work(*two[:1])}) == ["2.000 s of copying not hidden"]

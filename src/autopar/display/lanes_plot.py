@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autopar.display.format import format_seconds, origins_of, printable, unit_of
-from autopar.display.rows import COLOURS, HEIGHTS, LANE, lane_height, lanes_of, not_hidden, scale_of
+from autopar.display.rows import (
+    COLOURS,
+    HEIGHTS,
+    LANE,
+    Label,
+    lane_height,
+    lanes_of,
+    not_hidden,
+    scale_of,
+)
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import check_positive
@@ -48,11 +57,15 @@ def draw_panels(
         check_positive("limit_s", limit_s)
     whole_s = scale_of(panels.values(), limit_s)
     lanes = [[*lanes_of(one, whole_s)] for one in panels.values()]
-    heights = [sum(lane_height(rows) + _GAP for _, rows in panel) + LANE for panel in lanes]
+    exposed = [not_hidden(one, whole_s) for one in panels.values()]
+    heights = [
+        sum(lane_height(rows) + _GAP for _, rows in panel) + LANE * max(1, len(beneath))
+        for panel, beneath in zip(lanes, exposed, strict=True)
+    ]
     above = 0.4 * (len(panels) > 1)  # inches
     axes = axes_of([above + height / 72 for height in heights], ax)
-    for one, rows, timeline in zip(axes, lanes, panels.values(), strict=True):
-        _draw_lanes(one, rows, timeline, whole_s, limit_s)
+    for one, rows, beneath in zip(axes, lanes, exposed, strict=True):
+        _draw_lanes(one, rows, beneath, whole_s, limit_s)
     finish(axes[-1], unit_of(whole_s)[0], origins_of(panels.values()))
     return axes
 
@@ -69,14 +82,14 @@ def finish(ax: Axes, unit: str, beneath: Sequence[str]) -> None:
 def _draw_lanes(
     ax: Axes,
     lanes: Sequence[tuple[str, Sequence[Any]]],
-    timeline: Timeline,
+    exposed: Sequence[Label],
     whole_s: float,
     limit_s: float | None,
 ) -> None:
-    """Draw lanes from the top down, their labels, the limit and the bracket under them."""
+    """Draw lanes from the top down, their labels, the limit and the brackets under them."""
     scale_s, middles, top = unit_of(whole_s)[1], [], _GAP / 2
 
-    def write(label: Any, y: float) -> None:
+    def write(label: Label, y: float) -> None:
         x = (label.start_s + label.end_s) / 2 / scale_s
         how: dict[str, Any] = {"ha": "center", "va": "center", "parse_math": False, "bbox": _RIM}
         ax.text(x, y, printable(label.words), fontsize="small", **how)
@@ -98,11 +111,11 @@ def _draw_lanes(
         top += lane_height(rows) + _GAP
     for tick in ax.set_yticks(middles, [printable(lane) for lane, _ in lanes]):
         tick.label1.set_parse_math(False)  # a lane may be called $0
-    if exposed := not_hidden(timeline, whole_s):
-        ends = exposed.start_s / scale_s, exposed.end_s / scale_s
+    for label in exposed:
+        ends = label.start_s / scale_s, label.end_s / scale_s
         bracket = {"arrowstyle": "|-|,widthA=0.2,widthB=0.2"}
         ax.annotate("", (ends[0], top), (ends[1], top), arrowprops=bracket)
-        write(exposed, top + LANE / 2)
+        write(label, top + LANE / 2)
         top += LANE
     ax.set_ylim(top - _GAP / 2, 0)  # the first lane on top
     ax.set_xlim(0, 1.03 * whole_s / scale_s)

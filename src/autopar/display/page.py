@@ -12,18 +12,19 @@ _STYLE = """
   color-scheme: light dark;
   --autopar-compute: #1f5fbf; --autopar-copy: #b34700; --autopar-communication: #00706b;
   --autopar-host: #5c6670; --autopar-limit: #a3195b;
-  --page: #ffffff; --words: #16181d; --rule: #c9ced6; --link: #1f5fbf;
+  --color-background-primary: #ffffff; --words: #16181d; --rule: #c9ced6; --link: #1f5fbf;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --autopar-compute: #7fb2ff; --autopar-copy: #ffab66; --autopar-communication: #5fd3c8;
     --autopar-host: #b0bac4; --autopar-limit: #ff8fbe;
-    --page: #14161a; --words: #e6e8eb; --rule: #454b55; --link: #7fb2ff;
+    --color-background-primary: #14161a; --words: #e6e8eb; --rule: #454b55; --link: #7fb2ff;
   }
 }
 body {
   max-width: 62rem; margin: 0 auto; padding: 1rem;
-  background: var(--page); color: var(--words); font: 1rem/1.5 system-ui, sans-serif;
+  background: var(--color-background-primary); color: var(--words);
+  font: 1rem/1.5 system-ui, sans-serif;
 }
 h1, h2, h3, h4 { line-height: 1.25; }
 h1, h2, h3, h4, p { overflow-wrap: anywhere; }

@@ -167,24 +167,31 @@ def by_gpu(timeline: Timeline) -> dict[str, list[Span]]:
     return grouped(timeline.spans, lambda span: gpus[span.lane])
 
 
-def not_hidden(timeline: Timeline, scale_s: float) -> Label | None:
-    """The longest stretch in which a GPU copied and did not compute, where it is long enough."""
-    found = []
-    for gpu, spans in by_gpu(timeline.rebased()).items():
+def not_hidden(timeline: Timeline, scale_s: float) -> list[Label]:
+    """For each GPU the longest stretch in which it copied and did not compute, if long enough."""
+    found, copying = [], 0
+    gpus = by_gpu(timeline.rebased())
+    for gpu in sorted(gpus, key=by_number):
+        spans = gpus[gpu]
         copies, kernels = (
             covered(intervals_of(span for span in spans if span.kind == kind))
             for kind in ("copy", "compute")
         )
-        if len(copies):
+        copying += len(copies) > 0
+        if len(copies) and len(kernels):
             bare, gap = without(copies, kernels), [0.0, _GAP * scale_s]
             near = without(covered(bare + gap) - gap, kernels)
-            stretch = longest(near) if len(kernels) else None
-            found.append((length_s(common(bare, as_array([stretch or (0, 0)]))), stretch, gpu))
-    most_s, stretch, gpu = max(found, key=lambda one: one[0], default=(0.0, None, ""))
-    if stretch is None or most_s < _BRACKET * scale_s:
-        return None
-    where = f"{gpu or 'other lanes'}: " if len(found) > 1 else ""
-    return Label(*stretch, f"{where}{format_seconds(most_s)} of copying not hidden")
+            stretch = longest(near) or (0.0, 0.0)
+            bare_s = length_s(common(bare, as_array([stretch])))
+            if bare_s >= _BRACKET * scale_s:
+                found.append((stretch, gpu or "other lanes", bare_s))
+    return [
+        Label(
+            *stretch,
+            f"{where}: " * (copying > 1) + f"{format_seconds(bare_s)} of copying not hidden",
+        )
+        for stretch, where, bare_s in found
+    ]
 
 
 def _layers(spans: Sequence[Span]) -> list[list[Span]]:
@@ -262,5 +269,8 @@ def words_of(run: Sequence[Span]) -> str:
     if 0 < len(most) <= _LONGEST and 2 * seconds[most] >= sum(seconds.values()):
         return f"{name}, {others:,} more" if others else name
     one = "kernels" if _ON_GPU.match(run[0].lane) else "tasks"
-    count = sum(not span.name.startswith(_FILL) for span in run)
-    return f"{count:,} {_SEVERAL.get(run[0].kind, one)}" if count > 1 else ""
+    fills = sum(span.name.startswith(_FILL) for span in run)
+    said = f"{len(run) - fills:,} {_SEVERAL.get(run[0].kind, one)}" + f", {fills:,} fills" * (
+        fills > 0
+    )
+    return said if len(run) - fills > 1 else ""

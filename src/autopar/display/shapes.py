@@ -24,8 +24,11 @@ _STEPS = (1, 2, 2.5, 5, 10)
 _LETTER = 0.01  # share of the width that half a letter takes on a telephone
 # The page's colour: of this site, of a notebook, and of any other page or file.
 _BEHIND = "var(--color-background-primary, var(--jp-layout-color0, Canvas))"
-_RIM = f"paint-order:stroke;stroke:{_BEHIND};stroke-width:4px"  # words read on any bar
-_WIDE_RIM = _RIM.replace("4px", "8px;stroke-linejoin:round")  # covers a line between words, too
+_RIM = f"paint-order:stroke;stroke-linejoin:round;stroke:{_BEHIND};stroke-width:4px"  # on lines
+_WIDE_RIM = _RIM.replace("4px", "8px")  # covers a line between words, too
+# On a bar words have the page's colour, on which the bar's stands out, and a rim of the bar's own;
+# where no page sets colours, white is readable on those that compute, and black on all others.
+_ON_BAR = "fill:var(--color-background-primary, {});stroke-width:3px;stroke:{}"
 _LIMIT = {"style": "stroke:var(--autopar-limit, currentColor)", "stroke_width": 1.5}
 _LONGEST_NAME = 44  # characters of text that fit across a telephone
 
@@ -91,15 +94,17 @@ def _add_panel(
                 hover = f"{span.name}: {format_seconds(span.duration_s)}, from {start} to {end}"
                 add(bar, "title", hover)
             for start_s, end_s, text in labels:
-                middle = {"x": _across((start_s + end_s) / 2 / scale_s), "text_anchor": "middle"}
-                add(words, "text", text, **middle, y=y + down + HEIGHTS[kind] // 2 + 4)
+                style = _ON_BAR.format("#fff" if kind == "compute" else "#000", _colour(kind))
+                how = {"text_anchor": "middle", "style": style}
+                middle = _across((start_s + end_s) / 2 / scale_s)
+                add(words, "text", text, x=middle, y=y + down + HEIGHTS[kind] // 2 + 4, **how)
         y += lane_height(rows) + 6
-    if exposed := not_hidden(timeline, scale_s):
-        left, right = exposed.start_s / scale_s, exposed.end_s / scale_s
+    for start_s, end_s, text in not_hidden(timeline, scale_s):
+        left, right = start_s / scale_s, end_s / scale_s
         for x1, x2, up in ((left, left, 6), (left, right, 0), (right, right, 6)):
             _add_line(bars, "bracket", x1, x2, y + 2 - up, y + 2)
-        _add_text(words, exposed.words, (left + right) / 2, y + _LINE, (left, right))
-        y += _LINE + 6
+        _add_text(words, text, (left + right) / 2, y + _LINE, (left, right))
+        y += _LINE + 10
     return y + 8
 
 
