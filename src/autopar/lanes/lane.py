@@ -18,7 +18,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import torch
@@ -227,12 +226,7 @@ class Lane(ABC):
         self._state = OPEN
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, traceback: object) -> None:
         try:
             while error is None and self._state == OPEN:  # until tasks submit no more meanwhile
                 self._drain()

@@ -8,11 +8,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
 from autopar.device import present, synchronize
-from autopar.lanes.handle import handles_in
+from autopar.lanes.handle import Handle, handles_in
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
@@ -135,7 +136,8 @@ def measure(
         warmup: Samples to take and drop first.
         repeats: Samples, at least three.
         calls: Calls of `fn` in each sample, for work of microseconds. The sample is the time of
-            one call, their mean; what all but the last return is freed inside the clock.
+            one call, their mean; what all but the last return is freed inside the clock, and the
+            tasks of the last are waited for.
         setup: Called before each sample, outside the clock.
         flops: Floating-point operations of one call, for a rate.
         size_bytes: Bytes that one call moves, for a bandwidth.
@@ -198,8 +200,6 @@ def measure_in_turn(
     whole_number("warmup", warmup, 0)
     whole_number("calls", calls, of=" in each sample")
     waited = _present(devices)
-    if waited != []:
-        ways = {label: functools.partial(_finished, way) for label, way in ways.items()}
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
     for i in range(-warmup, repeats):
         for label, way in ways.items():
@@ -237,25 +237,22 @@ def _sample(fn: Work, devices: list[torch.device] | None) -> float:
         start_s = time.perf_counter()
         kept = fn()
         _wait(devices)
-        elapsed_s = time.perf_counter() - start_s
+        end_s = time.perf_counter()
+        handles = [*handles_in(kept)]  # outside the clock, as to look through many takes long
+        if handles and devices != []:
+            _wait_for_tasks(handles)
+            end_s = time.perf_counter()
     finally:
         if collecting:
             gc.enable()
-    _wait_for_tasks(kept)
+    _wait_for_tasks(handles)
     synchronize()
     del kept  # freed here, outside the clock
-    return elapsed_s
+    return end_s - start_s
 
 
-def _finished(fn: Work) -> object:
-    """Do some work, and wait for the tasks that it has handed to lanes."""
-    result = fn()
-    _wait_for_tasks(result)
-    return result
-
-
-def _wait_for_tasks(result: object) -> None:
-    for handle in handles_in(result):
+def _wait_for_tasks(handles: Iterable[Handle[Any]]) -> None:
+    for handle in handles:
         handle.wait()
 
 
