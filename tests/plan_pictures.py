@@ -103,7 +103,7 @@ MANY = {
 
 def arrows_between(planned, hide=()):
     """From which task to which -> whether it is a wait, by place in the order of issue."""
-    edges = graph_plot.graph_of(planned, hide).edges(data="wait")
+    edges = graph_plot.without(graph_plot.graph_of(planned), hide).edges(data="wait")
     return {(before, task): wait for before, task, wait in edges}
 
 

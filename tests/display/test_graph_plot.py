@@ -277,7 +277,7 @@ def test_columns_of_several_lanes_and_of_own_names():
 def test_what_comes_after_a_hidden_task_comes_after_what_it_came_after(columns):
     ax = plot.graph(step(), hide=["view 0", "view 1"], columns=columns)
     assert not [text for text in ax.texts if "view" in text.get_text()]
-    hidden = graph_plot.graph_of(step(), ["view 0", "view 1"])
+    hidden = graph_plot.without(graph_plot.graph_of(step()), ["view 0", "view 1"])
     names = hidden.nodes(data="name")
     arrows = {(names[a], names[b]): wait for a, b, wait in hidden.edges(data="wait")}
     assert arrows["product 0", "up 0"]

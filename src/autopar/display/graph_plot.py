@@ -10,11 +10,9 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -58,42 +56,6 @@ class Planned(Protocol):
         """Jobs in the order in which they are issued, each on its lane, with its waits."""
 
 
-class _Job(NamedTuple):
-    name: str
-    resource: str
-    after: tuple[int, ...]
-
-
-class _Entry(NamedTuple):
-    job: int
-    lane: str
-    waits: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Order:
-    jobs: tuple[_Job, ...]
-    entries: tuple[_Entry, ...]
-
-
-def plan_of_run(
-    timeline: Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
-) -> SimpleNamespace:
-    """What can be drawn as the plan is of which a run's timeline and the arrows are."""
-    number = {span.name: n for n, span in enumerate(timeline.spans)}
-    before: dict[int, dict[int, float]] = {n: {} for n in number.values()}
-    for arrow, wait in arrows.items():
-        first, is_arrow, then = arrow.partition(" -> ")
-        if is_arrow:  # a record has other values, too
-            before[number[then]][number[first]] = wait
-    jobs, entries = [], []
-    for n, span in enumerate(timeline.spans):
-        jobs.append(_Job(names(span.name), span.lane.partition(" #")[0], (*before[n],)))
-        waits = tuple(one for one, wait in before[n].items() if wait)
-        entries.append(_Entry(n, span.lane, waits))
-    return SimpleNamespace(schedule=_Order((*jobs,), (*entries,)))
-
-
 class _Grid(NamedTuple):
     places: Mapping[Point, tuple[float, float]]  # in cells, across and down
     arrows: Sequence[tuple[Sequence[Point], bool]]  # what an arrow touches; whether it is a wait
@@ -103,11 +65,10 @@ class _Grid(NamedTuple):
 
 
 def draw_plan(
-    plan: Planned, ax: Axes | None, *, title: str, columns: bool = False, hide: Sequence[str] = ()
+    whole: networkx.DiGraph, ax: Axes | None, *, title: str, columns: bool, hide: Collection[str]
 ) -> Axes:
-    """Draw a plan, as `plot.graph` says."""
-    check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
-    if not (graph := graph_of(plan, hide)):
+    """Draw the graph of a plan, as `plot.graph` says."""
+    if not (graph := without(whole, hide)):
         but = " but those to hide" if hide else ""
         msg = f"plan has no tasks{but}; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
@@ -132,7 +93,8 @@ def draw_plan(
     cell = np.abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
     for task, job in graph.nodes.items():
         points = np.array(grid.box) * cell * 72 / figure.dpi
-        _draw_box(ax, grid.places[task], grid.box, points, job["name"], *looks[job["lane"]])
+        name = " ".join(job["name"].split())
+        _draw_box(ax, grid.places[task], grid.box, points, name, *looks[job["lane"]])
     return ax
 
 
@@ -141,22 +103,43 @@ def is_copy(lane: str) -> bool:
     return " to " in lane or " from " in lane
 
 
-def graph_of(plan: Planned, hide: Collection[str] = ()) -> networkx.DiGraph:
+def graph_of(plan: Planned) -> networkx.DiGraph:
     """The tasks by their number in the order of issue, with what comes after what.
 
-    `wait` tells arrows to another lane from those that the order on the lanes implies. What comes
-    after a hidden task comes after what that one came after.
+    `wait` tells arrows to another lane from those that the order on the lanes implies.
     """
     import networkx
 
+    check_type("plan", plan, Planned, "a plan. Pass graph.plan() of a graph, run.plan of a run.")
     schedule, graph = plan.schedule, networkx.DiGraph()
     number = {entry.job: place for place, entry in enumerate(schedule.entries)}
-    for entry in schedule.entries:
-        job, task = schedule.jobs[entry.job], number[entry.job]
-        graph.add_node(task, name=" ".join(job.name.split()), lane=entry.lane, hidden=job.name)
+    for task, entry in enumerate(schedule.entries):
+        job = schedule.jobs[entry.job]
+        graph.add_node(task, name=job.name, lane=entry.lane)
         for before in sorted({*job.after, *entry.waits} & number.keys()):
             graph.add_edge(number[before], task, wait=before in entry.waits)
-    for task, name in [*graph.nodes(data="hidden")]:
+    return graph
+
+
+def graph_of_run(
+    timeline: Timeline, arrows: Mapping[str, float], names: Callable[[str], str]
+) -> networkx.DiGraph:
+    """The same of a plan's run, from its timeline and the plan's arrows."""
+    import networkx
+
+    number, graph = {span.name: n for n, span in enumerate(timeline.spans)}, networkx.DiGraph()
+    for task, span in enumerate(timeline.spans):
+        graph.add_node(task, name=names(span.name), lane=span.lane)
+    for arrow, wait in arrows.items():
+        before, is_arrow, then = arrow.partition(" -> ")
+        if is_arrow:  # a record has other values, too
+            graph.add_edge(number[before], number[then], wait=bool(wait))
+    return graph
+
+
+def without(graph: networkx.DiGraph, hide: Collection[str]) -> networkx.DiGraph:
+    """A graph without some tasks: what comes after one comes after what that one came after."""
+    for task, name in [*graph.nodes(data="name")]:
         if name in hide:
             for before, _, wait in [*graph.in_edges(task, data="wait")]:
                 for _, after, late in [*graph.out_edges(task, data="wait")]:

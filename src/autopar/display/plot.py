@@ -176,11 +176,13 @@ def graph(
     >>> axes = graph(tasks.plan(), title="Two tasks")
     >>> plt.close()
     """
-    from autopar.display.graph_plot import draw_plan, plan_of_run  # much that only this needs
+    from autopar.display import graph_plot  # which imports much that only this needs
 
     if isinstance(plan, Timeline):
-        plan = plan_of_run(plan, arrows or {}, names)
-    return draw_plan(plan, ax, title=heading(title), columns=columns, hide=hide)
+        whole = graph_plot.graph_of_run(plan, arrows or {}, names)
+    else:
+        whole = graph_plot.graph_of(plan)
+    return graph_plot.draw_plan(whole, ax, title=heading(title), columns=columns, hide=hide)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
