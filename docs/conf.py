@@ -108,7 +108,7 @@ sphinx_gallery_conf = {
         "*",
     ],
     "filename_pattern": r"/plot_",
-    "within_subsection_order": "FileNameSortKey",
+    "within_subsection_order": "gallery_hooks.number",
     "first_notebook_cell": FIRST_CELL,
     "image_scrapers": ("gallery_hooks.save_figures",),
     "image_srcset": ["2x"],

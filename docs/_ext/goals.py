@@ -15,7 +15,8 @@ from autopar.display.format import percent
 
 REGIMES = "compute-bound", "balanced", "copy-bound"
 THERE = "data on the device already"
-FINE_US, HALF = 100, 0.5  # the size of tasks that has a goal; the share that METG is about
+BARE, WORKERS = "bare threads", 2  # what fine tasks are held against, and how many threads each has
+ROWS, HALF = 100, 0.5  # the rows of tasks that have a goal; the share that METG is about
 NUMBER, TIMES, MICROSECONDS = "{:.0f}".format, "{:.1f} ×".format, "{:.1f} µs".format
 
 
@@ -48,17 +49,21 @@ def graphs(s, record):
         yield record.values[f"{i}: least"], record.values[f"{i}: plan"], s[f"{i}: run"]
 
 
-def shares(s, record, name, of="large", way="run"):
-    """By size of tasks what one takes in µs, and the share of the rate of another way."""
-    tasks = record.parameters["count"] / record.parameters["workers"]
-    for us in record.parameters["sizes_us"]:
-        run_s = s[f"{name}, {us} us: {way}"]
-        yield 1e6 * run_s / tasks, s[f"{name}, {us} us: {of}"] / run_s
+def shares(s, record, way, *, alike=False):
+    """By rows of a task what one takes in µs, and the share of bare threads' rate.
+
+    That is with the largest pieces, or with pieces alike.
+    """
+    rows, count = sorted(record.parameters["rows"]), record.parameters["count"]
+    for n in rows:
+        run_s = s[f"{way}, pieces of {n}"]
+        bare_s = s[f"{BARE}, pieces of {n if alike else rows[-1]}"]
+        yield 1e6 * run_s * WORKERS * n / count, bare_s / run_s
 
 
-def metg_us(s, record, name):
+def metg_us(s, record, way):
     """What a task takes where half is reached; straight on logarithmic scales between sizes."""
-    points = list(shares(s, record, name))
+    points = list(shares(s, record, way))
     for low, high in itertools.pairwise(points):
         if low[1] < HALF <= high[1]:
             part = math.log(HALF / low[1]) / math.log(high[1] / low[1])
@@ -117,10 +122,11 @@ def planned(s, record):
 
 
 def fine(s, record):
-    share = s[f"by_graph, {FINE_US} us: bare"] / s[f"by_graph, {FINE_US} us: run"]
-    name = f"Time of bare threads over the task graph's: tasks of {FINE_US} µs"
+    share = s[f"{BARE}, pieces of {ROWS}"] / s[f"task graph, pieces of {ROWS}"]
+    name = f"Time of bare threads over the task graph's: tasks of {ROWS} rows"
     yield name, share, "at least", 0.95, percent
-    yield "METG of the task graph", metg_us(s, record, "by_graph"), "at most", 25, MICROSECONDS
+    metg = metg_us(s, record, "task graph")
+    yield "METG of the task graph", metg, "at most", 25, MICROSECONDS
 
 
 def gradient_steps(record):

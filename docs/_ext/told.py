@@ -39,5 +39,5 @@ def words(record, figure, form):
 
 
 def tell(name, record, figure, form):
-    """Glue the `words` of a figure under a name."""
-    glue(name, words(record, figure, form), display=False)
+    """Glue the `words` of a figure under a name; no line ends before the unit."""
+    glue(name, words(record, figure, form).replace(" ", "\N{NO-BREAK SPACE}", 1), display=False)

@@ -123,8 +123,8 @@ on_towers = ap.recorded(towers_ways, name="b6_towers", parameters=TOWERS)
 on_chain = ap.recorded(chain_ways, name="b6_chain", parameters={"width": 256, "depth": 40})
 
 # %%
-# In the table, compare the grey rows with the last two: the chain takes as long as all four paths
-# together. :doc:`/benchmarks` has two towers, a chain of products, and `torch.compile
+# In the table, compare the grey rows with the last two: the chain takes about as long as all four
+# paths together. :doc:`/benchmarks` has two towers, a chain of products, and `torch.compile
 # <https://docs.pytorch.org/docs/stable/generated/torch.compile.html>`_.
 
 PATHS = [f"path {number} alone" for number in range(1, 5)]

@@ -18,10 +18,8 @@ parser = pytest.importorskip(
 
 _GALLERY = Path(__file__).parents[2] / "gallery"
 _PAGES = sorted(_GALLERY.rglob("plot_*.py"))
-_LEAST = 90  # lines, of any kind
-_MOST = 160  # lines of any kind, or, of the pages below, of those that one reads
-# A step in three ways with its figure, and five schedulers, one of them in another Python.
-_LONGER = {"plot_2_the_figure_made_real", "plot_5_how_fine_may_tasks_be"}
+_LEAST = 90
+_MOST = 160  # lines, of any kind
 _LONGEST = 15  # such lines of a cell
 _FOLDED = "# Folded: "
 _PURE = {"dict", "len", "list", "max", "min", "range", "round", "sorted", "sum", "tuple"}
@@ -68,13 +66,8 @@ def faults(page):
     text = page.read_text(encoding="utf-8")
     opening, *prose = blocks(page, "text")
     cells = [written(cell) for cell in blocks(page, "code")]
-    folded = [len(lines) for lines in cells if lines and lines[0].startswith(_FOLDED)]
-    if (count := len(written(text)) - sum(folded)) > _MOST:
-        yield f"{count} lines to read"
-    if (count := len(text.splitlines())) < _LEAST:
-        yield f"only {count} lines"
-    if (count > _MOST) != (page.stem in _LONGER):
-        yield f"{count} lines, and it is{' not' * (count > _MOST)} among those that may be longer"
+    if not _LEAST <= (count := len(text.splitlines())) <= _MOST:
+        yield f"{count} lines"
     for lines in cells:
         if len(lines) > _LONGEST and not lines[0].startswith(_FOLDED):
             yield f"a cell of {len(lines)} lines: {lines[0]}"
