@@ -111,7 +111,8 @@ class TaskGraph(Closed):
         are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
         given here, and those that the function finds by itself, keep their places, and
         their values are read anew in each run. Code that asks whether it is traced is told that it
-        isn't, so that it does what it does in a call; unless that can't be traced.
+        isn't, so that it does what it does in a call. If that can't be traced and a library has
+        asked, the code is called once more and told that it is, which may change rounding.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused.
