@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
-from torch.overrides import has_torch_function
 
 from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
+from autopar.graph.answers import answering
 from autopar.graph.assignments import copied_back, reassigned
-from autopar.graph.chance import Chance, replaced
+from autopar.graph.chance import Chance
 from autopar.graph.elsewhere import refused_elsewhere
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import NESTED, Refusals, Watch, require_memory
@@ -37,10 +37,8 @@ from autopar.torch_private import (
     TORCH_ASKS,
     FakeTensor,
     disable_current_modes,
-    function_modes,
     is_traceable_wrapper_subclass,
     pytree,
-    without_function_mode,
 )
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
@@ -76,8 +74,8 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), _answering(TORCH_ASKS, []):
-        with _answering(LIBRARIES_ASK, asked):
+    with _tracing, _quiet(), answering(TORCH_ASKS, []):
+        with answering(LIBRARIES_ASK, asked):
             try:
                 return _traced(fn, args, kwargs)
             except ValueError:
@@ -107,42 +105,6 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         )
         raise ValueError(msg)
     return trace
-
-
-@contextlib.contextmanager
-def _answering(questions: dict[str, str], asked: list[bool]) -> Iterator[None]:
-    """Let code that asks whether it is traced do what it does in a call.
-
-    What it does instead may be slower, and equal but for rounding. Questions are noted in `asked`;
-    those of other threads get the answer that is theirs.
-    """
-    me = threading.get_ident()
-
-    def answering(question: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(*values: Any, **options: Any) -> Any:
-            if threading.get_ident() != me:
-                return question(*values, **options)
-            asked.append(True)  # and no values, which nobody is to hold
-            return question is has_torch_function and _asked_untraced(question, *values)
-
-        return answer
-
-    with contextlib.ExitStack() as back:
-        for name, key in questions.items():
-            library = sys.modules.get(name)
-            if hasattr(library, key):
-                back.enter_context(replaced(library, key, answering(getattr(library, key))))
-        yield
-
-
-def _asked_untraced(question: Callable[..., Any], *values: Any) -> bool:
-    """Ask with the modes alone that are not of this tracing."""
-    modes = function_modes()
-    with contextlib.ExitStack() as back:
-        for _ in modes:
-            back.enter_context(without_function_mode())
-        its_own = [type(mode).__module__ for mode in modes if not isinstance(mode, Refusals)]
-        return any(not name.startswith("torch.fx.") for name in its_own) or question(*values)
 
 
 class _Attempt:
