@@ -146,3 +146,13 @@ def test_libraries_that_ask_whether_they_are_traced_do_what_they_do_in_a_call(mo
     assert is_causal_there is not reads
     torch.testing.assert_close(graph.run()[result], fn(x))
     assert library.is_fake_tensor is is_fake
+
+
+def test_code_that_asks_torch_alone_is_called_once_though_it_cannot_be_traced(capsys):
+    def fn(x):
+        print("called")
+        return x if torch.overrides.has_torch_function((x,)) or x.sum() > 0 else -x
+
+    with pytest.raises(ValueError, match="depends on the data"):
+        TaskGraph.trace(fn, numbers(2))
+    assert capsys.readouterr().out == "called\n"

@@ -103,10 +103,15 @@ def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
 def random_numbers(source: str | torch.Generator) -> ByteRange:
     """What stands for the state of a device's random numbers, or a generator's: draws change it."""
     if isinstance(source, torch.Generator):
-        if memory_key(source) not in map(memory_key, default_generators()):
+        if not is_default(source):
             return ByteRange(("state", memory_key(source)))
         source = str(source.device)
     return ByteRange(("random numbers", source))
+
+
+def is_default(generator: torch.Generator) -> bool:
+    """Whether operators draw from a generator if they are given none; it may be another object."""
+    return memory_key(generator) in map(memory_key, default_generators())
 
 
 def default_generators() -> list[torch.Generator]:
