@@ -35,7 +35,7 @@ ATTRIBUTES = {
     "_use_count": "how many of torch's own objects refer to a tensor",
     "_indices": "of sparse tensors that are not coalesced, which refuse indices()",
     "_values": "the same for values()",
-    "_cdata": "one number for each memory, that all its tensors have",
+    "_cdata": "one number for each memory and generator, that all its objects have",
     "_schema": "what an operator reads, writes and returns",
     "_qualified_op_name": "an operator's name, for all of its overloads",
     "_opoverload": "the operator that torch.library.custom_op has made",
@@ -101,13 +101,13 @@ AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
 )
 # By these code asks whether it is traced, or seen operator by operator.
-ASKING = {
-    "transformers.utils.import_utils": "is_fake_tensor",
+LIBRARIES_ASK = {"transformers.utils.import_utils": "is_fake_tensor"}
+TORCH_ASKS = {
     "torch.overrides": "has_torch_function",  # which attention and encoders ask
     "torch.nn.modules.activation": "_is_make_fx_tracing",
-    "torch": "_nested_tensor_from_mask_left_aligned",  # as a run's mask may be any
 }
 
+VIEWS = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
 to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
 
 # Memory

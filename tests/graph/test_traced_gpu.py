@@ -59,3 +59,43 @@ def test_traced_modules_compute_draw_and_change_as_in_eager_mode(kind, replays):
         close = {"rtol": 1e-3, "atol": 1e-3}  # convolutions are in TF32
         torch.testing.assert_close(found, wanted, **close)
         torch.testing.assert_close(module.state_dict(), twin.state_dict(), **close)
+
+
+def seeds(x):
+    torch.cuda.manual_seed(3)
+    return x + torch.rand_like(x)
+
+
+def forks(x):
+    with torch.random.fork_rng(devices=[x.device]):
+        return x + torch.rand_like(x)
+
+
+def makes(x):
+    return torch.rand(4, generator=torch.Generator(x.device).manual_seed(3), device=x.device)
+
+
+def draws(x):
+    with torch.random.fork_rng(devices=[x.device]):  # and nothing is drawn there
+        torch.cuda.manual_seed(1)
+    own = torch.cuda.default_generators[x.device.index]
+    return x + torch.rand_like(x), torch.rand(4, generator=own, device=x.device), torch.rand(4)
+
+
+@pytest.mark.parametrize("fn", [seeds, forks, makes])
+def test_code_that_does_more_than_draw_on_a_gpu_is_refused_and_no_state_changes(fn):
+    x = numbers(4).to(gpu(0))
+    torch.manual_seed(3)  # as the code does, so that the state would not tell
+    with pytest.raises(ValueError, match="can't trace .*(seeds torch's|that it makes)"):
+        TaskGraph.trace(fn, x)
+    found = torch.rand(4, device=gpu(0))
+    torch.manual_seed(3)
+    assert torch.equal(found, torch.rand(4, device=gpu(0)))
+
+
+def test_draws_on_a_gpu_go_on_from_run_to_run():
+    graph, result = TaskGraph.trace(draws, x := numbers(4).to(gpu(0)))
+    torch.manual_seed(3)
+    found = [graph.run()[result] for _ in range(2)]
+    torch.manual_seed(3)
+    torch.testing.assert_close(found, [draws(x) for _ in range(2)], rtol=0, atol=0)

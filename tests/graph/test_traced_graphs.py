@@ -1,6 +1,8 @@
 """Graphs of traced code: random programs, modes, draws, and what tracing itself leaves alone."""
 
 import copy
+import itertools
+import types
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from random_cases import hold_for_all, shares
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.utils._python_dispatch import TorchDispatchMode
 from tracing_checks import numbers, same, sequence
 
 from autopar import TaskGraph
@@ -157,3 +160,86 @@ def test_nothing_is_computed_from_what_the_code_finds_by_itself():
     rate.fill_(5)
     same(graph.run()[result][0], x * 6 * 3 * 10)
     same(own, torch.full((3,), 6.0))
+
+
+def test_weights_may_change_but_not_be_replaced():
+    layer, x = nn.Linear(3, 3), torch.ones(3)
+    graph, result = TaskGraph.trace(layer, x)
+    other = nn.Linear(3, 3)
+    layer.load_state_dict(other.state_dict())
+    assert torch.equal(graph.run()[result], other(x))
+    layer.load_state_dict(nn.Linear(3, 3).state_dict(), assign=True)
+    with pytest.raises(
+        RuntimeError, match="another tensor as its (weight|bias) now.*trace it again"
+    ):
+        graph.run()
+
+
+@torch.library.custom_op("autopar_tests::counted", mutates_args=())
+def counted(x: torch.Tensor) -> torch.Tensor:
+    """One of the program's own operators, which has a state that torch knows nothing of."""
+    CALLS.append(len(CALLS))
+    return x + len(CALLS)
+
+
+counted.register_fake(torch.empty_like)
+CALLS = []
+
+
+def test_operators_of_the_program_itself_are_called_in_each_run_alone():
+    graph, result = TaskGraph.trace(lambda: counted(torch.zeros(2)))
+    assert not CALLS
+    assert [graph.run()[result][0].item() for _ in range(2)] == [1, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # which torch calls for this
+@pytest.mark.parametrize("mode", [torch.enable_grad(), torch.no_grad()])
+def test_gradients_forward_and_of_second_order(mode):
+    layer, x = nn.Linear(3, 3), numbers(3)
+
+    def fn(x):
+        with mode:
+            along = torch.func.jvp(layer, (x,), (x,))
+        return along, torch.func.hessian(lambda y: y.sin().sum())(x)
+
+    graph, result = TaskGraph.trace(fn, x)
+    same(graph.run()[result], fn(x))
+
+
+class Names(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("strides", [(32, 8, 8, 1), (32, 8, 32, 1)])
+def test_matmul_of_one_token_is_as_in_a_call_whatever_strides_its_size_has(strides):
+    def fn(x):
+        return F.linear(x.transpose(1, 2).reshape(1, 1, 32), weight)
+
+    x, weight = (
+        torch.empty_strided((1, 4, 1, 8), strides).copy_(numbers(1, 4, 1, 8)),
+        numbers(9, 32),
+    )
+    graph, result = TaskGraph.trace(fn, x)
+    with Names() as names:
+        wanted = fn(x)
+    called = [node.name for node in graph.plan().nodes]
+    assert ("mm" in called, "bmm" in called) == ("mm" in names.seen, "bmm" in names.seen)
+    same(graph.run()[result], wanted)
+
+
+ITERATORS = [itertools.count(), iter([1]), (number for number in [1]), map(abs, [1]), iter({1: 2})]
+
+
+@pytest.mark.parametrize("iterator", ITERATORS, ids=lambda iterator: type(iterator).__name__)
+def test_code_that_comes_to_an_iterator_is_refused(iterator):
+    with pytest.raises(ValueError, match="it comes to iterator, an iterator.*Take what it needs"):
+        TaskGraph.trace(lambda x: x + next(iterator), torch.ones(1))
+    held = types.SimpleNamespace(inner=[iterator])
+    with pytest.raises(ValueError, match=r"it comes to args\[1\]\.inner\[0\], an iterator"):
+        TaskGraph.trace(lambda x, held: x + 1, torch.ones(1), held)

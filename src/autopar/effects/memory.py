@@ -103,10 +103,15 @@ def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
 def random_numbers(source: str | torch.Generator) -> ByteRange:
     """What stands for the state of a device's random numbers, or a generator's: draws change it."""
     if isinstance(source, torch.Generator):
-        if not any(source is default for default in default_generators()):
-            return ByteRange(("state", id(source)))
+        if not is_default(source):
+            return ByteRange(("state", memory_key(source)))
         source = str(source.device)
     return ByteRange(("random numbers", source))
+
+
+def is_default(generator: torch.Generator) -> bool:
+    """Whether operators draw from a generator if they are given none; it may be another object."""
+    return memory_key(generator) in map(memory_key, default_generators())
 
 
 def default_generators() -> list[torch.Generator]:
@@ -142,7 +147,7 @@ def keys_of(value: object) -> Iterator[object]:
 
 
 def memory_key(part: Any) -> object:
-    """What all tensors of one storage have in common; its own number if it has none."""
+    """What all tensors of one storage, or objects of a generator, have in common; else a number."""
     try:
         storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
         return storage._cdata

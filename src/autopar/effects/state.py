@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.effects.loads import ABSENT, LIBRARIES, is_library, names_in
-from autopar.effects.memory import is_array
+from autopar.effects.memory import is_array, is_default
 from autopar.effects.objects import IN_CELL, bind, content, dict_of, home, is_a, slots_of
 from autopar.torch_private import FakeTensor
 
@@ -141,6 +141,8 @@ class State:
             get, put = chance
             what = f"the state of {name}"
             if is_a(value, torch.Generator):
+                if is_default(value):
+                    return  # other threads draw from it, too
                 self.generators[what] = value
             self._hold_value(what, lambda: pickle.dumps(get()), lambda old: put(pickle.loads(old)))
         elif _is_iterator(value) or is_a(value, (types.MethodType, functools.partial)):

@@ -5,7 +5,8 @@ Read `task_graph` first: a `program` of tasks becomes a list, each one a `node`;
 as many as `lane_counts` finds best, and `execution` carries out the steps of the `plan` they make,
 until a `failure`, as a `run` on the lanes of a `runner`; each thread tells what it waits for by an
 `awaited_node`. `tracing` makes a program of unmodified code, each operator a `traced_call`, by way
-of `watch`, `known` and `assignments`; `capture` makes a CUDA graph, after trials that leave all
+of `watch`, `known`, `assignments`, `chance` for what it draws, and `answers` to what it asks, and
+refuses what it does `elsewhere`; `capture` makes a CUDA graph, after trials that leave all
 `unchanged`.
 """
 

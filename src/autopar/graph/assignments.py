@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from autopar.effects.loads import ABSENT
+from autopar.effects.memory import memory_key
 from autopar.effects.state import Change, State, same
 from autopar.graph.watch import Watch
 from autopar.torch_private import pytree
@@ -77,11 +78,11 @@ def copied_back(
     if not reassigned:
         return results
 
-    def memory(tensor: torch.Tensor) -> int:
-        return int(watch.shown(tensor).untyped_storage()._cdata)
+    def memory(tensor: torch.Tensor) -> object:
+        return memory_key(watch.shown(tensor))
 
     with torch.no_grad():
-        targets: dict[int, tuple[str, torch.Tensor]] = {}
+        targets: dict[object, tuple[str, torch.Tensor]] = {}
         names = {name for name, _, _ in reassigned}
         others = [named for named in before.tensors if not _is_part(named[0], names)]
         for name, old, new in reassigned:
@@ -93,6 +94,16 @@ def copied_back(
                 msg = (
                     f"it sets {first}, whose memory is also that of {name}: a run would change "
                     f"both. Call it once before, if that changes; or give each its own, by clone()."
+                )
+                raise ValueError(msg)
+        kept = {memory(each): "its result" for each in results if isinstance(each, torch.Tensor)}
+        kept |= {memory(each): name for name, each in others if each.layout == torch.strided}
+        for name, old, new in reassigned:
+            at = kept.setdefault(memory(new), name)
+            if at != targets[memory(old)][0]:
+                msg = (
+                    f"it sets {name} to a tensor whose memory is also that of {at}: in a run, "
+                    f"writes to one would not show in the other. Give each its own, by clone()."
                 )
                 raise ValueError(msg)
         news = [new.clone() for _, _, new in reassigned]

@@ -109,9 +109,9 @@ class TaskGraph(Closed):
         Each runs where its result lies, so code that moves tensors between devices is spread over
         them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
         are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
-        given here, and those that the function finds by itself, keep their places, and
-        their values are read anew in each run. Code that asks whether it is traced is told that it
-        isn't, so that it does what it does in a call; unless that can't be traced.
+        given here, and those that the function finds by itself, keep their places, and are read
+        anew in each run. Code that asks whether it is traced is told that it isn't. If that can't
+        be traced and a library has asked, it is called again and told so, and may round otherwise.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused.

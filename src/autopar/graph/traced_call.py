@@ -33,6 +33,11 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     if _only_moves(node, results):
         return Call(_arrived, (args[0],), {}, results[0].device)
     device = results[0].device if results else None
+    if device and device.type == "meta":
+        msg = (
+            f"it calls {node.target} on 'meta', where tensors have no numbers. Name another device."
+        )
+        raise ValueError(msg)
     return Call(_VIEWS.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 

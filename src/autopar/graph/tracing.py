@@ -1,6 +1,6 @@
 """Tracing: the operators that unmodified PyTorch code calls, one by one.
 
-The code is called once, on tensors without memory. What it changes beside its results is put back
+The code is called on tensors without memory. What it changes beside its results is put back
 afterwards: a tensor that it has put in another's place is copied there by each run instead, and
 code that changes anything else is refused.
 """
@@ -23,27 +23,29 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
-from torch.overrides import has_torch_function
 
 from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
+from autopar.graph.answers import answering
 from autopar.graph.assignments import copied_back, reassigned
+from autopar.graph.chance import Chance
+from autopar.graph.elsewhere import refused_elsewhere
 from autopar.graph.traced_call import Call, call_of, filled
-from autopar.graph.watch import Refusals, Watch, require_memory
+from autopar.graph.watch import NESTED, Refusals, Watch, require_memory
 from autopar.torch_private import (
-    ASKING,
+    LIBRARIES_ASK,
+    TORCH_ASKS,
     FakeTensor,
     disable_current_modes,
-    function_modes,
     is_traceable_wrapper_subclass,
     pytree,
-    without_function_mode,
 )
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
 _TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
 _PYTHON = Path(random.__file__).parent
 _IDLE = {torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
+_UNSEEN = "it uses a tensor that another thread, or other tracing, has made. Make it in this one."
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -68,11 +70,12 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 
     Backward passes by `torch.autograd.grad` and changes in place are among them. Nothing is
     computed, and nothing changed. What it does that is no operator, and each number that it takes
-    from a shape, is as it was in this call. What can't be traced is refused with the reason.
+    from a shape, is as it was in this call. What can't be traced is refused with the reason, unless
+    a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet():
-        with _answering(asked):
+    with _tracing, _quiet(), answering(TORCH_ASKS, []):
+        with answering(LIBRARIES_ASK, asked):
             try:
                 return _traced(fn, args, kwargs)
             except ValueError:
@@ -104,44 +107,6 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     return trace
 
 
-@contextlib.contextmanager
-def _answering(asked: list[bool]) -> Iterator[None]:
-    """Let code that asks whether it is traced do what it does in a call.
-
-    What it does instead may be slower, and equal but for rounding. Questions are noted in `asked`;
-    those of other threads get the answer that is theirs.
-    """
-    me = threading.get_ident()
-
-    def answering(question: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(*values: Any, **options: Any) -> Any:
-            if threading.get_ident() != me:
-                return question(*values, **options)
-            asked.append(True)  # and no values, which nobody is to hold
-            return question is has_torch_function and _asked_untraced(question, *values)
-
-        return answer
-
-    with contextlib.ExitStack() as back:
-        for name, key in ASKING.items():
-            library = sys.modules.get(name)
-            if hasattr(library, key):
-                question = getattr(library, key)
-                back.callback(setattr, library, key, question)
-                setattr(library, key, answering(question))
-        yield
-
-
-def _asked_untraced(question: Callable[..., Any], *values: Any) -> bool:
-    """Ask with the modes alone that are not of this tracing."""
-    modes = function_modes()
-    with contextlib.ExitStack() as back:
-        for _ in modes:
-            back.enter_context(without_function_mode())
-        its_own = [type(mode).__module__ for mode in modes if not isinstance(mode, Refusals)]
-        return any(not name.startswith("torch.fx.") for name in its_own) or question(*values)
-
-
 class _Attempt:
     """One call of a function on tensors without memory."""
 
@@ -167,14 +132,13 @@ class _Attempt:
         with disable_current_modes():
             before = State(roots)
             _require_whole(before)
-        self._watch = Watch()
+        chance = Chance(before.generators.values())
+        self._watch = Watch(chance)
         with self._watch:
             try:
-                with Refusals(self._watch):
-                    results, self._form = pytree.tree_flatten(self._fn(*args, **kwargs))
-                if self._watch.refused is not None:  # which the code has caught
-                    raise self._watch.refused
-                self._watch.take_draws_back()
+                with Refusals(self._watch), chance.apart(), refused_elsewhere(self._watch):
+                    results, self._form = pytree.tree_flatten(self._watched(args, kwargs))
+                chance.end()
                 with disable_current_modes():
                     changed = reassigned(before.changes())
             finally:
@@ -187,6 +151,19 @@ class _Attempt:
         self._watch.fold(results)
         self._results = results
         return [result for result in results if isinstance(result, _COMPUTED)]
+
+    def _watched(self, args: Any, kwargs: Any) -> Any:
+        """What the function returns, unless it was refused, whatever came of that."""
+        assert self._watch is not None
+        value = None
+        try:
+            value = self._fn(*args, **kwargs)
+        except Exception as error:
+            if self._watch.refused is None or str(self._watch.refused) in str(error):
+                raise
+        if self._watch.refused is not None:
+            raise self._watch.refused
+        return value
 
     def calls(self, module: torch.fx.GraphModule) -> Traced:
         """The operators that were called, and the results, as `traced` returns them."""
@@ -203,7 +180,8 @@ class _Attempt:
                 values[node] = next(given)
             elif node.op == "get_attr":
                 values.setdefault(node, operator.attrgetter(str(node.target))(module))
-                assert not isinstance(values[node], FakeTensor), f"{node} has no memory"
+                if isinstance(values[node], FakeTensor):
+                    raise ValueError(_UNSEEN)
             elif node.op == "output":
                 computed = iter(filled(node.args[0], values))
             elif node not in values and getattr(node.target, "namespace", "") != "profiler":
@@ -242,13 +220,8 @@ class _Attempt:
 
 
 def _chances() -> Iterator[tuple[str, Any]]:
-    """The generators of random numbers that need not be named to be used."""
-    yield "torch's random numbers", torch.default_generator
+    """The generators of random numbers beside torch's that need not be named to be used."""
     yield "Python's random numbers", random.seed.__self__  # type: ignore[attr-defined]
-    if torch.cuda.is_initialized():
-        yield from (
-            ("a GPU's random numbers", generator) for generator in torch.cuda.default_generators
-        )
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield "NumPy's random numbers", numpy.random.mtrand._rand
@@ -283,8 +256,9 @@ def _require_known(result: Any) -> None:
 
 
 def _is_idle(node: torch.fx.Node) -> bool:
-    """Whether a call does nothing but return what it is for, as parts of a result."""
-    return node.target is operator.getitem or node.target in _IDLE
+    """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
+    is_shape = getattr(node.meta.get("val"), "is_meta", False)
+    return is_shape or node.target is operator.getitem or node.target in _IDLE
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
@@ -334,6 +308,9 @@ def _where(error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
+    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
+    if any(_TORCH / "nested" in path.parents for path in files):
+        return NESTED
     text = str(error).strip().splitlines()
     first = text[0] if text else type(error).__name__
     if "TorchScript interpreter" in first:  # which puts the error behind the code

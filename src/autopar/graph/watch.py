@@ -14,9 +14,11 @@ from torch.fx.experimental import proxy_tensor
 from torch.overrides import TorchFunctionMode
 
 from autopar.device import synchronize
+from autopar.graph.chance import Chance
 from autopar.graph.known import Known
 from autopar.torch_private import (
     FAKE,
+    VIEWS,
     FakeTensor,
     HigherOrderOperator,
     TorchDispatchMode,
@@ -38,6 +40,10 @@ _PRINTS = (
     "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
 )
 _READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
+NESTED = (
+    "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
+    "nn.TransformerEncoder does with enable_nested_tensor=False."
+)
 _REFUSED = {
     torch.Tensor.__repr__: _PRINTS,
     torch.Tensor.__format__: _PRINTS,
@@ -80,14 +86,14 @@ class Watch(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, chance: Chance) -> None:
         super().__init__()
+        self._chance = chance
         self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
         self.refused: Exception | None = None
         self._mode = get_dispatch_mode(FAKE)
-        self._dtype, self._first = torch.get_default_dtype(), _chance()
-        self._chance = self._first  # what it is now, if the code has only drawn
+        self._dtype = torch.get_default_dtype()
         env = self._mode.shape_env  # of this trace alone
         self._guard, env.evaluate_expr = env.evaluate_expr, self._guarded
         self._versions: list[tuple[torch.Tensor, int]] = []
@@ -106,20 +112,48 @@ class Watch(TorchDispatchMode):
                     self._known.note_literal(result, args[0])
                 return result
             args, kwargs = pytree.tree_map_only(torch.Tensor, self.shown, (args, kwargs or {}))
+        if func in VIEWS:
+            return self._viewed(func, args, kwargs)
+        return self._noted(func, args, kwargs)
+
+    def _noted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator with tensors without memory, and note it."""
         decides = _DATA_DEPENDENT in func.tags
         if decides and self._known.has((args, kwargs)):
             return self._known.call(func, args, kwargs)
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        if draws:
+            args, kwargs = pytree.tree_map_only(torch.Generator, self._chance.real, (args, kwargs))
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
             with self.keeping(decides):
                 result = func(*args, **kwargs)
-                self._known.note(func, args, kwargs, result)
-                return result
+            if draws:
+                with self.keeping():
+                    self._chance.drawn((args, kwargs), result)
+            self._known.note(func, args, kwargs, result)
+            return result
         except Exception:  # which the code may catch: a run must not repeat it
             back = [*reversed(self.tracer.graph.nodes)]
             for node in itertools.takewhile(lambda node: node is not last, back):
                 self.tracer.graph.erase_node(node)
             raise
+
+    def _viewed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Note a view, with the strides that torch has it by when there is memory.
+
+        Those of dimensions of size 1 may be others: they tell nothing, but matmul looks at them.
+        """
+        result = self._noted(func, args, kwargs)
+        sizes = result.shape
+        if 1 not in sizes or not all(type(size) is int for size in (*args[0].shape, *sizes)):
+            return result
+        with disable_current_modes():
+            there = torch.empty_strided(args[0].shape, args[0].stride(), device="meta")
+            strides = there.view(sizes).stride()
+        if strides == result.stride():
+            return result
+        return self._noted(torch.ops.aten.as_strided.default, (result, sizes, strides), {})
 
     @contextlib.contextmanager
     def keeping(self, keeps: object = True) -> Iterator[None]:
@@ -136,34 +170,11 @@ class Watch(TorchDispatchMode):
         if torch.get_default_dtype() != self._dtype:
             msg = "it sets torch's default dtype, which no operator shows. Set it before."
             raise ValueError(msg)
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            self._draw()
 
     def _guarded(self, *args: Any, **kwargs: Any) -> Any:
         """Decide by a number, or refuse that if only a run has it."""
         with self.keeping():
             return self._guard(*args, **kwargs)
-
-    def _draw(self) -> None:
-        """Draw as a call would: nothing is drawn here, and a state put back would not show."""
-        self._require_drawn()
-        with disable_current_modes():
-            torch.rand(1, device="cpu")
-        self._chance = _chance()
-
-    def take_draws_back(self) -> None:
-        """Put the random numbers' state back, if the code has done no more than draw."""
-        self._require_drawn()
-        with disable_current_modes():
-            torch.default_generator.set_state(self._first)
-
-    def _require_drawn(self) -> None:
-        if not _is_as_before(self._chance):
-            msg = (
-                "it seeds torch's random numbers, or puts their state back, and a run only draws. "
-                "Do it before the run, or give the operators a generator."
-            )
-            raise ValueError(msg)
 
     def shown(self, tensor: torch.Tensor) -> torch.Tensor:
         """One without memory in a tensor's place: torch computes at once with others alone."""
@@ -200,23 +211,14 @@ class Watch(TorchDispatchMode):
             set_versions(tuple(changed), tuple(changed.values()))
 
 
-def _chance() -> torch.Tensor:
-    """The state of the random numbers that all share."""
-    with disable_current_modes():
-        return torch.default_generator.get_state()
-
-
-def _is_as_before(chance: torch.Tensor) -> bool:
-    with disable_current_modes():
-        return torch.equal(chance, torch.default_generator.get_state())
-
-
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
     """Refuse operators whose effect can't be noted."""
     if isinstance(func, HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
         raise ValueError(msg)
     name = func._schema.name
+    if "_nested_" in name:
+        raise ValueError(NESTED)
     moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
     if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
         name = name.partition("::")[2]
@@ -243,6 +245,8 @@ def _recomputes() -> bool:
 def require_memory(tensor: torch.Tensor) -> None:
     """Refuse tensors that stand for others, or have functions of their own."""
     kind = type(tensor)
+    if tensor.is_nested:
+        raise ValueError(NESTED)
     if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
         raise ValueError(msg)

@@ -1,0 +1,161 @@
+"""What traced code draws is drawn by each run as by a call, and other threads are left alone."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from tracing_checks import numbers, same
+
+from autopar import TaskGraph
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+
+
+def of_own(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def seeded_again(x, generator):
+    return x + torch.rand(2, generator=generator.manual_seed(1))
+
+
+def seeded_after(x, generator):
+    y = x + torch.rand(2, generator=generator)
+    generator.manual_seed(1)
+    return y
+
+
+def put_back(x, generator):
+    state = generator.get_state()
+    y = torch.rand(2, generator=generator)
+    generator.set_state(state)
+    return x + y
+
+
+def seeds(x, generator):
+    return x + torch.rand(2, generator=torch.manual_seed(7))
+
+
+def forks(x, generator):
+    with torch.random.fork_rng():
+        return x + torch.rand(2)
+
+
+MAKES, SEEDS = "from a generator that it makes.*Make it before", "seeds torch's random numbers"
+
+
+@pytest.mark.parametrize(
+    ("reason", "fn"),
+    [
+        (MAKES, lambda x, _: x + torch.rand(2, generator=of_own())),
+        (MAKES, lambda x, generator: x[torch.randperm(2, generator=generator.clone_state())]),
+        (SEEDS, seeded_again),
+        (SEEDS, seeded_after),
+        (SEEDS, put_back),
+        (SEEDS, seeds),
+        (SEEDS, forks),
+    ],
+)
+def test_code_that_does_more_than_draw_is_refused_and_no_state_changes(reason, fn):
+    """Also if the state is already what the code sets it to."""
+    for seed in (1, 7):
+        generator = of_own(seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            with pytest.raises(ValueError, match=rf"can't trace .*{reason}"):
+                TaskGraph.trace(fn, numbers(2), generator)
+            assert torch.rand(2).equal(torch.rand(2, generator=of_own(seed)))
+        assert torch.rand(2, generator=generator).equal(torch.rand(2, generator=of_own(seed)))
+
+
+def draws(x, generator):
+    with torch.random.fork_rng():  # and nothing is drawn there
+        torch.manual_seed(1)
+    own = torch.rand(2, generator=torch.default_generator) + torch.rand(2)
+    return x + own, torch.rand(2, generator=generator), torch.rand(2, generator=generator)
+
+
+def test_generators_from_outside_go_on_from_run_to_run():
+    generators = of_own(), of_own()
+    graph, result = TaskGraph.trace(draws, x := numbers(2), generators[0])
+    for run in (graph.run, graph.run_serial):
+        torch.manual_seed(3)
+        wanted = draws(x, generators[1])
+        torch.manual_seed(3)
+        same(run()[result], wanted)
+
+
+def test_what_another_thread_draws_meanwhile_is_drawn_once():
+    turn, drawn = threading.Event(), threading.Event()
+
+    def elsewhere():
+        assert turn.wait(10)
+        torch.rand(1)
+        drawn.set()
+
+    def fn(x):
+        y = x + torch.rand(2)
+        turn.set()
+        assert drawn.wait(10)
+        return y + torch.rand(2)
+
+    other = threading.Thread(target=elsewhere)
+    other.start()
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        graph, result = TaskGraph.trace(fn, x := numbers(2))
+        other.join()
+        assert torch.rand(1).equal(torch.rand(2, generator=of_own(5))[1:])
+        torch.manual_seed(5)
+        found = graph.run()[result]
+        torch.manual_seed(5)
+        same(found, fn(x))
+
+
+# -- operators of other threads -------------------------------------------------------------------
+
+WEIGHT = torch.zeros(2)
+
+
+def in_a_thread(x, call):
+    made = []
+    other = threading.Thread(target=lambda: made.append(call(x)))
+    other.start()
+    other.join()
+    return x + made[0]
+
+
+def in_a_pool(x, call):
+    with ThreadPoolExecutor(1) as pool:
+        return x + pool.submit(call, x).result()
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # its thread is there
+        yield pool
+
+
+@pytest.mark.parametrize("way", [in_a_thread, in_a_pool, "a pool that is there"])
+@pytest.mark.parametrize(
+    "call", [lambda x: torch.ones(2) * 3, lambda x: x * 2, lambda x: WEIGHT.add_(1)]
+)
+def test_operators_of_other_threads_are_refused_with_their_line(way, call, pool, capfd):
+    if not callable(way):
+        way = lambda x, call: x + pool.submit(call, x).result()  # noqa: E731
+    reason = r"line \d+ of test_traced_chance.py, `.*lambda x: .*another thread.*one after another"
+    with pytest.raises(ValueError, match=reason):
+        TaskGraph.trace(way, numbers(2), call)
+    assert not WEIGHT.any()
+    assert capfd.readouterr() == ("", "")
+    assert pool.submit(torch.add, 1, 2).result() == 3
+
+
+@pytest.mark.parametrize("way", [in_a_thread, in_a_pool])
+def test_threads_that_call_no_operators_may_run_and_fail_as_in_a_call(way):
+    graph, result = TaskGraph.trace(way, x := numbers(2), len)
+    same(graph.run()[result], x + 2)
+    with pytest.raises(ValueError, match="ZeroDivisionError|division by zero"):
+        TaskGraph.trace(in_a_pool, x, lambda x: 1 / 0)
