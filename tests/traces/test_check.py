@@ -29,7 +29,7 @@ def test_a_trace_may_count_from_zero():
     host = event("cpu_op", "aten::mm", 0.0, 9.0), call("cudaLaunchKernel", 0.0, 5.0, 1)
     every = (*host, kernel("mm", 9.0, 2.0, 1))
     trace = read(*(each | {"ts": each["ts"] - BASE_US} for each in every))
-    assert (trace.remarks, len(trace.calls), len(trace.operators)) == ((), 1, 1)
+    assert (trace.remarks, len(trace.host.of("call")), len(trace.host.of("operator"))) == ((), 1, 1)
 
 
 def test_of_several_processes_each_has_its_threads_and_shared_numbers_tell_nothing():
@@ -37,11 +37,14 @@ def test_of_several_processes_each_has_its_threads_and_shared_numbers_tell_nothi
     other = call("cudaLaunchKernel", 30.0, 5.0, 2) | {"pid": 7}
     work = [kernel("mm", 100.0 * i, 9.0, i) for i in (1, 2)]
     trace = read(*host, other, *work)
-    assert {tag.lane for tag in trace.calls.tags} == {"host", "host process 7 thread 2"}
+    assert {span.lane for span in trace.host.of("call").spans()} == {
+        "host",
+        "host process 7 thread 2",
+    }
     assert [launch == UNKNOWN for launch in trace.work.launches] == [False, True]
     assert "Several processes are in it" in trace.warnings[0]
     flushes = [event("overhead", "Buffer Flush", 50.0, 9.0) | {"pid": pid} for pid in (-1, 0)]
     alone = read(*host, *flushes, call("cudaFree", 90.0, 5.0, 9), *work)
     assert alone.warnings == ()
     names = ["cudaLaunchKernel", "cudaLaunchKernel", *["profiler: Buffer Flush"] * 2, "cudaFree"]
-    assert [span.name for span in alone.calls.spans()] == names
+    assert [span.name for span in alone.host.of("call").spans()] == names

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile, record_function
-from trace_builder import work_of
+from trace_builder import split, work_of
 from trace_files import BASE_US, call, copy, event, kernel, kineto_events
 
 from autopar.timeline.span import Timeline
@@ -54,12 +54,12 @@ def test_work_calls_and_ranges_are_taken_and_joined():
         *(4096, "pageable", "GPU 0", "stream 13"),
     )
     assert (second.size_bytes, second.memory) == (None, "")
-    assert [called.name for called in trace.calls.spans()] == [
+    assert [called.name for called in trace.host.of("call").spans()] == [
         *("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync"),
         "cudaStreamSynchronize",
     ]
-    assert {called.lane for called in trace.calls.spans()} == {"host"}
-    assert [span.name for span in trace.operators.spans()] == ["aten::mm"]
+    assert {called.lane for called in trace.host.of("call").spans()} == {"host"}
+    assert [span.name for span in trace.host.of("operator").spans()] == ["aten::mm"]
     assert (trace.warnings, trace.doubts) == ((), {})
     # Of the copy's 60 µs, 30 are behind the second product.
     assert trace.timeline.hidden() == pytest.approx(0.5, abs=1e-6)
@@ -102,7 +102,7 @@ def test_the_names_of_copies_tell_direction_and_memory(name, lane, memory):
 
 def test_ranges_of_other_threads_have_lanes_of_their_own():
     backward = event("user_annotation", "backward", 50.0, 10.0) | {"tid": 9}
-    ranges = read(backward, *kineto_events()).ranges.spans()
+    ranges = read(backward, *kineto_events()).host.of("range").spans()
     assert [span.lane for span in ranges] == ["host", "host thread 9"]
 
 
@@ -184,16 +184,21 @@ def test_clocks_that_differ_a_little_cost_no_figure():
     assert trace.alignment_error_s == pytest.approx(5e-6)
 
 
-@pytest.mark.parametrize(
-    ("category", "who"), [("xpu_runtime", "Intel GPU"), ("privateuse1_runtime", "plug-in")]
-)
-def test_an_accelerator_that_is_not_supported_is_named(category, who):
-    calls = [event(category, "launch", 1.0, 2.0)]
-    trace = read(*kineto_events(), *calls)
-    assert who in trace.doubts["host"]
-    assert len(trace.work) == 3, "what it did is known all the same"
-    with pytest.raises(TraceError, match=f"{who}.* is not supported"):
-        read(*calls)
+def test_calls_that_are_not_read_leave_causes_untold_and_are_counted():
+    other = [event("xpu_runtime", "launch", 1.0, 2.0)]
+    work = [kernel("a", 40.0, 9.0, 1), kernel("b", 90.0, 9.0, 2)]
+    trace = read(*work, *other, event("cpu_op", "mm", 50.0, 30.0))
+    assert trace.warnings == ("Events of other categories were left out: xpu_runtime (1).",)
+    assert split(trace) == {"unknown": 0.041}
+    with pytest.raises(TraceError, match=r"of another tool or device .*xpu_runtime \(1\)"):
+        read(*other)
+
+
+def test_what_waits_for_events_say_is_told_by_calls_alone():
+    waits = [event("cuda_sync", "Stream Wait Event", 90.0, 5.0, stream=7, device=0)]
+    waits += [event("cuda_sync", "Context Sync", -BASE_US, -1.0, stream=None) | {"pid": 0}]
+    assert spans_of(read(*kineto_events(), *waits)) == spans_of(read(*kineto_events()))
+    assert read(*kineto_events(), *waits).remarks == ()
 
 
 def test_of_overhead_only_the_profilers_own_work_is_taken():
@@ -201,8 +206,8 @@ def test_of_overhead_only_the_profilers_own_work_is_taken():
     trace = read(*kineto_events(), *(event("overhead", name, 60.0, 50.0) for name in names))
     own = [
         call
-        for call in trace.calls.spans()
-        if call.name not in {usual.name for usual in read(*kineto_events()).calls.spans()}
+        for call in trace.host.of("call").spans()
+        if call.name not in {usual.name for usual in read(*kineto_events()).host.of("call").spans()}
     ]
     assert [call.name for call in own] == ["profiler: Activity Buffer Request"]
     assert (trace.warnings, trace.doubts) == ((), {})
@@ -320,7 +325,10 @@ def test_a_trace_that_torch_writes_here_is_read_without_a_warning(tmp_path):
         torch.ones(8, 8) @ torch.ones(8, 8)
     session.export_chrome_trace(str(tmp_path / "t.json.gz"))
     trace = read_evidence(tmp_path / "t.json.gz")
-    assert ([span.name for span in trace.ranges.spans()], trace.warnings) == (["range"], ())
+    assert ([span.name for span in trace.host.of("range").spans()], trace.warnings) == (
+        ["range"],
+        (),
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -341,8 +349,9 @@ def test_functions_of_python_and_arrows_of_autograd_are_of_the_host():
     python, arrow = event("python_function", "load", 5, 30), event("fwdbwd", "fwdbwd", 20, 0)
     arrows = [arrow | {"ph": ph, "id": 7, "tid": tid} for ph, tid in (("s", 2), ("f", 1))]
     arrows += [arrow | {"ph": ph, "id": 6, "tid": 1} for ph in "sf"]  # of what is computed again
-    trace = read(*kineto_events(), python, *arrows)
-    assert [span.name for span in trace.python.spans()] == ["load"]
+    backward = event("cpu_op", "mm", 20, 1) | {"tid": 1}
+    trace = read(*kineto_events(), python, backward, *arrows)
+    assert [span.name for span in trace.host.of("python").spans()] == ["load"]
     assert trace.handed == {"host thread 1": "host"}
     arrows += [arrow | {"ph": ph, "id": 8, "tid": tid} for ph, tid in (("s", 3), ("f", 1))]
     assert read(*kineto_events(), *arrows).handed == {}, "of two threads: nobody knows"

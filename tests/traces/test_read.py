@@ -44,7 +44,7 @@ def spans_of(path):
 
 
 def said_by(trace):
-    return work_of(trace), trace.timeline, trace.operators.spans(), trace.remarks
+    return work_of(trace), trace.timeline, trace.host.of("operator").spans(), trace.remarks
 
 
 def test_every_format_is_told_by_its_content(tmp_path):

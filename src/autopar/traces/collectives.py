@@ -39,8 +39,8 @@ def matched(work: Mapping[str, Records]) -> list[Collectives]:
     """
     calls: dict[tuple[str, str], dict[str, Records]] = {}
     for rank, records in work.items():
-        for group, its in records.groups(_group_of).items():
-            calls.setdefault(group, {})[rank] = records.only(its)
+        for group, its in records.parts(_group_of).items():
+            calls.setdefault(group, {})[rank] = its
     found = (
         _of_group(of_rank, is_named=bool(group))
         for (group, kernel), of_rank in calls.items()

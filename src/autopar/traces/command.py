@@ -13,16 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from autopar.display.format import format_seconds, percent, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table, tabulate
 from autopar.files import write_output
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
-from autopar.traces.report import SITE, TOP, Report, Section, comparison
-from autopar.traces.trace import Trace, TraceError
+from autopar.traces.report import TOP, Report, Section, comparison
+from autopar.traces.trace import RANGE, Trace, TraceError
 
 VERSION = 3  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
@@ -83,7 +81,7 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         if min(shares) < wanted.fail_under:
             least, asked = percent(min(shares)), percent(wanted.fail_under)
             return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
-    is_analysed = any(report.figures or len(report.view.trace.ranges) for report in reports)
+    is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
     return text, DONE if is_analysed and not missing else UNREAD
 
 
@@ -220,8 +218,8 @@ def _lists_of_ranges(traces: Mapping[str, Trace]) -> Iterable[Section]:
     """The names that a program gave, with how often and how long each was there."""
     for name, trace in traces.items():
         rows = []
-        for label, its in trace.ranges.groups(lambda tag: tag.name).items():
-            lengths_s = np.diff(trace.ranges.times_s[its])
+        for label, its in trace.host.of(RANGE).parts(lambda tag: tag.name).items():
+            lengths_s = its.lengths_s
             times = [format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max())]
             rows.append((float(lengths_s.sum()), (label, f"{len(its):,}", *times)))
         rows.sort(key=lambda row: -row[0])
@@ -243,7 +241,7 @@ def as_text(sections: Iterable[Section]) -> str:
             else:
                 fitted = _fitted(block, _TEXT_WIDTH) if isinstance(block, Table) else block
                 lines += ["", str(fitted)]
-        lines += ["", f"How to mend it: {SITE}{section.page}"] if section.page else []
+        lines += ["", f"How to mend it: {section.page}"] if section.page else []
     return "\n".join(lines).strip() + "\n"
 
 
@@ -276,6 +274,6 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
             else:
                 parts.append(block._repr_html_())
         if section.page:
-            address = html.escape(SITE + section.page)
+            address = html.escape(section.page)
             parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
     return page(title, "\n".join(parts))

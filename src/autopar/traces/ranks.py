@@ -70,8 +70,8 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         every = trace.trusted().work
         gpus = [gpu for gpu in every.groups(lambda tag: tag.gpu) if gpu]
         sent = every[every.where(lambda tag: tag.kind == "communication" and bool(tag.gpu))]
-        for gpu, its in sent.groups(lambda tag: tag.gpu).items():
-            work[_named(name, gpu, len(gpus))] = sent[its]
+        for gpu, its in sent.parts(lambda tag: tag.gpu).items():
+            work[_named(name, gpu, len(gpus))] = its
     every_s, groups = aligned(matched(work))
     if not groups:
         return None
@@ -107,7 +107,7 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
         gpu.waiting = ranks.waits.get(rank, gpu.waiting) if ranks else gpu.waiting
     if len(shown) < 2:
         return []
-    longest_s = max(gpu.total_s + length_s(gpu.idle) for _, gpu in shown)
+    longest_s = max(length_s(gpu.busy) + length_s(gpu.idle) for _, gpu in shown)
     rows = []
     for rank, gpu in shown:
         computing, communicating = gpu.when("compute"), gpu.when("communication")

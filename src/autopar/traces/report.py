@@ -38,7 +38,7 @@ class Section(NamedTuple):
     heading: str
     blocks: Sequence[Block]  # from the top
     level: int = 2  # 1 for a file, 2 for what is in it, 3 for a finding
-    page: str = ""  # where a finding is mended, from the root of the site
+    page: str = ""  # the address where a finding is mended
 
 
 def bar(part_s: float, whole_s: float) -> str:
@@ -64,10 +64,10 @@ class Report:
         self.view = view = view_of(trace, range_name, gpu)
         self.window_s = length_s(view.window)
         self._top = top
-        self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
+        gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
+        self._gpus = [gpu.name for gpu in gpus]
         host = Host(view.trace)
         self._noise_s = host.noise_s
-        gpus = (usage for usage in view.usages if usage.name in self._gpus)
         self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
         # What tables and files show of each GPU; times in seconds.
         self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
@@ -75,21 +75,21 @@ class Report:
     @cached_property
     def findings(self) -> tuple[list[Finding], list[Finding]]:
         """Those worth their cost, most expensive first, and the others."""
-        return findings_of(self.view, self._idle)
+        return findings_of(self.view, chain(*self._idle.values()))
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
         hidden_s = {sort: usage.hidden_s(sort) for sort in _BEHIND if busy_s.get(sort)}
-        causes = self._idle.get(usage.name, {})
+        idle = self._idle.get(usage.name, [])
         return {
-            "busy_s": usage.total_s,
+            "busy_s": length_s(usage.busy),
             "idle_s": length_s(usage.idle),
             "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
             "kinds_busy_s": busy_s,
             "hidden_s": hidden_s,
             "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
             "gaps": len(usage.idle),
-            "idle_by_cause_s": {key: causes[key].total_s for key in CAUSES if key in causes},
+            "idle_by_cause_s": {finding.cause: finding.idle_s for finding in idle},
             "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
         }
 
@@ -102,11 +102,14 @@ class Report:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
         view, findings = self.view, []
         for finding in chain(*self.findings):
+            cause, start_s = CAUSES[finding.cause], view.start_s
             times = [
-                (span.name, span.lane, span.start_s - view.start_s, span.end_s - view.start_s)
+                (span.name, span.lane, span.start_s - start_s, span.end_s - start_s)
                 for span in finding.evidence
             ]
-            findings.append(finding._asdict() | {"page": SITE + finding.page, "evidence": times})
+            its = {"cause": finding.cause, "where": finding.where, "cost_s": finding.cost_s}
+            its |= {"title": cause.title, "why": finding.why, "remedy": cause.remedy}
+            findings.append(its | {"page": SITE + cause.page, "evidence": times})
         return {
             "name": self.name,
             "origin": view.trace.origin,
@@ -123,7 +126,7 @@ class Report:
     def verdict(self) -> list[str]:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
         if not self._gpus:
-            is_doubtful = any(place != "host" for place in self.view.trace.doubts)
+            is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             return [] if self.view.usages or is_doubtful else [_NO_GPU]
         figures = [self.figures[gpu] for gpu in self._gpus]
         busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
@@ -148,7 +151,8 @@ class Report:
             )
         if top := next(iter(self.findings[0]), None):
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
-            lines.append(f"Most is lost on {top.where}, {cost}: {top.title}. {top.remedy}")
+            title, remedy = CAUSES[top.cause].title, CAUSES[top.cause].remedy
+            lines.append(f"Most is lost on {top.where}, {cost}: {title}. {remedy}")
         else:
             lines.append("No findings: nothing was seen that more overlap could save.")
         return lines
@@ -162,7 +166,7 @@ class Report:
             yield Section("How far from the limit", self._bounds() + self._hidings())
         if len(view.occurrences):
             yield Section("Each time", self._each_time())
-        if (timeline := view.trace.timeline).spans:
+        if (timeline := view.timeline).spans:
             limit = f": {view.range_name}" if view.range_name is not None else ""
             drawing = draw(timeline, title=f"{self.name}{limit}")
             yield Section("What ran when", [drawing, *self._lanes()])
@@ -187,7 +191,7 @@ class Report:
         """What was left out, of what no figure is given, and why."""
         yield from (f"Warning: {warning}" for warning in self.view.trace.warnings)
         for place, why in self.view.trace.doubts.items():
-            what = "nothing that depends on its calls" if place == "host" else "no time of it"
+            what = "nothing that depends on its calls" if place == HOST else "no time of it"
             yield f"In doubt: {place or 'all GPUs'}: {what} is given. {why}"
 
     def _why(self) -> Iterator[Section]:
@@ -203,7 +207,7 @@ class Report:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
         for number, finding in enumerate(expensive[: self._top], start=1):
-            share = percent(finding.cost_s, self.window_s)
+            cause, share = CAUSES[finding.cause], percent(finding.cost_s, self.window_s)
             rows = [
                 (shortened(span.name, _NAME), span.lane, *self._clock(span.start_s, span.end_s))
                 for span in finding.evidence
@@ -211,8 +215,8 @@ class Report:
             headers = ("evidence", "lane", "start", "end")
             evidence = self._table(f"Where to look for {number}", headers, rows)
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
-            heading = f"{number}. {finding.where}: {finding.title}: {cost}"
-            yield Section(heading, [finding.why, finding.remedy, *evidence], 3, finding.page)
+            heading = f"{number}. {finding.where}: {cause.title}: {cost}"
+            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
 
     def _bounds(self) -> list[Table]:
         whole_s, rows = self.window_s, []
@@ -271,7 +275,7 @@ class Report:
     def _lanes(self) -> list[Table]:
         """A row for each lane, by device, then what the host named."""
         sets = [(u.name, lane, when) for u in self.view.usages for lane, when in u.lanes.items()]
-        named = self.view.trace.ranges.sets(lambda tag: tag.lane)
+        named = self.view.ranges.sets(lambda tag: tag.lane)
         sets += [(HOST, lane, when) for lane, when in named.items()]
         rows = []
         for device, lane, when in sets:
@@ -281,10 +285,10 @@ class Report:
 
     def _idleness(self) -> list[Table]:
         rows = []
-        for gpu, causes in self._idle.items():
-            for key, idle in sorted(causes.items(), key=lambda item: -item[1].total_s):
-                total, share = format_seconds(idle.total_s), bar(idle.total_s, self.window_s)
-                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", total, share))
+        for gpu, its in self._idle.items():
+            for one in sorted(its, key=lambda one: -one.idle_s):
+                time, share = format_seconds(one.idle_s), bar(one.idle_s, self.window_s)
+                rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to "
@@ -307,21 +311,18 @@ class Report:
 
 def comparison(before: Report, after: Report) -> list[Section]:
     """What has changed from one trace to another: times, and what is lost for which cause."""
-    rows: dict[str, tuple[float, ...]] = {"time": (before.window_s, after.window_s)}
-    for gpu in dict.fromkeys((*before.figures, *after.figures)):
-        pair = [report.figures.get(gpu, {}) for report in (before, after)]
-        for words in ("busy", "idle"):
-            rows[f"{gpu} {words}"] = tuple(its.get(f"{words}_s", 0.0) for its in pair)
-        for sort in _BEHIND:
-            times_s = tuple(its.get("exposed_s", {}).get(sort, 0.0) for its in pair)
-            rows |= {f"{gpu} {sort} exposed": times_s} if any(times_s) else {}
-    costs = [
-        {f"{finding.where}: {finding.title}": finding.cost_s for finding in chain(*report.findings)}
-        for report in (before, after)
-    ]
-    rows |= {words: tuple(cost.get(words, 0.0) for cost in costs) for words in chain(*costs)}
+    columns = []
+    for report in (before, after):
+        times_s = {"time": report.window_s}
+        for gpu, its in report.figures.items():
+            times_s |= {f"{gpu} {words}": its[f"{words}_s"] for words in ("busy", "idle")}
+            times_s |= {f"{gpu} {sort} exposed": s for sort, s in its["exposed_s"].items() if s}
+        for finding in chain(*report.findings):
+            times_s[f"{finding.where}: {CAUSES[finding.cause].title}"] = finding.cost_s
+        columns.append(times_s)
     cells = []
-    for words, (one_s, other_s) in rows.items():
+    for words in dict.fromkeys(chain(*columns)):
+        one_s, other_s = (times_s.get(words, 0.0) for times_s in columns)
         change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
         if one_s and other_s > _MANY * one_s:
             change = f"{other_s / one_s:,.0f} times"
