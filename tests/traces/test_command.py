@@ -112,7 +112,7 @@ def test_no_line_ends_between_a_number_and_its_unit() -> None:
 
 def test_what_grew_many_times_is_not_said_in_percent() -> None:
     reports = [Report(trace(kernel(0, end)), name="t") for end in (1, 435)]
-    said = as_text(comparison(*reports))
+    said = as_text([comparison(*reports)])
     assert re.search(r"time +1\.000 ms +435\.0 ms +435 times", said)
 
 

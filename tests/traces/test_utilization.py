@@ -6,18 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import (
-    MS,
-    Activity,
-    call,
-    copy,
-    kernel,
-    launch,
-    named,
-    operator,
-    trace,
-    work_of,
-)
+from trace_builder import MS, Activity, call, copy, kernel, launch, named, operator, trace, work_of
 
 from autopar.timeline.intervals import length_s
 from autopar.traces.utilization import OTHER_LANES, view_of

@@ -15,20 +15,7 @@ from autopar.display.format import format_seconds
 from autopar.refusal import what
 from autopar.timeline.intervals import length_s
 from autopar.traces.communication import COMMUNICATION
-from autopar.traces.trace import (
-    CALL,
-    HOST,
-    OPERATOR,
-    RANGE,
-    UNKNOWN,
-    Mask,
-    Places,
-    Records,
-    Rows,
-    Seconds,
-    Tag,
-    Trace,
-)
+from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Rows, Seconds, Tag, Trace
 
 LATEST_US = 1e17  # the year 5138; some profilers count from 1970
 LONGEST_US = 1e12  # no profile lasts eleven days
@@ -92,7 +79,7 @@ def evidence_of(
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
     # The thread that is first to name a range, or to do anything, is the host. Of the others the
     # process is left out where the thread tells them apart.
-    firsts = (host.of(kind) for kind in (RANGE, OPERATOR, CALL))
+    firsts = (host.of(kind) for kind in ("range", "operator", "call"))
     main = next((its.tags[its.tagged[0]].lane for its in firsts if len(its)), "")
     threads = {tag.lane for tag in host.tags if tag.place == HOST}
     lanes = {lane: f"{HOST} thread {lane.partition('thread ')[2]}" for lane in threads}
@@ -171,7 +158,7 @@ def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
 
 def _lies_within(host: Records) -> Mask:
     """Of what the host did, whether it is an operator within another of its thread."""
-    is_operator = host.where(lambda tag: tag.kind == OPERATOR)
+    is_operator = host.where(lambda tag: tag.kind == "operator")
     is_inner = np.zeros(len(host), dtype=bool)
     for its in host.groups(lambda tag: tag.lane).values():
         its = its[is_operator[its]]
@@ -187,7 +174,7 @@ def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:
     and by how much its launch is ahead of it in the wrong direction, NaN if it has none.
     """
     # Of a call of the runtime and the one of the driver that it makes, the first.
-    calls = np.flatnonzero(host.where(lambda tag: tag.kind == CALL) & (host.launches != UNKNOWN))
+    calls = np.flatnonzero(host.where(lambda tag: tag.kind == "call") & (host.launches != UNKNOWN))
     ids, first, group = np.unique(host.launches[calls], return_index=True, return_inverse=True)
     # One that two processes have tells nothing.
     processes = host.coded(lambda tag: tag.lane.rpartition("thread ")[0])[1][calls]
@@ -223,7 +210,7 @@ def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> Second
     return overlaps_s
 
 
-@np.errstate(over="ignore")
+@np.errstate(over="ignore", invalid="ignore")
 def _judged(
     records: Records, wrong: Places, harms_s: Seconds, work: Records, zero_us: float
 ) -> tuple[dict[str, str], list[str]]:

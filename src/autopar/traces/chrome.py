@@ -22,27 +22,16 @@ from autopar.traces.check import (
     work_tag,
 )
 from autopar.traces.event_text import EventText
-from autopar.traces.trace import (
-    CALL,
-    HOST,
-    OPERATOR,
-    PYTHON,
-    RANGE,
-    UNKNOWN,
-    Rows,
-    Tag,
-    Trace,
-    TraceError,
-)
+from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _WORK = "work"
 # What is taken, by its category; those with capitals are of torch before 1.12.
 _TAKEN_AS = {
     **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"), _WORK),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime", "overhead"), CALL),
-    **dict.fromkeys(("cpu_op", "Operator"), OPERATOR),
-    "user_annotation": RANGE,
-    "python_function": PYTHON,
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime", "overhead"), "call"),
+    **dict.fromkeys(("cpu_op", "Operator"), "operator"),
+    "user_annotation": "range",
+    "python_function": "python",
 }
 # Of the profiler itself, or said better elsewhere: a range on the GPU doubles one of the host, and
 # what `cuda_sync` says of waits, the calls that wait say, too.
@@ -59,8 +48,8 @@ _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
 _EXPECTED = (
-    "Expected a Chrome trace of torch.profiler (.json, .json.gz), an SQLite export of Nsight "
-    "Systems, or a file of autopar.write_trace."
+    "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), an SQLite export of "
+    "Nsight Systems, or a file of autopar.write_trace. Unpack all else first."
 )
 
 Event = Mapping[str, Any]
@@ -147,12 +136,12 @@ class Events:
             handed = {own: its.pop() for own, its in self._handed.items() if len(its) == 1}
             trace = evidence_of(self._rows, handed, _name_rank(self._rows, header))
             trace = replace(trace, origin="a trace of torch.profiler")
-        if not (len(trace.work) or len(trace.host.of(CALL, RANGE))):
+        if not (len(trace.work) or len(trace.host.of("call", "range"))):
             raise TraceError(self._refusal(trace))
         remarks = []
         if strange := {name: n for name, n in self._others.items() if name not in _LEFT_OUT}:
             remarks.append(f"Events of other categories were left out: {_listed(strange)}.")
-        callers = {tag.lane for tag in self._rows.tags if tag.kind == CALL} - {_PROFILERS_THREAD}
+        callers = {tag.lane for tag in self._rows.tags if tag.kind == "call"} - {_PROFILERS_THREAD}
         if len({lane.partition(" thread ")[0] for lane in callers}) > 1:
             remarks.append(
                 "Several processes are in it. Their GPUs of one number are taken as one, and work "
@@ -203,14 +192,14 @@ class Events:
         for tag in records.tags:
             thread = tag.lane.partition(" thread ")[2]
             lane = self._lanes.get(thread) or f"thread {thread}"
-            gpu = _GPU.match(lane) if tag.kind != RANGE else None
+            gpu = _GPU.match(lane) if tag.kind != "range" else None
             tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else ""))
         records = replace(records, tags=tuple(tags))[is_timed].sorted()
         about = _dictionary(header, "otherData")
         error_s = number(about.get("alignment_error_s"))
         return Trace(
             records.of(*KINDS),
-            records.of(RANGE),
+            records.of("range"),
             origin=clean(str(about.get("origin") or f"a trace of {PROGRAM}")),
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US / 1e6 else 0.0,
         )
@@ -229,7 +218,7 @@ def _tag(
     category: str, name: str, place: Any, stream: int | None = None, collective: str = ""
 ) -> Tag:
     """Work of a GPU on a stream, or what a thread did."""
-    name, kind = clean(name), _TAKEN_AS.get(category, RANGE if category == HOST else category)
+    name, kind = clean(name), _TAKEN_AS.get(category, "range" if category == HOST else category)
     if kind != _WORK:
         return Tag(f"profiler: {name}" if category == "overhead" else name, place, kind)
     gpu = f"GPU {place}" if place >= 0 else ""

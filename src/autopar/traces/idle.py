@@ -20,18 +20,7 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, SHOWN, Finding
-from autopar.traces.trace import (
-    CALL,
-    HOST,
-    PYTHON,
-    RANGE,
-    UNKNOWN,
-    Mask,
-    Places,
-    Records,
-    Seconds,
-    Trace,
-)
+from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
@@ -87,7 +76,7 @@ class Host:
         self.threads = np.array(as_one, dtype=np.int64)[codes]
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, _START_S))
-        is_call = records.where(lambda tag: tag.kind == CALL)
+        is_call = records.where(lambda tag: tag.kind == "call")
         self.sorts = _sorts_of(records, work)
         self.of = {sort: np.flatnonzero(self.sorts == code) for sort, code in _CODES.items()}
         self.callers = np.unique(self.threads[is_call & (self.sorts != _CODES["profiler"])])
@@ -163,7 +152,7 @@ def _sorts_of(records: Records, work: Records) -> Places:
     """Of each record of the host its place in `_SORTS`."""
     sorts_told, codes = records.coded(
         lambda tag: (
-            _sort_told(tag.name) or ("named" if tag.kind in (RANGE, PYTHON) else "operators")
+            _sort_told(tag.name) or ("named" if tag.kind in ("range", "python") else "operators")
         )
     )
     sorts = np.array([_CODES[sort] for sort in sorts_told], dtype=np.int64)[codes]
@@ -172,7 +161,7 @@ def _sorts_of(records: Records, work: Records) -> Places:
     sorts[(sorts == _CODES["peers"]) & (records.lengths_s <= _STEP_S)] = _CODES["operators"]
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = _CODES["operators"]
-    is_long = records.where(lambda tag: tag.kind == CALL) & (records.lengths_s > _LONG_S)
+    is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
     sorts[is_long & (sorts == _CODES["operators"])] = _CODES["launch"]
     is_pageable = work.where(lambda tag: tag.memory == "pageable")
     sorts[work.launches[is_pageable]] = _CODES["synchronised"]

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from autopar.traces.check import clean, evidence_of, number, whole_number, work_tag
-from autopar.traces.trace import CALL, HOST, RANGE, UNKNOWN, Rows, Tag, Trace, TraceError
+from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
 _KERNELS, _COPIES = f"{_PREFIX}KERNEL", f"{_PREFIX}MEMCPY"
@@ -56,7 +56,7 @@ def read_export(path: Path) -> Trace:
     except _ERRORS as error:
         msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
         raise TraceError(msg) from error
-    if not (len(trace.work) or len(trace.host.of(RANGE))):
+    if not (len(trace.work) or len(trace.host.of("range"))):
         listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
         msg = (
             f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
@@ -133,7 +133,7 @@ class _Export:
         name = self._name(table, named)
         if table not in _WORK:
             number_ = tid & 0xFFFFFF if isinstance(tid, int) else "unknown"
-            return Tag(name, f"{process}thread {number_}", RANGE if table == _RANGES else CALL)
+            return Tag(name, f"{process}thread {number_}", "range" if table == _RANGES else "call")
         gpu = queue = ""
         if isinstance(device, int) and isinstance(stream, int):
             gpu = f"{process}GPU {device}"

@@ -25,7 +25,7 @@ from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
 from autopar.traces.chrome import Events
-from autopar.traces.trace import HOST, RANGE, Trace
+from autopar.traces.trace import HOST, Trace
 
 if TYPE_CHECKING:
     from torch.profiler import profile
@@ -179,7 +179,7 @@ def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: 
     if doubt := next((why for where, why in trace.doubts.items() if where != HOST), ""):
         msg = f"{doubt} No figure is given of it; run it again."
         raise RuntimeError(msg)
-    named = trace.host.of(RANGE).spans()
+    named = trace.host.of("range").spans()
     starts_s = [span.start_s for span in named if span.name == _MARK]
     windows = zip(marks, starts_s, strict=True)
     (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])

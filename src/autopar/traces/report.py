@@ -64,18 +64,23 @@ class Report:
         self.view = view = view_of(trace, range_name, gpu)
         self.window_s = length_s(view.window)
         self._top = top
-        gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
-        self._gpus = [gpu.name for gpu in gpus]
-        host = Host(view.trace)
-        self._noise_s = host.noise_s
-        self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
-        # What tables and files show of each GPU; times in seconds.
-        self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
+        self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
+        self._host = Host(view.trace)
+
+    @cached_property
+    def _idle(self) -> dict[str, list[Finding]]:
+        gpus = (usage for usage in self.view.usages if usage.name in self._gpus)
+        return {gpu.name: idle_of(gpu, self._host) for gpu in gpus}
 
     @cached_property
     def findings(self) -> tuple[list[Finding], list[Finding]]:
         """Those worth their cost, most expensive first, and the others."""
         return findings_of(self.view, chain(*self._idle.values()))
+
+    @cached_property
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """What tables and files show of each GPU; times in seconds."""
+        return {usage.name: self._figures_of(usage) for usage in self.view.usages}
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
@@ -219,21 +224,22 @@ class Report:
             yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
 
     def _bounds(self) -> list[Table]:
-        whole_s, rows = self.window_s, []
-        for gpu, its in self.figures.items():
-            resource, bound_s = its["bound"].values()
-            busy, share = bar(its["busy_s"], whole_s), bar(bound_s, whole_s)
-            times = format_seconds(whole_s), busy, like(bound_s, whole_s)
-            rows.append((gpu, *times, resource, share))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
             "At least: how long the busiest resource works, computing or copies in one direction. "
             "As fast and as many at once as here, no order of them takes less. "
             "Communication is not in it: it may be waiting."
         )
+        whole_s, rows = self.window_s, []
+        for gpu, its in self.figures.items():
+            resource, bound_s = its["bound"].values()
+            times = format_seconds(whole_s), bar(its["busy_s"], whole_s), like(bound_s, whole_s)
+            rows.append((gpu, *times, resource, bar(bound_s, whole_s)))
         return self._table("The time against its lower bound", headers, rows, note)
 
     def _hidings(self) -> list[Table]:
+        headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
+        note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
         rows = []
         for gpu, its in self.figures.items():
             for sort, hidden_s in its["hidden_s"].items():
@@ -241,8 +247,6 @@ class Report:
                 times_s = (busy_s, hidden_s, its["exposed_s"][sort])
                 times = (like(time_s, busy_s) for time_s in times_s)
                 rows.append((gpu, sort, *times, bar(hidden_s, busy_s)))
-        headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
-        note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
         return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrences(self) -> list[dict[str, float]]:
@@ -290,11 +294,24 @@ class Report:
                 time, share = format_seconds(one.idle_s), bar(one.idle_s, self.window_s)
                 rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
+        least = format_seconds(self._host.noise_s)
         note = (
-            f"Each gap is split over all that happened in it. Gaps of up to "
-            f"{format_seconds(self._noise_s)} are not counted: they are between any two kernels."
+            f"Each gap is split over all that happened in it. Gaps of up to {least} are not "
+            f"counted: they are between any two kernels."
         )
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
+
+    def ranges(self) -> Section:
+        """The names that a program gave, with how often and how long each was there."""
+        rows = []
+        for label, its in self.view.ranges.parts(lambda tag: tag.name).items():
+            sum_s, longest_s = float(its.lengths_s.sum()), float(its.lengths_s.max())
+            times = format_seconds(sum_s), format_seconds(longest_s)
+            rows.append((sum_s, (label, f"{len(its):,}", *times)))
+        rows.sort(key=lambda row: -row[0])
+        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {self.name}"
+        table = [tabulate(headers, [cells for _, cells in rows], caption=caption)] if rows else []
+        return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(
         self, caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
@@ -309,7 +326,7 @@ class Report:
         return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
 
 
-def comparison(before: Report, after: Report) -> list[Section]:
+def comparison(before: Report, after: Report) -> Section:
     """What has changed from one trace to another: times, and what is lost for which cause."""
     columns = []
     for report in (before, after):
@@ -329,4 +346,4 @@ def comparison(before: Report, after: Report) -> list[Section]:
         cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
     headers = ("what", "before", "after", "change")
     table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")
-    return [Section("Before and after", [table], level=1)]
+    return Section("Before and after", [table], level=1)

@@ -18,8 +18,7 @@ from autopar.timeline.intervals import Intervals, clipped, covered
 from autopar.timeline.span import Span, Timeline
 
 HOST = "host"
-CALL, OPERATOR, RANGE, PYTHON = "call", "operator", "range", "python"  # what threads of it do
-ON_HOST = (CALL, OPERATOR, RANGE, PYTHON)
+ON_HOST = ("call", "operator", "range", "python")  # what threads of it do
 UNKNOWN = -1  # a launch, or a size
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -206,7 +205,7 @@ class Trace:
     @property
     def timeline(self) -> Timeline:
         """Its work and its ranges as one timeline."""
-        spans = (*self.work.spans(), *self.host.of(RANGE).spans())
+        spans = (*self.work.spans(), *self.host.of("range").spans())
         return Timeline(spans, self.alignment_error_s, self.origin)
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from autopar.timeline.intervals import Intervals, as_array, common, covered, length_s, without
 from autopar.timeline.span import Timeline
-from autopar.traces.trace import HOST, NONE, RANGE, UNKNOWN, Records, Tag, Trace
+from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
 _MOST_NAMED = 20  # in a message
 OTHER_LANES = "lanes of no GPU"
@@ -100,7 +100,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         names = {*work.coded(lambda tag: tag.gpu)[0]} - {""}
         chosen = _named(gpu, names, pattern, "GPU")
         work = work[work.where(lambda tag: tag.gpu in chosen)]
-    ranges, occurrences = trace.host.of(RANGE), NONE
+    ranges, occurrences = trace.host.of("range"), NONE
     whole = np.concatenate((work.times_s, trace.host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
