@@ -153,15 +153,11 @@ class Events:
         """Why nothing of it can be used, and what to do."""
         if wrong := " ".join(trace.remarks):
             return f"none of its records can be right: {wrong}"
-        if self._others and not (self._is_own or _LEFT_OUT & self._others.keys()):
-            return (
-                "it is a Chrome trace, but of another tool or device than torch.profiler with CUDA "
-                f"or HIP: its events are of the categories {_listed(self._others)}. Expected "
-                "kernel, gpu_memcpy, cuda_runtime or user_annotation."
-            )
+        others = f" Its events are of the categories {_listed(self._others)}." * bool(self._others)
         return (
-            "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA, or, "
-            "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
+            f"no work of a GPU and no named range is in it.{others} Profile with "
+            f"ProfilerActivity.CUDA, or, without a GPU, name what is to be seen: with "
+            f"autopar.annotate('step'): ... Other tools and accelerators are not supported."
         )
 
     def _hand_over(self, event: Event) -> None:

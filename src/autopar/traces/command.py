@@ -227,8 +227,10 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
         level = section.level + 1
         parts.append(f"<h{level}>{html.escape(section.heading)}</h{level}>")
         for block in section.blocks:
-            is_words = isinstance(block, str)
-            parts.append(f"<p>{html.escape(block)}</p>" if is_words else block._repr_html_())
+            if isinstance(block, str):
+                parts.append(f"<p>{html.escape(block)}</p>")
+            else:
+                parts.append(block._repr_html_())
         if section.page:
             address = html.escape(section.page)
             parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')

@@ -25,10 +25,11 @@ class Cause(NamedTuple):
     """Why less runs at once than could."""
 
     title: str
-    what: str  # a sentence with places for its figures
     remedy: str  # what to do about it
     shown: str  # the page of the gallery that does so
-    rule: Callable[[Records, Usage], Mask] | None = None  # of exposed work; the first that holds
+    what: str = "while the host was in {names}."  # goes on after `it was idle`
+    # Of work that nothing computes beside, which is so; the first that holds. `what` is of it.
+    rule: Callable[[Records, Usage], Mask] | None = None
     least_share: float = 0.0  # of the window; with less it is no finding
 
     @property
@@ -38,137 +39,125 @@ class Cause(NamedTuple):
 
 
 CAUSES = {
-    # Of idle time: what `idle` splits it into. `what` goes on after `it was idle`.
+    # Of idle time: what `idle` splits it into.
     "profiler": Cause(
         "The profiler held the host up",
-        "while the profiler was at work ({names}): without it, this time is not lost.",
         "Let the profiler warm up, as with `torch.profiler.schedule(wait=1, warmup=1, active=3)`.",
         "tools/plot_2_three_clocks_one_answer",
+        "while the profiler was at work ({names}): without it, this time is not lost.",
     ),
     "synchronised": Cause(
         "The host waited before it launched more",
-        "while the host waited in {names}, and launched more only after that.",
         "Wait for an event of the one result that is needed, and launch the next work first.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "allocated": Cause(
         "Memory was allocated or freed meanwhile",
-        "while the host was in {names}.",
         "Allocate and pin before the loop, and use the same memory again.",
         "copies/plot_1_where_a_copys_time_goes",
     ),
     "launch": Cause(
         "A call of CUDA took the host long",
-        "while the host was in a call that neither waits nor allocates: {names}. What is used for "
-        "the first time is loaded or set up; a graph may have very many nodes.",
         "Run each kernel and capture each graph once before the loop.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "loader": Cause(
         "The data loader had no batch ready",
-        "while the host waited for its next batch.",
         "Give the loader more workers or less to do, and fetch batches ahead.",
         "copies/plot_4_feed_a_training_loop",
     ),
     "peers": Cause(
         "The host waited for other ranks",
-        "while the host was in {names}, which communicates on the CPU, or waits for the others.",
         "Start it with `async_op=True`, wait where its result is needed, and use NCCL for tensors "
         "of GPUs.",
         "distributed/plot_1_add_gradients_up_during_backward",
     ),
     "operators": Cause(
         "The host launches slower than the GPU works",
-        "while the host went from one launch to the next: in PyTorch, in calls of CUDA, and in "
-        "Python between them, most of it in {names}.",
         "Launch less: batch operators, compile them, or replay them as a CUDA graph.",
         "one_device/plot_2_small_operators",
     ),
     "cpu": Cause(
         "An operator held the host up",
-        "while the thread that launches was in {names}, which launched nothing for long: it "
-        "computed on the CPU, or waited.",
         "Do on the GPU what can be done there, and the rest earlier, on a thread of its own.",
         "first_steps/plot_3_cpu_and_gpu",
     ),
     "elsewhere": Cause(
         "The host did something else",
-        "while the thread that launches was in no operator and no call of CUDA: it ran Python, or "
-        "waited for something else.",
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
+        "while the thread that launches was in no operator and no call of CUDA: it ran Python, or "
+        "waited for something else.",
     ),
     "brief": Cause(
         "Kernels are too small",
-        "for a moment, as between any two kernels, and these are hardly longer.",
         "Fuse them: `torch.compile` makes one kernel of many, and one on larger tensors does more.",
         "one_device/plot_2_small_operators",
+        "for a moment, as between any two kernels, and these are hardly longer.",
         least_share=_UNEXPLAINED,
     ),
     "staged": Cause(
         "The host staged copies of pageable memory",
-        "while the driver copied pageable memory into its own, before the copy to the GPU began.",
         "Pin the memory once, before the loop, and copy with `non_blocking=True`.",
         "copies/plot_1_where_a_copys_time_goes",
+        "while the driver copied pageable memory into its own, before the copy to the GPU began.",
     ),
     "queued": Cause(
         "Launched work waited for an event",
-        "while the next work stood in its queue, behind an event, and began as work of another GPU "
-        "ended.",
         "Let work that depends on nothing run in between.",
         "one_device/plot_3_cpu_gpu_and_the_bus",
+        "while the next work stood in its queue, behind an event, until work of another GPU ended.",
     ),
     "ended": Cause(
         "Nothing more was launched",
-        "while the host was recorded on after the last work.",
         "Stop the recording with the work, or look at the steps alone, each as a named range.",
         "tools/plot_1_verify_with_nsight",
+        "while the host was recorded on after the last work.",
         least_share=_UNEXPLAINED,
     ),
     "unknown": Cause(
         "It was idle, and the trace does not tell why",
-        "for no cause that can be seen.",
         "Look at the steps alone, each as a named range; if the host was not recorded, record it.",
         "tools/plot_1_verify_with_nsight",
+        "for no cause that can be seen.",
         least_share=_UNEXPLAINED,
     ),
-    # Of work that nothing computes beside.
     "communication": Cause(
         "Nothing computes while GPUs communicate",
-        "{work} of communication ran while this GPU computed nothing, or partly so; {waited}.",
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
+        "{work} of communication ran while this GPU computed nothing, or partly so; {waited}.",
         lambda work, _: work.where(lambda tag: tag.kind == "communication"),
     ),
     "small copies": Cause(
         "Copies are small",
-        f"{{work}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
+        f"{{work}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
         lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
     ),
     "pageable": Cause(
         "Copies use pageable memory",
-        "{work}: the driver copies pageable memory twice, and the host waits meanwhile.",
         "Pin the memory once, before the loop, and copy with `non_blocking=True`: the copies get "
         "shorter, and the least time too.",
         "copies/plot_1_where_a_copys_time_goes",
+        "{work}: the driver copies pageable memory twice, and the host waits meanwhile.",
         lambda copies, _: copies.where(lambda tag: tag.memory == "pageable"),
     ),
     "one stream": Cause(
         "Copies share a stream with computing",
-        "{work} ran on a stream that computes too ({streams}): one stream does one thing at a "
-        "time, whatever `non_blocking` says.",
         "Copy on a side stream, after an event for each result.",
         "first_steps/plot_4_compute_and_copy",
+        "{work} ran on a stream that computes too ({streams}): one stream does one thing at a "
+        "time, whatever `non_blocking` says.",
         lambda copies, gpu: copies.where(lambda tag: tag.stream in gpu.computing_streams),
     ),
     "bare copies": Cause(
         "Nothing computes while copies run",
-        "{work} ran while nothing computed, or partly so.",
         "Start each as soon as its source is there, and let the next chunk be computed meanwhile.",
         "copies/plot_3_copy_both_ways_while_you_compute",
+        "{work} ran while nothing computed, or partly so.",
         lambda copies, _: copies.where(lambda _: True),
     ),
 }

@@ -283,7 +283,7 @@ class _Gaps:
         left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
         # Where a thread then did something unknown for longer, that may have been a wait, too.
         left_s = np.where(self.parts_s["elsewhere"] > saved_s, parts_s, left_s)
-        return np.clip(saved_s, parts_s, np.maximum(left_s, parts_s))
+        return np.asarray(np.clip(saved_s, parts_s, np.maximum(left_s, parts_s)))
 
     def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
         """Records that may show a cause, with their times, and when gaps are on these."""
@@ -314,9 +314,10 @@ class _Gaps:
 
     def _evidence(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
-        name, launches, nexts = self._usage.name, self._launches[i : i + 1], self._nexts[i : i + 1]
+        name, (start_s, end_s) = self._usage.name, self._gaps[i].tolist()
+        launches, nexts = self._launches[i : i + 1], self._nexts[i : i + 1]
         shown = self._longest(i, cause)
         if not shown and launches[0] != UNKNOWN and cause in ("queued", "staged", "elsewhere"):
             shown = self._host.records[launches].spans()
-        shown.append(Span(f"{name} idle", name, *self._gaps[i].tolist(), HOST))
+        shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
         return shown + (self._usage.work[nexts].spans() if nexts[0] != UNKNOWN else [])

@@ -174,7 +174,7 @@ class Report:
         if (timeline := view.timeline).spans:
             limit = f": {view.range_name}" if view.range_name is not None else ""
             drawing = draw(timeline, title=f"{self.name}{limit}")
-            yield Section("What ran when", [drawing, *self._lanes()])
+            yield Section("What ran when", [drawing])
         if idleness := self._idleness():
             yield Section("When nothing ran", idleness)
 
@@ -203,11 +203,10 @@ class Report:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        several, less = len(expensive) > 1, f"of less than {percent(LEAST_SHARE)}"
-        said = f"Findings: {len(expensive)}{', the most expensive first' * several}."
-        said = said if expensive else f"No findings but {len(cheap)} {less} of the time each."
-        said += f" And {len(cheap)} {less} each." * bool(expensive and cheap)
-        said += " The same time may be in two, and to mend one may bring out another." * several
+        least, counts = percent(LEAST_SHARE), (len(expensive), len(cheap))
+        said = "Findings of {} of the time or more: {}; of less: {}.".format(least, *counts)
+        if len(expensive) > 1:
+            said += " The same time may be in two, and to mend one may bring out another."
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
@@ -243,19 +242,16 @@ class Report:
         rows = []
         for gpu, its in self.figures.items():
             for sort, hidden_s in its["hidden_s"].items():
-                busy_s = its["kinds_busy_s"][sort]
-                times_s = (busy_s, hidden_s, its["exposed_s"][sort])
-                times = (like(time_s, busy_s) for time_s in times_s)
+                busy_s, exposed_s = its["kinds_busy_s"][sort], its["exposed_s"][sort]
+                times = (like(time_s, busy_s) for time_s in (busy_s, hidden_s, exposed_s))
                 rows.append((gpu, sort, *times, bar(hidden_s, busy_s)))
         return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrences(self) -> list[dict[str, float]]:
         """Figures of each range, in seconds; what GPUs did is of all of them on average."""
         times_s, usages = self.view.occurrences.times_s, self.view.usages
-        columns = {
-            "start_s": times_s[:, 0] - self.view.start_s,
-            "duration_s": np.ptp(times_s, axis=1),
-        }
+        columns = {"start_s": times_s[:, 0] - self.view.start_s}
+        columns["duration_s"] = self.view.occurrences.lengths_s
         for sort in ("busy", "compute", *_BEHIND):
             sets = [usage.busy if sort == "busy" else usage.when(sort) for usage in usages]
             within_s = sum((length_within(one, *times_s.T) for one in sets), np.zeros(len(times_s)))
@@ -264,53 +260,40 @@ class Report:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
-        rows = []
-        pairs = zip(self.view.occurrences.spans(), self._occurrences(), strict=True)
-        for number, (span, its) in enumerate(pairs, start=1):
-            whole_s = its["duration_s"]
-            times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
-            name, (start,) = f"{number}: {shortened(span.name, 24)}", self._clock(span.start_s)
-            busy = bar(its["busy_s"], whole_s)
-            rows.append((name, start, format_seconds(whole_s), busy, *times))
         headers = ("range", "start", "time", "busy", "computing", "copies", "communication")
         note = "Busy and the columns after it are of all GPUs on average."
+        spans, rows = self.view.occurrences.spans(), []
+        for number, (span, its) in enumerate(zip(spans, self._occurrences(), strict=True), start=1):
+            whole_s, name = its["duration_s"], f"{number}: {shortened(span.name, 24)}"
+            times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
+            whole = format_seconds(whole_s), bar(its["busy_s"], whole_s)
+            rows.append((name, *self._clock(span.start_s), *whole, *times))
         return self._table("Each time that the range is there", headers, rows, note)
 
-    def _lanes(self) -> list[Table]:
-        """A row for each lane, by device, then what the host named."""
-        sets = [(u.name, lane, when) for u in self.view.usages for lane, when in u.lanes.items()]
-        named = self.view.ranges.sets(lambda tag: tag.lane)
-        sets += [(HOST, lane, when) for lane, when in named.items()]
-        rows = []
-        for device, lane, when in sets:
-            name, busy_s = lane.removeprefix(device).strip() or device, length_s(when)
-            rows.append((device, name, format_seconds(busy_s), bar(busy_s, self.window_s)))
-        return self._table("Lanes by device", ("device", "lane", "busy", "share of time"), rows)
-
     def _idleness(self) -> list[Table]:
-        rows = []
-        for gpu, its in self._idle.items():
-            for one in sorted(its, key=lambda one: -one.idle_s):
-                time, share = format_seconds(one.idle_s), bar(one.idle_s, self.window_s)
-                rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
         least = format_seconds(self._host.noise_s)
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to {least} are not "
             f"counted: they are between any two kernels."
         )
+        rows = []
+        for gpu, its in self._idle.items():
+            for one in sorted(its, key=lambda one: -one.idle_s):
+                time, share = format_seconds(one.idle_s), bar(one.idle_s, self.window_s)
+                rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
     def ranges(self) -> Section:
         """The names that a program gave, with how often and how long each was there."""
+        by_name = self.view.ranges.parts(lambda tag: tag.name)
         rows = []
-        for label, its in self.view.ranges.parts(lambda tag: tag.name).items():
-            sum_s, longest_s = float(its.lengths_s.sum()), float(its.lengths_s.max())
-            times = format_seconds(sum_s), format_seconds(longest_s)
-            rows.append((sum_s, (label, f"{len(its):,}", *times)))
-        rows.sort(key=lambda row: -row[0])
-        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {self.name}"
-        table = [tabulate(headers, [cells for _, cells in rows], caption=caption)] if rows else []
+        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
+            lengths_s = by_name[name].lengths_s
+            times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
+            rows.append((name, f"{len(lengths_s):,}", *times))
+        headers = ("range", "times", "in all", "longest")
+        table = [tabulate(headers, rows, caption=f"Ranges of {self.name}")] if rows else []
         return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(

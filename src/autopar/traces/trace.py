@@ -133,13 +133,10 @@ class Records:
 
     def spans(self) -> list[Span]:
         """All of them as spans."""
+        tags = [self.tags[place] for place in self.tagged.tolist()]
         return [
-            Span(tag.name, tag.lane, *times, HOST if tag.kind in ON_HOST else tag.kind)
-            for tag, times in zip(
-                (self.tags[place] for place in self.tagged.tolist()),
-                self.times_s.tolist(),
-                strict=True,
-            )
+            Span(tag.name, tag.lane, start_s, end_s, HOST if tag.kind in ON_HOST else tag.kind)
+            for tag, (start_s, end_s) in zip(tags, self.times_s.tolist(), strict=True)
         ]
 
 
