@@ -114,16 +114,15 @@ def test_nothing_is_idle_behind_work() -> None:
     assert costs(trace(*behind, calls=(call("cudaHostAlloc", 4.2, 5.4),))) == {}
 
 
-def test_without_launches_a_wait_is_enough_and_nothing_else_is_guessed() -> None:
+def test_without_launches_nothing_is_guessed() -> None:
     work = (kernel(0, 40), kernel(42, 90))
-    assert split(trace(*work)) == {"unknown": 2}
-    assert costs(trace(*work)) == {}
-    assert split(trace(*work, operators=(operator("aten::mm", 40, 42),))) == {"unknown": 2}
-    waits = (call(SYNC, 1, 40.1),)
-    assert split(trace(*work, calls=waits)) == {"synchronised": 0.1, "unknown": 1.9}
-    assert costs(trace(*work, calls=waits)) == {"synchronised": 2}
-    doubtful = trace(*work, calls=waits, doubts={"host": "Its clock jumps."})
-    assert split(doubtful) == {"unknown": 2}
+    host = {"operators": (operator("aten::mm", 40, 42),), "calls": (call(SYNC, 1, 40.1),)}
+    assert split(trace(*work, **host)) == {"unknown": 2}
+    assert costs(trace(*work, **host)) == {}
+    launched = (kernel(0, 40, launch(-1)), kernel(42, 90, launch(41.985)))
+    assert split(trace(*launched, calls=host["calls"], doubts={"host": "Its clock jumps."})) == {
+        "unknown": 2
+    }
 
 
 def test_gaps_within_the_error_of_a_profiler_have_no_cause() -> None:

@@ -79,7 +79,6 @@ class Host:
         is_call = records.where(lambda tag: tag.kind == "call")
         self.sorts = _sorts_of(records, work)
         self.of = {sort: np.flatnonzero(self.sorts == code) for sort, code in _CODES.items()}
-        self.callers = np.unique(self.threads[is_call & (self.sorts != _CODES["profiler"])])
         every = np.concatenate((records.times_s, work.times_s))
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
         self.on_axis = records.times_s + self.shift(self.threads)
@@ -197,10 +196,6 @@ class _Gaps:
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
         self._launches = np.append(usage.work.launches, UNKNOWN)[self._nexts]
         self._threads = np.append(host.threads, UNKNOWN)[self._launches]
-        launched = usage.work.launches[usage.work.launches != UNKNOWN]
-        able = np.unique(host.threads[launched]) if len(launched) else host.callers
-        if len(able) == 1:  # no other can have launched it
-            self._threads = np.where(self._threads == UNKNOWN, able, self._threads)
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
         self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
@@ -228,19 +223,17 @@ class _Gaps:
             self.parts_s[cause][which] = (ends_s - late_s) * holds
 
     def _split(self) -> None:
-        """Split gaps that end with what a thread launched; of others, only waits are certain."""
+        """Split gaps over what the thread did that launched what ends them; of others, no cause."""
         host, launched = self._host, self._launches != UNKNOWN
         lengths_s = self._late[:, 1] - self._late[:, 0]
         ended = self._nexts == UNKNOWN
         self.parts_s["ended"] = np.where(ended, lengths_s, 0.0)
         self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
         of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
-        of, pieces = of[~ended[of]], pieces[~ended[of]]
-        pieces = pieces + host.shift(self._threads[of])
+        pieces = pieces + host.shift(self._threads[of])  # without a thread, where nothing is
         for sort, when in host.did.items():
-            is_certain = launched[of] | (sort in _REMOVABLE)
-            within_s = length_within(when, *pieces[is_certain].T)
-            self.parts_s[sort] += np.bincount(of[is_certain], within_s, len(lengths_s))
+            within_s = length_within(when, *pieces.T)
+            self.parts_s[sort] += np.bincount(of, within_s, len(lengths_s))
         rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
         rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
         self.parts_s["elsewhere"] = rest_s * launched

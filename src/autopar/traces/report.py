@@ -190,7 +190,7 @@ class Report:
                 f"to the end of the work launched in it."
             )
         if view.usages and not (trace.work.launches != UNKNOWN).any():
-            yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
+            yield "It has no launches: why a GPU was idle can't be told from it."
 
     def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""
