@@ -1,9 +1,7 @@
 """From torch.profiler's events to evidence: joined, placed, and checked by the nanosecond."""
 
-import copy as copies
 import json
 import math
-import re
 from pathlib import Path
 
 import pytest
@@ -106,84 +104,6 @@ def test_ranges_of_other_threads_have_lanes_of_their_own():
     assert [span.lane for span in ranges] == ["host", "host thread 9"]
 
 
-AMPERE = {"deviceProperties": [{"id": i, "computeMajor": 8} for i in range(2)]}
-HOPPER = {"deviceProperties": [{"id": 0, "computeMajor": 9}]}
-LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost with 5 µs
-
-
-@pytest.mark.parametrize(
-    ("wrong", "why", "left_out"),
-    [
-        (kernel("bad", -BASE_US, 5.0), r"starts at 0\.0 µs and takes 5\.0 µs", True),
-        (kernel("bad", 500.0, -1.0), r"takes -1\.0 µs", True),
-        (kernel("bad", 500.0, math.nan), "takes nan µs", True),
-        (kernel("bad", 1e308, 2.0), "starts at 1e.308 µs", True),
-        (kernel("bad", 2e12, 5.0), r"starts at 66927\d+\.0 µs", True),  # weeks after all others
-        (kernel("bad", 500.0, 1e13), r"takes 1(0){13}\.0 µs", True),
-        (kernel("bad", 500.0, 10**400), "takes nan µs", True),
-        (kernel("bad", 500.0, True), "takes nan µs", True),
-        (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
-        (kernel("bad", -300.0, 5.0, 1, stream=9), "before its launch, or a minute", True),
-        (kernel("bad", 7e7, 5.0, 1, stream=9), "before its launch, or a minute after it", True),
-        (kernel("bad", 160.5, 50.0), "takes 50.0 µs, and overlaps other work of its stream", False),
-        (kernel("bad", 100.0, 5.0), "takes 5.0 µs, and overlaps other work of its stream", True),
-    ],
-)
-def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out):
-    trace = read(*kineto_events(), kernel("gemm", 40.0, 10.0, device=1), wrong, **AMPERE)
-    assert trace.warnings == ()
-    said = trace.doubts["GPU 0"]
-    assert re.match(r"1 of [345] records of GPU 0 can't be right, [\d.]+ % of what it did\.", said)
-    assert re.search(f"The first: the record of 'bad' on (GPU 0|a GPU) .*{why}.*[.]$", said)
-    assert len(trace.work) == 4 + (not left_out)
-    small = read(*kineto_events(), LONG, wrong, **AMPERE)
-    assert small.doubts == {}
-    assert "they were left out or cut short" in small.warnings[0]
-    assert len(small.work) == 4 + (not left_out)
-    twice = read(*kineto_events(), wrong, copies.deepcopy(wrong), **AMPERE)
-    assert re.match("2 of [456] records of GPU 0", twice.doubts["GPU 0"]), "counted, not repeated"
-
-
-def test_a_gpu_of_which_nothing_can_be_right_is_in_doubt():
-    asked = call("cudaLaunchKernel", 500.0, 5.0, 1)
-    with_ranges = [event("user_annotation", "step", 1.0, 600.0), asked]
-    trace = read(*with_ranges, *(kernel("bad", 10.0 * i, 5.0, 1) for i in range(1, 11)))
-    assert (len(trace.work), [*trace.doubts], trace.warnings) == (0, ["GPU 0"], ())
-
-
-def test_what_is_cut_ends_where_it_overlaps():
-    trace = read(*kineto_events(), LONG, kernel("bad", 160.5, 50.0), **AMPERE)
-    (bad,) = (work.span for work in work_of(trace) if work.span.name == "bad")
-    assert bad.duration_s == pytest.approx(40e-6)
-    memory = copy("Memcpy DtoH (Device -> Pinned)", 165.5, 10.0, 4096, stream=7)
-    (moved,) = (
-        w
-        for w in work_of(read(*kineto_events(), LONG, memory))
-        if w.stream == "stream 7" and w.span.kind == "copy"
-    )
-    assert moved.span.duration_s == pytest.approx(5e-6), "copies wait on every GPU"
-
-
-def test_kernels_of_a_stream_may_overlap_where_that_is_by_design():
-    early = kernel("early", 160.5, 50.0)
-    for header in (HOPPER, {}, {"deviceProperties": "none"}):
-        trace = read(*kineto_events(), early, **header)
-        assert (trace.warnings, trace.doubts) == ((), {})
-        assert len(trace.work) == 4
-    launched = call("cudaGraphLaunch", 35.0, 3.0, 5)
-    nodes = [kernel("a", 200.5, 50.0, 5), kernel("b", 210.5, 50.0, 5)]
-    trace = read(*kineto_events(), launched, *nodes, **AMPERE)
-    assert (trace.warnings, trace.doubts) == ((), {})
-
-
-def test_clocks_that_differ_a_little_cost_no_figure():
-    trace = read(*kineto_events(), kernel("early", 15.0, 5.0, 1, stream=9))
-    (said,) = trace.warnings
-    assert said.startswith("Work starts up to 5.000 µs before its launch")
-    assert trace.doubts == {}
-    assert trace.alignment_error_s == pytest.approx(5e-6)
-
-
 def test_calls_that_are_not_read_leave_causes_untold_and_are_counted():
     other = [event("xpu_runtime", "launch", 1.0, 2.0)]
     work = [kernel("a", 40.0, 9.0, 1), kernel("b", 90.0, 9.0, 2)]
@@ -218,41 +138,6 @@ def test_the_categories_of_early_versions_are_read():
     old |= {"cpu_op": "Operator"}
     events = [each | {"cat": old.get(each["cat"], each["cat"])} for each in kineto_events()[1:]]
     assert spans_of(read(*events)) == spans_of(read(*kineto_events()))
-
-
-def test_a_record_without_a_gpu_puts_all_in_doubt():
-    wrong = kernel("bad", 500.0, 5.0, device="0")
-    doubts = read(wrong, *kineto_events(), kernel("k", 1, 2, device=1)).doubts
-    assert list(doubts) == ["GPU 0", "GPU 1"]
-    assert "the record of 'bad' on a GPU" in doubts["GPU 1"]
-
-
-@pytest.mark.parametrize(
-    "fine",
-    [
-        kernel("next", 170.5, 9.0),  # one ends as the next starts
-        kernel("next", 169.6, 9.0),  # within the profiler's own tolerance
-        kernel("next", 160.0, 9.0, stream=8),
-        kernel("next", 160.0, 9.0, device=1),
-        kernel("next", 19.2, 3.0, 1, stream=8),  # within tolerance of its launch
-        kernel("next", 5e7, 3.0, 1, stream=8),  # a long queue
-        kernel("next", 500.0, 9.0, 77),  # its launch was not recorded
-        call("cudaGetDevice", 2.0, 0.0, 9),
-    ],
-)
-def test_what_can_be_right_is_taken_without_a_word(fine):
-    trace = read(*kineto_events(), fine)
-    assert (trace.warnings, trace.doubts) == ((), {})
-
-
-def test_a_call_that_cannot_be_puts_the_host_in_doubt_alone():
-    for times in ((20.0, -1.0), (-BASE_US, 1.0), (20.0, "soon")):
-        trace = read(*kineto_events(), call("cudaBad", *times, 9))
-        assert list(trace.doubts) == ["host"]
-        assert "'cudaBad' on host" in trace.doubts["host"]
-        fine = [call("cudaGetDevice", 300.0 + i, 0.5, 100 + i) for i in range(200)]
-        assert read(*kineto_events(), *fine, call("cudaBad", *times, 9)).doubts == {}
-        assert len(trace.work) == 3
 
 
 def test_work_without_a_correlation_id_has_no_launch():
