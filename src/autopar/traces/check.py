@@ -88,7 +88,8 @@ def evidence_of(
     lanes[main] = HOST
     tags = tuple(tag._replace(lane=lanes.get(tag.lane, tag.lane)) for tag in host.tags)
     handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
-    host = replace(host, tags=tags)
+    unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
+    host = replace(host, tags=tags, launches=unknown, sizes_bytes=unknown)
     return Trace(work, host, handed, tuple(warnings), doubts, alignment_error_s=skew_s)
 
 

@@ -59,6 +59,11 @@ _WAITS_TOO = ("allocated", "loader", "peers")
 _ALWAYS = np.array([[-np.inf, np.inf]])
 
 
+def noise_s(trace: Trace) -> float:
+    """Of shorter gaps nothing is known. One record far off does not hide all the others."""
+    return max(_NOISE_S, min(trace.alignment_error_s, _START_S))
+
+
 class Host:
     """What the threads of a trace's host did, by sort.
 
@@ -74,8 +79,7 @@ class Host:
         at = {thread: i for i, thread in enumerate(threads)}
         as_one = [at.get(trace.handed.get(thread, thread), i) for thread, i in at.items()]
         self.threads = np.array(as_one, dtype=np.int64)[codes]
-        # Of shorter gaps nothing is known. One record far off does not hide all the others.
-        self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, _START_S))
+        self.noise_s = noise_s(trace)
         is_call = records.where(lambda tag: tag.kind == "call")
         self.sorts = _sorts_of(records, work)
         self.of = {sort: np.flatnonzero(self.sorts == code) for sort, code in _CODES.items()}

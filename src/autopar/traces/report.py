@@ -14,7 +14,7 @@ from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of
-from autopar.traces.idle import Host, idle_of
+from autopar.traces.idle import Host, idle_of, noise_s
 from autopar.traces.trace import HOST, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
@@ -65,12 +65,12 @@ class Report:
         self.window_s = length_s(view.window)
         self._top = top
         self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
-        self._host = Host(view.trace)
 
     @cached_property
     def _idle(self) -> dict[str, list[Finding]]:
+        host = Host(self.view.trace)
         gpus = (usage for usage in self.view.usages if usage.name in self._gpus)
-        return {gpu.name: idle_of(gpu, self._host) for gpu in gpus}
+        return {gpu.name: idle_of(gpu, host) for gpu in gpus}
 
     @cached_property
     def findings(self) -> tuple[list[Finding], list[Finding]]:
@@ -272,7 +272,7 @@ class Report:
 
     def _idleness(self) -> list[Table]:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
-        least = format_seconds(self._host.noise_s)
+        least = format_seconds(noise_s(self.view.trace))
         note = (
             f"Each gap is split over all that happened in it. Gaps of up to {least} are not "
             f"counted: they are between any two kernels."

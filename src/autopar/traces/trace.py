@@ -170,7 +170,7 @@ class Rows:
     @property
     def times_us(self) -> Intervals:
         """The start and the length of each."""
-        return np.array(self._times_us).reshape(-1, 2)
+        return np.asarray(self._times_us).reshape(-1, 2)
 
     @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def records(self, zero_us: float = 0.0) -> Records:
@@ -178,7 +178,7 @@ class Rows:
         starts_us, lengths_us = self.times_us.T
         starts_us = starts_us - zero_us
         times_s = np.column_stack((starts_us, starts_us + lengths_us)) / 1e6
-        tagged, launches, sizes_bytes = np.array(self._others).reshape(-1, 3).T.copy()
+        tagged, launches, sizes_bytes = np.asarray(self._others).reshape(-1, 3).T
         return Records(tuple(self.tags), tagged, times_s, launches, sizes_bytes)
 
 
