@@ -28,7 +28,7 @@ class Activity:
 
 def work_of(some: Trace) -> list[Activity]:
     """What a trace has of work, each with its launch."""
-    work, calls = some.work, some.calls.spans()
+    work, calls = some.work, some.host.spans()
     places = (work.tagged, work.launches, work.sizes_bytes)
     return [
         Activity(
@@ -41,25 +41,13 @@ def work_of(some: Trace) -> list[Activity]:
     ]
 
 
-def records_of(spans: Sequence[Span]) -> Records:
-    """What the host did, as records."""
-    return _records(spans, [Tag(span.name, span.lane) for span in spans])
-
-
-def _records(
-    spans: Sequence[Span],
-    tags: Sequence[Tag],
-    launches: Sequence[int] | None = None,
-    sizes_bytes: Sequence[int] | None = None,
-) -> Records:
-    unknown = [UNKNOWN] * len(spans)
+def _records(records: Sequence[tuple[Span, Tag, int, int | None]]) -> Records:
+    """Records of spans, each with its tag, its launch and its size."""
     rows = Rows()
-    more = (launches or unknown, sizes_bytes or unknown)
-    for span, tag, launch, size_bytes in zip(spans, tags, *more, strict=True):
-        times_us = 1e6 * span.start_s, 1e6 * span.duration_s
-        rows.add(rows.place(tag), times_us, launch, size_bytes)
-    times_s = intervals_of(spans)  # to the last bit
-    return replace(rows.records(), times_s=times_s)
+    for _, tag, launch, size_bytes in records:
+        size = UNKNOWN if size_bytes is None else size_bytes
+        rows.add(tag, Tag, (0.0, 0.0), launch, size)
+    return replace(rows.records(), times_s=intervals_of(span for span, *_ in records))
 
 
 def call(name: str, start_ms: float, end_ms: float, thread: str = "thread 1") -> Span:
@@ -114,25 +102,31 @@ def trace(
     doubts: dict[str, str] | None = None,
     warnings: tuple[str, ...] = (),
 ) -> Trace:
-    ordered = sorted(activities, key=lambda each: each.span.start_s)
     launches = (each.launch for each in activities if each.launch)
-    every = sorted((*calls, *launches), key=lambda each: each.start_s)
-    at = {id(called): place for place, called in enumerate(every)}
-    work = _records(
-        [each.span for each in ordered],
-        [
-            Tag(each.span.name, each.span.lane, each.span.kind, each.gpu, *_details(each))
-            for each in ordered
-        ],
-        [at[id(each.launch)] if each.launch else UNKNOWN for each in ordered],
-        [UNKNOWN if each.size_bytes is None else each.size_bytes for each in ordered],
+    host = [(span, "call") for span in (*calls, *launches)]
+    host += [(span, "operator") for span in operators]
+    host += [(span, "range") for span in ranges] + [(span, "python") for span in python]
+    host.sort(key=lambda each: each[0].start_s)
+    at = {id(span): place for place, (span, _) in enumerate(host)}
+    return Trace(
+        _records(
+            [
+                (each.span, _tag(each), at.get(id(each.launch), UNKNOWN), each.size_bytes)
+                for each in sorted(activities, key=lambda each: each.span.start_s)
+            ]
+        ),
+        _records([(span, Tag(span.name, span.lane, kind), UNKNOWN, None) for span, kind in host]),
+        handed or {},
+        warnings,
+        doubts or {},
+        origin="a test",
     )
-    host = map(records_of, (every, operators, ranges, python))
-    return Trace(work, *host, handed or {}, warnings, doubts or {}, origin="a test")
 
 
-def _details(each: Activity) -> tuple[str, str, str]:
-    return each.stream, each.memory, each.collective
+def _tag(each: Activity) -> Tag:
+    span = each.span
+    more = each.gpu, each.stream, each.memory, each.collective
+    return Tag(span.name, span.lane, span.kind, *more)
 
 
 def costs(of: Trace) -> dict[str, float]:

@@ -1,15 +1,136 @@
 """Records in doubt: what they cost, and what is not known of them."""
 
-from trace_files import BASE_US, call, event, kernel, kineto_events
+import copy as copies
+import math
+import re
+
+import pytest
+from trace_builder import work_of
+from trace_files import BASE_US, call, copy, event, kernel, kineto_events
 
 from autopar.traces.chrome import Events
+from autopar.traces.report import Report
 from autopar.traces.trace import UNKNOWN
-
-AMPERE = {"deviceProperties": [{"id": 0, "computeMajor": 8}]}
 
 
 def read(*events, **header):
     return Events(events).trace(header)
+
+
+AMPERE = {"deviceProperties": [{"id": i, "computeMajor": 8} for i in range(2)]}
+HOPPER = {"deviceProperties": [{"id": 0, "computeMajor": 9}]}
+LONG = kernel("long", 1000.0, 50_000.0, stream=8)  # beside which little is lost with 5 µs
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why", "left_out"),
+    [
+        (kernel("bad", -BASE_US, 5.0), r"starts at 0\.0 µs and takes 5\.0 µs", True),
+        (kernel("bad", 500.0, -1.0), r"takes -1\.0 µs", True),
+        (kernel("bad", 500.0, math.nan), "takes nan µs", True),
+        (kernel("bad", 1e308, 2.0), "starts at 1e.308 µs", True),
+        (kernel("bad", 2e12, 5.0), r"starts at 66927\d+\.0 µs", True),  # weeks after all others
+        (kernel("bad", 500.0, 1e13), r"takes 1(0){13}\.0 µs", True),
+        (kernel("bad", 500.0, 10**400), "takes nan µs", True),
+        (kernel("bad", 500.0, True), "takes nan µs", True),
+        (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
+        (kernel("bad", -300.0, 5.0, 1, stream=9), "before its launch, or a minute", True),
+        (kernel("bad", 7e7, 5.0, 1, stream=9), "before its launch, or a minute after it", True),
+        (kernel("bad", 160.5, 50.0), "takes 50.0 µs, and overlaps other work of its stream", False),
+        (kernel("bad", 100.0, 5.0), "takes 5.0 µs, and overlaps other work of its stream", True),
+    ],
+)
+def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out):
+    trace = read(*kineto_events(), kernel("gemm", 40.0, 10.0, device=1), wrong, **AMPERE)
+    assert trace.warnings == ()
+    said = trace.doubts["GPU 0"]
+    assert re.match(r"1 of [345] records of GPU 0 can't be right, [\d.]+ % of what it did\.", said)
+    assert re.search(f"The first: the record of 'bad' on (GPU 0|a GPU) .*{why}.*[.]$", said)
+    assert len(trace.work) == 4 + (not left_out)
+    small = read(*kineto_events(), LONG, wrong, **AMPERE)
+    assert small.doubts == {}
+    assert "they were left out or cut short" in small.warnings[0]
+    assert len(small.work) == 4 + (not left_out)
+    twice = read(*kineto_events(), wrong, copies.deepcopy(wrong), **AMPERE)
+    assert re.match("2 of [456] records of GPU 0", twice.doubts["GPU 0"]), "counted, not repeated"
+
+
+def test_a_gpu_of_which_nothing_can_be_right_is_in_doubt():
+    asked = call("cudaLaunchKernel", 500.0, 5.0, 1)
+    with_ranges = [event("user_annotation", "step", 1.0, 600.0), asked]
+    trace = read(*with_ranges, *(kernel("bad", 10.0 * i, 5.0, 1) for i in range(1, 11)))
+    assert (len(trace.work), [*trace.doubts], trace.warnings) == (0, ["GPU 0"], ())
+
+
+def test_what_is_cut_ends_where_it_overlaps():
+    trace = read(*kineto_events(), LONG, kernel("bad", 160.5, 50.0), **AMPERE)
+    (bad,) = (work.span for work in work_of(trace) if work.span.name == "bad")
+    assert bad.duration_s == pytest.approx(40e-6)
+    memory = copy("Memcpy DtoH (Device -> Pinned)", 165.5, 10.0, 4096, stream=7)
+    (moved,) = (
+        w
+        for w in work_of(read(*kineto_events(), LONG, memory))
+        if w.stream == "stream 7" and w.span.kind == "copy"
+    )
+    assert moved.span.duration_s == pytest.approx(5e-6), "copies wait on every GPU"
+
+
+def test_kernels_of_a_stream_may_overlap_where_that_is_by_design():
+    early = kernel("early", 160.5, 50.0)
+    for header in (HOPPER, {}, {"deviceProperties": "none"}):
+        trace = read(*kineto_events(), early, **header)
+        assert (trace.remarks, len(trace.work)) == ((), 4)
+        figures = Report(trace, name="t").figures["GPU 0"]
+        assert figures["busy_s"] == pytest.approx(170.5e-6), "from 40 to 210.5 µs, each moment once"
+        assert figures["kinds_busy_s"]["compute"] == pytest.approx(170.5e-6)
+        assert figures["hidden_s"]["copy"] == pytest.approx(60e-6)
+    launched = call("cudaGraphLaunch", 35.0, 3.0, 5)
+    nodes = [kernel("a", 200.5, 50.0, 5), kernel("b", 210.5, 50.0, 5)]
+    trace = read(*kineto_events(), launched, *nodes, **AMPERE)
+    assert trace.remarks == ()
+
+
+def test_clocks_that_differ_a_little_cost_no_figure():
+    trace = read(*kineto_events(), kernel("early", 15.0, 5.0, 1, stream=9))
+    (said,) = trace.warnings
+    assert said.startswith("Work starts up to 5.000 µs before its launch")
+    assert trace.doubts == {}
+    assert trace.alignment_error_s == pytest.approx(5e-6)
+
+
+def test_a_record_without_a_gpu_puts_all_in_doubt():
+    wrong = kernel("bad", 500.0, 5.0, device="0")
+    doubts = read(wrong, *kineto_events(), kernel("k", 1, 2, device=1)).doubts
+    assert list(doubts) == ["GPU 0", "GPU 1"]
+    assert "the record of 'bad' on a GPU" in doubts["GPU 1"]
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        kernel("next", 170.5, 9.0),  # one ends as the next starts
+        kernel("next", 169.6, 9.0),  # within the profiler's own tolerance
+        kernel("next", 160.0, 9.0, stream=8),
+        kernel("next", 160.0, 9.0, device=1),
+        kernel("next", 19.2, 3.0, 1, stream=8),  # within tolerance of its launch
+        kernel("next", 5e7, 3.0, 1, stream=8),  # a long queue
+        kernel("next", 500.0, 9.0, 77),  # its launch was not recorded
+        call("cudaGetDevice", 2.0, 0.0, 9),
+    ],
+)
+def test_what_can_be_right_is_taken_without_a_word(fine):
+    trace = read(*kineto_events(), fine)
+    assert trace.remarks == ()
+
+
+def test_a_call_that_cannot_be_puts_the_host_in_doubt_alone():
+    for times in ((20.0, -1.0), (-BASE_US, 1.0), (20.0, "soon")):
+        trace = read(*kineto_events(), call("cudaBad", *times, 9))
+        assert list(trace.doubts) == ["host"]
+        assert "'cudaBad' on host" in trace.doubts["host"]
+        fine = [call("cudaGetDevice", 300.0 + i, 0.5, 100 + i) for i in range(200)]
+        assert read(*kineto_events(), *fine, call("cudaBad", *times, 9)).doubts == {}
+        assert len(trace.work) == 3
 
 
 def test_what_is_too_short_for_the_clock_or_far_off_costs_no_more_than_itself():
@@ -29,7 +150,7 @@ def test_a_trace_may_count_from_zero():
     host = event("cpu_op", "aten::mm", 0.0, 9.0), call("cudaLaunchKernel", 0.0, 5.0, 1)
     every = (*host, kernel("mm", 9.0, 2.0, 1))
     trace = read(*(each | {"ts": each["ts"] - BASE_US} for each in every))
-    assert (trace.remarks, len(trace.calls), len(trace.operators)) == ((), 1, 1)
+    assert (trace.remarks, len(trace.host.of("call")), len(trace.host.of("operator"))) == ((), 1, 1)
 
 
 def test_of_several_processes_each_has_its_threads_and_shared_numbers_tell_nothing():
@@ -37,11 +158,14 @@ def test_of_several_processes_each_has_its_threads_and_shared_numbers_tell_nothi
     other = call("cudaLaunchKernel", 30.0, 5.0, 2) | {"pid": 7}
     work = [kernel("mm", 100.0 * i, 9.0, i) for i in (1, 2)]
     trace = read(*host, other, *work)
-    assert {tag.lane for tag in trace.calls.tags} == {"host", "host process 7 thread 2"}
+    assert {span.lane for span in trace.host.of("call").spans()} == {
+        "host",
+        "host process 7 thread 2",
+    }
     assert [launch == UNKNOWN for launch in trace.work.launches] == [False, True]
     assert "Several processes are in it" in trace.warnings[0]
     flushes = [event("overhead", "Buffer Flush", 50.0, 9.0) | {"pid": pid} for pid in (-1, 0)]
     alone = read(*host, *flushes, call("cudaFree", 90.0, 5.0, 9), *work)
     assert alone.warnings == ()
     names = ["cudaLaunchKernel", "cudaLaunchKernel", *["profiler: Buffer Flush"] * 2, "cudaFree"]
-    assert [span.name for span in alone.calls.spans()] == names
+    assert [span.name for span in alone.host.of("call").spans()] == names

@@ -112,7 +112,7 @@ def test_no_line_ends_between_a_number_and_its_unit() -> None:
 
 def test_what_grew_many_times_is_not_said_in_percent() -> None:
     reports = [Report(trace(kernel(0, end)), name="t") for end in (1, 435)]
-    said = as_text(comparison(*reports))
+    said = as_text([comparison(*reports)])
     assert re.search(r"time +1\.000 ms +435\.0 ms +435 times", said)
 
 
@@ -173,7 +173,6 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
 def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     said = text_of(trace(kernel(0, 4, launch(-0.001))))
     assert "No findings: nothing was seen that more overlap could save." in said
-    assert "0 more" not in said
     said = text_of(trace(ranges=(named("step", 0, 5),)))
     assert "No work of a GPU is in it." in said
     assert "busy 5.000 ms" in said
@@ -275,13 +274,6 @@ def test_a_pipe_in_a_folder_is_not_waited_for(
     said = capsys.readouterr().out
     assert re.search(r"Left out: \S*lost.json:\s+No\s+such\s+file", said)
     assert max(map(len, said.splitlines())) <= 100
-
-
-def test_without_a_gpu_lanes_are_held_against_all_that_was_recorded() -> None:
-    ranges = (named("step", 0, 4), named("load", 2, 3, "thread 2"))
-    said = text_of(trace(ranges=ranges))
-    assert re.search(r"thread 1 +4\.000 ms +100\.0 %", said)
-    assert re.search(r"thread 2 +1\.000 ms +25\.0 %", said)
 
 
 def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_every_table_is_read_and_joined(read):
     assert [(work.size_bytes, work.memory) for work in copies] == [
         *((4096, "pageable"), (4096, "pinned"))
     ]
-    assert [call.name for call in trace.calls.spans()] == [
+    assert [call.name for call in trace.host.of("call").spans()] == [
         *("cudaLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync", "cudaDeviceSynchronize")
     ]
-    assert trace.calls.times_s[3, 1] == pytest.approx(210e-6, abs=1e-12)
+    assert trace.host.of("call").times_s[3, 1] == pytest.approx(210e-6, abs=1e-12)
     assert (trace.warnings, trace.doubts) == ((), {})
 
 
@@ -71,7 +71,7 @@ def test_a_missing_table_is_normal(read, table, lost):
     whole, part = read(), read(leave_out={table})
     assert {s[0] for s in spans_of(whole)} - {s[0] for s in spans_of(part)} == lost
     assert part.warnings == ()
-    assert len(part.calls) == (0 if table == _CALLS else 4)
+    assert len(part.host.of("call")) == (0 if table == _CALLS else 4)
 
 
 def test_columns_that_a_version_lacks_are_done_without(read):

@@ -201,12 +201,14 @@ def test_a_session_can_be_kept_as_a_trace_and_is_set_up_before_each_way(tmp_path
     timelines = timelines_of(ways, setup=lambda: calls.append("set up"), save=path)
     assert calls == ["set up", "a", "set up", "b"]
     kept = read_evidence(path)
-    named = {span.name: span for span in kept.ranges.spans()}
+    named = {span.name: span for span in kept.host.of("range").spans()}
     assert {"one way", "another", "a", "b"} <= {*named}
     assert named["one way"].start_s <= named["a"].start_s <= named["a"].end_s
     (seen,) = timelines["one way"].spans
     assert seen.duration_s == pytest.approx(named["a"].duration_s, abs=2e-6)
-    assert {"aten::rand", "aten::matmul"} <= {span.name for span in kept.operators.spans()}
+    assert {"aten::rand", "aten::matmul"} <= {
+        span.name for span in kept.host.of("operator").spans()
+    }
     content = gzip.decompress(path.read_bytes()).decode()
     assert platform.node() not in content
     assert "aten::mm" not in content  # it is within another

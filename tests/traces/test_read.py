@@ -5,7 +5,6 @@ import io
 import itertools
 import json
 import os
-import pickle
 import random
 import tempfile
 import time
@@ -44,7 +43,7 @@ def spans_of(path):
 
 
 def said_by(trace):
-    return work_of(trace), trace.timeline, trace.operators.spans(), trace.remarks
+    return work_of(trace), trace.timeline, trace.host.of("operator").spans(), trace.remarks
 
 
 def test_every_format_is_told_by_its_content(tmp_path):
@@ -73,24 +72,18 @@ def test_packed_bare_and_marked_texts_are_the_same(file):
     ("content", "name", "why"),
     [
         (b"", "t.json", "it is empty"),
-        (gzip.compress(b"", mtime=0), "t.json", "it is no trace: .* not JSON.* Expected a Chrome"),
-        (b"\0" * 100, "t.json", "it is no trace: .* not JSON"),
-        (b"9" * 10_000, "t.json", "it is no trace: .* not JSON"),
-        (b"<!DOCTYPE html><html>404</html>", "t.json", "a page of HTML"),
-        (pickle.dumps({"segments": []}), "t.pickle", "it is a pickle"),
-        (b"{}", "t.json", "it is JSON, but has no list"),
-        (b'{"traceEvents": 3}', "t.json", "no list of traceEvents"),
+        (gzip.compress(b"", mtime=0), "t.json", "it is no trace: it begins with ''.* Expected"),
+        (b"9" * 10_000, "t.json", "it is no trace: it begins with '9{20}' and has no list"),
+        (b"<!DOCTYPE html><html>404</html>", "t.json", "begins with '<!DOCTYPE html>"),
+        (b"{}", "t.json", "has no list of traceEvents"),
+        (b'{"traceEvents": 3}', "t.json", "has no list of traceEvents"),
         (b"[]", "t.json", "no work of a GPU and no named range"),
         (b"[" * 100_000, "t.json", "it is damaged: .*no work of a GPU"),
         (b'[{"ph": "X", "ts": ' + b"9" * 10_000, "t.json", "it is damaged: .*no work of a GPU"),
         (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
         (b"SQLite format 3\0", "t.sqlite", "SQLite database that can't be read"),
-        (b"PK\3\4", "t.zip", "zip archive; unpack it first"),
-        (b"\x28\xb5\x2f\xfd", "t.json", "packed with zstd; unpack it first"),
-        (b"\x89PNG\r\n", "t.json", "a picture"),
-        ('{"traceEvents": []}'.encode("utf-16"), "t.json", "UTF-16; save it as UTF-8"),
-        ("[]".encode("utf-16-le"), "t.json", "UTF-16; save it as UTF-8"),
-        (gzip.compress(gzip.compress(b"{}")), "t.json.gz", "packed with gzip twice"),
+        (b"PK\3\4", "t.zip", "begins with 'PK.*Unpack all else first"),
+        ('{"traceEvents": []}'.encode("utf-16"), "t.json", "in UTF-8"),
     ],
     ids=itertools.count(),  # what is packed differs by the time
 )
@@ -211,13 +204,6 @@ def test_two_events_that_became_one_are_damage(file):
     trace = read_evidence(file(text[:start] + text[end:]))
     assert "The file is damaged" in trace.warnings[0]
     assert not work_of(trace)
-
-
-def test_a_number_of_thousands_of_digits_costs_its_own_record(file):
-    text = json.dumps([*kineto_events(), kernel("bad", 500.0, 0.125)])
-    trace = read_evidence(file(text.replace("0.125", "9" * 5_000)))
-    assert (len(trace.work), trace.warnings) == (3, ())
-    assert "'bad' on GPU 0" in trace.doubts["GPU 0"]
 
 
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):

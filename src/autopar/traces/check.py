@@ -5,30 +5,34 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from autopar.display.format import format_seconds
 from autopar.refusal import what
-from autopar.timeline.groups import grouped
-from autopar.timeline.intervals import covered, length_s
+from autopar.timeline.intervals import length_s
 from autopar.traces.communication import COMMUNICATION
-from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Rows, Tag, Trace
+from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Rows, Seconds, Tag, Trace
 
 LATEST_US = 1e17  # the year 5138; some profilers count from 1970
-LONGEST_S = 1e6  # no profile lasts eleven days
-MOST_NUMBER = 2**63  # of correlations and sizes
+LONGEST_US = 1e12  # no profile lasts eleven days
+_MOST_NUMBER = 2**63  # of correlations and sizes
 _MOST_HARM = 0.01  # of a GPU's busy time; with more in doubt, no figure of it is given
 _TOLERANCE_S = 1e-6  # profilers' own clocks agree no better than this
 _MOST = 0.9  # of all records
-_FAR_S = 600.0  # from the middle, if that is a hundred times as far as most records are
+_FAR_US = 6e8  # from the middle, if that is a hundred times as far as most records are
 _MOST_SKEW_S = 1e-4  # by which two clocks may disagree; beyond it the record is wrong
 _LONGEST_WAIT_S = 60.0  # a launch that waits for a minute is a launch of something else
+_WHY = (  # a record can't be right, in the order in which that is looked for
+    "which can't be",
+    "and does not say of which GPU and stream it is",
+    "which is before its launch, or a minute after it",
+    "and overlaps other work of its stream",
+)
+_NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MOST_NAMES = 10_000  # to keep; programs have hundreds
 _DIRECTIONS = {"HtoD": "from host", "HtoA": "from host", "DtoH": "to host", "AtoH": "to host"}
@@ -36,25 +40,9 @@ _DIRECTIONS |= {"PtoP": "to a peer", "DtoD": "within"}
 _DIRECTION = re.compile("|".join(_DIRECTIONS))
 _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 
-Mask = npt.NDArray[np.bool_]
-Seconds = npt.NDArray[np.float64]
-
-
-class _Fault(NamedTuple):
-    """What can't be right."""
-
-    place: str  # which GPU, or the host; empty if the record does not say
-    words: str
-    harm_s: float  # of how much time it is; NaN if that is not known
-
 
 def evidence_of(
-    work: Rows,
-    calls: Rows,
-    ranges: Rows,
-    operators: Rows,
-    python: Rows,
-    *,
+    rows: Rows,
     handed: Mapping[str, str] = MappingProxyType({}),
     in_order: Collection[str] = (),
 ) -> Trace:
@@ -63,36 +51,46 @@ def evidence_of(
     A GPU is in doubt where they may be more than a hundredth of its busy time.
 
     Args:
-        work: What GPUs did.
-        calls: Calls of the runtime and the driver.
-        ranges: What the program named.
-        operators: Of PyTorch, also those within others.
-        python: Functions of Python.
+        rows: What GPUs and threads did, with all of PyTorch's operators.
         handed: Thread -> the one that it works for.
         in_order: GPUs on which kernels of a stream can't overlap. From compute capability 9 on
             they can, by design: a kernel may be launched before the one that it depends on ends.
     """
-    check = _Check((work, calls, ranges, operators, python))
-    called, named, operated, run = map(check.usable, (calls, ranges, operators, python))
-    done = check.possible(check.usable(work), called, in_order)
-    doubts, warnings = _judged(check.faults, done, sum(map(len, (called, named, operated, run))))
-    if check.skew_s:
-        skew = format_seconds(check.skew_s)
+    records, wrong, harms_s, zero_us = _timed(rows)
+    is_host = records.where(lambda tag: tag.place == HOST)
+    its = np.flatnonzero(is_host & (wrong == UNKNOWN))
+    host = records[its[~_lies_within(records[its])]]
+    its = np.flatnonzero(~is_host & (wrong == UNKNOWN))
+    work, is_node, ahead_s = _launched(records[its], host)
+    is_early = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
+    wrong[its[is_early]], harms_s[its[is_early]] = _NO_LAUNCH, work.lengths_s[is_early]
+    skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_early].max(initial=0.0))
+    its, work = its[~is_early], work[~is_early]
+    overlaps_s = _overlaps(work, is_node[~is_early], in_order)
+    is_cut = overlaps_s > 0
+    wrong[its[is_cut]], harms_s[its[is_cut]] = _OVERLAPS, overlaps_s[is_cut]
+    times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
+    sizes_bytes = np.where(is_cut, UNKNOWN, work.sizes_bytes)
+    work = replace(work, times_s=times_s, sizes_bytes=sizes_bytes)
+    work = work[work.lengths_s > 0].sorted()
+    doubts, warnings = _judged(records, wrong, harms_s, work, zero_us)
+    if skew_s:
+        skew = format_seconds(skew_s)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
-    # The thread that is first to name a range, or to do anything, is the host.
-    first = next((its for its in (named, operated, called) if len(its)), NONE)
-    main = next((first.tags[place].lane for place in first.tagged[:1].tolist()), "")
-    return Trace(
-        done,
-        _on_host(called, main),
-        _on_host(_outermost(operated), main),
-        _on_host(named, main),
-        _on_host(run, main),
-        {_on_thread(own, main): _on_thread(other, main) for own, other in handed.items()},
-        tuple(warnings),
-        doubts,
-        alignment_error_s=check.skew_s,
-    )
+    # The thread that is first to name a range, or to do anything, is the host. Of the others the
+    # process is left out where the thread tells them apart.
+    firsts = (host.of(kind) for kind in ("range", "operator", "call"))
+    main = next((its.tags[its.tagged[0]].lane for its in firsts if len(its)), "")
+    threads = {tag.lane for tag in host.tags if tag.place == HOST}
+    lanes = {lane: f"{HOST} thread {lane.partition('thread ')[2]}" for lane in threads}
+    if len({*lanes.values()}) < len(lanes):
+        lanes = {lane: f"{HOST} {lane}" for lane in threads}
+    lanes[main] = HOST
+    tags = tuple(tag._replace(lane=lanes.get(tag.lane, tag.lane)) for tag in host.tags)
+    handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
+    unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
+    host = replace(host, tags=tags, launches=unknown, sizes_bytes=unknown)
+    return Trace(work, host, handed, tuple(warnings), doubts, alignment_error_s=skew_s)
 
 
 def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:
@@ -119,7 +117,7 @@ def number(value: object) -> float:
 
 def whole_number(value: object) -> int:
     """What a file has as a whole number from zero on; `UNKNOWN` for all else."""
-    return value if type(value) is int and 0 <= value < MOST_NUMBER else UNKNOWN
+    return value if type(value) is int and 0 <= value < _MOST_NUMBER else UNKNOWN
 
 
 @functools.lru_cache(_MOST_NAMES)  # so that each is kept once, however often it comes
@@ -128,161 +126,127 @@ def clean(text: str) -> str:
     return _UNWRITABLE.sub("\ufffd", text)
 
 
-class _Check:
-    """What is found out about some lists of records."""
+@np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
+def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
+    """Records by start, what is wrong with their times or places, and how much harm that may do.
 
-    def __init__(self, lists: Iterable[Rows]) -> None:
-        starts_us = np.concatenate([rows.starts_us for rows in lists])
-        starts_us = starts_us[(starts_us > 0) & (starts_us < LATEST_US)]
-        middle_us = float(np.median(starts_us)) if len(starts_us) else 0.0
-        # In whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
-        self._zero_us = middle_us // 1e9 * 1e9
-        self._middle_s = (middle_us - self._zero_us) / 1e6
-        apart_s = np.abs(starts_us - middle_us) / 1e6
-        most_s = float(np.quantile(apart_s, _MOST)) if len(apart_s) else 0.0
-        self._far_s = min(max(_FAR_S, 100 * most_s), LONGEST_S)
-        self.faults: list[_Fault] = []
-        self.skew_s = 0.0  # by how much work starts before its launch, if clocks can be why
-
-    @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
-    def usable(self, rows: Rows) -> Records:
-        """The records that have a time, near that of most others, and a place; by start."""
-        records = rows.records(self._zero_us)
-        starts_s, ends_s = records.times_s.T
-        lengths_s = ends_s - starts_s
-        # A call may be too short for its clock, and begin a trace; a kernel is not, and does not.
-        is_host = records.where(lambda tag: tag.kind == HOST)
-        lasts = (lengths_s > 0) | ((lengths_s == 0) & is_host)
-        starts = (starts_s > -self._zero_us / 1e6) | ((starts_s == 0) & is_host)
-        is_near = np.abs(starts_s - self._middle_s) < self._far_s  # so written that NaN is none
-        has_time = lasts & starts & is_near & (lengths_s < LONGEST_S)
-        # It is what it says of itself, or was too short for its clock.
-        is_sized = (lengths_s >= 0) & (lengths_s < LONGEST_S) & (np.abs(starts_s) < LATEST_US / 1e6)
-        harms_s = np.where(is_sized, np.maximum(lengths_s, _TOLERANCE_S), np.nan)
-        records = self._without(records, ~has_time, "which can't be", harms_s)
-        has_place = records.where(lambda tag: tag.kind == HOST or bool(tag.gpu and tag.stream))
-        why = "and does not say of which GPU and stream it is"
-        return self._without(records, ~has_place, why).sorted()
-
-    def possible(self, work: Records, calls: Records, in_order: Collection[str]) -> Records:
-        """The work whose times can be beside its launch and other work of its queue.
-
-        Copies wait for what is before them, and older GPUs' kernels too, so what of them lies
-        before its end is left out; nodes of a CUDA graph do not, though all are of one stream.
-        """
-        # Of a call of the runtime and the one of the driver that it makes, the first.
-        has_launch = np.flatnonzero(calls.launches != UNKNOWN)
-        ids, first = np.unique(calls.launches[has_launch], return_index=True)
-        # One that two processes have tells nothing.
-        processes = calls.coded(lambda tag: tag.lane.rpartition("thread ")[0])[1][has_launch]
-        group = np.searchsorted(ids, calls.launches[has_launch])
-        is_shared = np.isin(ids, ids[group[processes != processes[first][group]]])
-        ids, first = ids[~is_shared], first[~is_shared]
-        at = np.searchsorted(ids, work.launches)
-        is_known = np.append(ids, UNKNOWN)[at] == work.launches
-        launches = np.where(is_known, np.append(has_launch[first], UNKNOWN)[at], UNKNOWN)
-        is_before = (work.launches != UNKNOWN) & ~is_known
-        work = replace(work, launches=launches)
-        ahead_s = np.append(calls.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
-        skews_s = ahead_s[(ahead_s > _TOLERANCE_S) & (ahead_s <= _MOST_SKEW_S)]
-        self.skew_s = float(skews_s.max(initial=0.0))
-        is_wrong = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
-        work = self._without(work, is_wrong, "which is before its launch, or a minute after it")
-        is_copy = work.where(lambda tag: tag.kind == "copy")
-        is_node = calls.where(lambda tag: "GraphLaunch" in tag.name)
-        is_node = np.append(is_node, False)[work.launches]
-        # So may those be whose launch was before the recording.
-        is_node |= is_before[~is_wrong] & is_known.any()
-        overlaps_s = np.zeros(len(work))  # with what is before it
-        for (gpu, _), its in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
-            starts_s, ends_s = work.times_s[its].T
-            reached_s = np.append(-np.inf, np.maximum.accumulate(ends_s))[:-1]
-            # Of the work before, that which ends last.
-            longest = np.where(ends_s > reached_s, np.arange(len(its)), 0)
-            before = its[np.append(0, np.maximum.accumulate(longest))[:-1]]
-            waits = ((gpu in in_order) | is_copy[its] | is_copy[before]) & ~is_node[its]
-            waits &= reached_s - starts_s > _TOLERANCE_S
-            overlaps_s[its] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
-        overlap = overlaps_s > 0
-        self._without(work, overlap, "and overlaps other work of its stream", overlaps_s)
-        times_s = work.times_s.copy()
-        times_s[overlap, 0] += overlaps_s[overlap]
-        sizes_bytes = np.where(overlap, UNKNOWN, work.sizes_bytes)
-        cut = replace(work, times_s=times_s, sizes_bytes=sizes_bytes)
-        return cut[times_s[:, 1] > times_s[:, 0]].sorted()
-
-    def _without(
-        self, records: Records, is_wrong: Mask, why: str, harms_s: Seconds | None = None
-    ) -> Records:
-        """The records without those that are wrong, which are put down."""
-        lengths_s = records.times_s[:, 1] - records.times_s[:, 0]
-        harms_s = lengths_s if harms_s is None else harms_s
-        for i in np.flatnonzero(is_wrong).tolist():
-            tag, start_us = records.tags[records.tagged[i]], 1e6 * float(records.times_s[i, 0])
-            place = HOST if tag.kind == HOST else tag.gpu
-            words = (
-                f"the record of {what(tag.name)} on {place or 'a GPU'} starts at "
-                f"{round(start_us + self._zero_us, 3)} µs and takes "
-                f"{round(1e6 * float(lengths_s[i]), 3)} µs, {why}"
-            )
-            self.faults.append(_Fault(place, words, float(harms_s[i])))
-        return records[~is_wrong]
+    Times count from the last number, in microseconds.
+    """
+    starts_us, lengths_us = rows.times_us.T
+    known_us = starts_us[(starts_us > 0) & (starts_us < LATEST_US)]
+    middle_us = float(np.median(known_us)) if len(known_us) else 0.0
+    apart_us = np.abs(known_us - middle_us)
+    most_us = float(np.quantile(apart_us, _MOST)) if len(apart_us) else 0.0
+    far_us = min(max(_FAR_US, 100 * most_us), LONGEST_US)
+    # From whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
+    zero_us = middle_us // 1e9 * 1e9
+    records = rows.records(zero_us)
+    # A call may be too short for its clock, and begin a trace; a kernel is not, and does not.
+    is_host = records.where(lambda tag: tag.place == HOST)
+    is_timed = (lengths_us > 0) | (is_host & (lengths_us == 0))
+    is_timed &= (starts_us > 0) | (is_host & (starts_us == 0))
+    # So written that NaN is neither near nor short.
+    is_timed &= (np.abs(starts_us - middle_us) < far_us) & (lengths_us < LONGEST_US)
+    has_place = records.where(lambda tag: tag.place == HOST or bool(tag.gpu and tag.stream))
+    wrong = np.where(is_timed, np.where(has_place, UNKNOWN, _NO_PLACE), _NO_TIME)
+    good_us = lengths_us[is_timed & ~is_host]
+    usual_us = float(np.median(good_us)) if len(good_us) else 0.0
+    is_sized = (lengths_us >= 0) & (lengths_us < LONGEST_US)
+    harms_us = np.maximum(np.where(is_sized, lengths_us, usual_us), 1e6 * _TOLERANCE_S)
+    order = np.lexsort((-records.times_s[:, 1], records.times_s[:, 0]))
+    return records[order], wrong[order], harms_us[order] / 1e6, zero_us
 
 
+def _lies_within(host: Records) -> Mask:
+    """Of what the host did, whether it is an operator within another of its thread."""
+    is_operator = host.where(lambda tag: tag.kind == "operator")
+    is_inner = np.zeros(len(host), dtype=bool)
+    for its in host.groups(lambda tag: tag.lane).values():
+        its = its[is_operator[its]]
+        ends_s = host.times_s[its, 1]
+        is_inner[its[1:]] = ends_s[1:] <= np.maximum.accumulate(ends_s)[:-1]
+    return is_inner
+
+
+def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:
+    """Work with the places of its launches among the host's records.
+
+    Also whether each may be a node of a CUDA graph, as what was launched before the recording may;
+    and by how much its launch is ahead of it in the wrong direction, NaN if it has none.
+    """
+    # Of a call of the runtime and the one of the driver that it makes, the first.
+    calls = np.flatnonzero(host.where(lambda tag: tag.kind == "call") & (host.launches != UNKNOWN))
+    ids, first, group = np.unique(host.launches[calls], return_index=True, return_inverse=True)
+    # One that two processes have tells nothing.
+    processes = host.coded(lambda tag: tag.lane.rpartition("thread ")[0])[1][calls]
+    is_shared = np.unique(group[processes != processes[first[group]]])
+    ids, places = np.delete(ids, is_shared), np.delete(calls[first], is_shared)
+    at = np.searchsorted(ids, work.launches)
+    has_launch = work.launches != UNKNOWN
+    is_known = has_launch & (np.append(ids, UNKNOWN)[at] == work.launches)
+    launches = np.where(is_known, np.append(places, UNKNOWN)[at], UNKNOWN)
+    is_graph = np.append(host.where(lambda tag: "GraphLaunch" in tag.name), False)
+    is_node = is_graph[launches] | (has_launch & ~is_known & is_known.any())
+    ahead_s = np.append(host.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
+    return replace(work, launches=launches), is_node, ahead_s
+
+
+def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> Seconds:
+    """By how much work overlaps what it had to wait for.
+
+    Copies wait for what is before them on their stream, and older GPUs' kernels too. Nodes of a
+    CUDA graph do not, though all are of one stream.
+    """
+    is_copy = work.where(lambda tag: tag.kind == "copy")
+    overlaps_s = np.zeros(len(work))
+    for (gpu, _), its in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
+        starts_s, ends_s = work.times_s[its].T
+        reached_s = np.append(-np.inf, np.maximum.accumulate(ends_s))[:-1]
+        # Of the work before, that which ends last.
+        longest = np.where(ends_s > reached_s, np.arange(len(its)), 0)
+        before = its[np.append(0, np.maximum.accumulate(longest))[:-1]]
+        waits = ((gpu in in_order) | is_copy[its] | is_copy[before]) & ~is_node[its]
+        waits &= reached_s - starts_s > _TOLERANCE_S
+        overlaps_s[its] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
+    return overlaps_s
+
+
+@np.errstate(over="ignore", invalid="ignore")
 def _judged(
-    faults: Iterable[_Fault], work: Records, host_count: int
+    records: Records, wrong: Places, harms_s: Seconds, work: Records, zero_us: float
 ) -> tuple[dict[str, str], list[str]]:
     """GPU, or `host` -> why it is in doubt; and sentences on what is wrong with the others."""
-    by_gpu = work.groups(lambda tag: tag.gpu)
-    by_place = grouped(faults, lambda fault: fault.place)
-    anywhere = by_place.pop("", []) if by_gpu else []  # may be of any GPU
+    by_place = records.groups(lambda tag: tag.place)
+    nowhere = by_place[""] if "" in by_place and len(work) else np.array([], dtype=np.int64)
+    busy = work.sets(lambda tag: tag.gpu)
     doubts: dict[str, str] = {}
     warnings: list[str] = []
-    for place in sorted({*by_gpu, *by_place}):
-        its = by_place.get(place, []) + (anywhere if place != HOST else [])
-        if not its:
+    for place in sorted({*by_place} - ({""} if len(nowhere) else set())):
+        its = by_place[place]
+        bad = its[wrong[its] != UNKNOWN]
+        good = len(its) - len(bad)
+        if place == HOST:  # by number, as one wait may be longer than all else
+            share = len(bad) / len(its)
+        else:  # what is of no known GPU may be of any
+            bad = np.concatenate((bad, nowhere))
+            busy_s = length_s(busy[place]) if place in busy else 0.0
+            share = float(harms_s[bad].sum()) / busy_s if busy_s else math.inf
+        if not len(bad):
             continue
-        times_s = work.times_s[by_gpu[place]] if place in by_gpu else work.times_s[:0]
-        good = host_count if place == HOST else len(times_s)
-        # Of the host by number, as one wait may be longer than all else.
-        share = len(its) / (len(its) + good) if place == HOST else _share(its, times_s)
         size = f", {min(100 * share, 100):.1f} % of what it did" if good else ""
         end = "" if share > _MOST_HARM else ": they were left out or cut short"
+        first, (start_us, end_us) = (
+            records.tags[records.tagged[bad[0]]],
+            1e6 * records.times_s[bad[0]],
+        )
         words = (
-            f"{len(its):,} of {len(its) + good:,} records of {place or 'GPUs'} can't be right"
-            f"{size}{end}. The first: {its[0].words}."
+            f"{len(bad):,} of {len(bad) + good:,} records of {place or 'GPUs'} can't be right"
+            f"{size}{end}. The first: the record of {what(first.name)} on "
+            f"{first.place or 'a GPU'} starts at {round(float(start_us) + zero_us, 3)} µs and "
+            f"takes {round(float(end_us - start_us), 3)} µs, {_WHY[wrong[bad[0]]]}."
         )
         if share > _MOST_HARM:
             doubts[place] = words
         else:
             warnings.append(words)
     return doubts, warnings
-
-
-def _share(faults: Sequence[_Fault], times_s: Seconds) -> float:
-    """How much of a GPU's busy time can't be right, at most."""
-    usual_s = float(np.median(times_s[:, 1] - times_s[:, 0])) if len(times_s) else math.inf
-    harm_s = sum(usual_s if math.isnan(fault.harm_s) else fault.harm_s for fault in faults)
-    busy_s = length_s(covered(times_s))
-    return harm_s / busy_s if busy_s else math.inf
-
-
-def _outermost(operators: Records) -> Records:
-    """Those that lie in no other of their thread."""
-    starts_s, ends_s = operators.times_s.T
-    operators = operators[np.lexsort((-ends_s, starts_s))]
-    is_outer = np.ones(len(operators), dtype=bool)
-    for its in operators.groups(lambda tag: tag.lane).values():
-        ends_s = operators.times_s[its, 1]
-        is_outer[its[1:]] = ends_s[1:] > np.maximum.accumulate(ends_s)[:-1]
-    return operators[is_outer]
-
-
-def _on_host(records: Records, main: str) -> Records:
-    """Records of threads, the main one of which is named `host`."""
-    tags = (tag._replace(lane=_on_thread(tag.lane, main)) for tag in records.tags)
-    return replace(records, tags=tuple(tags))
-
-
-def _on_thread(lane: str, main: str) -> str:
-    return HOST if lane == main else clean(f"{HOST} {lane}")

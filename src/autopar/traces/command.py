@@ -11,18 +11,15 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from autopar.display.format import format_seconds, percent, printable, shortened
+from autopar.display.format import percent, printable, shortened
 from autopar.display.page import page
-from autopar.display.table import Table, tabulate
+from autopar.display.table import Table
 from autopar.files import write_output
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
-from autopar.traces.report import SITE, TOP, Report, Section, comparison
-from autopar.traces.trace import Trace, TraceError
+from autopar.traces.report import TOP, Report, Section, comparison
+from autopar.traces.trace import TraceError
 
 VERSION = 3  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
@@ -47,8 +44,9 @@ class Wanted:
     fail_under: float | None = None  # for the share of the lower bound in the time
     outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json` -> file
 
-    def report(self, trace: Trace, name: str) -> Report:
+    def report(self, path: Path, name: str) -> Report:
         """The report of one trace."""
+        trace = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
         return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
 
@@ -60,19 +58,29 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     """
     paths = _paths(files)
     _require_own_files(wanted.outputs, [*paths, *([wanted.before] if wanted.before else [])])
-    traces, left_out, missing = _traces(paths, files)
+    if wanted.lists_ranges and (output := next(iter(wanted.outputs), "")):
+        msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
+        raise ValueError(msg)
+    reports, left_out, missing = _reports(paths, files, wanted)
     if wanted.lists_ranges:
-        if wanted.outputs:
-            output = next(iter(wanted.outputs))
-            msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
-            raise ValueError(msg)
-        return _shown(as_text(_lists_of_ranges(traces)), left_out), DONE
-    reports, more = _reports(traces, wanted)
+        return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, wanted)
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
-    text = as_text([*first, *brief] if wanted.is_brief else sections)
-    text = _shown(text, [*left_out, *more]) + _write(wanted.outputs, reports, sections, ranks)
+    text = _shown([*first, *brief] if wanted.is_brief else sections, left_out)
+    title = f"Timeline of {', '.join(report.name for report in reports)}"
+    data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
+    formats: dict[str, Callable[[], str]] = {
+        "html": lambda: as_page(sections, title=title),
+        "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
+    }
+    for name, path in wanted.outputs.items():
+        try:
+            write_output(str(path), formats[name]())
+        except OSError as error:
+            msg = f"--{name} {path}: {error.strerror or error}"
+            raise ValueError(msg) from error
+        text += f"\nwrote {path}\n"
     if STANDARD in wanted.outputs.values():
         text = ""
     if wanted.fail_under is not None:
@@ -83,58 +91,8 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         if min(shares) < wanted.fail_under:
             least, asked = percent(min(shares)), percent(wanted.fail_under)
             return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
-    is_analysed = any(report.figures or len(report.view.trace.ranges) for report in reports)
+    is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
     return text, DONE if is_analysed and not missing else UNREAD
-
-
-def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
-    """What is said of several reports together: before and after, or ranks side by side."""
-    if wanted.before:
-        if len(reports) > 1:
-            msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
-            raise ValueError(msg)
-        try:
-            before = wanted.report(read_evidence(wanted.before), wanted.before.name)
-        except ValueError as error:
-            msg = f"--compare {wanted.before}: {error}"
-            raise ValueError(msg) from error
-        return comparison(before, reports[0]), None
-    if len(reports) == 1:
-        return [], None
-    ranks = compare_ranks({report.name: report.view.trace for report in reports})
-    usages = {report.name: report.view.usages for report in reports}
-    blocks = [*side_by_side(ranks, usages), *[_APART] * (ranks is None)]
-    return [Section("Side by side", blocks, level=1)], ranks
-
-
-def _write(
-    outputs: Mapping[str, Path],
-    reports: Sequence[Report],
-    sections: Sequence[Section],
-    ranks: Ranks | None,
-) -> str:
-    """Write what is asked for beside the text, and say so."""
-    title, said = f"Timeline of {', '.join(report.name for report in reports)}", ""
-    data = {"format": "autopar timeline", "version": VERSION, "ranks": _data(ranks)}
-    formats: dict[str, Callable[[], str]] = {
-        "html": lambda: as_page(sections, title=title),
-        "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
-    }
-    for name, path in outputs.items():
-        try:
-            write_output(str(path), formats[name]())
-        except OSError as error:
-            msg = f"--{name} {path}: {error.strerror or error}"
-            raise ValueError(msg) from error
-        said += f"\nwrote {path}\n"
-    return said
-
-
-def _shown(text: str, left_out: Iterable[str]) -> str:
-    """The text with what is missing in it, as the terminal can show it."""
-    text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-    return printable(text).encode(encoding, "replace").decode(encoding)
 
 
 def _paths(files: Sequence[Path]) -> list[Path]:
@@ -169,65 +127,62 @@ def _place(path: Path) -> str:
     return os.path.realpath(path)
 
 
-def _traces(
-    paths: Sequence[Path], files: Sequence[Path]
-) -> tuple[dict[str, Trace], list[str], bool]:
-    """Traces by name, why some files have none, and whether one of those was named.
+def _reports(
+    paths: Sequence[Path], files: Sequence[Path], wanted: Wanted
+) -> tuple[list[Report], list[str], bool]:
+    """Reports, why some files have none, and whether one of those that can't be read was named.
 
-    A file that can't be read doesn't end the rest, and in a folder may be no trace.
+    A file that can't be read doesn't end the rest, and in a folder may be no trace. Of several,
+    not each has a range or a GPU.
     """
     names = [path.name for path in paths]
-    traces, left_out, missing = {}, [], False
+    reports, unread, refused, missing = [], [], [], False
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
-            traces[name] = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
+            reports.append(wanted.report(path, name))
         except (TraceError, OSError) as error:
             missing |= path in files
             why = f"{path}: {error.strerror}" if isinstance(error, OSError) else ""
-            left_out.append(why or str(error))
-    if not traces:
-        if not missing:
-            left_out = left_out or [f"no file ends in {', '.join(_ENDINGS)}"]
-            left_out = [f"there is no trace in {', '.join(map(str, files))}:", *left_out]
-        raise TraceError(" ".join(left_out))
-    return traces, left_out, missing
-
-
-def _reports(traces: Mapping[str, Trace], wanted: Wanted) -> tuple[list[Report], list[str]]:
-    """Reports, and why some traces have none: of several, not each has a range or GPU."""
-    reports, left_out = [], []
-    for name, trace in traces.items():
-        try:
-            reports.append(wanted.report(trace, name))
+            unread.append(why or str(error))
         except ValueError as error:
-            left_out.append(f"{name}: {error}")
+            refused.append(f"{name}: {error}")
+    if not reports and not refused:
+        if not missing:
+            unread = unread or [f"no file ends in {', '.join(_ENDINGS)}"]
+            unread = [f"there is no trace in {', '.join(map(str, files))}:", *unread]
+        raise TraceError(" ".join(unread))
     if not reports:
-        raise ValueError(" ".join(left_out))
-    return reports, left_out
+        raise ValueError(" ".join(refused))
+    return reports, unread + refused, missing
 
 
-def _data(ranks: Ranks | None) -> dict[str, Any] | None:
-    """The comparison of ranks for JSON, if there is one."""
-    if not ranks:
-        return None
-    of = {name: rank._asdict() for name, rank in ranks.of.items()}
-    its = {"offsets_s": ranks.offsets_s, "error_s": ranks.error_s, "of": of}
-    return its | {"stragglers": list(ranks.stragglers)}
+def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
+    """What is said of several reports together: before and after, or ranks side by side."""
+    if wanted.before:
+        if len(reports) > 1:
+            msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
+            raise ValueError(msg)
+        try:
+            before = wanted.report(wanted.before, wanted.before.name)
+        except ValueError as error:
+            msg = f"--compare {wanted.before}: {error}"
+            raise ValueError(msg) from error
+        return [comparison(before, reports[0])], None
+    if len(reports) == 1:
+        return [], None
+    ranks = compare_ranks({report.name: report.view.trace for report in reports})
+    usages = {report.name: report.view.usages for report in reports}
+    blocks = [*side_by_side(ranks, usages), *[_APART] * (ranks is None)]
+    return [Section("Side by side", blocks, level=1)], ranks
 
 
-def _lists_of_ranges(traces: Mapping[str, Trace]) -> Iterable[Section]:
-    """The names that a program gave, with how often and how long each was there."""
-    for name, trace in traces.items():
-        rows = []
-        for label, its in trace.ranges.groups(lambda tag: tag.name).items():
-            lengths_s = np.diff(trace.ranges.times_s[its])
-            times = [format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max())]
-            rows.append((float(lengths_s.sum()), (label, f"{len(its):,}", *times)))
-        rows.sort(key=lambda row: -row[0])
-        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {name}"
-        table = [tabulate(headers, [cells for _, cells in rows], caption=caption)] if rows else []
-        yield Section(name, table or ["It has no named ranges."], level=1)
+def _shown(sections: Iterable[Section], left_out: Iterable[str]) -> str:
+    """Sections, and what is missing in them, as the terminal can show it."""
+    text = as_text(sections)
+    text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return printable(text).encode(encoding, "replace").decode(encoding)
 
 
 def as_text(sections: Iterable[Section]) -> str:
@@ -241,9 +196,8 @@ def as_text(sections: Iterable[Section]) -> str:
             if isinstance(block, str):
                 lines.append(_filled(block))
             else:
-                fitted = _fitted(block, _TEXT_WIDTH) if isinstance(block, Table) else block
-                lines += ["", str(fitted)]
-        lines += ["", f"How to mend it: {SITE}{section.page}"] if section.page else []
+                lines += ["", str(_fitted(block) if isinstance(block, Table) else block)]
+        lines += ["", f"How to mend it: {section.page}"] if section.page else []
     return "\n".join(lines).strip() + "\n"
 
 
@@ -253,10 +207,12 @@ def _filled(text: str) -> str:
     return textwrap.fill(held, _TEXT_WIDTH, break_on_hyphens=False).replace("\0", " ")
 
 
-def _fitted(table: Table, width: int) -> Table:
-    """A table whose lines of text are no longer than this, its longest cells shortened."""
+def _fitted(table: Table) -> Table:
+    """A table whose lines of text fit, its longest cells shortened."""
     widths = [max(map(len, cells)) for cells in zip(table.headers, *table.rows, strict=True)]
-    while (over := sum(widths) + 2 * (len(widths) - 1) - width) > 0 and max(widths) > _NARROWEST:
+    while (over := sum(widths) + 2 * (len(widths) - 1) - _TEXT_WIDTH) > 0:
+        if max(widths) <= _NARROWEST:
+            break
         widest = widths.index(max(widths))
         widths[widest] = max(widths[widest] - over, _NARROWEST)
     headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
@@ -276,6 +232,6 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
             else:
                 parts.append(block._repr_html_())
         if section.page:
-            address = html.escape(SITE + section.page)
+            address = html.escape(section.page)
             parts.append(f'<p>How to mend it: <a href="{address}">{address}</a></p>')
     return page(title, "\n".join(parts))

@@ -9,7 +9,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_BETWEEN = re.compile(r"[\s,:]*")  # two values
+_EVENTS = re.compile(r'\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)  # up to the first
+_BETWEEN = re.compile(r"[\s,]*")  # two events
+_SHOWN = 20  # characters of what is no trace
 _PIECE = 1 << 20  # characters to decode at a time
 
 
@@ -21,55 +23,43 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return decoded
 
 
-def _number(digits: str) -> float:
-    return int(digits) if len(digits) < 100 else float(digits)
-
-
-_WIDE = json.JSONDecoder(strict=False, object_pairs_hook=_unique, parse_int=_number)
-
-
 class EventText:
     """A JSON text of which no more than a piece is kept: large traces would take gigabytes."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces, self._text, self._at, self._before = pieces, "", 0, 0
-        self._raw_decode = json.JSONDecoder(strict=False, object_pairs_hook=_unique).raw_decode
+        self._decode = json.JSONDecoder(strict=False, object_pairs_hook=_unique).raw_decode
         self.damage = ""  # what ended the reading too early
 
     def decode(self, take: Callable[[Any], None]) -> Mapping[str, Any] | None:
         """Hand each event on; return what stands beside them, or None if it is no trace."""
-        header: dict[str, Any] = {}
-        start = self._next()
+        while not (start := _EVENTS.match(self._text)) and self._more():
+            pass
+        if not start:
+            begins = f"it begins with {self._text[:_SHOWN]!r} and has no list of traceEvents"
+            self.damage = self.damage or begins
+            return None
+        self._at, head, rests = start.end(), start[0], ["]}", "]"]
         try:
-            if start == "[":
-                header["traceEvents"] = self._hand_on(take)
-            elif start == "{":
-                for _ in self._each("}"):
-                    key, mark = self._value(), self._next()
-                    are_events = (key, mark) == ("traceEvents", "[")
-                    header[key] = self._hand_on(take) if are_events else self._value()
-            if self._next() or not start:
-                raise ValueError
+            while self._next() != "]":
+                take(self._value())
+            while self._more():
+                pass
+            rests.insert(0, self._text)
         except (ValueError, TypeError, RecursionError):
-            where = f"after {self._before + self._at:,} characters"
-            self.damage = self.damage or f"it ends early or is not JSON {where}"
-            return header if start in ("[", "{") else None
-        if header.get("traceEvents") is self:
-            return header
-        self.damage = "it is JSON, but has no list of traceEvents"
-        return None
+            self._note_damage()
+        for rest in rests:
+            try:
+                whole = json.loads(head + rest, strict=False)
+            except (ValueError, RecursionError):
+                self._note_damage()
+            else:
+                return whole if isinstance(whole, dict) else {}
+        return {}
 
-    def _hand_on(self, take: Callable[[Any], None]) -> EventText:
-        for _ in self._each("]"):
-            take(self._value())
-        return self
-
-    def _each(self, end: str) -> Iterator[None]:
-        """Stand before each value of a list, or key of an object, up to its end."""
-        self._at += 1
-        while self._next() != end:
-            yield
-        self._at += 1
+    def _note_damage(self) -> None:
+        where = f"after {self._before + self._at:,} characters"
+        self.damage = self.damage or f"it ends early or is not JSON {where}"
 
     def _next(self) -> str:
         """The next character that matters; none at the end."""
@@ -82,15 +72,11 @@ class EventText:
         """The next value, which may go on in the next piece of the text."""
         while True:
             try:
-                value, end = self._raw_decode(self._text, self._at)
+                value, self._at = self._decode(self._text, self._at)
             except json.JSONDecodeError:
                 if not self._more():
                     raise
-                continue
-            except ValueError:  # a number of thousands of digits is one that nobody means
-                value, end = _WIDE.raw_decode(self._text, self._at)
-            if end < len(self._text) or not self._more():
-                self._at = end
+            else:
                 return value
 
     def _more(self) -> bool:

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 _MARK = "autopar: the host's clock"
 _MARKS = 5  # the narrowest of these windows aligns the two clocks
-_TO_SEE_A_CPU = "run it on a lane of autopar.cpu_lane and return the handles"
+_NOTHING = (
+    "no GPU was given work, and the CPU's is seen where it is named. Put it in `with "
+    "autopar.annotate('a name'):`, or run it on a lane of autopar.cpu_lane and return the handles."
+)
 
 
 def timeline_of(fn: Callable[[], object]) -> Timeline:
@@ -62,11 +65,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     check_work("fn", fn)
     timeline = _seen(fn)
     if not timeline.spans:
-        words = (
-            f"the timeline is empty: no GPU was given work, and the CPU's is seen where it is "
-            f"named. Put it in `with autopar.annotate('a name'):`, or {_TO_SEE_A_CPU}."
-        )
-        warnings.warn(words, stacklevel=2)
+        warnings.warn(f"the timeline is empty: {_NOTHING}", stacklevel=2)
     return timeline
 
 
@@ -123,11 +122,8 @@ def timelines_of(
         seen = whole.between(mark.start_s, mark.end_s)
         timelines[label] = replace(seen, spans=tuple(span for span in seen.spans if span != mark))
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
-        words = (
-            f"nothing is to be seen of {', '.join(map(repr, empty))}: no GPU was given work. To "
-            f"see work of the CPU, {_TO_SEE_A_CPU}."
-        )
-        warnings.warn(words, stacklevel=2)
+        labels = ", ".join(map(repr, empty))
+        warnings.warn(f"nothing is to be seen of {labels}: {_NOTHING}", stacklevel=2)
     return timelines
 
 
@@ -180,17 +176,21 @@ def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: 
     if doubt := next((why for where, why in trace.doubts.items() if where != HOST), ""):
         msg = f"{doubt} No figure is given of it; run it again."
         raise RuntimeError(msg)
-    named = trace.ranges.spans()
-    starts_s = [span.start_s for span in named if span.name == _MARK]
+    spans = trace.timeline.spans
+    starts_s = [span.start_s for span in spans if span.name == _MARK]
     windows = zip(marks, starts_s, strict=True)
     (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])
     offset_s = (before_s + after_s) / 2 - start_s
-    spans = trace.work.spans()
-    # One lane for all threads: workers have lanes of their own.
-    spans += [replace(span, lane=HOST) for span in named if span.name != _MARK]
     moved = (
-        replace(span, start_s=offset_s + span.start_s, end_s=offset_s + span.end_s)
+        # One lane for all threads: workers have lanes of their own.
+        replace(
+            span,
+            lane=HOST if span.kind == HOST else span.lane,
+            start_s=offset_s + span.start_s,
+            end_s=offset_s + span.end_s,
+        )
         for span in spans
+        if span.name != _MARK
     )
     return Timeline(tuple(moved), (after_s - before_s) / 2, origin)
 

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from autopar.display.format import NOTHING, format_seconds, like, percent, shortened
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import Intervals, covered, length_s, without
-from autopar.traces.collectives import CLOCK_S, MOST, Collectives, Times, aligned, matched
-from autopar.traces.trace import Records, Trace
+from autopar.traces.communication import ends_together
+from autopar.traces.trace import Records, Tag, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage
 
 _DEVIATIONS = 3  # of a fair coin's count of heads from the half of its throws
-_MOST_NAMED = 5  # stragglers in a table's notes
+_MOST_NAMED = 5  # stragglers in words; figures have all
 _WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
+_MOST = 0.95  # the share of collectives that an error is of, and that must be possible
+_CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
+_FEWEST = 5  # fewer collectives agree on a clock by chance
+
+Times = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Collectives:
+    """Those of one group of ranks, in order; times are arrays by collective and rank."""
+
+    ranks: tuple[str, ...]
+    starts_s: Times
+    ends_s: Times
 
 
 class Rank(NamedTuple):
@@ -58,6 +74,12 @@ class Ranks:
             if came_last - count / 2 > max(count / 6, _DEVIATIONS * math.sqrt(count) / 2)
         )
 
+    def data(self) -> dict[str, Any]:
+        """All figures but the collectives themselves, to be written as JSON."""
+        of = {name: rank._asdict() for name, rank in self.of.items()}
+        its = {"offsets_s": self.offsets_s, "error_s": self.error_s, "of": of}
+        return its | {"stragglers": list(self.stragglers)}
+
 
 def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     """Match the collectives of several ranks, and align their clocks by what ends together.
@@ -67,33 +89,123 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     """
     work: dict[str, Records] = {}
     for name, trace in traces.items():
-        every = trace.trusted().work
-        gpus = [gpu for gpu in every.groups(lambda tag: tag.gpu) if gpu]
-        sent = every[every.where(lambda tag: tag.kind == "communication" and bool(tag.gpu))]
-        for gpu, its in sent.groups(lambda tag: tag.gpu).items():
-            work[_named(name, gpu, len(gpus))] = sent[its]
-    every_s, groups = aligned(matched(work))
+        by_gpu = trace.trusted().work.parts(lambda tag: tag.gpu)
+        by_gpu.pop("", None)
+        for gpu, its in by_gpu.items():
+            if len(sent := its.of("communication")):
+                work[_named(name, gpu, len(by_gpu))] = sent
+    every_s, groups = _aligned(_matched(work))
     if not groups:
         return None
     apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in groups])
-    error_s = max(CLOCK_S, float(np.quantile(apart_s, MOST)))
+    error_s = max(_CLOCK_S, float(np.quantile(apart_s, _MOST)))
     offsets_s = {rank: every_s[rank] for rank in work if rank in every_s}
-    waits: dict[str, list[Intervals]] = {rank: [] for rank in offsets_s}
-    lates_s: dict[str, list[Times]] = {rank: [] for rank in offsets_s}
-    for group in groups:
-        last_but_one_s, last_s = np.sort(group.starts_s, axis=1)[:, -2:].T
-        last = group.starts_s.argmax(axis=1)
-        for i, (rank, starts_s) in enumerate(zip(group.ranks, group.starts_s.T, strict=True)):
-            waits[rank].append(np.column_stack((starts_s, np.minimum(last_s, group.ends_s[:, i]))))
-            lates_s[rank].append(np.where(last == i, last_s - last_but_one_s, 0.0))
-    of, waiting = {}, {}
+    of: dict[str, Rank] = {}
+    waits: dict[str, Intervals] = {}
     for rank, offset_s in offsets_s.items():
-        late_s = np.concatenate(lates_s[rank])
+        times_s, lates_s = [], []
+        for group in groups:
+            if rank in group.ranks:
+                i = group.ranks.index(rank)
+                last_s = group.starts_s.max(axis=1)
+                ends_s = np.minimum(last_s, group.ends_s[:, i])
+                times_s.append(np.column_stack((group.starts_s[:, i], ends_s)))
+                others_s = np.delete(group.starts_s, i, axis=1).max(axis=1)
+                lates_s.append(np.maximum(group.starts_s[:, i] - others_s, 0.0))
+        late_s = np.concatenate(lates_s)
         beyond_s = late_s[late_s > error_s]
-        waiting[rank] = covered(np.concatenate(waits[rank])) - offset_s
-        times_s = length_s(covered(work[rank].times_s)), length_s(waiting[rank])
-        of[rank] = Rank(*times_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
-    return Ranks(offsets_s, error_s, tuple(groups), of, waiting)
+        waits[rank] = covered(np.concatenate(times_s)) - offset_s
+        sums_s = length_s(covered(work[rank].times_s)), length_s(waits[rank])
+        of[rank] = Rank(*sums_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
+    return Ranks(offsets_s, error_s, tuple(groups), of, waits)
+
+
+def _matched(work: Mapping[str, Records]) -> list[Collectives]:
+    """The collectives of ranks, by group and order, each rank still on its own clock.
+
+    Where the profiler tells no group, it is by kernel and order, of kernels that all ranks have.
+    A group is left out if one of its ranks has others than the rest, or in another order.
+    """
+    calls: dict[tuple[str, str], dict[str, Records]] = {}
+    for rank, records in work.items():
+        for group, its in records.parts(_group_of).items():
+            calls.setdefault(group, {})[rank] = its
+    found = (
+        _of_group(of_rank, is_named=bool(group))
+        for (group, kernel), of_rank in calls.items()
+        if group or (kernel and len(of_rank) == len(work))
+    )
+    return [collectives for collectives in found if collectives]
+
+
+def _aligned(groups: Iterable[Collectives]) -> tuple[dict[str, float], list[Collectives]]:
+    """What to add to the times of each rank, and the collectives on the clock of the first.
+
+    Ranks that share no group with the others have no common clock; of such sets the largest stays.
+    """
+    best: dict[str, float] = {}
+    left = every = list(groups)
+    while left:
+        offsets_s = {left[0].ranks[0]: 0.0}
+        while near := [group for group in left if not offsets_s.keys().isdisjoint(group.ranks)]:
+            left = [group for group in left if offsets_s.keys().isdisjoint(group.ranks)]
+            for group in near:
+                first = next(i for i, rank in enumerate(group.ranks) if rank in offsets_s)
+                known_s = group.ends_s[:, first] + offsets_s[group.ranks[first]]
+                by_s = np.median(known_s[:, None] - group.ends_s, axis=0).tolist()
+                offsets_s = dict(zip(group.ranks, by_s, strict=True)) | offsets_s
+        best = max(best, offsets_s, key=len)
+    moved = []
+    for group in every:
+        if group.ranks[0] in best:
+            by = np.array([best[rank] for rank in group.ranks])
+            moved.append(replace(group, starts_s=group.starts_s + by, ends_s=group.ends_s + by))
+    return best, moved
+
+
+def _group_of(tag: Tag) -> tuple[str, str]:
+    """The group of a collective that all ranks end together, or the kernel; else nothing."""
+    name, _, group = tag.collective.partition(" of group ")
+    if not ends_together(tag.name, name.partition(" ")[0]):
+        return "", ""
+    return group, "" if group else tag.name
+
+
+def _of_group(of_rank: Mapping[str, Records], *, is_named: bool) -> Collectives | None:
+    """The collectives of a group, if each rank has the same ones and they can be the same."""
+    lists = [its.coded(lambda tag: tag.collective) for its in of_rank.values()]
+    named = [[names[code] for code in codes.tolist()] for names, codes in lists]
+    is_numbered = is_named and all(
+        name[: name.index(" of ")].count(" ") for names, _ in lists for name in names
+    )
+    shared = set.intersection(*map(set, named))
+    # Then one that a rank lacks does not matter.
+    kept = [[not is_numbered or name in shared for name in names] for names in named]
+    named = [list(compress(names, which)) for names, which in zip(named, kept, strict=True)]
+    if len(named) < 2 or not named[0] or any(names != named[0] for names in named):
+        return None
+    times_s = [its.times_s[which] for its, which in zip(of_rank.values(), kept, strict=True)]
+    starts_s, ends_s = np.stack(times_s, axis=1).transpose(2, 0, 1)
+    offsets_s = np.median(ends_s[:, :1] - ends_s, axis=0)
+    begun_s, ended_s = (starts_s + offsets_s).max(axis=1), (ends_s + offsets_s).min(axis=1)
+    possible = begun_s <= ended_s + _CLOCK_S  # none ends before all have begun
+    if possible.sum() < max(_FEWEST, _MOST * len(possible)):
+        return None
+    if not (is_numbered or _fits_only_so(ends_s)):
+        return None
+    return Collectives(tuple(of_rank), starts_s[possible], ends_s[possible])
+
+
+def _fits_only_so(ends_s: Times) -> bool:
+    """Whether ends agree much better than if one rank's record began a collective later."""
+
+    def apart_s(first: Times, others: Times) -> Times:
+        difference_s = first[:, :1] - others[:, 1:]
+        mean_s: Times = np.abs(difference_s - np.median(difference_s, axis=0)).mean(axis=0)
+        return mean_s
+
+    shifted_s = np.minimum(apart_s(ends_s[1:], ends_s[:-1]), apart_s(ends_s[:-1], ends_s[1:]))
+    return bool((shifted_s > 2 * apart_s(ends_s, ends_s) + _CLOCK_S).all())
 
 
 def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[str | Table]:
@@ -107,7 +219,7 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
         gpu.waiting = ranks.waits.get(rank, gpu.waiting) if ranks else gpu.waiting
     if len(shown) < 2:
         return []
-    longest_s = max(gpu.total_s + length_s(gpu.idle) for _, gpu in shown)
+    longest_s = max(length_s(gpu.busy) + length_s(gpu.idle) for _, gpu in shown)
     rows = []
     for rank, gpu in shown:
         computing, communicating = gpu.when("compute"), gpu.when("communication")
@@ -128,7 +240,7 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
             "Waiting: in a collective that the last of these ranks had not begun.",
             f"Came last: began a collective later than all other ranks, by more than {error}.",
             f"Clocks were up to {apart} apart. They are aligned by how {count:,} collectives end,",
-            f"of which {percent(MOST)} then agree within {error}.",
+            f"of which {percent(_MOST)} then agree within {error}.",
         ]
     caption = "What each rank did"
     return [*_verdict(ranks), tabulate((*headers, "came last"), rows, caption=caption, notes=notes)]
@@ -149,8 +261,6 @@ def _verdict(ranks: Ranks | None) -> Iterator[str]:
             f"{rank} holds the others up: it came last to {its.came_last:,} of {its.collectives:,} "
             f"collectives, and they waited {format_seconds(its.late_s)} for it alone."
         )
-    if len(stragglers) > _MOST_NAMED:
-        yield f"So do {len(stragglers) - _MOST_NAMED:,} more ranks."
     if not stragglers:
         rank = max(ranks.of, key=lambda rank: ranks.of[rank].waiting_s)
         yield (

@@ -10,7 +10,6 @@ import shutil
 import tempfile
 import warnings
 import zlib
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import IO, cast
@@ -22,17 +21,7 @@ from autopar.traces.trace import Trace, TraceError
 
 _SQLITE = b"SQLite format 3\0"
 _GZIP = b"\x1f\x8b"
-_START, _PIECE = 64, 1 << 13  # bytes
-# What else is given by mistake: how it begins, and what to do.
-_OTHERS = (
-    (_GZIP, "it was packed with gzip twice; unpack it once."),
-    (b"PK", "it is a zip archive; unpack it first."),
-    (b"\x80", "it is a pickle, such as of torch.cuda.memory; export a Chrome trace instead."),
-    (b"\x28\xb5\x2f\xfd", "it is packed with zstd; unpack it first."),
-    (b"\x89PNG", "it is a picture (PNG)."),
-    ((b"\xff\xfe", b"\xfe\xff", b"{\0", b"[\0"), "its text is UTF-16; save it as UTF-8."),
-    (b"<", "it is a page of HTML or XML, perhaps of a failed download; fetch it again."),
-)
+_PIECE = 1 << 13  # bytes
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 
 
@@ -92,28 +81,31 @@ def read_evidence(path: str | os.PathLike[str], file: IO[bytes] | None = None) -
 
 def _read(file: IO[bytes], path: Path, name: Path) -> Trace:
     """Read what has been opened, and has a path and a name."""
-    start = file.read(_START)
+    start = file.read(len(_SQLITE))
     file.seek(0)
-    if start.startswith(_SQLITE):
+    if start == _SQLITE:
         from autopar.traces.nsys import read_export  # sqlite3 is slow to import
 
         return read_export(path)
-    if not start.startswith(_GZIP):
-        if why := _mistake(name, start):
-            raise TraceError(why)
-        return read_text(_texts(file))
-    with gzip.GzipFile(fileobj=file) as packed:
-        unpacked = cast(IO[bytes], packed)
+    if not start:
+        msg = "it is empty. Export it again, after the profiler has stopped."
+        raise TraceError(msg)
+    if name.name.endswith(_REPORTS):
+        msg = (
+            f"it is a report of Nsight Systems in its own format; run `nsys export --type sqlite "
+            f"{name.name}` and read what that writes."
+        )
+        raise TraceError(msg)
+    if start.startswith(_GZIP):
+        file = cast(IO[bytes], gzip.GzipFile(fileobj=file))
         with contextlib.suppress(gzip.BadGzipFile, EOFError, zlib.error):
-            if unpacked.read(len(_SQLITE)) == _SQLITE:
-                unpacked.seek(0)
-                return _read_copy(unpacked, name)
-        with contextlib.suppress(gzip.BadGzipFile, EOFError, zlib.error):
-            unpacked.seek(0)
-            if why := _mistake(name, unpacked.read(_START) or b"["):
-                raise TraceError(why)
-        unpacked.seek(0)
-        return read_text(_texts(unpacked))
+            start = file.read(len(_SQLITE))
+        file.seek(0)
+        if start == _SQLITE:
+            return _read_copy(file, name)
+    # In small pieces, since what can't be unpacked takes its piece with it.
+    pieces = iter(partial(file.read, _PIECE), b"")
+    return read_text(codecs.iterdecode(pieces, "utf-8-sig", "replace"))
 
 
 def _read_copy(file: IO[bytes], name: Path) -> Trace:
@@ -122,20 +114,3 @@ def _read_copy(file: IO[bytes], name: Path) -> Trace:
         shutil.copyfileobj(file, copy)
         copy.seek(0)
         return _read(copy, Path(copy.name), name)
-
-
-def _texts(file: IO[bytes]) -> Iterator[str]:
-    """The text of a file, in small pieces, since what can't be unpacked takes its piece with it."""
-    return codecs.iterdecode(iter(partial(file.read, _PIECE), b""), "utf-8-sig", "replace")
-
-
-def _mistake(path: Path, start: bytes) -> str:
-    """What is wrong with a file that is given by mistake, and what to do; empty if it is not."""
-    if not start:
-        return "it is empty. Export it again, after the profiler has stopped."
-    if path.name.endswith(_REPORTS):
-        return (
-            f"it is a report of Nsight Systems in its own format; run `nsys export --type sqlite "
-            f"{path.name}` and read what that writes."
-        )
-    return next((words for mark, words in _OTHERS if start.lstrip().startswith(mark)), "")

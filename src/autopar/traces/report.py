@@ -14,7 +14,7 @@ from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of
-from autopar.traces.idle import Host, idle_of
+from autopar.traces.idle import Host, idle_of, noise_s
 from autopar.traces.trace import HOST, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
@@ -38,7 +38,7 @@ class Section(NamedTuple):
     heading: str
     blocks: Sequence[Block]  # from the top
     level: int = 2  # 1 for a file, 2 for what is in it, 3 for a finding
-    page: str = ""  # where a finding is mended, from the root of the site
+    page: str = ""  # the address where a finding is mended
 
 
 def bar(part_s: float, whole_s: float) -> str:
@@ -65,31 +65,36 @@ class Report:
         self.window_s = length_s(view.window)
         self._top = top
         self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
-        host = Host(view.trace)
-        self._noise_s = host.noise_s
-        gpus = (usage for usage in view.usages if usage.name in self._gpus)
-        self._idle = {gpu.name: idle_of(gpu, host) for gpu in gpus}
-        # What tables and files show of each GPU; times in seconds.
-        self.figures = {usage.name: self._figures_of(usage) for usage in view.usages}
+
+    @cached_property
+    def _idle(self) -> dict[str, list[Finding]]:
+        host = Host(self.view.trace)
+        gpus = (usage for usage in self.view.usages if usage.name in self._gpus)
+        return {gpu.name: idle_of(gpu, host) for gpu in gpus}
 
     @cached_property
     def findings(self) -> tuple[list[Finding], list[Finding]]:
         """Those worth their cost, most expensive first, and the others."""
-        return findings_of(self.view, self._idle)
+        return findings_of(self.view, chain(*self._idle.values()))
+
+    @cached_property
+    def figures(self) -> dict[str, dict[str, Any]]:
+        """What tables and files show of each GPU; times in seconds."""
+        return {usage.name: self._figures_of(usage) for usage in self.view.usages}
 
     def _figures_of(self, usage: Usage) -> dict[str, Any]:
         busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
         hidden_s = {sort: usage.hidden_s(sort) for sort in _BEHIND if busy_s.get(sort)}
-        causes = self._idle.get(usage.name, {})
+        idle = self._idle.get(usage.name, [])
         return {
-            "busy_s": usage.total_s,
+            "busy_s": length_s(usage.busy),
             "idle_s": length_s(usage.idle),
             "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
             "kinds_busy_s": busy_s,
             "hidden_s": hidden_s,
             "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
             "gaps": len(usage.idle),
-            "idle_by_cause_s": {key: causes[key].total_s for key in CAUSES if key in causes},
+            "idle_by_cause_s": {finding.cause: finding.idle_s for finding in idle},
             "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
         }
 
@@ -102,11 +107,14 @@ class Report:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
         view, findings = self.view, []
         for finding in chain(*self.findings):
+            cause, start_s = CAUSES[finding.cause], view.start_s
             times = [
-                (span.name, span.lane, span.start_s - view.start_s, span.end_s - view.start_s)
+                (span.name, span.lane, span.start_s - start_s, span.end_s - start_s)
                 for span in finding.evidence
             ]
-            findings.append(finding._asdict() | {"page": SITE + finding.page, "evidence": times})
+            its = {"cause": finding.cause, "where": finding.where, "cost_s": finding.cost_s}
+            its |= {"title": cause.title, "why": finding.why, "remedy": cause.remedy}
+            findings.append(its | {"page": SITE + cause.page, "evidence": times})
         return {
             "name": self.name,
             "origin": view.trace.origin,
@@ -123,7 +131,7 @@ class Report:
     def verdict(self) -> list[str]:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
         if not self._gpus:
-            is_doubtful = any(place != "host" for place in self.view.trace.doubts)
+            is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             return [] if self.view.usages or is_doubtful else [_NO_GPU]
         figures = [self.figures[gpu] for gpu in self._gpus]
         busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
@@ -148,7 +156,8 @@ class Report:
             )
         if top := next(iter(self.findings[0]), None):
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
-            lines.append(f"Most is lost on {top.where}, {cost}: {top.title}. {top.remedy}")
+            title, remedy = CAUSES[top.cause].title, CAUSES[top.cause].remedy
+            lines.append(f"Most is lost on {top.where}, {cost}: {title}. {remedy}")
         else:
             lines.append("No findings: nothing was seen that more overlap could save.")
         return lines
@@ -162,10 +171,10 @@ class Report:
             yield Section("How far from the limit", self._bounds() + self._hidings())
         if len(view.occurrences):
             yield Section("Each time", self._each_time())
-        if (timeline := view.trace.timeline).spans:
+        if (timeline := view.timeline).spans:
             limit = f": {view.range_name}" if view.range_name is not None else ""
             drawing = draw(timeline, title=f"{self.name}{limit}")
-            yield Section("What ran when", [drawing, *self._lanes()])
+            yield Section("What ran when", [drawing])
         if idleness := self._idleness():
             yield Section("When nothing ran", idleness)
 
@@ -181,29 +190,28 @@ class Report:
                 f"to the end of the work launched in it."
             )
         if view.usages and not (trace.work.launches != UNKNOWN).any():
-            yield "It has no launches: why a GPU was idle can't be told from it, but for waits."
+            yield "It has no launches: why a GPU was idle can't be told from it."
 
     def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""
         yield from (f"Warning: {warning}" for warning in self.view.trace.warnings)
         for place, why in self.view.trace.doubts.items():
-            what = "nothing that depends on its calls" if place == "host" else "no time of it"
+            what = "nothing that depends on its calls" if place == HOST else "no time of it"
             yield f"In doubt: {place or 'all GPUs'}: {what} is given. {why}"
 
     def _why(self) -> Iterator[Section]:
         expensive, cheap = self.findings
         if not expensive and not cheap:
             return
-        several, less = len(expensive) > 1, f"of less than {percent(LEAST_SHARE)}"
-        said = f"Findings: {len(expensive)}{', the most expensive first' * several}."
-        said = said if expensive else f"No findings but {len(cheap)} {less} of the time each."
-        said += f" And {len(cheap)} {less} each." * bool(expensive and cheap)
-        said += " The same time may be in two, and to mend one may bring out another." * several
+        least, counts = percent(LEAST_SHARE), (len(expensive), len(cheap))
+        said = "Findings of {} of the time or more: {}; of less: {}.".format(least, *counts)
+        if len(expensive) > 1:
+            said += " The same time may be in two, and to mend one may bring out another."
         if len(expensive) > self._top:
             said += f" Shown are {self._top}: --top {len(expensive)} shows all."
         yield Section("Why no more overlap?", [said])
         for number, finding in enumerate(expensive[: self._top], start=1):
-            share = percent(finding.cost_s, self.window_s)
+            cause, share = CAUSES[finding.cause], percent(finding.cost_s, self.window_s)
             rows = [
                 (shortened(span.name, _NAME), span.lane, *self._clock(span.start_s, span.end_s))
                 for span in finding.evidence
@@ -211,43 +219,39 @@ class Report:
             headers = ("evidence", "lane", "start", "end")
             evidence = self._table(f"Where to look for {number}", headers, rows)
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
-            heading = f"{number}. {finding.where}: {finding.title}: {cost}"
-            yield Section(heading, [finding.why, finding.remedy, *evidence], 3, finding.page)
+            heading = f"{number}. {finding.where}: {cause.title}: {cost}"
+            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
 
     def _bounds(self) -> list[Table]:
-        whole_s, rows = self.window_s, []
-        for gpu, its in self.figures.items():
-            resource, bound_s = its["bound"].values()
-            busy, share = bar(its["busy_s"], whole_s), bar(bound_s, whole_s)
-            times = format_seconds(whole_s), busy, like(bound_s, whole_s)
-            rows.append((gpu, *times, resource, share))
         headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
         note = (
             "At least: how long the busiest resource works, computing or copies in one direction. "
             "As fast and as many at once as here, no order of them takes less. "
             "Communication is not in it: it may be waiting."
         )
+        whole_s, rows = self.window_s, []
+        for gpu, its in self.figures.items():
+            resource, bound_s = its["bound"].values()
+            times = format_seconds(whole_s), bar(its["busy_s"], whole_s), like(bound_s, whole_s)
+            rows.append((gpu, *times, resource, bar(bound_s, whole_s)))
         return self._table("The time against its lower bound", headers, rows, note)
 
     def _hidings(self) -> list[Table]:
+        headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
+        note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
         rows = []
         for gpu, its in self.figures.items():
             for sort, hidden_s in its["hidden_s"].items():
-                busy_s = its["kinds_busy_s"][sort]
-                times_s = (busy_s, hidden_s, its["exposed_s"][sort])
-                times = (like(time_s, busy_s) for time_s in times_s)
+                busy_s, exposed_s = its["kinds_busy_s"][sort], its["exposed_s"][sort]
+                times = (like(time_s, busy_s) for time_s in (busy_s, hidden_s, exposed_s))
                 rows.append((gpu, sort, *times, bar(hidden_s, busy_s)))
-        headers = ("GPU", "what", "busy", "hidden", "exposed", "hidden share")
-        note = "Hidden: while the same GPU computed. Copies within a GPU are not among them."
         return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrences(self) -> list[dict[str, float]]:
         """Figures of each range, in seconds; what GPUs did is of all of them on average."""
         times_s, usages = self.view.occurrences.times_s, self.view.usages
-        columns = {
-            "start_s": times_s[:, 0] - self.view.start_s,
-            "duration_s": np.ptp(times_s, axis=1),
-        }
+        columns = {"start_s": times_s[:, 0] - self.view.start_s}
+        columns["duration_s"] = self.view.occurrences.lengths_s
         for sort in ("busy", "compute", *_BEHIND):
             sets = [usage.busy if sort == "busy" else usage.when(sort) for usage in usages]
             within_s = sum((length_within(one, *times_s.T) for one in sets), np.zeros(len(times_s)))
@@ -256,41 +260,41 @@ class Report:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
-        rows = []
-        pairs = zip(self.view.occurrences.spans(), self._occurrences(), strict=True)
-        for number, (span, its) in enumerate(pairs, start=1):
-            whole_s = its["duration_s"]
-            times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
-            name, (start,) = f"{number}: {shortened(span.name, 24)}", self._clock(span.start_s)
-            busy = bar(its["busy_s"], whole_s)
-            rows.append((name, start, format_seconds(whole_s), busy, *times))
         headers = ("range", "start", "time", "busy", "computing", "copies", "communication")
         note = "Busy and the columns after it are of all GPUs on average."
+        spans, rows = self.view.occurrences.spans(), []
+        for number, (span, its) in enumerate(zip(spans, self._occurrences(), strict=True), start=1):
+            whole_s, name = its["duration_s"], f"{number}: {shortened(span.name, 24)}"
+            times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
+            whole = format_seconds(whole_s), bar(its["busy_s"], whole_s)
+            rows.append((name, *self._clock(span.start_s), *whole, *times))
         return self._table("Each time that the range is there", headers, rows, note)
 
-    def _lanes(self) -> list[Table]:
-        """A row for each lane, by device, then what the host named."""
-        sets = [(u.name, lane, when) for u in self.view.usages for lane, when in u.lanes.items()]
-        named = self.view.trace.ranges.sets(lambda tag: tag.lane)
-        sets += [(HOST, lane, when) for lane, when in named.items()]
-        rows = []
-        for device, lane, when in sets:
-            name, busy_s = lane.removeprefix(device).strip() or device, length_s(when)
-            rows.append((device, name, format_seconds(busy_s), bar(busy_s, self.window_s)))
-        return self._table("Lanes by device", ("device", "lane", "busy", "share of time"), rows)
-
     def _idleness(self) -> list[Table]:
-        rows = []
-        for gpu, causes in self._idle.items():
-            for key, idle in sorted(causes.items(), key=lambda item: -item[1].total_s):
-                total, share = format_seconds(idle.total_s), bar(idle.total_s, self.window_s)
-                rows.append((gpu, CAUSES[key].title, f"{idle.gaps:,}", total, share))
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
+        least = format_seconds(noise_s(self.view.trace))
         note = (
-            f"Each gap is split over all that happened in it. Gaps of up to "
-            f"{format_seconds(self._noise_s)} are not counted: they are between any two kernels."
+            f"Each gap is split over all that happened in it. Gaps of up to {least} are not "
+            f"counted: they are between any two kernels."
         )
+        rows = []
+        for gpu, its in self._idle.items():
+            for one in sorted(its, key=lambda one: -one.idle_s):
+                time, share = format_seconds(one.idle_s), bar(one.idle_s, self.window_s)
+                rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
+
+    def ranges(self) -> Section:
+        """The names that a program gave, with how often and how long each was there."""
+        by_name = self.view.ranges.parts(lambda tag: tag.name)
+        rows = []
+        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
+            lengths_s = by_name[name].lengths_s
+            times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
+            rows.append((name, f"{len(lengths_s):,}", *times))
+        headers = ("range", "times", "in all", "longest")
+        table = [tabulate(headers, rows, caption=f"Ranges of {self.name}")] if rows else []
+        return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(
         self, caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
@@ -305,27 +309,24 @@ class Report:
         return [f"{1e3 * (time_s - self.view.start_s):.3f} ms" for time_s in times_s]
 
 
-def comparison(before: Report, after: Report) -> list[Section]:
+def comparison(before: Report, after: Report) -> Section:
     """What has changed from one trace to another: times, and what is lost for which cause."""
-    rows: dict[str, tuple[float, ...]] = {"time": (before.window_s, after.window_s)}
-    for gpu in dict.fromkeys((*before.figures, *after.figures)):
-        pair = [report.figures.get(gpu, {}) for report in (before, after)]
-        for words in ("busy", "idle"):
-            rows[f"{gpu} {words}"] = tuple(its.get(f"{words}_s", 0.0) for its in pair)
-        for sort in _BEHIND:
-            times_s = tuple(its.get("exposed_s", {}).get(sort, 0.0) for its in pair)
-            rows |= {f"{gpu} {sort} exposed": times_s} if any(times_s) else {}
-    costs = [
-        {f"{finding.where}: {finding.title}": finding.cost_s for finding in chain(*report.findings)}
-        for report in (before, after)
-    ]
-    rows |= {words: tuple(cost.get(words, 0.0) for cost in costs) for words in chain(*costs)}
+    columns = []
+    for report in (before, after):
+        times_s = {"time": report.window_s}
+        for gpu, its in report.figures.items():
+            times_s |= {f"{gpu} {words}": its[f"{words}_s"] for words in ("busy", "idle")}
+            times_s |= {f"{gpu} {sort} exposed": s for sort, s in its["exposed_s"].items() if s}
+        for finding in chain(*report.findings):
+            times_s[f"{finding.where}: {CAUSES[finding.cause].title}"] = finding.cost_s
+        columns.append(times_s)
     cells = []
-    for words, (one_s, other_s) in rows.items():
+    for words in dict.fromkeys(chain(*columns)):
+        one_s, other_s = (times_s.get(words, 0.0) for times_s in columns)
         change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
         if one_s and other_s > _MANY * one_s:
             change = f"{other_s / one_s:,.0f} times"
         cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
     headers = ("what", "before", "after", "change")
     table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")
-    return [Section("Before and after", [table], level=1)]
+    return Section("Before and after", [table], level=1)

@@ -7,7 +7,7 @@ place is found out once for each tag, and times are arrays.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -18,8 +18,11 @@ from autopar.timeline.intervals import Intervals, clipped, covered
 from autopar.timeline.span import Span, Timeline
 
 HOST = "host"
+ON_HOST = ("call", "operator", "range", "python")  # what threads of it do
 UNKNOWN = -1  # a launch, or a size
 Places = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Seconds = npt.NDArray[np.float64]
 _K = TypeVar("_K", bound=Hashable)
 
 
@@ -40,13 +43,21 @@ class Tag(NamedTuple):
 
     name: str
     lane: str  # where to show it: a stream, a direction of copies, a thread
-    kind: str = HOST  # or of work `compute`, `copy` or `communication`
+    # Of work `compute`, `copy` or `communication`. Of the host: `call` of CUDA's or HIP's runtime
+    # and driver, `operator` of PyTorch that lies in no other, `range` named by `annotate`, NVTX or
+    # `record_function`, `python` function.
+    kind: str
     gpu: str = ""  # such as `GPU 0` or `rank 1 GPU 0`; empty for work that was not on a GPU
     stream: str = ""  # its in-order queue, if the trace tells
     memory: str = ""  # the host's side of a copy: `pinned` or `pageable`, if the trace tells
     # Of communication: such as `allreduce of group 0, ranks [0, 1]`, with its number in the group
     # after its name if the trace tells.
     collective: str = ""
+
+    @property
+    def place(self) -> str:
+        """The GPU or the host; empty if the trace does not tell."""
+        return HOST if self.kind in ON_HOST else self.gpu
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +78,18 @@ class Records:
         columns = (self.tagged, self.times_s, self.launches, self.sizes_bytes)
         return Records(self.tags, *(column[which] for column in columns))
 
-    def where(self, rule: Callable[[Tag], bool]) -> npt.NDArray[np.bool_]:
+    @property
+    def lengths_s(self) -> Seconds:
+        """How long each took."""
+        return self.times_s[:, 1] - self.times_s[:, 0]
+
+    def where(self, rule: Callable[[Tag], bool]) -> Mask:
         """Of each record, whether something is true of its tag."""
         return np.array([rule(tag) for tag in self.tags], dtype=bool)[self.tagged]
+
+    def of(self, *kinds: str) -> Records:
+        """Those of some kinds."""
+        return self[self.where(lambda tag: tag.kind in kinds)]
 
     def coded(self, key: Callable[[Tag], _K]) -> tuple[list[_K], Places]:
         """All keys of tags, and of each record the place of its key."""
@@ -78,20 +98,26 @@ class Records:
         return [*keys], np.array(codes, dtype=np.int64)[self.tagged]
 
     def groups(self, key: Callable[[Tag], _K]) -> dict[_K, Places]:
-        """Key -> the places of the records that have it; both in order."""
+        """Key -> the places of the records that have it; many keys cost no more than few."""
         keys, codes = self.coded(key)
-        groups = sorted(places(codes).items(), key=lambda group: group[1][0])
-        return {keys[code]: its for code, its in groups}
+        order = np.argsort(codes, kind="stable")
+        found, first = np.unique(codes[order], return_index=True)
+        its = np.split(order, first[1:])[: len(found)]
+        groups = sorted(zip(found.tolist(), its, strict=True), key=lambda group: group[1][0])
+        return {keys[code]: those for code, those in groups}
+
+    def parts(self, key: Callable[[Tag], _K]) -> dict[_K, Records]:
+        """Key -> the records that have it, with no other tags than theirs."""
+        parts = {}
+        for name, its in self.groups(key).items():
+            present, tagged = np.unique(self.tagged[its], return_inverse=True)
+            tags = tuple(self.tags[i] for i in present.tolist())
+            parts[name] = replace(self[its], tags=tags, tagged=tagged)
+        return parts
 
     def sets(self, key: Callable[[Tag], _K]) -> dict[_K, Intervals]:
         """Key -> the set of times in which there was a record that has it."""
         return {name: covered(self.times_s[its]) for name, its in self.groups(key).items()}
-
-    def only(self, which: npt.NDArray[Any]) -> Records:
-        """Some of them, with no other tags than theirs."""
-        some = self[which]
-        present, tagged = np.unique(some.tagged, return_inverse=True)
-        return replace(some, tags=tuple(self.tags[i] for i in present.tolist()), tagged=tagged)
 
     def within(self, window: Intervals) -> Records:
         """What lies in a set of times, cut at its edges."""
@@ -105,13 +131,12 @@ class Records:
         """The same by start."""
         return self[np.argsort(self.times_s[:, 0], kind="stable")]
 
-    def spans(self, which: npt.NDArray[Any] | None = None) -> list[Span]:
-        """All, or those at some places, as spans."""
-        some = self if which is None else self[which]
-        of = [self.tags[place] for place in some.tagged.tolist()]
-        pairs = zip(of, some.times_s.tolist(), strict=True)
+    def spans(self) -> list[Span]:
+        """All of them as spans."""
+        tags = [self.tags[place] for place in self.tagged.tolist()]
         return [
-            Span(tag.name, tag.lane, start_s, end_s, tag.kind) for tag, (start_s, end_s) in pairs
+            Span(tag.name, tag.lane, start_s, end_s, HOST if tag.kind in ON_HOST else tag.kind)
+            for tag, (start_s, end_s) in zip(tags, self.times_s.tolist(), strict=True)
         ]
 
 
@@ -120,42 +145,41 @@ class Rows:
 
     def __init__(self) -> None:
         self.tags: list[Tag] = []
-        self._places: dict[Tag, int] = {}  # of tags, as they were when they came
-        self.starts_us, self.lengths_us = array("d"), array("d")
-        self._tagged, self._launches, self._sizes_bytes = array("q"), array("q"), array("q")
-
-    def place(self, tag: Tag) -> int:
-        """Where a tag stands, from now on."""
-        place = self._places.setdefault(tag, len(self.tags))
-        self.tags += [tag] * (place == len(self.tags))
-        return place
-
-    def rename(self, change: Callable[[Tag], Tag]) -> None:
-        """Change all tags; those that become the same stay two."""
-        self.tags = [*map(change, self.tags)]
+        self._places: dict[tuple[Any, ...], int] = {}
+        self._times_us, self._others = array("d"), array("q")
 
     def add(
         self,
-        place: int,
+        key: tuple[Any, ...],
+        tag: Callable[..., Tag],
         times_us: tuple[float, float],
         launch: int = UNKNOWN,
         size_bytes: int = UNKNOWN,
     ) -> None:
-        """Add a record, with the place of its tag, its start and its length."""
-        self._tagged.append(place)
-        self.starts_us.append(times_us[0])
-        self.lengths_us.append(times_us[1])
-        self._launches.append(launch)
-        self._sizes_bytes.append(size_bytes)
+        """Add a record: start and length, and its tag, which is made of a key, once for each."""
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = len(self.tags)
+            self.tags.append(tag(*key))
+        self._times_us.extend(times_us)
+        self._others.extend((place, launch, size_bytes))
+
+    def __len__(self) -> int:
+        return len(self._times_us) // 2
+
+    @property
+    def times_us(self) -> Intervals:
+        """The start and the length of each."""
+        return np.asarray(self._times_us).reshape(-1, 2)
 
     @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
     def records(self, zero_us: float = 0.0) -> Records:
         """What was added so far, in its order; times from some zero."""
-        starts_us = np.array(self.starts_us) - zero_us
-        ends_us = starts_us + np.array(self.lengths_us)
-        others = map(np.array, (self._launches, self._sizes_bytes))
-        times_s = np.column_stack((starts_us, ends_us)) / 1e6
-        return Records(tuple(self.tags), np.array(self._tagged), times_s, *others)
+        starts_us, lengths_us = self.times_us.T
+        starts_us = starts_us - zero_us
+        times_s = np.column_stack((starts_us, starts_us + lengths_us)) / 1e6
+        tagged, launches, sizes_bytes = np.asarray(self._others).reshape(-1, 3).T
+        return Records(tuple(self.tags), tagged, times_s, launches, sizes_bytes)
 
 
 NONE = Rows().records()
@@ -166,11 +190,7 @@ class Trace:
     """What one trace file says, on one clock."""
 
     work: Records  # of GPUs
-    # What threads of the host did; their lanes are the threads.
-    calls: Records = NONE  # of CUDA's or HIP's runtime and driver
-    operators: Records = NONE  # of PyTorch, without those within another
-    ranges: Records = NONE  # named by `annotate`, NVTX or `record_function`
-    python: Records = NONE  # functions of Python, if they were recorded
+    host: Records = NONE  # what its threads did; their lanes are the threads
     # Thread -> the one that it works for and that waits for it meanwhile, as autograd's do.
     handed: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()  # what was left out, and why, in whole sentences
@@ -181,8 +201,8 @@ class Trace:
 
     @property
     def timeline(self) -> Timeline:
-        """All of it as one timeline."""
-        spans = (*self.work.spans(), *self.ranges.spans())
+        """Its work and its ranges as one timeline."""
+        spans = (*self.work.spans(), *self.host.of("range").spans())
         return Timeline(spans, self.alignment_error_s, self.origin)
 
     @property
@@ -192,23 +212,5 @@ class Trace:
 
     def trusted(self) -> Trace:
         """The same without the work of GPUs whose times are in doubt."""
-        return replace(
-            self, work=self.work[self.work.where(lambda tag: tag.gpu not in self.doubts)]
-        )
-
-
-def places(codes: Places) -> dict[int, Places]:
-    """Code -> the places that have it, in order; many codes cost no more than few."""
-    order = np.argsort(codes, kind="stable")
-    found, first = np.unique(codes[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(order, first[1:]), strict=True)) if len(order) else {}
-
-
-def joined(several: Iterable[Records]) -> Records:
-    """Several lists of records as one, in turn."""
-    lists = list(several)
-    tags = tuple(tag for records in lists for tag in records.tags)
-    before = np.cumsum([0, *(len(records.tags) for records in lists)]).tolist()
-    tagged = [records.tagged + first for records, first in zip(lists, before[:-1], strict=True)]
-    columns = ((its.times_s, its.launches, its.sizes_bytes) for its in lists)
-    return Records(tags, np.concatenate(tagged), *map(np.concatenate, zip(*columns, strict=True)))
+        is_trusted = self.work.where(lambda tag: tag.gpu not in self.doubts)
+        return replace(self, work=self.work[is_trusted])

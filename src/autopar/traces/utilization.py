@@ -7,14 +7,8 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from autopar.timeline.intervals import (
-    Intervals,
-    as_array,
-    common,
-    covered,
-    length_s,
-    without,
-)
+from autopar.timeline.intervals import Intervals, as_array, common, covered, length_s, without
+from autopar.timeline.span import Timeline
 from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
 _MOST_NAMED = 20  # in a message
@@ -36,7 +30,6 @@ class Usage:
         self.lanes = work.sets(lambda tag: tag.lane)  # lane -> when it was busy
         self.sorts = work.sets(sort_of)
         self.busy = covered(work.times_s)
-        self.total_s = length_s(self.busy)
         self.idle = without(window, self.busy)
         self.waiting = as_array([])  # for other ranks, if their traces are there, too
         computing = (tag for tag in work.tags if tag.kind == "compute")
@@ -48,10 +41,10 @@ class Usage:
 
         Communication is not among them: it may be waiting for other GPUs, and so be shorter.
         """
-        bus = self.work[self.work.where(lambda tag: sort_of(tag) == "copy")]
-        busy = bus.sets(lambda tag: tag.lane) | {"compute": self.when("compute")}
-        lengths_s = [(name, length_s(when)) for name, when in busy.items()]
-        return max(lengths_s[::-1], key=lambda item: item[1])  # of none it is computing
+        buses = {tag.lane for tag in self.work.tags if sort_of(tag) == "copy"}
+        lengths_s = {"compute": length_s(self.when("compute"))}
+        lengths_s |= {lane: length_s(when) for lane, when in self.lanes.items() if lane in buses}
+        return max(lengths_s.items(), key=lambda item: item[1])  # of none it is computing
 
     def when(self, sort: str) -> Intervals:
         """The set of times in which there was work of a sort."""
@@ -70,14 +63,20 @@ class Usage:
 class View:
     """The part of a trace that a report is of."""
 
-    trace: Trace  # work and ranges that lie in the window, cut at its edges, and all of the host
+    trace: Trace  # work that lies in the window, cut at its edges, and all of the host
     window: Intervals  # the set of times that counts
     start_s: float  # what times are given from: where the whole trace begins
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
+    ranges: Records  # that lie in the window, cut at its edges
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
     occurrences: Records = NONE
+
+    @property
+    def timeline(self) -> Timeline:
+        """What GPUs did and what the program named, in the window."""
+        return replace(self.trace, host=self.ranges).timeline
 
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
@@ -95,29 +94,29 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     work = trace.work
     if HOST in trace.doubts:
         work = replace(work, launches=np.full(len(work), UNKNOWN))
-        trace = replace(trace, work=work, calls=NONE, operators=NONE, ranges=NONE, python=NONE)
+        trace = replace(trace, host=NONE)
     if gpu is not None:
-        names = {*work.groups(lambda tag: tag.gpu)} - {""}
-        chosen = _named(gpu, names, f"*GPU {gpu}" if gpu.isdigit() else gpu, "GPU")
+        pattern = f"*GPU {gpu}" if gpu.isdigit() else gpu
+        names = {*work.coded(lambda tag: tag.gpu)[0]} - {""}
+        chosen = _named(gpu, names, pattern, "GPU")
         work = work[work.where(lambda tag: tag.gpu in chosen)]
-        trace = replace(trace, work=work)
-    every = (work, trace.calls, trace.operators, trace.ranges)
-    whole = np.concatenate([records.times_s for records in every])
+    ranges, occurrences = trace.host.of("range"), NONE
+    whole = np.concatenate((work.times_s, trace.host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
-    occurrences = NONE
-    window = covered(as_array([(start_s, whole[:, 1].max())] if len(whole) else []))
+    window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
     if range_name is not None:
-        names = {*trace.ranges.groups(lambda tag: tag.name)}
-        chosen = _named(range_name, names, range_name, "range", trace.doubts.get(HOST, ""))
-        ranges = trace.ranges[trace.ranges.where(lambda tag: tag.name in chosen)]
-        occurrences = _with_their_work(ranges, trace)
+        names = {ranges.tags[i].name for i in np.unique(ranges.tagged)}
+        why = trace.doubts.get(HOST, "")
+        chosen = _named(range_name, names, range_name, "range", why)
+        named = ranges[ranges.where(lambda tag: tag.name in chosen)]
+        occurrences = _with_their_work(named, work, trace.host)
         window = covered(occurrences.times_s)
-        work = work.within(window)
-        trace = replace(trace, work=work, ranges=trace.ranges.within(window))
-    by_gpu = work.groups(lambda tag: tag.gpu or OTHER_LANES)
+        work, ranges = work.within(window), ranges.within(window)
+    by_gpu = work.parts(lambda tag: tag.gpu or OTHER_LANES)
     gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    usages = tuple(Usage(name, work.only(by_gpu[name]), window) for name in gpus)
-    return View(trace, window, start_s, usages, range_name, occurrences)
+    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
+    trace = replace(trace, work=work)
+    return View(trace, window, start_s, usages, ranges, range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
@@ -131,16 +130,14 @@ def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -
     return chosen
 
 
-def _with_their_work(ranges: Records, trace: Trace) -> Records:
+def _with_their_work(ranges: Records, work: Records, host: Records) -> Records:
     """Each range, to the end of the last work that was launched in it."""
-    launched = trace.work[trace.work.launches != UNKNOWN]
-    called_s = trace.calls.times_s[launched.launches, 0]
+    launched = work[work.launches != UNKNOWN]
+    called_s = host.times_s[launched.launches, 0]
     order = np.argsort(called_s)
     ends_s = launched.times_s[order, 1]
-    first, last = (
-        np.searchsorted(called_s[order], ranges.times_s[:, 0], side="left"),
-        np.searchsorted(called_s[order], ranges.times_s[:, 1], side="right"),
-    )
+    first = np.searchsorted(called_s[order], ranges.times_s[:, 0], side="left")
+    last = np.searchsorted(called_s[order], ranges.times_s[:, 1], side="right")
     times_s = ranges.times_s.copy()
     for i, (one, other) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
         times_s[i, 1] = ends_s[one:other].max(initial=times_s[i, 1])
