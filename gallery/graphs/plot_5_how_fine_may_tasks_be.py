@@ -225,7 +225,7 @@ def share(seconds, task, way="run"):
     return seconds[f"{task} us: large"] / seconds[f"{task} us: {way}"]
 
 
-sizes, (figure, ax) = WORK["sizes_us"], plt.subplots(layout="constrained")
+sizes, (_, ax) = WORK["sizes_us"], plt.subplots(layout="constrained")
 lines = {"task graph": (fine, "by_graph"), "concurrent.futures": (fine, "by_futures")}
 lines |= {"torch.jit.fork": (fine, "by_fork"), "Dask, threaded": (dask, "by_dask")}
 lines |= {"MXNet's engine": (mxnet, "by_mxnet"), "bare threads": (fine, "by_graph", "bare")}
@@ -241,8 +241,7 @@ ax.set_xticks(sizes, [f"{us}" for us in sizes], minor=False)
 ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
 ax.minorticks_off()
 ax.legend(loc="upper left", fontsize="small", ncols=2)
-figure.supxlabel("\n".join(sorted({fine.origin, dask.origin, mxnet.origin})), fontsize=7, wrap=True)
-ap.plot.show("b7_how_fine_may_tasks_be")
+ap.plot.show("b7_how_fine_may_tasks_be", fine.origin, dask.origin, mxnet.origin)
 
 # %%
 # The first claim is of the best of the three schedulers without Dask and MXNet, and bare threads.
