@@ -24,9 +24,7 @@ def test_timelines_have_few_rows_and_large_letters(thumbnails, panels):
     assert min(text.get_fontsize() for text in ax.texts) >= 14
 
 
-def test_what_is_no_drawing_is_its_figure_at_the_size_of_a_card(
-    thumbnails, tmp_path, monkeypatch
-):
+def test_what_is_no_drawing_is_its_figure_at_the_size_of_a_card(thumbnails, tmp_path, monkeypatch):
     monkeypatch.setenv("AUTOPAR_RICH", "1")
     figure = plot.timeline(RUN, title="Nine GPUs").figure
     plot.show("nine", "recorded there")
