@@ -142,7 +142,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A delay makes one race visible. :doc:`plot_3_copy_both_ways_while_you_compute` has all waits.
+# One race condition needs a delay. :doc:`plot_3_copy_both_ways_while_you_compute` has all waits.
 #
 # Now you
 # -------
