@@ -92,8 +92,8 @@ class TestInBrowser:
             ("install", "install.html"),
             ("race condition", "glossary.html#term-race-condition"),
             ("deadlock", "howto/from_one_machine_to_many.html"),
-            ("multiprocessing", "recipes.html"),
-            ("asynchronous execution", "chapter/1_work_is_queued.html"),
+            ("multiprocessing", "howto/from_one_machine_to_many.html"),
+            ("asynchronous", "chapter/1_work_is_queued.html"),
             ("cudaMemcpyAsync", "chapter/3_computing_and_copying.html"),
         ],
     )
