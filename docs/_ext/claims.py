@@ -97,6 +97,7 @@ class Verdicts(Directive):
                 one = outcome(claim, claim.estimate.origin)
                 line = nodes.paragraph("", "", nodes.strong(text=one.verdict.capitalize()))
                 line += nodes.Text(f": {one.sentence} {one.figure}; claimed: {one.bound}. ")
+                line += nodes.Text(f"({claim.estimate.note}) " if claim.estimate.note else "")
                 line += link(page, on=env.docname)
                 listed += nodes.list_item("", line)
         summary = nodes.paragraph(text=f"What these pages claim, by the newest records: {said}.")

@@ -40,8 +40,7 @@ def save(figure, shown, path):
 
 def beneath(figure):
     """What stands beneath a figure, which is where it was measured: a card's page says that."""
-    notes = (note for note in figure.findobj(Annotation) if note.xycoords != "data")
-    return [*notes, *(one for one in figure.texts if one.get_text() == figure.get_supxlabel())]
+    return [note for note in figure.findobj(Annotation) if note.xycoords != "data"]
 
 
 def drawn(drawing):

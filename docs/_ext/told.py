@@ -8,6 +8,7 @@ from collections import UserDict
 
 from myst_nb import glue
 
+_origins: dict[str, None] = {}  # of the records that a page tells of, in the order of its numbers
 _SCALES = {"ms": 1e3, "µs": 1e6, "%": 100}  # of seconds and shares; other units count
 
 
@@ -40,4 +41,10 @@ def words(record, figure, form):
 
 def tell(name, record, figure, form):
     """Glue the `words` of a figure under a name; no line ends before the unit."""
+    _origins[record.origin] = None
     glue(name, words(record, figure, form).replace(" ", "\N{NO-BREAK SPACE}", 1), display=False)
+
+
+def tell_origins():
+    """Glue, as `origins`, where and when all was measured that a page has told of so far."""
+    glue("origins", f"Numbers in sentences: {'; '.join(_origins)}", display=False)

@@ -135,7 +135,7 @@ function start(box) {
   function said(found, measured) {
     const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
     const hidden = Number.isFinite(found.hidden)
-      ? ` Of what could be hidden, ${percent(Math.max(0, found.hidden))} is.`
+      ? ` Of what overlap can save, it saves ${percent(Math.max(0, found.hidden))}.`
       : "";
     return (
       `Predicted: ${inWords(found.makespan)}, and the limit is ${inWords(found.limit)}.${hidden} ` +

@@ -119,12 +119,12 @@ for x, choice in {-0.36: "pinned", -0.22: "side stream", -0.08: "warm"}.items():
 ap.plot.show("b1_where_a_copys_time_goes")
 
 # %%
-# *Hide* is by the clock: the share of the copies' time that a way saves. Below 0 % it loses time.
+# *Saved* is a share of the copies' time, by the clock. Below 0 % a way loses time.
 
 *others, best = sorted((eight.hidden(way, PARTS) for way in WAYS), key=lambda share: share.value)
 ap.show(
-    ap.claim("In the best of the eight ways most copies hide.", best, at_least=0.8, unit="%"),
-    ap.claim("In the second best few do.", others[-1], at_most=0.2, unit="%"),
+    ap.claim("The best way saves most of the copies' time.", best, at_least=0.8, unit="%"),
+    ap.claim("The second best saves little.", others[-1], at_most=0.2, unit="%"),
 )
 
 # %%

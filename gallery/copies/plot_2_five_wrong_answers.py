@@ -8,14 +8,14 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
-No program raises an error. In the upper panel of the picture a copy begins before its product ends.
+In the picture's upper panel a copy begins before its product ends. With ``mended`` it waits.
 """
 
 # %%
 # 1: nothing tells the copy when to begin
 # ---------------------------------------
 # Two *streams* are two queues of a GPU, and neither waits for the other by itself, as in `diffusers
-# <https://github.com/huggingface/diffusers/pull/13502>`_. Programs lack what they do ``if mended``.
+# <https://github.com/huggingface/diffusers/pull/13502>`_. A delay holds ``late_product`` back.
 
 import torch
 
@@ -23,7 +23,7 @@ import autopar as ap
 
 
 def missing_event(x, mended):
-    host, side, y = on_host(x), torch.cuda.Stream(x.device), late_product(x)
+    host, side, y = on_host(x), torch.cuda.Stream(x.device), late_product(x)  # on_host: pinned
     if mended:
         side.wait_stream(torch.cuda.current_stream(x.device))  # <- the missing line
     with torch.cuda.stream(side):
@@ -41,7 +41,7 @@ def source_freed(x, mended):
     host, side, y = on_host(x), torch.cuda.Stream(x.device), x.mm(x)
     side.wait_stream(torch.cuda.current_stream(x.device))
     with torch.cuda.stream(side):
-        ap.workload.delay(x.device, LATE_CYCLES)  # as if copies stood before this one
+        ap.workload.delay(x.device, LATE_CYCLES)  # a tenth of a second, as if copies stood here
         host.copy_(y, non_blocking=True)
         if mended:
             y.record_stream(side)  # <- the missing line
@@ -129,7 +129,7 @@ gpus = ap.recorded(five_wrong_answers, name="b4_five_wrong_answers", parameters=
 ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title="A copy too early, and in time")
 
 # %%
-# Look at the last column: `CSAN <https://docs.pytorch.org/docs/stable/cuda._sanitizer.html>`_.
+# Look at the last column: where it is 0, CSAN, PyTorch's CUDA Sanitizer, missed a wrong program.
 
 wrong = {name: gpus.values[f"{name}: wrong share"] for name in FIVE}
 rows = [[it, f"{wrong[it]:.0%}", f"{gpus.values[f'{it}: CSAN reports']:g}"] for it in FIVE]
@@ -142,7 +142,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A delay makes one race visible. :doc:`plot_3_copy_both_ways_while_you_compute` has all waits.
+# One race condition needs a delay. :doc:`plot_3_copy_both_ways_while_you_compute` has all waits.
 #
 # Now you
 # -------

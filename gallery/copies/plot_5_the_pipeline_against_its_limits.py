@@ -86,13 +86,12 @@ large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
 total_gb = LARGE["size_mb"] * LARGE["count"] / 1e3
 rates = {label: total_gb / one.median_s for label, one in large.measurements.items()}
 
-figure, ax = plt.subplots(layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
 ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt="%.1f", padding=14)
 ax.axvline(rates[BUS], color="black", linestyle="--", linewidth=1.2)
 ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.2 * rates[BUS]))
-figure.supxlabel(large.origin, fontsize=7)
-ap.plot.show("b5_against_the_limits")
+ap.plot.show("b5_against_the_limits", large.origin)
 
 # %%
 # What stands in between

@@ -95,11 +95,11 @@ ap.plot.bars(drawn[::-1], limit_s=least_s, title="Results to the host")
 ap.plot.show("b5_against_the_rivals")
 
 # %%
-# The table has *.cpu() each*, too: each copy waits for fresh memory. *Hide* is by the clock: the
-# share of the copies' time that is saved. Ordinary memory needs the CPU, so its bound is lower.
+# The table has *.cpu() each*, too: each copy waits for fresh memory. *Saved* is by the
+# clock, a share of the copies' time. Ordinary memory needs the CPU, so its bound is lower.
 
-into_pinned = "The pipeline hides most copies into pinned memory."
-into_touched = "The pipeline hides most copies into touched ordinary memory."
+into_pinned = "Into pinned memory the pipeline saves most of the copies' time."
+into_touched = "Into touched ordinary memory it saves most, too."
 ap.show(
     ap.compare(behind.measurements, limit_s=least_s, parts=PARTS, baseline=SLOW, highlight=PIN),
     ap.claim(into_pinned, behind.hidden(PIN, PARTS), at_least=0.8, unit="%"),

@@ -60,13 +60,12 @@ def every_size(sizes, moved_bytes, most_copies):
 
 bus = ap.recorded(every_size, name="b1_bandwidth", parameters=BUS)
 rates = [bus.measurements[f"GPU to host, {size} bytes"].gb_per_s for size in BUS["sizes"]]
-figure, ax = plt.subplots(layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 ax.loglog(BUS["sizes"], rates, "o-")
 ax.set_xticks(BUS["sizes"][::3], ["4 KiB", "256 KiB", "16 MiB", "1 GiB"])
 ax.set_yticks([1, 10, 50], ["1", "10", "50"])
 ax.set(title="Pinned copies, one after another", xlabel="one copy", ylabel="GB/s")
-figure.supxlabel(bus.origin, fontsize=7)
-ap.plot.show("b1_bandwidth")
+ap.plot.show("b1_bandwidth", bus.origin)
 
 # %%
 # Together they are few copies

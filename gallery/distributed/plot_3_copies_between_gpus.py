@@ -120,7 +120,7 @@ longer = copies.estimate(lambda s: s[f"{TO_HOST}, {AT_ONCE}"] / s[f"{TO_HOST}, {
 ap.show(
     ap.compare(copies.measurements, parts=parts),
     ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin),
-    ap.claim("Copies to the host hide behind products.", host, at_least=0.8, unit="%"),
+    ap.claim("Most of the time of copies to the host is saved.", host, at_least=0.8, unit="%"),
     ap.claim("A GPU gets its copies several times as fast.", faster, at_least=3, unit="×"),
     ap.claim("All GPUs reach the host in the time of one.", longer, at_most=1.3, unit="×"),
 )

@@ -103,14 +103,14 @@ ap.show_timelines(
 ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=CPU_FIRST))
 
 # %%
-# Compare *plain, CPU first* with both parts, and the other ways with the longer one. *Hidden* is by
-# the clock: what was saved of the shorter part. A CPU that varies may carry it beyond 0 or 100 %.
+# Compare *plain, CPU first* with both parts, and the other ways with the longer one. *Saved* is the
+# share of the shorter part's time. A CPU that varies may carry it beyond 0 or 100 %.
 
 first, second, lanes = (record.hidden(way, ALONE) for way in (CPU_FIRST, GPU_FIRST, LANES))
 ap.show(
-    ap.claim("Plain PyTorch hides little with CPU work first.", first, at_most=0.3, unit="%"),
-    ap.claim("With GPU work first most of it hides.", second, at_least=0.6, unit="%"),
-    ap.claim("On lanes most hides in the book's order.", lanes, at_least=0.6, unit="%"),
+    ap.claim("Plain PyTorch saves little with CPU work first.", first, at_most=0.3, unit="%"),
+    ap.claim("With GPU work first most is saved.", second, at_least=0.6, unit="%"),
+    ap.claim("On lanes most is saved in the book's order.", lanes, at_least=0.6, unit="%"),
 )
 
 # %%

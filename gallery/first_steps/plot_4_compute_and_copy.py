@@ -103,13 +103,13 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # ----------------------
 # No way can be faster than the longer part and one piece of the shorter. Compare the row *one
 # stream* with the two parts above it: it takes the sum of both. The row in bold takes hardly longer
-# than the products. In the claims *hide* is by the clock, below the picture by the timeline.
+# than the products. *Saved* is by the clock, a share of the copies' time; *hidden* by the timeline.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(
     ap.compare(gpu.measurements, limit_s=limit_s, parts=PARTS, baseline=ONE, highlight=TWO),
-    ap.claim("One stream hides next to nothing.", one, at_most=0.1, unit="%"),
-    ap.claim("Two streams hide most of the copies.", two, at_least=0.8, unit="%"),
+    ap.claim("One stream saves next to nothing.", one, at_most=0.1, unit="%"),
+    ap.claim("Two streams save most of the copies' time.", two, at_least=0.8, unit="%"),
 )
 
 # %%

@@ -89,7 +89,7 @@ def planned_and_run(graphs, tasks, sizes, lanes, rounds):
 gpus = ap.recorded(planned_and_run, name="b8_as_planned", parameters=BOOK, gpus=2)
 plan, run = gpus.timelines["the plan"], gpus.timelines["a run"]
 ROWS = {"GPU 0": "cuda:0", "GPU 1": "cuda:1", "CPU, thread 1": "cpu #0", "CPU, thread 2": "cpu #1"}
-figure, ax = plt.subplots(layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 for timeline, top, colour in ((plan, 0.1, "0.6"), (run, 0.5, "#3b76c4")):
     for y, lane in enumerate(ROWS.values()):
         bars = [(1e3 * s.start_s, 1e3 * s.duration_s) for s in timeline.select(lane)]
@@ -99,8 +99,7 @@ for words, ends_s in (("plan ends", plan.makespan_s), ("guess", guess_s(plan))):
     ax.annotate(words, (1e3 * ends_s, -0.02), ha="right", va="bottom")  # above its line
 ax.set_yticks([y + 0.5 for y in range(len(ROWS))], [*ROWS])
 ax.set(xlim=(0, None), ylim=(len(ROWS), -0.4), xlabel="ms", title="Planned (grey), run (blue)")
-figure.supxlabel(gpus.origin, fontsize=7)
-ap.plot.show("b8_does_it_run_as_planned")
+ap.plot.show("b8_does_it_run_as_planned", gpus.origin)
 
 # %%
 # Close to the plan, and to the least time

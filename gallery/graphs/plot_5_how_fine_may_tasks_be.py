@@ -79,10 +79,10 @@ def task_sizes(count, elements, rows, repeats):
 # one thread at a time can hold the *GIL*, the lock of Python, and each call needs it.
 
 # Folded: the drawing
-fine = ap.recorded(task_sizes, name="b7_task_sizes", parameters=FINE)
+fine = ap.recorded(task_sizes, name="b7_task_sizes", parameters=FINE, gpus=0, threads=8)
 largest, pieces = f"{BARE}, pieces of {FINE['rows'][0]}", fine.measurements
 row_us = 1e6 * 2 * pieces[largest].median_s / FINE["count"]  # two threads share the rows
-figure, ax = plt.subplots(layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 for way, style in zip(WAYS, ("C7:", "o-", "s-"), strict=True):
     each_s = [pieces[f"{way}, pieces of {n}"].median_s for n in FINE["rows"]]
     kept = [pieces[largest].median_s / one_s for one_s in each_s]
@@ -95,8 +95,7 @@ ax.set_title("How much of the CPU do tasks keep?")
 ax.set_xticks([1, 10, 100], ["1", "10", "100"])
 ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
 ax.legend(loc="upper left", fontsize="small")
-figure.supxlabel(fine.origin, fontsize=7, wrap=True)
-ap.plot.show("b7_how_fine_may_tasks_be")
+ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
 
 # %%
 # What is kept is held against bare threads with pieces of 200 rows. The first claim is of the

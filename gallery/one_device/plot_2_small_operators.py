@@ -64,7 +64,7 @@ def as_graph(batch):
 # Folded: the figure
 gpu = ap.newest_record("x1_one_device")
 counts = dict(gpu.parameters["work"])
-figure, ax = plt.subplots(layout="constrained")
+_, ax = plt.subplots(layout="constrained")
 ways = ["one stream", "several streams", "a CUDA graph", "a batch"]
 for way, marker in zip(ways, "os^D", strict=True):
     us = [1e6 * gpu.measurements[f"{n}, {way}"].median_s / count for n, count in counts.items()]
@@ -75,8 +75,7 @@ ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
 ax.minorticks_off()
 ax.set_title("Small products want one launch for all")
 ax.legend(fontsize="small")
-figure.supxlabel(gpu.origin, fontsize=7)
-ap.plot.show("x2_small_operators")
+ap.plot.show("x2_small_operators", gpu.origin)
 
 # %%
 # A chain of the same graph saves the launches, too, but runs one product at a time. So the gain of

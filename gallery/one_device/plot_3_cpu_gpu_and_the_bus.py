@@ -106,7 +106,7 @@ ap.show(
 )
 
 # %%
-# *Hidden* is by the clock: what was saved, of the two shorter parts. *Beside* is by the timeline of
+# *Saved* is by the clock: a share of the two shorter parts' time. *Beside* is by the timeline of
 # one run: the share of a part during which the GPU computed, too.
 
 # Folded: the claims
@@ -120,10 +120,10 @@ def beside(other):
     return gpu.estimate(lambda _: share)  # of one run, so without an interval
 
 
-hidden = gpu.hidden(PIPELINE, PARTS)
+saved = gpu.hidden(PIPELINE, PARTS)
 chained = gpu.estimate(lambda s: s[ONE_STREAM] / (s[PRODUCTS] + s[COPIES]))
 ap.show(
-    ap.claim("Lane and pipeline hide most of the shorter parts.", hidden, at_least=0.6, unit="%"),
+    ap.claim("Lane and pipeline save most of the shorter parts.", saved, at_least=0.6, unit="%"),
     ap.claim("One stream takes the sum of both parts on it.", chained, at_least=0.9, unit="%"),
     ap.claim("Most copies run beside the GPU's products.", beside("copy"), at_least=0.7, unit="%"),
     ap.claim("Most of the CPU's products do, too.", beside(LANE), at_least=0.6, unit="%"),

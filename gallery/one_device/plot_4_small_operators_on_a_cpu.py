@@ -84,8 +84,9 @@ def on_cpu(work):
 # the lanes gain more.
 
 # Folded: the drawing
-cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters={"work": CPU})  # side, and how many
-sizes, (figure, ax) = [size for size, _ in CPU], plt.subplots(layout="constrained")
+given = {"work": CPU}  # side, and how many
+cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters=given, gpus=0, threads=8)
+sizes, (_, ax) = [size for size, _ in CPU], plt.subplots(layout="constrained")
 for way, style in ((LANES, "o-"), (INSIDE, "s-")):
     pairs = [[cpu.measurements[f"{size}, {each}"] for each in (ONE, way)] for size in sizes]
     ax.plot(sizes, [one.median_s / other.median_s for one, other in pairs], style, label=way)
@@ -95,8 +96,7 @@ ax.set_xticks(sizes, [f"{size}" for size in sizes])
 ax.minorticks_off()
 ax.set_title("What many threads gain")
 ax.legend()
-figure.supxlabel(cpu.origin, fontsize=7)
-ap.plot.show("x2_on_cpu")
+ap.plot.show("x2_on_cpu", cpu.origin)
 
 # %%
 # The claim is of a size at which lanes beat the better one of the other two ways.

@@ -13,8 +13,8 @@ time, a pair of events has part of the launch, and only a profiler has the kerne
 """
 
 # %%
-# Two clocks around one kernel are too many
-# -----------------------------------------
+# Around one kernel a clock times the launch, too
+# -----------------------------------------------
 # The tempting way to time a *kernel*, a function that runs on the GPU, is the wall clock. A pair of
 # *events* seems better, marks that the GPU stamps with its time (see :class:`torch.cuda.Event`).
 
@@ -41,7 +41,7 @@ def by_both(work):
 
 # %%
 # The wall clock has the first launch and the wait in its time. The first event is reached while the
-# GPU is idle, so the first launch lies between both. Neither of the two grows with the work.
+# GPU is idle, so the first launch lies between both. More work makes none of these longer.
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------
@@ -110,8 +110,8 @@ ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two tr
 # %%
 # Long work brings all clocks together
 # ------------------------------------
-# In the first row of the table compare the times of one kernel: the wall clock and the events have
-# far more than the kernel in them. In the last row all times are about the same.
+# Compare the times of one kernel, in the first row: two clocks have far more than the kernel in it,
+# at times even more than for four, and nothing here tests why. In the last row all are about alike.
 
 # Folded: the table
 CLOCKS = [(NONE, WALL), (NONE, EVENTS), (PROFILER, TRACE), (NSIGHT, TRACE)]

@@ -50,18 +50,18 @@ def test_a_limit_has_a_star_where_the_times_of_its_parts_are_noisy():
 @pytest.mark.parametrize(
     ("header", "cell", "noted"),
     [
-        ("hidden", "-0.1 %", True),
-        ("hidden", "100.1%", True),
-        ("hidden", "0.0 %", False),
-        ("hidden", "100.0 %", False),
-        ("share hidden", "-12.5 %", True),
+        ("saved", "-0.1 %", True),
+        ("saved", "100.1%", True),
+        ("saved", "0.0 %", False),
+        ("saved", "100.0 %", False),
+        ("share saved", "-12.5 %", True),
         ("gain", "-12.5 %", False),
     ],
 )
 def test_a_share_hidden_that_can_not_be_is_said_to_be_noise(header, cell, noted):
     notes = tabulate(["way", header], [["a", cell]]).notes
     assert notes == (
-        ("hidden below 0 % or above 100 %: by noise, or as parts hinder each other",) * noted
+        ("saved below 0 % or above 100 %: by noise, or as parts hinder each other",) * noted
     )
 
 

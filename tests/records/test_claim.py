@@ -93,7 +93,7 @@ def test_a_claim_of_a_hidden_share_that_can_not_be_says_that_it_is_noise(togethe
         "It hides.", record_of(samples).hidden("way", ["a", "b"]), at_least=0.5, unit="%"
     )
     for shown in (str(claim), claim._repr_html_()):
-        assert ("hidden below 0 % or above 100 %: by noise" in shown) == noted
+        assert ("saved below 0 % or above 100 %: by noise" in shown) == noted
 
 
 def test_samples_are_counted_of_those_timings_that_are_asked_for():

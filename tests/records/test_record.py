@@ -253,6 +253,7 @@ def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_p
 # -- measuring or loading -------------------------------------------------------------------------
 
 _LACKING = {"programs": "nobodys-python", "modules": "nobodys", "variables": "NO", "gpus": "2 GPUs"}
+_LACKING["threads"] = "99999 CPU threads"
 
 
 def test_it_is_measured_if_all_that_it_needs_is_here(path, gpus, tmp_path, monkeypatch):
@@ -290,7 +291,7 @@ def test_without_what_it_needs_it_is_shown_from_its_record(
 ):
     lacking = _LACKING[kind]
     gpus(1 if kind == "gpus" else 2)
-    missing = {} if kind == "gpus" else {kind: [lacking]}
+    missing = {} if kind == "gpus" else {kind: 99999 if kind == "threads" else [lacking]}
     assert not load(tmp_path, **missing).live
     needs = f"2 GPUs and {lacking}" if missing else lacking
     with pytest.raises(RecordError, match=f"no such record. On a machine with {needs} run: "):

@@ -90,6 +90,11 @@ class TestInBrowser:
             ("non_blocking", "glossary.html#term-non_blocking"),
             ("NVTX", "glossary.html#term-NVTX"),
             ("install", "install.html"),
+            ("race condition", "glossary.html#term-race-condition"),
+            ("deadlock", "howto/from_one_machine_to_many.html"),
+            ("multiprocessing", "howto/from_one_machine_to_many.html"),
+            ("asynchronous", "chapter/1_work_is_queued.html"),
+            ("cudaMemcpyAsync", "chapter/3_computing_and_copying.html"),
         ],
     )
     def test_the_search_finds_the_page_about_it_first(self, rendered, words, place):

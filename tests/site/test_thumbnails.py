@@ -24,9 +24,11 @@ def test_timelines_have_few_rows_and_large_letters(thumbnails, panels):
     assert min(text.get_fontsize() for text in ax.texts) >= 14
 
 
-def test_what_is_no_drawing_is_its_figure_at_the_size_of_a_card(thumbnails, tmp_path):
+def test_what_is_no_drawing_is_its_figure_at_the_size_of_a_card(thumbnails, tmp_path, monkeypatch):
+    monkeypatch.setenv("AUTOPAR_RICH", "1")
     figure = plot.timeline(RUN, title="Nine GPUs").figure
-    figure.supxlabel("recorded there")
+    plot.show("nine", "recorded there")
+    (note,) = thumbnails.beneath(figure)
     inches = tuple(figure.get_size_inches())
     thumbnails.save(figure, None, tmp_path / "thumb" / "a.png")
     thumbnails.save(figure, draw(RUN, title="t"), tmp_path / "thumb" / "b.png")
@@ -34,7 +36,7 @@ def test_what_is_no_drawing_is_its_figure_at_the_size_of_a_card(thumbnails, tmp_
     assert one.shape == other.shape
     assert (one != other).any()
     assert tuple(figure.get_size_inches()) == inches
-    assert figure.get_supxlabel() == "recorded there"
+    assert note.get_text() == "recorded there"
     assert plt.get_fignums() == [figure.number]
 
 

@@ -12,7 +12,7 @@ from autopar.timing.measurement import Measurement
 from autopar.units import figures as figures
 from autopar.units import format_seconds as format_seconds
 
-NO_SHARE = "hidden below 0 % or above 100 %: by noise, or as parts hinder each other"
+NO_SHARE = "saved below 0 % or above 100 %: by noise, or as parts hinder each other"
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
 _SCALES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # What neither HTML nor XML may have in its text, and a terminal obeys.

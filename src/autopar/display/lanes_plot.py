@@ -73,10 +73,15 @@ def draw_panels(
 def finish(ax: Axes, unit: str, beneath: Sequence[str]) -> None:
     """Say the unit of time, and beneath it where this is from: it may be taken out of its page."""
     ax.set_xlabel(f"time ({unit})")
+    write_beneath(ax, beneath)
+
+
+def write_beneath(ax: Axes, lines: Sequence[str]) -> None:
+    """Write small lines beneath the label of the horizontal axis."""
     how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
     how |= {"textcoords": "offset points", "fontsize": _SMALL, "ha": "right", "va": "top"}
-    if beneath:
-        ax.annotate("\n".join(beneath), (1, 0), (0, -2), **how)
+    if lines:
+        ax.annotate("\n".join(lines), (1, 0), (0, -2), **how)
 
 
 def _draw_lanes(

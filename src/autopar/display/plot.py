@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
-from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish
+from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish, write_beneath
 from autopar.display.rows import COLOURS
 from autopar.display.show import RICH, speaks
 from autopar.display.table import Measurements, distinct
@@ -208,12 +208,16 @@ def save(ax: Axes, path: str | os.PathLike[str]) -> None:
     _write(ax.figure.canvas.figure, path)
 
 
-def show(name: str) -> None:
+def show(name: str, *origins: str) -> None:
     """Show the open figures: in a window where there is one, else as files.
 
     In a build of the documentation, which sets AUTOPAR_RICH, the page shows them: nothing is
     done. Without a window they are written to `name.png`, `name-2.png` and so on in the current
     folder, at twice their resolution, and closed.
+
+    Args:
+        name: Of the file, without an ending.
+        origins: Where and when it was measured, to write beneath figures that don't say so.
 
     Raises:
         ValueError: The name is empty, or names a folder.
@@ -223,10 +227,13 @@ def show(name: str) -> None:
     if name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
         raise ValueError(msg)
-    if os.environ.get(RICH):
-        return
     import matplotlib.pyplot as plt
 
+    for number in plt.get_fignums():
+        for ax in plt.figure(number).axes[-1:]:
+            write_beneath(ax, sorted({*origins}))
+    if os.environ.get(RICH):
+        return
     if plt.get_backend().lower() not in _FILE_BACKENDS:
         plt.show()
         return

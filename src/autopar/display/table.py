@@ -39,7 +39,7 @@ _SMALL = "margin:0.25em 0;font-size:0.875em"
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
 _PERCENT = re.compile(r"(?<=\d)%")
-_HIDDEN = re.compile(r"(-?\d[\d.]*) %")
+_SAVED = re.compile(r"(-?\d[\d.]*) %")
 
 
 @dataclass(frozen=True, repr=False)
@@ -138,7 +138,7 @@ def tabulate(
     Args:
         headers: One name for each column.
         rows: Cells as strings, the name of the row first; shares come out as `98.1 %`. Where one
-            in a column of what is hidden is below 0 or above 100 %, a note says why.
+            in a column of what is saved is below 0 or above 100 %, a note says why.
         caption: What the table shows, in words.
         origin: Where and when the figures were taken, in words: of all rows, or one for each row,
             which says its own where they differ.
@@ -174,9 +174,9 @@ def tabulate(
     if len(set(origins)) > 1:
         headers, places = (headers[0], "where", *headers[1:]), short_origins(origins)
         cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
-    hiding = [i for i, header in enumerate(headers) if "hidden" in header]
-    hidden = [_HIDDEN.fullmatch(row[i]) for row in cells for i in hiding]
-    if any(share and not 0 <= float(share[1]) <= 100 for share in hidden):
+    saving = [i for i, header in enumerate(headers) if "saved" in header]
+    saved = [_SAVED.fullmatch(row[i]) for row in cells for i in saving]
+    if any(share and not 0 <= float(share[1]) <= 100 for share in saved):
         notes = (*notes, NO_SHARE)
     shown = tuple(dict.fromkeys(filter(None, origins)))
     return Table(headers, tuple(cells), caption, shown, notes)

@@ -81,6 +81,7 @@ def recorded(
     name: str,
     parameters: Mapping[str, Any],
     gpus: int = 1,
+    threads: int = 1,
     programs: Sequence[str] = (),
     modules: Sequence[str] = (),
     variables: Sequence[str] = (),
@@ -96,7 +97,8 @@ def recorded(
         experiment: A function of keyword arguments that returns `Findings`.
         name: The record's name.
         parameters: Its keyword arguments; must be JSON.
-        gpus: How many GPUs the experiment needs.
+        gpus: How many GPUs the experiment needs; with none, the origin names the CPU.
+        threads: How many hardware threads of the CPU it needs.
         programs: Programs that it starts, which must be on the path.
         modules: Python modules that it imports, beside those that autopar needs.
         variables: Environment variables that it reads, which must be set.
@@ -115,11 +117,13 @@ def recorded(
     True
     """
     _check(experiment, name, parameters, gpus)
+    whole_number("threads", threads, 1, of=", as many as the experiment needs")
     names = "a list of names, even of a single one."
     programs, modules = several("programs", programs, names), several("modules", modules, names)
     variables = several("variables", variables, names)
     record_to = os.environ.get(RECORD_TO)
     needs: dict[str, object] = {f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}
+    needs |= {f"{threads} CPU threads": (os.cpu_count() or 1) >= threads} if threads > 1 else {}
     needs |= {program: shutil.which(program) for program in programs}
     needs |= {module: importlib.util.find_spec(module.partition(".")[0]) for module in modules}
     needs |= {variable: os.environ.get(variable) for variable in variables}

@@ -62,7 +62,7 @@ class _Derived:
         return Estimate(*interval(figure, self._timed), self.origin, self.processors)
 
     def hidden(self, way: str, parts: Sequence[str]) -> Estimate:
-        """The share of the shorter parts' time that a way hides behind the longest part.
+        """The share of the shorter parts' time that a way saves, by the clock: see `hidden_share`.
 
         Noise, and what parts take from each other when they run at once, may carry it below 0 or
         above 1; a claim of it says so then.
