@@ -7,7 +7,7 @@ Know what a pipeline costs
 | **You'll learn:** how much host time and pinned memory a pipeline takes.
 | **You need:** 4 minutes, and no GPU: what needs one is shown from a record. Read
   :doc:`plot_8_send_small_tensors_together` first;
-  :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` comes next.
+  :doc:`plot_10_who_holds_the_gil` comes next.
 
 A pipeline is not free: it takes some microseconds of the host for each chunk that it copies, and
 *pinned* memory, which the system can't move. Both are known before a program is written.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,13 @@ _SECTIONS = "first_steps copies one_device tools graphs distributed"
 def scripts_of(gallery: Path = GALLERY) -> list[Path]:
     """Its scripts in reading order, in which each comes after those whose records it shows."""
     scripts = gallery.glob("**/plot_*.py")
-    return sorted(scripts, key=lambda path: (_SECTIONS.find(path.parent.name), path.name))
+    return sorted(scripts, key=_place)
+
+
+def _place(script: Path) -> tuple[int, list[int | str]]:
+    """By what they are sorted: section, and name, in which 10 comes behind 9."""
+    parts = re.split(r"(\d+)", script.name)
+    return _SECTIONS.find(script.parent.name), [int(p) if p.isdecimal() else p for p in parts]
 
 
 def command_of(script: Path) -> str:

@@ -1,0 +1,160 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
+"""
+Who holds the GIL?
+==================
+
+| **You'll do:** feed a loop whose launches keep the host busy, and put threads beside it.
+| **You'll learn:** where the milliseconds of such a loop go, and which threads take them.
+| **You need:** 7 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`plot_4_feed_a_training_loop` first;
+  :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once` comes next.
+
+Where a step has many small operators, the GPU waits for the thread that launches them. A thread
+that feeds the loop may hold it up: both need the *GIL*, which one thread of Python has at a time.
+"""
+
+# %%
+# A feeding thread needs the GIL, too
+# -----------------------------------
+# Each operator below is a call from Python, so each step needs the GIL some hundred times.
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import autopar as ap
+
+
+def train(model, batches):
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for x, y in batches:
+        with ap.annotate("launches"):
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+# %%
+# With workers and `pin_memory=True` a `DataLoader` has a thread that copies batches to *pinned
+# memory*, which the GPU reads by itself. In a report to PyTorch, `issue 77139
+# <https://github.com/pytorch/pytorch/issues/77139>`_, it leaves the GPU idle for over 50 ms.
+#
+# .. code-block:: diff
+#
+#     -for x, y in DataLoader(data, batch_size=None, num_workers=4, pin_memory=True):
+#     +for x, y in pipeline.prefetch(data):
+
+# Folded: the measurement
+import threading
+from functools import partial
+
+LOOP = {"batch": 1536, "width": 384, "depth": 20, "steps": 40, "workers": 4}  # 19 MB a batch
+THERE, LOADER = "data on the device already", "DataLoader, pin_memory=True"
+PREFETCH, ONCE = "prefetch", "prefetch, data pinned once"
+SLEEPS, COPIES, COUNTS = BESIDE = [f"a thread {does}" for does in ("sleeps", "copies", "counts")]
+
+
+def launched(label, work, launch):  # while a thread does some work again and again
+    stop = threading.Event()
+    with ap.cpu_lane(1) as lane:
+        lane.submit(lambda: [work() for _ in iter(stop.is_set, True)])
+        try:
+            return ap.measure(launch, label=label, devices=(), warmup=1, repeats=6)
+        finally:
+            stop.set()
+
+
+def gil(batch, width, depth, steps, workers, device="cuda:0"):
+    """A loop of short operators: fed in four ways, and launched beside three threads."""
+    pairs = [(torch.randn(batch, 3072).share_memory_(), torch.arange(batch) % 10) for _ in range(8)]
+    pin, there = device != "cpu", [(x.to(device), y.to(device)) for x, y in pairs]
+    kept = pairs, list(DataLoader(pairs, None, pin_memory=pin)), there
+    data, pinned, there = (each * (steps // len(pairs)) for each in kept)
+    loader = DataLoader(data, None, num_workers=workers, pin_memory=pin, persistent_workers=True)
+    inner = [nn.Sequential(nn.ReLU(), nn.Linear(width, width)) for _ in range(depth)]
+    model = nn.Sequential(nn.Linear(3072, width), *inner, nn.Linear(width, 10)).to(device)
+    restart = partial(model.load_state_dict, {k: v.clone() for k, v in model.state_dict().items()})
+    to = partial(torch.Tensor.to, device=device, non_blocking=True)
+    with ap.CopyPipeline(device) as pipeline:
+        feeds = {THERE: lambda: there, LOADER: lambda: ((to(x), to(y)) for x, y in loader)}
+        feeds[PREFETCH], feeds[ONCE] = (partial(pipeline.prefetch, it) for it in (data, pinned))
+        ways = {way: lambda feed=feed: train(model, feed()) for way, feed in feeds.items()}
+        found = ap.race(ways, devices=[device], setup=restart, reset=restart, see=[*ways][:3])
+    for way, whole in found.timelines.items():  # of which three steps are kept
+        starts_s = [span.start_s for span in whole.spans if span.name == "launches"]
+        found.timelines[way] = whole.between(starts_s[9], starts_s[12])
+    x, launch = pairs[0][0], partial(train, model, there[:2])
+    nap, copy = partial(threading.Event().wait, 1e-3), partial(x.clone().copy_, x)
+    works = nap, copy, lambda: sum(n for n in range(100_000))
+    beside = [launched(*one, launch) for one in zip(BESIDE, works, strict=True)]
+    return ap.Findings([*found.measurements, *beside], found.timelines, found.checks)
+
+
+# %%
+# In the picture at the top, look at the gaps between *launches* on the host: the next batch is not
+# there yet. Launches that are longer than in the first timeline wait for the GIL, or for a core.
+
+fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
+ap.show_timelines(fed.timelines, "b11_who_holds_the_gil", title="Three steps, fed in three ways")
+
+# %%
+# Data that is pinned once needs no copy on the host
+# --------------------------------------------------
+# Compare all rows with *data on the device already*, for which nobody has to feed anything.
+
+slower = fed.estimate(lambda s: s[LOADER] / s[THERE])
+kept = fed.estimate(lambda s: s[THERE] / s[ONCE])
+ap.show(
+    ap.compare([fed.measurements[way] for way in (THERE, LOADER, PREFETCH, ONCE)], baseline=THERE),
+    ap.claim("The loader's thread and workers cost the loop time.", slower, at_least=1.2, unit="×"),
+    ap.claim("Prefetch of data pinned once keeps most speed.", kept, at_least=0.7, unit="%"),
+)
+
+# %%
+# Python keeps the GIL, and copies let it go
+# ------------------------------------------
+# PyTorch's operators let the GIL go while they work. Look at how long the launches of two steps
+# take, with their data there, beside a thread that copies a batch, and one that counts in Python.
+
+copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
+counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])
+ap.show(
+    ap.compare([fed.measurements[label] for label in BESIDE], baseline=SLEEPS),
+    ap.claim("A thread that copies holds launches up little.", copies, at_most=1.5, unit="×"),
+    ap.claim("A thread that counts holds them up.", counts, at_least=2, unit="×"),
+)
+
+# %%
+# When this does not help
+# -----------------------
+# Data that is too large is pinned batch by batch. Leave Python out of the thread that does it, and
+# prepare batches in workers (:doc:`/recipes`). Steps of large operators hide what this takes.
+#
+# On this machine
+# ---------------
+# The CPU computes here, so each thread beside the loop takes a core from it, too.
+
+HERE = {"batch": 32, "width": 64, "depth": 4, "steps": 16, "workers": 1, "device": "cpu"}
+here = ap.observed(gil, name="the GIL on the CPU", parameters=HERE)
+ap.show(ap.compare([here.measurements[label] for label in BESIDE], baseline=SLEEPS))
+
+# %%
+# Now you
+# -------
+# A thread gives the GIL up 5 ms after another asks. A step asks 90 times. How long may it take?
+#
+# .. dropdown:: A hint
+#
+#     Each operator lets the GIL go, and has to ask for it again.
+#
+# .. dropdown:: An answer
+#
+#     About 450 ms. `sys.setswitchinterval` sets the 5 ms.
+#
+#     .. code-block:: python
+#
+#         def longest_ms(asked=90, interval_ms=5):
+#             return asked * interval_ms

@@ -1,0 +1,160 @@
+# pip install "autopar @ git+https://github.com/autopar/autopar"
+"""
+Run whole models as graphs
+==========================
+
+| **You'll do:** trace the models of a library, which nobody made for it, and run them as graphs.
+| **You'll learn:** what a graph costs where there is nothing to gain, and when `capture` pays.
+| **You need:** 5 minutes, and no GPU: what needs one is shown from a record. Read
+  :doc:`plot_3_let_the_graph_find_the_parallelism` first.
+
+Most models are nearly a chain: each operator needs the one before, so little can run at once. A
+graph of such a model should cost next to nothing, and on a GPU one launch can replace hundreds.
+"""
+
+# %%
+# A model is traced as it is
+# --------------------------
+# `trace` calls a model once and notes its operators, and `run` issues them one by one, as eager
+# code does. `measure` finds out with how many threads or streams a run is the fastest. `capture`
+# makes a *CUDA graph*, which launches all kernels at once.
+
+from contextlib import ExitStack, suppress
+
+import matplotlib.pyplot as plt
+import torch
+
+import autopar as ap
+
+
+def as_graph(model, x, way):
+    graph, results = ap.TaskGraph.trace(model, x)
+    if way != "run":
+        graph.measure()
+    if way != "capture":
+        return graph, lambda: graph.run()[results]
+    captured = graph.capture()
+    return graph, lambda: captured.replay()[results]
+
+
+# %%
+# The models come from `transformers <https://huggingface.co/docs/transformers/index>`_, and have
+# random weights. After `pip install transformers` this page measures anew. All results are compared
+# with eager code's: bit for bit, but where an operator has fewer of the CPU's threads to sum with.
+
+# Folded: the models, and how each was timed
+TEXTS = "Bert Roberta Albert Electra Phi DistilBert Llama Mistral Qwen2 Olmo2 Gemma Mixtral GPT2"
+MODELS = f"{TEXTS} Bloom T5Encoder Mamba ViT DeiT Swin ConvNext ResNet".split()
+
+
+def model_of(name, device, width, layers, tokens):
+    """A function that calls a model and returns tensors alone, and its input."""
+    import transformers
+
+    def call(x):
+        found = torch.utils._pytree.tree_leaves(model(x, return_dict=False))
+        return [part for part in found if isinstance(part, torch.Tensor)]
+
+    heads = "num_attention_heads", "num_key_value_heads", "n_head", "n_heads", "num_local_experts"
+    sizes = dict.fromkeys(heads, 4)  # by all names that models have for them
+    sizes |= dict.fromkeys(("hidden_size", "n_embd", "dim", "d_model", "embedding_size"), width)
+    sizes |= dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers"), layers)
+    sizes |= dict.fromkeys(("intermediate_size", "hidden_dim", "d_ff"), 4 * width)
+    sizes |= {"head_dim": width // 4, "d_kv": width // 4, "experts_implementation": "batched_mm"}
+    sizes |= {"vocab_size": 500, "image_size": 64, "patch_size": 8, "use_cache": False}
+    if name in ("ConvNext", "ResNet"):
+        sizes |= {"hidden_sizes": [width, width], "depths": [layers, layers], "num_stages": 2}
+    if name == "Swin":
+        sizes = {"image_size": 64, "embed_dim": width // 4, "depths": [2, 2], "num_heads": [2, 4]}
+    config = getattr(transformers, f"{name.removesuffix('Encoder')}Config")(**sizes)
+    model = getattr(transformers, f"{name}Model")(config).eval().to(device)
+    is_text = model.main_input_name == "input_ids"
+    x = torch.randint(3, 400, (2, tokens)) if is_text else torch.randn(2, 3, 64, 64)
+    return call, x.to(device)
+
+
+def race_models(models, ways, device, **sizes):
+    measurements, checks = [], {}
+    for name in models:
+        call, x = model_of(name, device, **sizes)
+        calls = {f"{name}: eager": lambda call=call, x=x: call(x)}
+        with torch.no_grad(), ExitStack() as stack:
+            call(x)  # what it does in its first call only
+            for way in ways:
+                with suppress(*[ValueError] * (way == "capture")):  # a task may be on the CPU
+                    graph, calls[f"{name}: {way}"] = as_graph(call, x, way)
+                    stack.enter_context(graph)  # its threads stay there
+            shared = [label for label in calls if device == "cpu" and label.endswith("measured")]
+            found = ap.race(calls, close=dict.fromkeys(shared, 1e-5))
+        measurements, checks = [*measurements, *found.measurements], checks | found.checks
+    return ap.Findings(measurements, {}, checks)
+
+
+# %%
+# In the picture at the top, a bar that ends before the dashed line is slower than eager code.
+
+# Folded: the drawing
+RUN, MEASURED, CAPTURE = WAYS = ["run", "run, measured", "capture"]
+SIZES, needs = {"width": 256, "layers": 4, "tokens": 16}, {"modules": ["transformers"]}
+ON_GPU = {"models": MODELS, "ways": WAYS, "device": "cuda", **SIZES}
+ON_CPU = {"models": MODELS[::4], "ways": WAYS[:2], "device": "cpu", **SIZES}
+gpu = ap.recorded(race_models, name="b10_models", parameters=ON_GPU, **needs)
+cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", parameters=ON_CPU, gpus=0, **needs)
+
+
+def gains(s, way):  # no number where a model was not captured
+    labels = [(f"{name}: eager", f"{name}: {way}") for name in MODELS]
+    return [s[eager] / s[label] if label in s else torch.nan for eager, label in labels]
+
+
+_, ax = plt.subplots(figsize=(4.6, 6), layout="constrained")
+median_s = {label: one.median_s for label, one in gpu.measurements.items()}
+for i, way in enumerate(WAYS):
+    ax.barh([n + 0.27 * i for n in range(len(MODELS))], gains(median_s, way), 0.27, label=way)
+ax.axvline(1, color="0.5", linestyle="--")
+ax.set_yticks(range(len(MODELS)), MODELS)
+ax.set(title="Models as graphs", xlabel="gain over eager code, ×", ylim=(len(MODELS), -1))
+ax.legend(fontsize="small")
+ap.plot.show("b10_run_whole_models", gpu.origin)
+
+# %%
+# The claims are of the model in the middle: half of them gain more, and half less.
+
+
+def middle(record, way, power=-1):
+    return record.estimate(lambda s: torch.tensor(gains(s, way)).nanmedian().item() ** power)
+
+
+rows = [
+    [name, f"{1e3 * median_s[f'{name}: eager']:.2f} ms", *(f"{gain:.2f} ×" for gain in found)]
+    for name, *found in zip(MODELS, *(gains(median_s, way) for way in WAYS), strict=True)
+]
+ap.show(
+    ap.tabulate(["model", "eager", *WAYS], rows, origin=gpu.origin),
+    ap.claim("A traced model is little slower.", middle(gpu, RUN), at_most=1.2, unit="×"),
+    ap.claim("A measured one hardly is.", middle(gpu, MEASURED), at_most=1.05, unit="×"),
+    ap.claim("On a CPU it hardly is either.", middle(cpu, MEASURED), at_most=1.05, unit="×"),
+    ap.claim("A captured one is clearly faster.", middle(gpu, CAPTURE, 1), at_least=1.5, unit="×"),
+)
+
+# %%
+# When this does not help
+# -----------------------
+# `trace` refuses a model that does one thing or another depending on the data. Kernels of large
+# models hide their launches, so a capture gains little: :doc:`plot_5_how_fine_may_tasks_be`.
+#
+# Now you
+# -------
+# Trace `torch.nn.Linear`. How many tasks has it, and what are they?
+#
+# .. dropdown:: A hint
+#
+#     `print(graph.plan())` names them.
+#
+# .. dropdown:: An answer
+#
+#     Two: `t` transposes the weight, and `addmm` multiplies and adds.
+#
+#     .. code-block:: python
+#
+#         graph, result = ap.TaskGraph.trace(torch.nn.Linear(4, 4), torch.ones(2, 4))
