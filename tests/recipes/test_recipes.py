@@ -179,7 +179,7 @@ def test_python_prepares_the_next_batches_in_other_processes(device, tmp_path):
         time.sleep(0.01)
     assert second.read_text() != str(os.getpid())
     assert [x.tolist() for x in (first, *batches)] == [[0, 1], [2, 3], [4, 5]]
-    torch.set_num_threads(torch.get_num_threads())  # the loader's pinning thread has set them to one
+    torch.set_num_threads(torch.get_num_threads())  # which the loader's pinning thread has set
 
 
 @on_devices
