@@ -123,6 +123,7 @@ class Program:
                 if told and any(_is_in(pytree.tree_leaves(leaf), value) for value in told.writes)
             ],
             fresh=fresh,
+            beyond=told is not None and told.beyond,
             unknown=told is None and writes is None and not traced,
         )
         self.hazards.note(uses)
