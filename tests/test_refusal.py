@@ -66,6 +66,12 @@ _USES = {
     "sum": torch.sum,
     "stack": lambda it: torch.stack([X, it]),
     "linear": torch.nn.Linear(2, 2),
+    "eq": lambda it: it == X,
+    "bool": bool,
+    "len": len,
+    "index": range,
+    "array": numpy.asarray,
+    "format": "{:.3f}".format,
 }
 
 
@@ -76,9 +82,12 @@ def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operatio
         _USES[operation](handle)
     with pytest.raises(AttributeError, match="no attribute 'shape', being no result; call its"):
         handle.shape  # noqa: B018
+    other = lane.submit(abs, -1)
     assert handle == handle
-    assert not hasattr(handle, "__len__")
-    assert {handle: 1}[handle]
+    assert handle != other
+    assert handle != None  # noqa: E711 (the operator itself)
+    assert {other: 0, handle: 1}[handle]
+    assert f"{handle}" == str(handle)
 
 
 @pytest.mark.parametrize("operation", _USES)
@@ -86,6 +95,15 @@ def test_a_task_that_is_taken_for_its_result_says_how_to_get_it(operation):
     task = ap.TaskGraph().add(torch.ones, 2)
     with pytest.raises(TypeError, match=rf"'{operation}' got a Task.*as run\[task\]"):
         _USES[operation](task)
+
+
+def test_what_stands_for_a_result_elsewhere_is_refused(lane):
+    graph, handle = ap.TaskGraph(), lane.submit(abs, -1)
+    task = graph.add(abs, -1)
+    with pytest.raises(TypeError, match=r"'max' got a Task.*as run\[task\]"):
+        lane.submit(max, [task, 3])
+    with pytest.raises(TypeError, match=r"'max' got a Handle.*call its \.result\(\)"):
+        graph.add(max, [handle, 3])
 
 
 def test_a_lane_by_its_common_name_says_who_makes_lanes():

@@ -37,7 +37,19 @@ class NoValue:
     @classmethod
     def __torch_function__(cls, fn: Any, *_: object) -> Any:
         """Refuse to be an argument of one of torch's functions, or an operand of a tensor."""
-        return _refuse(cls, getattr(fn, "__name__", "a function of torch"))
+        return refuse_no_value(cls, getattr(fn, "__name__", "a function of torch"))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the other one; what may be a result is refused."""
+        if other is not None and not isinstance(other, NoValue):
+            refuse_no_value(type(self), "eq")
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __format__(self, spec: str) -> str:
+        """Refuse the formats of numbers."""
+        return refuse_no_value(type(self), "format") if spec else str(self)
 
     if not TYPE_CHECKING:  # which is to find what is no attribute
 
@@ -47,15 +59,17 @@ class NoValue:
             raise AttributeError(msg, name=name, obj=self)
 
 
-def _refuse(kind: type[NoValue], operation: str) -> Any:
+def refuse_no_value(kind: type[NoValue], operation: str) -> Any:
+    """Refuse what stands for a result where an operation is to have the result."""
     msg = f"{operation!r} got a {kind.__name__}, which is no result; {kind._HOW}"
     raise TypeError(msg)
 
 
 _TWO = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
 _OTHERS = ["lt", "le", "gt", "ge", "getitem", "neg", "pos", "abs", "invert", "int", "float"]
+_OTHERS += ["bool", "len", "index", "round", "array"]
 for _name in (*_TWO, *(f"r{name}" for name in _TWO), *_OTHERS):
-    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: _refuse(type(self), name))
+    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: refuse_no_value(type(self), name))
 
 
 def whole_number(

@@ -25,8 +25,9 @@ from autopar.effects.memory import is_array, memory_in, random_numbers
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
+from autopar.lanes.handle import Handle
 from autopar.lanes.lane import require_text
-from autopar.refusal import what
+from autopar.refusal import refuse_no_value, what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -301,6 +302,8 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
+        if isinstance(value, Handle):
+            refuse_no_value(Handle, name)
 
 
 def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
