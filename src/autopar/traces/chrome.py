@@ -222,7 +222,7 @@ class Events:
         records = replace(self._own.records(), tags=tuple(tags))
         starts_s, ends_s = records.times_s.T
         is_timed = (starts_s >= 0) & (starts_s < LATEST_US / 1e6)
-        is_timed &= (ends_s >= starts_s) & (ends_s - starts_s < LONGEST_S)
+        is_timed &= (ends_s >= starts_s) & (ends_s < LATEST_US / 1e6)
         for place in records.tagged[~is_timed].tolist():
             self._others[f"{tags[place].kind} without a time"] += 1
         records = records[is_timed].sorted()
