@@ -135,6 +135,7 @@ class Steps:
 _MISSPELT = [
     (step, {"write": ()}, "write= is no argument of 'step', nor.*expected one of x, scale"),
     (step, {"scale": 1, "label": "a"}, "label= is no argument of 'step'"),
+    (torch.nn.Linear(2, 2), {"inptu": X}, "inptu= is no argument of 'forward', nor"),
     (Steps().step, {"before": []}, "before= is no argument of 'step'"),
 ]
 
@@ -158,5 +159,10 @@ def test_a_keyword_that_no_task_takes_is_refused_where_it_is_added(fn, keywords,
     graph = ap.TaskGraph()
     with pytest.raises(TypeError, match=f"^{said}"):
         graph.add(fn, 1, **keywords)
+    with pytest.raises(TypeError, match="^devcie= is no argument of 'mm', nor .* mat2"):
+        graph.add(torch.mm, X, X, devcie="cpu")
+    graph.add(torch.sum, input=X, axis=0, keepdims=True)
+    graph.add(torch.ones, 2, requires_grad=True)
+    graph.add(functools.partial(torch.nn.Linear(2, 2), input=torch.ones(2)))
     three = graph.add(step, x=3, scale=2, writes=(), name="a")
     assert graph.run()[three] == 3

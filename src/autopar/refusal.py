@@ -8,6 +8,8 @@ from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from torch.nn import Module
+
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
 _PLAIN |= {FunctionType, BuiltinFunctionType}
 _MOST_CHARACTERS = 60
@@ -107,17 +109,29 @@ def check_work(argument: str, work: object) -> None:
 
 def check_keywords(fn: object, given: Iterable[str], own: str) -> None:
     """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
+    if isinstance(fn, Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
+        fn = fn.forward
     fn = fn.__func__ if type(fn) is MethodType else fn
     if given and type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
         code = fn.__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        for name in given:
-            if name not in taken:
-                msg = (
-                    f"{name}= is no argument of {fn.__name__!r}, nor one of {own}; expected one of "
-                    f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
-                )
-                raise TypeError(msg)
+        check_taken(fn.__name__, given, taken, own)
+
+
+def check_taken(fn: str, given: Iterable[str], taken: Iterable[str], own: str) -> None:
+    """Refuse keywords that a function doesn't take."""
+    for name in given:
+        if name not in taken:
+            msg = (
+                f"{name}= is no argument of {fn!r}, nor one of {own}; expected one of "
+                f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
+            )
+            raise TypeError(msg)
+
+
+def _hooks(module: Module) -> object:
+    """What may change a module's keywords before it is called."""
+    return vars(module).get("_forward_pre_hooks_with_kwargs")
 
 
 def several(
