@@ -66,6 +66,12 @@ _USES = {
     "sum": torch.sum,
     "stack": lambda it: torch.stack([X, it]),
     "linear": torch.nn.Linear(2, 2),
+    "eq": lambda it: it == X,
+    "bool": bool,
+    "len": len,
+    "index": range,
+    "array": numpy.asarray,
+    "format": "{:.3f}".format,
 }
 
 
@@ -76,9 +82,12 @@ def test_a_handle_that_is_taken_for_its_result_says_how_to_get_it(lane, operatio
         _USES[operation](handle)
     with pytest.raises(AttributeError, match="no attribute 'shape', being no result; call its"):
         handle.shape  # noqa: B018
+    other = lane.submit(abs, -1)
     assert handle == handle
-    assert not hasattr(handle, "__len__")
-    assert {handle: 1}[handle]
+    assert handle != other
+    assert handle != None  # noqa: E711 (the operator itself)
+    assert {other: 0, handle: 1}[handle]
+    assert f"{handle}" == str(handle)
 
 
 @pytest.mark.parametrize("operation", _USES)
@@ -86,6 +95,15 @@ def test_a_task_that_is_taken_for_its_result_says_how_to_get_it(operation):
     task = ap.TaskGraph().add(torch.ones, 2)
     with pytest.raises(TypeError, match=rf"'{operation}' got a Task.*as run\[task\]"):
         _USES[operation](task)
+
+
+def test_what_stands_for_a_result_elsewhere_is_refused(lane):
+    graph, handle = ap.TaskGraph(), lane.submit(abs, -1)
+    task = graph.add(abs, -1)
+    with pytest.raises(TypeError, match=r"'max' got a Task.*as run\[task\]"):
+        lane.submit(max, [task, 3])
+    with pytest.raises(TypeError, match=r"'max' got a Handle.*call its \.result\(\)"):
+        graph.add(max, [handle, 3])
 
 
 def test_a_lane_by_its_common_name_says_who_makes_lanes():
@@ -117,6 +135,7 @@ class Steps:
 _MISSPELT = [
     (step, {"write": ()}, "write= is no argument of 'step', nor.*expected one of x, scale"),
     (step, {"scale": 1, "label": "a"}, "label= is no argument of 'step'"),
+    (torch.nn.Linear(2, 2), {"inptu": X}, "inptu= is no argument of 'forward', nor"),
     (Steps().step, {"before": []}, "before= is no argument of 'step'"),
 ]
 
@@ -140,5 +159,10 @@ def test_a_keyword_that_no_task_takes_is_refused_where_it_is_added(fn, keywords,
     graph = ap.TaskGraph()
     with pytest.raises(TypeError, match=f"^{said}"):
         graph.add(fn, 1, **keywords)
+    with pytest.raises(TypeError, match="^devcie= is no argument of 'mm', nor .* mat2"):
+        graph.add(torch.mm, X, X, devcie="cpu")
+    graph.add(torch.sum, input=X, axis=0, keepdims=True)
+    graph.add(torch.ones, 2, requires_grad=True)
+    graph.add(functools.partial(torch.nn.Linear(2, 2), input=torch.ones(2)))
     three = graph.add(step, x=3, scale=2, writes=(), name="a")
     assert graph.run()[three] == 3

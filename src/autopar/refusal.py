@@ -8,6 +8,8 @@ from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from torch.nn import Module
+
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
 _PLAIN |= {FunctionType, BuiltinFunctionType}
 _MOST_CHARACTERS = 60
@@ -37,7 +39,19 @@ class NoValue:
     @classmethod
     def __torch_function__(cls, fn: Any, *_: object) -> Any:
         """Refuse to be an argument of one of torch's functions, or an operand of a tensor."""
-        return _refuse(cls, getattr(fn, "__name__", "a function of torch"))
+        return refuse_no_value(cls, getattr(fn, "__name__", "a function of torch"))
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the other one; what may be a result is refused."""
+        if other is not None and not isinstance(other, NoValue):
+            refuse_no_value(type(self), "eq")
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __format__(self, spec: str) -> str:
+        """Refuse the formats of numbers."""
+        return refuse_no_value(type(self), "format") if spec else str(self)
 
     if not TYPE_CHECKING:  # which is to find what is no attribute
 
@@ -47,15 +61,17 @@ class NoValue:
             raise AttributeError(msg, name=name, obj=self)
 
 
-def _refuse(kind: type[NoValue], operation: str) -> Any:
+def refuse_no_value(kind: type[NoValue], operation: str) -> Any:
+    """Refuse what stands for a result where an operation is to have the result."""
     msg = f"{operation!r} got a {kind.__name__}, which is no result; {kind._HOW}"
     raise TypeError(msg)
 
 
 _TWO = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
 _OTHERS = ["lt", "le", "gt", "ge", "getitem", "neg", "pos", "abs", "invert", "int", "float"]
+_OTHERS += ["bool", "len", "index", "round", "array"]
 for _name in (*_TWO, *(f"r{name}" for name in _TWO), *_OTHERS):
-    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: _refuse(type(self), name))
+    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: refuse_no_value(type(self), name))
 
 
 def whole_number(
@@ -93,17 +109,29 @@ def check_work(argument: str, work: object) -> None:
 
 def check_keywords(fn: object, given: Iterable[str], own: str) -> None:
     """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
+    if isinstance(fn, Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
+        fn = fn.forward
     fn = fn.__func__ if type(fn) is MethodType else fn
     if given and type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
         code = fn.__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        for name in given:
-            if name not in taken:
-                msg = (
-                    f"{name}= is no argument of {fn.__name__!r}, nor one of {own}; expected one of "
-                    f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
-                )
-                raise TypeError(msg)
+        check_taken(fn.__name__, given, taken, own)
+
+
+def check_taken(fn: str, given: Iterable[str], taken: Iterable[str], own: str) -> None:
+    """Refuse keywords that a function doesn't take."""
+    for name in given:
+        if name not in taken:
+            msg = (
+                f"{name}= is no argument of {fn!r}, nor one of {own}; expected one of "
+                f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
+            )
+            raise TypeError(msg)
+
+
+def _hooks(module: Module) -> object:
+    """What may change a module's keywords before it is called."""
+    return vars(module).get("_forward_pre_hooks_with_kwargs")
 
 
 def several(

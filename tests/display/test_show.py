@@ -5,7 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from autopar import Span, Timeline
 from autopar.display.show import RICH, rich, show
+from autopar.display.text import picture
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +47,9 @@ def test_on_a_page_it_is_only_returned(monkeypatch, capsys, where):
 def test_ipython_that_was_only_imported_shows_nothing(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", ipython(None))
     assert not rich()
+
+
+@pytest.mark.parametrize(("gap", "shown"), [(2e-4, "#" * 60), (1.0, "#" * 10 + " " + "#" * 49)])
+def test_only_a_gap_of_about_a_character_is_seen_in_text(gap, shown):
+    run = Timeline([Span("a", "lane", 0, 10.4999), Span("b", "lane", 10.4999 + gap, 60)])
+    assert f"|{shown}|" in picture(run, 60.0)[1]

@@ -124,6 +124,29 @@ def test_who_reads_memory_by_another_name_waits_for_who_writes_it(kind, written)
     assert writer.number in graph.plan().nodes[reader.number].before
 
 
+BEYOND = {  # what reads memory that its argument, a part of it, leads to
+    "as_strided": lambda graph, part: graph.add(torch.as_strided, part, (1,), (1,), 6),
+    "a copy": lambda graph, part: graph.add(AT.as_strided_copy, part, (1,), (1,), 6),
+    "of a result": lambda graph, part: graph.add(
+        *(torch.as_strided, graph.add(torch.t, part), (1,), (1,), 6)
+    ),
+    "none": lambda graph, part: graph.add(torch.t, part),
+}
+
+
+@pytest.mark.parametrize("kind", BEYOND)
+def test_just_who_may_leave_the_part_that_it_is_given_waits_for_who_writes_beside_it(kind):
+    graph, memory = TaskGraph(cpu_lanes=2), torch.zeros(8)
+    writer = graph.add(torch.Tensor.fill_, memory[4:], 7)
+    reader = graph.add(torch.sum, BEYOND[kind](graph, memory[:2]))
+    later = graph.add(torch.Tensor.fill_, memory[6:], 8)
+    plan = graph.plan()
+    waits = kind != "none"
+    assert (writer.number in ancestors(plan.nodes, reader.number)) == waits
+    assert (reader.number in ancestors(plan.nodes, later.number)) == (waits and "copy" not in kind)
+    assert graph.run()[reader].item() == (7 if waits else 0)
+
+
 _LSTM = nn.LSTM(4, 4, num_layers=2)
 LSTM = (torch.ones(2, 1, 4), [torch.zeros(2, 1, 4)] * 2, [*_LSTM.parameters()], True, 2)
 DRAW = {

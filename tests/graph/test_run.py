@@ -228,3 +228,15 @@ def test_a_plan_tells_which_tasks_keep_the_order_of_the_program():
     for _ in range(5):
         graph.add(print)
     assert str(graph.plan()).endswith("'prints', 'print', 'print', 'print', 'print', ...")
+
+
+def test_in_another_process_open_lanes_are_refused_and_where_they_are_it_goes_on(monkeypatch):
+    graph = TaskGraph(cpu_lanes=2)
+    one, two = graph.add(torch.ones, 2), graph.add(torch.zeros, 2)
+    total = graph.add(torch.add, one, two)
+    with graph:
+        with monkeypatch.context() as child:
+            child.setattr("os.getpid", lambda: -1)
+            with pytest.raises(RuntimeError, match="the graph's lanes are open in another process"):
+                graph.run()
+        assert graph.run()[total].tolist() == [1, 1]

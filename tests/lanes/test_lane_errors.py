@@ -197,6 +197,19 @@ _ONE = "in task 'one' on lane 'lane' (cpu)"
 _TWO = "task 'two' on lane 'lane' (cpu) failed, too: ValueError('second')"
 _MANY = [_ONE, *(_TWO.replace("second", str(i)) for i in range(5))]
 _MANY += ["94 more tasks of lane 'lane' failed, too"]
+_ALIKE = [_ONE, _TWO, "8 more tasks of lane 'lane' failed, too"]
+
+
+class Speechless(Exception):
+    def __repr__(self):
+        raise TypeError("no words")
+
+
+def speechless():
+    raise Speechless
+
+
+_NO_REPR = [_ONE, "task 'speechless' on lane 'lane' (cpu) failed, too: Speechless"]
 
 
 @pytest.mark.parametrize(
@@ -207,8 +220,10 @@ _MANY += ["94 more tasks of lane 'lane' failed, too"]
         (lambda lane: (first(lane), lane.submit(int, after=[second(lane)])), [_ONE, _TWO]),
         (lambda lane: (second(lane).wait_until_issued(), fail("first")), [_TWO]),
         (lambda lane: (first(lane), [second(lane, str(i)) for i in range(99)]), _MANY),
+        (lambda lane: (first(lane), [second(lane) for _ in range(9)]), _ALIKE),
+        (lambda lane: (first(lane), lane.submit(speechless)), _NO_REPR),
     ],
-    ids=["none", "another", "and what waits for it", "before the block", "many"],
+    ids=["none", "another", "and its waiter", "before the block", "many", "alike", "no repr"],
 )
 def test_an_error_tells_its_task_and_what_else_has_failed_unseen(block, notes):
     with pytest.raises(ValueError, match="first") as found, cpu_lane(name="lane") as lane:

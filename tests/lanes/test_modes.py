@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from lane_forms import WAIT_S
-from torch.autograd.graph import saved_tensors_hooks
+from torch.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -53,6 +53,12 @@ def saved_by():
     return _packed.by
 
 
+def allows_hooks():
+    with contextlib.suppress(RuntimeError), hooks("probe"):
+        return True
+    return False
+
+
 def probe():
     """What an ordinary program sees of all modes."""
     return {
@@ -68,6 +74,7 @@ def probe():
             type(each) for each in torch.utils._python_dispatch._get_current_dispatch_mode_stack()
         ],
         "saved": saved_by(),
+        "allows hooks": allows_hooks(),
     }
 
 
@@ -88,6 +95,7 @@ _CONTEXTS = {
     "functions": Functions,
     "dispatches": Dispatches,
     "hooks": lambda: hooks("outer"),
+    "no hooks": lambda: disable_saved_tensors_hooks("none here"),
 }
 
 in_each = pytest.mark.parametrize("context", [*_CONTEXTS])
@@ -125,6 +133,8 @@ def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(conte
     plain = probe()
     with cpu_lane() as lane:
         for name, other in _CONTEXTS.items():
+            if {context, name} == {"hooks", "no hooks"}:
+                continue  # torch refuses either within the other
             with _CONTEXTS[context]():
                 expected, first = given_away(probe()), lane.submit(probe)
                 with other():
@@ -133,6 +143,19 @@ def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(conte
             assert second.result() == both, name
             assert lane.submit(probe).result() == plain, name
     assert probe() == plain
+
+
+@pytest.mark.parametrize("other", [None, "cpu"])
+def test_a_task_may_set_another_default_device_and_the_next_one_has_the_submitters(other):
+    def switch():
+        torch.set_default_device(other)
+        return torch.empty(1).device.type
+
+    with default_device(), cpu_lane() as lane:
+        for _ in range(2):
+            assert lane.submit(switch).result() == "cpu"
+            assert lane.submit(torch.empty, 1).result().device.type == "meta"
+        assert torch.empty(1).device.type == "meta"
 
 
 def test_hooks_within_hooks_are_given_back():

@@ -49,6 +49,13 @@ def test_spans_are_events_in_microseconds_from_zero_in_threads_named_like_lanes(
     assert events(Timeline(()), "X") == []
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_span_of_days_comes_back(tmp_path):
+    run = Timeline((Span("year", "a", 0.0, 3e7), Span("b", "b", 3e7, 3e7 + 1)))
+    write_trace(run, tmp_path / "run.json")
+    assert read_trace(tmp_path / "run.json").spans == run.spans
+
+
 def spans_by_thread(timeline):
     """Start and end of each event, in nanoseconds."""
     threads = {}

@@ -57,6 +57,30 @@ def test_the_work_of_gpus_comes_with_the_ranges_of_all_threads_on_one_lane(seen)
     assert starts_s["gemm 2"] - starts_s["gemm"] == pytest.approx(100e-6, abs=1e-9)
 
 
+def in_a_thread(fn):
+    with cpu_lane() as lane:
+        return lane.submit(fn).result()
+
+
+@pytest.mark.parametrize("where", [lambda fn: fn(), in_a_thread], ids=["here", "in a thread"])
+def test_of_two_profilers_one_is_refused_and_the_next_one_runs(where):
+    def profiled():
+        with profile():
+            named()
+
+    def refused():
+        with pytest.raises(RuntimeError, match="a profiler is running already.*Call this"):
+            where(lambda: timeline_of(named))
+        named()
+
+    assert [span.name for span in timeline_of(refused).spans] == ["named"]
+    with profile():
+        refused()
+    with pytest.raises(RuntimeError, match="the work ran a profiler of its own"):
+        in_a_thread(lambda: timeline_of(lambda: where(profiled)))  # torch leaves it unfit for more
+    assert [span.name for span in timeline_of(named).spans] == ["named"]
+
+
 def test_a_record_that_contradicts_itself_is_refused(seen):
     seen(*kineto_events(), kernel("bad", -BASE_US, 50.0))
     with pytest.raises(RuntimeError, match=r"'bad' on GPU 0 starts at 0.* run it again\."):

@@ -29,6 +29,15 @@ def test_counts_are_at_least_one(argument, value):
         CopyPipeline("cpu", **{argument: value})
 
 
+@pytest.mark.parametrize(
+    ("argument", "most"), [("slots", 1 << 10), ("slot_bytes", 1 << 34), ("threads", 1 << 10)]
+)
+def test_counts_that_no_machine_has_are_refused(argument, most):
+    with pytest.raises(ValueError, match=f"{argument} is {most + 1}; .*, and at most {most:,}"):
+        CopyPipeline("cpu", **{argument: most + 1})
+    CopyPipeline("cpu", **{argument: most})
+
+
 @pytest.mark.parametrize("argument", ["slots", "slot_bytes"])
 def test_counts_have_to_be_given_if_at_all(argument):
     with pytest.raises(ValueError, match=f"{argument} is None; expected a whole number"):

@@ -15,6 +15,7 @@ from autopar.timeline.span import Timeline
 
 MARKS = {"compute": "#", "copy": "=", "communication": "~", "host": "-"}
 _CELLS = 60  # characters for the longest timeline
+_LEAST_GAP = 0.5  # of a cell: shorter ones are not drawn
 _BESIDE = 20  # characters for a lane's name beside which there is room for all these
 _LONGEST_NAME = 48  # of a lane
 _MOST_LANES = 8  # more than these make a sentence that nobody reads; the table has them all
@@ -66,12 +67,16 @@ def picture(timeline: Timeline, scale_s: float, name: str = "") -> list[str]:
     count, start_s = _CELLS - max(0, width - _BESIDE), timeline.start_s
     for lane, spans in lanes:
         cells = [" "] * count
+        ended, drawn = 0.0, 0  # of the spans so far, the last end, and its cell
         for span in spans:
             # However short, a span gets one cell: else it would be taken not to have happened.
-            ends = (time_s - start_s for time_s in (span.start_s, span.end_s))
-            first, last = (round(end_s / scale_s * count) for end_s in ends)
+            times_s = (time_s - start_s for time_s in (span.start_s, span.end_s))
+            start, end = (time_s / scale_s * count for time_s in times_s)
+            # Rounded by itself, a start that follows an end at once could leave a cell empty.
+            first = round(start) if start - ended >= _LEAST_GAP else min(drawn, round(start))
             first = min(count - 1, first)
-            last = min(count, max(first + 1, last))
+            last = min(count, max(first + 1, round(end)))
+            ended, drawn = max(ended, end), max(drawn, last)
             cells[first:last] = MARKS[span.kind] * (last - first)
         title, busy = shortened(lane, _LONGEST_NAME), format_seconds(busy_s(spans))
         lines.append(f"  {title:<{width}}  |{''.join(cells)}| busy {busy}")

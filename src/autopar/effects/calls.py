@@ -37,7 +37,10 @@ _IN_PLACE = {operator.setitem, operator.delitem} | {
 }
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
 _MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize
-_RESIZES = "aten::resize"  # and what begins so
+_RESIZES = ("aten::resize", "aten::_resize", "aten::sparse_resize")  # and what begins so
+# These may lead to all memory that their argument is a part of.
+_BEYOND = {"as_strided", "as_strided_copy", "as_strided_scatter", "slice_inverse"}
+_BEYOND |= {"_reshape_alias", "_reshape_alias_copy", "_nested_view_from_buffer"}
 _TENSOR_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 _PLAIN = {
     *(Task, torch.UntypedStorage, torch.TypedStorage, torch.Generator, torch.Size),
@@ -54,6 +57,7 @@ class Declared(NamedTuple):
     fresh: bool  # whether its results never lie in the memory of its arguments
     outputs: dict[str, Any]  # arguments that it puts its results in
     complete: bool  # whether torch itself answers for it, so that nobody has to look
+    beyond: bool = False  # whether it reaches all memory that its arguments are parts of
 
 
 def plain(
@@ -110,7 +114,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     >>> declared(torch.Tensor.add_, (x, 1), {}).writes[0] is x
     True
     >>> declared(torch.add, (x, 1), {})
-    Declared(writes=[], random=False, fresh=True, outputs={}, complete=True)
+    Declared(writes=[], random=False, fresh=True, outputs={}, complete=True, beyond=False)
     >>> declared(print, (x,), {})
     """
     name, (operator_name, schemas) = name_of(fn), schemas_of(fn)
@@ -139,8 +143,9 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
         written += written_arguments(schema, args, kwargs)
     random = generator is None and may_draw(operator_name, schemas, args, kwargs)
     fresh = not given_outputs and returns_fresh(fn)
-    complete = operator_name.startswith("aten::")
-    return Declared(_distinct(written), random, fresh, given_outputs, complete)
+    namespace, _, own_name = operator_name.partition("::")
+    complete, beyond = namespace == "aten", own_name in _BEYOND
+    return Declared(_distinct(written), random, fresh, given_outputs, complete, beyond)
 
 
 def _pythons(args: Arguments, *, in_place: bool) -> Declared | None:

@@ -26,6 +26,10 @@ _TRAINING = {"training", "train", "use_input_stats"}
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
+# Names that only Python's forms of operators have, of some or, as NumPy's, of many.
+PYTHONS = {"input", "out", "requires_grad", "axis", "keepdims", "x", "a", "x1", "x2", "other"}
+PYTHONS |= {"names", "check_invariants", "as_tuple", "from_", "mode", "tensor"}
+PYTHONS |= {"_random_samples", "dilatation"}
 _HOMES = (torch, torch.Tensor, *OPERATOR_HOMES)
 # Operators made of others declare nothing of their own; these are known to return fresh memory.
 _FRESH = {"matmul", "linear", "softmax", "log_softmax", "conv1d", "conv2d", "conv3d"}
@@ -117,6 +121,11 @@ def outputs(schemas: Schemas, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that an operator puts results in: `out`, or what one of its overloads calls it."""
     names = {"out", *(name for schema in schemas for name in declares(schema).outputs)}
     return {name: value for name, value in kwargs.items() if name in names and value is not None}
+
+
+def names_in(schemas: Schemas) -> dict[str, None]:
+    """The names of all arguments that an operator declares."""
+    return {name: None for schema in schemas for name in declares(schema).defaults}
 
 
 def strangers(schemas: Schemas, kwargs: Mapping[str, Any]) -> list[Any]:

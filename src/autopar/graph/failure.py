@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from autopar.graph.node import Node
-from autopar.lanes.outcome import note
+from autopar.lanes.outcome import note, shown
 
 
 class Failure:
@@ -46,5 +46,5 @@ class Failure:
 
     def tell(self, error: BaseException) -> None:
         """Note on an error that is on its way that a task has failed, too, if nobody saw that."""
-        if self.node and not self.is_seen() and self.error is not error:
-            note(error, f"task {self.node.name!r} failed, too: {self.error!r}")
+        if self.node and self.error and not self.is_seen() and self.error is not error:
+            note(error, f"task {self.node.name!r} failed, too: {shown(self.error)}")

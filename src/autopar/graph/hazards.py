@@ -26,6 +26,7 @@ class Uses(NamedTuple):
         holders: Objects with tensors in them, which it reads too.
         written_holders: Those of them whose tensors it writes.
         fresh: Whether its results never lie in the memory of what it reads.
+        beyond: Whether it reads all memory that what it reads is a part of.
         unknown: Whether it may read and write other things, too.
     """
 
@@ -34,6 +35,7 @@ class Uses(NamedTuple):
     holders: Sequence[Any] = ()
     written_holders: Sequence[Any] = ()
     fresh: bool = True
+    beyond: bool = False
     unknown: bool = False
 
 
@@ -60,7 +62,8 @@ class Hazards:
         self.unknown: set[int] = set()
         self.whole = False
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
-        self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
+        # Of the results of the first nodes, as far as asked for; by whether tensors are whole.
+        self._memory: dict[bool, list[Memory]] = {False: [], True: []}
 
     def note(self, uses: Uses) -> None:
         """Note what the next node uses."""
@@ -78,7 +81,7 @@ class Hazards:
         Args:
             tracks: Whether autograd is on.
         """
-        self._memory, self.used = [], []
+        self._memory, self.used = {False: [], True: []}, []
         self._look_at(len(self.told))
         self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
         self.whole = tracks and any(map(is_tracked, itertools.chain(*self.used, *self.writes)))
@@ -89,7 +92,8 @@ class Hazards:
             if number in self.unknown:
                 before.append(accesses.note(number, (), (ANYWHERE,)))
             else:
-                before.append(accesses.note(number, self._all(reads), self._all(writes)))
+                behind = self._all(reads, whole=self.told[number].beyond)
+                before.append(accesses.note(number, behind, self._all(writes)))
         return before
 
     def writers(self) -> list[int]:
@@ -106,18 +110,21 @@ class Hazards:
         )
         return said + len(self.unknown)
 
-    def memory_of(self, value: Any) -> Memory:
-        """Where a tensor lies, or a result may lie."""
+    def memory_of(self, value: Any, *, whole: bool = False) -> Memory:
+        """Where a tensor lies, or a result may lie; `whole` as in `ranges_of`."""
+        whole |= self.whole
         if not isinstance(value, Result):
-            return frozenset(ranges_of(value, whole=self.whole))
+            return frozenset(ranges_of(value, whole=whole))
         self._look_at(value.node + 1)
-        for number in range(len(self._memory), value.node + 1):
-            behind = frozenset() if self.told[number].fresh else self._all(self.used[number])
+        memory = self._memory[whole]
+        for number in range(len(memory), value.node + 1):
+            told, used = self.told[number], self.used[number]
+            behind = frozenset() if told.fresh else self._all(used, whole=whole or told.beyond)
             if number in self.unknown:
                 behind = frozenset([ANYWHERE])
             # Who uses it uses what is behind it, too, so that needs no name of its own.
-            self._memory.append(behind or frozenset([ByteRange(("result", number))]))
-        return self._memory[value.node]
+            memory.append(behind or frozenset([ByteRange(("result", number))]))
+        return memory[value.node]
 
     def _look_at(self, count: int) -> None:
         """Look what the first nodes use."""
@@ -127,8 +134,8 @@ class Hazards:
             held = itertools.chain(*(held_in(one, found) for one in uses.holders))
             self.used.append([*uses.reads, *held])
 
-    def _all(self, values: Iterable[Any]) -> Memory:
-        return frozenset().union(*map(self.memory_of, values))
+    def _all(self, values: Iterable[Any], *, whole: bool = False) -> Memory:
+        return frozenset().union(*(self.memory_of(value, whole=whole) for value in values))
 
 
 def held_in(holder: Any, found: dict[int, list[Any]]) -> list[Any]:

@@ -22,11 +22,13 @@ from autopar.effects.calls import (
 )
 from autopar.effects.hidden import require_tasks_seen
 from autopar.effects.memory import is_array, memory_in, random_numbers
+from autopar.effects.operators import PYTHONS, names_in, schemas_of
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
 from autopar.graph.node import Node, Result
+from autopar.lanes.handle import Handle
 from autopar.lanes.lane import require_text
-from autopar.refusal import what
+from autopar.refusal import check_taken, refuse_no_value, what
 from autopar.torch_private import pytree
 
 if TYPE_CHECKING:
@@ -67,6 +69,8 @@ class Program:
             msg = f"fn is {what(fn)}; expected a function. Write add(fn, x), not add(fn(x))."
             raise TypeError(msg)
         fn, args, kwargs = plain(fn, args, kwargs)
+        if kwargs and (schemas := schemas_of(fn)[1]):
+            check_taken(name_of(fn), kwargs.keys() - PYTHONS, names_in(schemas), "add's own")
         task_name = name_of(fn) if name is None or name == "" else name
         require_text("name", task_name)
         if (
@@ -123,6 +127,7 @@ class Program:
                 if told and any(_is_in(pytree.tree_leaves(leaf), value) for value in told.writes)
             ],
             fresh=fresh,
+            beyond=told is not None and told.beyond,
             unknown=told is None and writes is None and not traced,
         )
         self.hazards.note(uses)
@@ -300,6 +305,8 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
+        if isinstance(value, Handle):
+            refuse_no_value(Handle, name)
 
 
 def _is_elsewhere(leaf: Any, device: torch.device) -> bool:

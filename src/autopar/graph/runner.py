@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -24,12 +25,13 @@ class Runner:
         self._streams: dict[str, torch.cuda.Stream] = {}
         self._lanes: dict[tuple[str, int], Lane] = {}  # by name and threads
         self._kept: contextlib.ExitStack | None = None
+        self._process = os.getpid()  # where they are kept
 
     def __enter__(self) -> Self:
         if self._kept is not None:
             msg = "the graph's lanes are open already; expected one `with graph:` at a time."
             raise RuntimeError(msg)
-        self._kept = contextlib.ExitStack()
+        self._kept, self._process = contextlib.ExitStack(), os.getpid()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -47,6 +49,12 @@ class Runner:
         Where this thread can do it all, `here` lets it do that, once it waits.
         """
         here = here and plan.is_for_one_thread
+        if not here and self._kept is not None and self._process != os.getpid():
+            msg = (
+                "the graph's lanes are open in another process, which this one was forked from; "
+                "expected a run where they are. Leave the `with` block first, or fork before it."
+            )
+            raise RuntimeError(msg)
         launched = {} if in_order or here else plan.gpu_of_lane
         steps = plan.steps_in_order if in_order else plan.steps
         threads = max(1, torch.get_num_threads() // plan.cpu_lanes)

@@ -236,7 +236,7 @@ def _refuse_circle(what: Awaited, me: int) -> None:
     passed = [what]
     while not passed[-1].is_issued():
         following = passed[-1].waits_for()
-        if following == me:
+        if type(following) is int and following == me:
             if len(passed) == 1:
                 msg = f"{what} is awaited by a task of its own lane, which it is queued behind"
             else:
@@ -246,7 +246,7 @@ def _refuse_circle(what: Awaited, me: int) -> None:
             raise RuntimeError(msg)
         if isinstance(following, int):  # another thread, and what that one waits for
             following = awaited.get(following)
-        if following is None or following in passed:
+        if following is None or any(following is one for one in passed):
             return
         passed.append(following)
 

@@ -24,7 +24,7 @@ import torch
 
 from autopar.effects.calls import name_of
 from autopar.lanes.handle import Handle
-from autopar.lanes.outcome import forget_own_locals, note
+from autopar.lanes.outcome import forget_own_locals, note, shown
 from autopar.lanes.submission import Submission
 from autopar.refusal import check_keywords, check_type, several, what
 
@@ -197,12 +197,13 @@ class Lane(ABC):
         for handle in tuple(self._unseen):
             other = handle.issued.error()
             handle.mark_seen()
-            if handle.blocked_by is None and other is not error:
-                others.append(f"{handle} failed, too: {other!r}")
-        for text in others[:_MOST_NOTES]:
+            if handle.blocked_by is None and other is not None and other is not error:
+                others.append(f"{handle} failed, too: {shown(other)}")
+        texts = [*dict.fromkeys(others)][:_MOST_NOTES]
+        for text in texts:
             note(error, text)
-        if len(others) > _MOST_NOTES:
-            note(error, f"{len(others) - _MOST_NOTES} more tasks of lane {self.name!r} failed, too")
+        if more := len(others) - len(texts):
+            note(error, f"{more} more tasks of lane {self.name!r} failed, too")
 
     def _drop(self) -> None:
         """Take no more tasks, and drop those that have not begun."""

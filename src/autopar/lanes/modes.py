@@ -4,7 +4,7 @@
 thread gives away to others runs under what held where it was given away:
 
     grad mode and inference mode, autocast, the default device, other function and dispatch modes,
-    hooks for saved tensors, the current GPU
+    hooks for saved tensors and that there may be none, the current GPU
 
 The default dtype, deterministic algorithms and the choice of kernels hold for all threads anyway.
 """
@@ -26,7 +26,7 @@ Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 _grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
 _autocast_on, _cuda_is_used = private.autocast_is_on, torch.cuda.is_initialized
 _function_modes, _dispatch_modes = private.function_mode_count, private.dispatch_mode_count
-_last_hooks = private.last_hooks
+_last_hooks, _hooks_disabled = private.last_hooks, private.hooks_disabled
 
 _AUTOCAST_KINDS = ("cpu", "cuda")  # of devices
 _NOTHING = contextlib.nullcontext()
@@ -53,6 +53,8 @@ class Modes(NamedTuple):
     functions: tuple[Any, ...] = ()
     dispatches: tuple[Any, ...] = ()
     hooks: Hooks = ()
+    no_hooks: str | None = None  # what is said to who enters some, where that is refused
+    device: Any = None  # the function mode of the default device, where one was set
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
@@ -79,9 +81,12 @@ class Modes(NamedTuple):
                 private.pop_dispatch_mode()
             for mode in self.dispatches:
                 private.push_dispatch_mode(mode)
-        if self.hooks != now.hooks:
+        if (self.hooks, self.no_hooks) != (now.hooks, now.no_hooks):
+            private.enable_hooks()
             _pop_hooks()
             _push_hooks(self.hooks)
+            if self.no_hooks is not None:
+                private.disable_hooks(self.no_hooks)
         if self.autocast != now.autocast:
             every_on, dtypes, caches = self.autocast or _AUTOCAST_OFF
             for kind, on, dtype in zip(_AUTOCAST_KINDS, every_on, dtypes, strict=True):
@@ -96,6 +101,7 @@ class Modes(NamedTuple):
         if self.functions != now.functions:
             for mode in self.functions:
                 private.push_function_mode(mode)
+            private.DEFAULT_DEVICE.device_context = self.device
 
 
 def caller_modes() -> Modes:
@@ -120,7 +126,9 @@ def _modes() -> Modes:
     """What holds in the calling thread."""
     gpu = private.current_gpu() if _cuda_is_used() else None
     modes = Modes(_grad_on(), _inference_on(), gpu)
-    if not (_autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)):
+    no_hooks = _hooks_disabled()
+    some = _autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)
+    if no_hooks is None and not some:
         return modes
     _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
     return modes._replace(
@@ -128,6 +136,8 @@ def _modes() -> Modes:
         functions=tuple(private.function_modes()),
         dispatches=tuple(private.dispatch_modes()),
         hooks=hooks,
+        no_hooks=no_hooks,
+        device=getattr(private.DEFAULT_DEVICE, "device_context", None),
     )
 
 

@@ -124,6 +124,14 @@ def note(error: BaseException, text: str) -> None:
             BaseException.add_note(error, text)
 
 
+def shown(error: BaseException) -> str:
+    """An error's repr, for a note on another one; its type's name, if that fails."""
+    try:
+        return repr(error)
+    except Exception:
+        return type(error).__name__
+
+
 def forget_own_locals(error: BaseException) -> None:
     """Let go of what autopar's functions held when the error went through them.
 

@@ -179,9 +179,9 @@ class Events:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
         records = self._rows.records()
         with np.errstate(invalid="ignore"):
-            starts_s, lengths_s = records.times_s[:, 0], records.lengths_s
+            starts_s, ends_s = records.times_s.T
             is_timed = (starts_s >= 0) & (starts_s < LATEST_US / 1e6)
-            is_timed &= (lengths_s >= 0) & (lengths_s < LONGEST_US / 1e6)
+            is_timed &= (ends_s >= starts_s) & (ends_s < LATEST_US / 1e6)
         for place in records.tagged[~is_timed].tolist():
             self._others[f"{records.tags[place].kind} without a time"] += 1
         tags = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import json
@@ -9,13 +10,13 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch.autograd.profiler import record_function
+from torch.autograd import profiler
 
 from autopar.device import synchronize
 from autopar.files import path_of, write_atomically
@@ -36,6 +37,7 @@ _NOTHING = (
     "no GPU was given work, and the CPU's is seen where it is named. Put it in `with "
     "autopar.annotate('a name'):`, or run it on a lane of autopar.cpu_lane and return the handles."
 )
+_turns: dict[None, object] = {}  # whose session runs
 
 
 def timeline_of(fn: Callable[[], object]) -> Timeline:
@@ -53,7 +55,8 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     Raises:
         TypeError: `fn` can't be called.
         RuntimeError: The profiler's record contradicts itself (work that starts before its launch,
-            or has no duration), so no figure of it could be trusted.
+            or has no duration), so no figure of it could be trusted; or a profiler is running
+            already, or was run by `fn`: a process has one.
 
     >>> import autopar as ap
     >>> def work():
@@ -135,6 +138,8 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
         marks = [_mark() for _ in range(_MARKS)]
         of_lanes = run_on_lanes(fn)
         synchronize()
+        if not profiler._is_profiler_enabled:
+            _refuse("the work ran a profiler of its own, which has ended this one")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
@@ -197,12 +202,14 @@ def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: 
 
 def _mark() -> tuple[float, float]:
     before_s = time.perf_counter()
-    with record_function(_MARK):
+    with profiler.record_function(_MARK):
         pass
     return before_s, time.perf_counter()
 
 
-def _session() -> profile:
+@contextlib.contextmanager
+def _session() -> Iterator[profile]:
+    """A session of the profiler; of two in a process torch loses one, or crashes."""
     from torch.profiler import ProfilerActivity, profile  # slow to import, and seldom wanted
 
     # Let go of CUPTI when a session ends: else all later launches take longer (4 µs on an H100).
@@ -210,7 +217,25 @@ def _session() -> profile:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    return profile(activities=activities, acc_events=True)
+    turn = object()
+    try:  # each step is one of the interpreter's, as Ctrl-C may come after any
+        if _turns.setdefault(None, turn) is not turn or profiler._is_profiler_enabled:
+            _refuse("a profiler is running already, in this thread or another")
+        session = profile(activities=activities, acc_events=True)
+        session.start()
+        try:
+            yield session
+        finally:
+            if profiler._is_profiler_enabled:  # else another's end was this one's, too
+                session.stop()
+    finally:
+        if _turns.get(None) is turn:
+            _turns.clear()
+
+
+def _refuse(why: str) -> NoReturn:
+    msg = f"{why}; expected one at a time. Call this function alone, and leave profilers out of fn."
+    raise RuntimeError(msg)
 
 
 @functools.cache

@@ -33,6 +33,9 @@ T = TypeVar("T")
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
+_MOST_SLOTS = 1_024  # three hide all that can be hidden
+_MOST_SLOT_BYTES = 1 << 34  # pinned, for each of them
+_MOST_THREADS_GIVEN = 1_024  # more than machines have cores: each of them is started
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
@@ -70,7 +73,7 @@ class CopyPipeline:
 
     Raises:
         ValueError: The device is not on this machine, or there are no slots, no bytes in them or
-            no threads.
+            no threads, or far too many.
 
     >>> with CopyPipeline("cpu") as pipeline:
     ...     [x.sum().item() for x in pipeline.to_host(torch.ones(3) * i for i in range(3))]
@@ -86,11 +89,14 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = whole_number("slots", slots, of=" in a ring, such as 3")
-        slot_bytes = whole_number("slot_bytes", slot_bytes, of=f", such as {SLOT_BYTES}")
+        self.slots = whole_number("slots", slots, most=_MOST_SLOTS, of=" in a ring, such as 3")
+        of = f", such as {SLOT_BYTES}"
+        slot_bytes = whole_number("slot_bytes", slot_bytes, most=_MOST_SLOT_BYTES, of=of)
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = min(_MOST_THREADS, os.cpu_count() or 1)
-        threads = most if threads is None else whole_number("threads", threads)
+        if threads is None:
+            threads = most
+        threads = whole_number("threads", threads, most=_MOST_THREADS_GIVEN)
         self._rings: dict[type[Ring], Ring] = {}
         self._workers = Workers(threads, self.slots)
         self._use = Use(self.device)
