@@ -141,9 +141,9 @@ class Bench:
     def _is_said_to_be_pinned(self, tensor):
         return self.said_to_be_pinned.get(tensor.data_ptr(), lambda: None)() is not None
 
-    def _asking_move(self, to, source, size_bytes):
+    def _asking_move(self, to, source, size_bytes, *of_bytes):
         self._ask("move", bytes_at(source, size_bytes))
-        self._move_bytes(to, source, size_bytes)
+        self._move_bytes(to, source, size_bytes, *of_bytes)
 
     _move_bytes = staticmethod(ring.move_bytes)
 

@@ -136,10 +136,18 @@ def test_only_small_ones_travel_together(monkeypatch, given):
     assert max(found) > 1
 
 
-def test_large_items_do_not_travel_together_even_if_they_fit_a_slot(monkeypatch):
+@pytest.mark.parametrize(
+    ("size_bytes", "most"),
+    [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_what_travels_together_is_of_limited_size(monkeypatch, size_bytes, most, given):
+    """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
     monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
-    large = (torch.ones(1 << 17) for _ in range(12))
-    assert counts(parcels_of(large, slot_bytes=1 << 30)) == [1] * 12
+    items = [torch.ones(size_bytes, dtype=torch.uint8)] * 90
+    found = counts(parcels_of(items, slot_bytes=1 << 24, given=given))
+    assert max(found) == most
+    assert sum(found) == 90
 
 
 @pytest.mark.parametrize("given", [False, True])

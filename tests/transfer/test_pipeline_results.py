@@ -84,13 +84,25 @@ def test_any_layout(layout, slot_bytes, sizes):
         assert not result.is_neg()
 
 
+BLANKS = {  # by where results go
+    "fresh memory": lambda items: None,
+    "memory given": lambda items: list(map(torch.zeros_like, items)),
+    "memory with gaps": lambda items: [torch.zeros(2 * len(x), dtype=x.dtype)[::2] for x in items],
+}
+
+
+@pytest.mark.parametrize("into", BLANKS)
+@pytest.mark.parametrize("kind", [list, iter])
 @pytest.mark.parametrize("alike", [True, False])
-def test_small_ones_travel_together(streams, together, alike):
+@pytest.mark.usefixtures("together")
+def test_small_ones_travel_together(streams, alike, kind, into):
     items = [torch.full((3 if alike else i % 5,), i) for i in range(100)]
+    out = BLANKS[into](items)
     with CopyPipeline("cpu", slots=2, slot_bytes=512) as pipeline:
-        results = list(pipeline.to_host(items))
+        results = list(pipeline.to_host(kind(items), out=out))
         assert streams[0].copies < 50
     assert all(map(torch.equal, results, items))
+    assert out is None or all(result is target for result, target in zip(results, out, strict=True))
 
 
 @pytest.mark.usefixtures("together")

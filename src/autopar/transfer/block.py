@@ -16,12 +16,13 @@ class Alike:
     def __init__(self, block: torch.Tensor) -> None:
         self.device = block
         self.count = len(block)
+        self.offsets = list(range(0, block.nbytes, block.nbytes // self.count))
 
-    def split(self, host: torch.Tensor) -> list[torch.Tensor]:
-        """Each of them, in the block that has come."""
-        count, size, *rest = host.shape
+    def split(self, block: torch.Tensor) -> list[torch.Tensor]:
+        """Each of them, in a block that has come."""
+        count, size, *rest = block.shape
         # Unlike what `split` gives, these may be written to in place, each by itself.
-        return list(host.view(count * size, *rest).unsafe_split_with_sizes([size] * count))
+        return list(block.view(count * size, *rest).unsafe_split_with_sizes([size] * count))
 
 
 class Joined:
@@ -29,24 +30,27 @@ class Joined:
 
     def __init__(self, tensors: list[torch.Tensor], pack: Pack) -> None:
         self._layouts = [Layout.of(each) for each in tensors]
-        self._pack = pack
+        self.offsets = pack.offsets
         self.count = len(tensors)
         gap = torch.zeros(ALIGNMENT, dtype=torch.uint8, device=tensors[0].device)
         pieces, stop = [], 0
         for tensor, offset in zip(tensors, pack.offsets, strict=True):
             pieces += [gap[: offset - stop], flat(tensor)]
             stop = offset + tensor.nbytes
-        self.device = torch.cat(pieces)
+        self.device = torch.cat([*pieces, gap[: pack.size_bytes - stop]])
 
-    def split(self, host: torch.Tensor) -> list[torch.Tensor]:
-        """Each of them, in the block that has come."""
-        return within(host, self._layouts, self._pack)
+    def split(self, block: torch.Tensor) -> list[torch.Tensor]:
+        """Each of them, in a block that has come."""
+        return within(block, self._layouts, self.offsets)
 
 
-def within(block: torch.Tensor, layouts: list[Layout], pack: Pack) -> list[torch.Tensor]:
+def within(block: torch.Tensor, layouts: list[Layout], offsets: list[int]) -> list[torch.Tensor]:
     """The tensors in a block; `.data`, so that each counts its own changes, as autograd does."""
-    pairs = zip(layouts, pack.offsets, strict=True)
-    return [layout.within(block, offset).data for layout, offset in pairs]
+    as_type = {dtype: block.view(dtype) for dtype in {layout.dtype for layout in layouts}}
+    return [
+        as_type[dtype].as_strided(shape, strides, offset // dtype.itemsize).data
+        for (dtype, shape, strides, _), offset in zip(layouts, offsets, strict=True)
+    ]
 
 
 def have_memory(group: list[torch.Tensor]) -> bool:

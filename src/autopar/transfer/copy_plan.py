@@ -62,7 +62,7 @@ class Pack:
     Args:
         members: Their numbers.
         offsets: Where each begins, in bytes.
-        size_bytes: The whole block.
+        size_bytes: The whole block, which any dtype divides.
     """
 
     members: list[int] = field(default_factory=list)
@@ -86,13 +86,13 @@ def packs(
     most = capacity_bytes if alone_above_bytes is None else alone_above_bytes
     pack = Pack()
     for number, size_bytes in enumerate(sizes_bytes):
-        offset = -(-pack.size_bytes // ALIGNMENT) * ALIGNMENT
+        offset = pack.size_bytes
         alone = max(size_bytes, pack.size_bytes if len(pack.members) == 1 else 0) > most
         if pack.members and (alone or offset + size_bytes > capacity_bytes):
             yield pack
             pack, offset = Pack(), 0
         pack.members.append(number)
         pack.offsets.append(offset)
-        pack.size_bytes = offset + size_bytes
+        pack.size_bytes = offset + -(-size_bytes // ALIGNMENT) * ALIGNMENT
     if pack.members:
         yield pack

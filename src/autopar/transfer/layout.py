@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch.autograd import forward_ad
@@ -14,8 +13,7 @@ from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys, has_intern
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Element type, shape and strides of a tensor without gaps or overlaps.
 
     Args:

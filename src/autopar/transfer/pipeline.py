@@ -113,8 +113,8 @@ class CopyPipeline:
         memory, as in `y = f(x); yield y`, or if it is a list's, it is cloned on the device first,
         which `yield f(x)` does without.
 
-        Results belong to the caller. Small ones that travelled together share one block of
-        memory, as the parts of `torch.split` do: clone one to keep it without the others.
+        Results belong to the caller. Small ones (up to 2 MiB) that travelled together share one
+        block (up to a slot), as the parts of `torch.split` do: clone one to keep it by itself.
 
         Args:
             tensors: Tensors on the device; a generator may compute them as it goes.

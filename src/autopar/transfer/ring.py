@@ -35,6 +35,9 @@ T = TypeVar("T")
 # One thread moves so much in the time that it takes to hand it to a worker, or to more threads of
 # torch's, and back. On a busy machine those take far longer: each waits for the slowest.
 _MOVED_BY_CALLER_BYTES = 1 << 20
+# Of what is in pieces, workers move those of this share of it and more: between any two they need
+# the GIL, which the caller has meanwhile.
+_PIECES = 4
 
 _PAST = Past()
 
@@ -208,7 +211,9 @@ class Ring(ABC):
 
     def _moves_aside(self, chunk: Chunk) -> bool:
         """Whether a worker is to do what a chunk needs done on the host."""
-        return self._workers.threads > 1 and chunk.device.nbytes > _MOVED_BY_CALLER_BYTES
+        least = len(chunk.host) * (_MOVED_BY_CALLER_BYTES // _PIECES)
+        is_large = chunk.device.nbytes >= max(least, _MOVED_BY_CALLER_BYTES + 1)
+        return is_large and self._workers.threads > 1
 
     def _hand_over(self, chunk: Chunk, rule: Rule) -> None:
         """Let a worker do a step."""
@@ -247,7 +252,8 @@ class Ring(ABC):
 
     def _move(self, chunk: Chunk) -> Waitable:
         for offset, address, size_bytes in chunk.host:
-            move_bytes(*self._to_and_from(chunk.slot.address + offset, address), size_bytes)
+            to, source = self._to_and_from(chunk.slot.address + offset, address)
+            move_bytes(to, source, size_bytes, chunk.device.nbytes)
         return _PAST
 
     @abstractmethod
@@ -325,12 +331,15 @@ def _is_done_aside(chunk: Chunk) -> bool:
     return not chunk.moving.dropped()
 
 
-def move_bytes(to: int, source: int, size_bytes: int) -> None:
+def move_bytes(to: int, source: int, size_bytes: int, of_bytes: int = 0) -> None:
     """Copy within host memory, from address to address, with as many threads as torch has here.
 
-    With one it takes the C library's copy, and so it does for little.
+    With one it takes the C library's copy, and so it does for little. It may be a piece of more:
+    of several in turn, only the first one waits for the threads to wake up.
     """
-    if torch.get_num_threads() == 1 or size_bytes <= _MOVED_BY_CALLER_BYTES:
+    least = _MOVED_BY_CALLER_BYTES // _PIECES
+    is_little = size_bytes < least or max(size_bytes, of_bytes) <= _MOVED_BY_CALLER_BYTES
+    if is_little or torch.get_num_threads() == 1:
         ctypes.memmove(to, source, size_bytes)
     else:
         _bytes_at(to, size_bytes).copy_(_bytes_at(source, size_bytes))

@@ -84,7 +84,7 @@ class ToDeviceParcels(Parcels):
         block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._stream.device)
         pieces = zip(pack.offsets, sources, strict=True)
         layouts = [Layout.of(source) for source in sources]
-        return Part(block, tuple(pieces), staged=True), within(block, layouts, pack)
+        return Part(block, tuple(pieces), staged=True), within(block, layouts, pack.offsets)
 
     def _lone_part(self, source: torch.Tensor) -> tuple[Part, torch.Tensor]:
         """How a tensor travels by itself, and the device tensor that it arrives in."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from typing_extensions import override
@@ -29,13 +28,21 @@ from autopar.transfer.owner import next_owned
 from autopar.transfer.parcel import Parcels
 from autopar.transfer.targets import Targets
 
-# Items up to this size travel together: by themselves they would take longer to queue than to copy.
-_SMALL_BYTES = 1 << 18
+Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
+
+# Items up to this size travel together: by themselves they would take longer to queue, and to hand
+# to a worker and back, than to copy.
+_SMALL_BYTES = 2 << 20
+# So much travels together at most: the next ones are on the bus while these move on the host, and
+# the memory that they share is not too much to keep for one of them, nor too much to be used anew.
+_TOGETHER_BYTES = 4 << 20
+# But of items up to this size as many as fit into a slot.
+_TINY_BYTES = 1 << 18
 # Of small items, more travel together next time if these came soon, else fewer.
 _SOON_S, _FASTER = 5e-3, 4
-_FIRST_TOGETHER = 256
+_FIRST_TOGETHER = 256  # of a list
 
-_kind_of = operator.attrgetter("dtype", "requires_grad")
+_kind_of = operator.attrgetter("dtype", "device", "requires_grad")
 
 
 class ToHostParcels(Parcels):
@@ -70,21 +77,17 @@ class ToHostParcels(Parcels):
         self._out = out
         self._targets = Targets()
         self._pin = pin
-        self._ended = False
+        self._is_over = False
         self._caller = stream.caller()  # the stream that the first of a group was computed on
         # How many small ones travel in one load. Nobody waits for those that are there already.
         self._together = _FIRST_TOGETHER if given else 1
 
     def _loads(self) -> Iterator[Load]:
-        while True:
+        while not self._is_over:
             start_s = time.perf_counter()
             group, failure = self._pull(until_s=start_s + _SOON_S)
             loads = self._loads_of(group)
-            while True:
-                with self._stream.caller_on(self._caller):
-                    load = next(loads, None)
-                if load is None:
-                    break
+            while (load := self._next(loads)) is not None:
                 load.made_in_s = time.perf_counter() - start_s
                 yield load
                 del load  # it holds its tensors
@@ -93,8 +96,6 @@ class ToHostParcels(Parcels):
                     raise failure
                 finally:
                     del failure  # or it and this frame would keep each other
-            if self._ended:
-                return
 
     @override
     def unpack(self, load: Load) -> list[torch.Tensor]:
@@ -111,92 +112,82 @@ class ToHostParcels(Parcels):
     def _pull(self, until_s: float) -> tuple[list[torch.Tensor], Exception | None]:
         """The next item, small ones to travel with it if they come soon, and the source's error."""
         group: list[torch.Tensor] = []
+        room_bytes = self._slot_bytes
         try:
-            group.append(self._take())
-            self._caller = self._stream.caller()
-            more = self._company(group[0])
-            if self._given:
-                group.extend(itertools.islice(self._source, more))
-            else:
-                room_bytes = self._slot_bytes
-                while len(group) <= more and _is_small(group[-1]):
-                    if time.perf_counter() > until_s:
-                        break
-                    room_bytes -= group[-1].nbytes
-                    if room_bytes < 0:
-                        break
-                    group.append(self._take())
-                    if isinstance(group[-1], torch.Tensor):
-                        self._stream.caller_follows(self._caller, group[-1])
+            while True:
+                group.append(self._take(first=not group))
+                if not isinstance(group[-1], torch.Tensor):
+                    break  # it is refused later
+                size_bytes = group[-1].nbytes
+                if len(group) == 1 and size_bytes > _TINY_BYTES:
+                    room_bytes = min(room_bytes, _TOGETHER_BYTES)
+                room_bytes -= size_bytes
+                if size_bytes > min(_SMALL_BYTES, room_bytes) or len(group) >= self._together:
+                    break
+                if not self._given and time.perf_counter() > until_s:
+                    break
         except StopIteration:
-            self._ended = True
+            self._is_over = True
         except Exception as failure:
             return group, failure
         return group, None
 
-    def _company(self, first: torch.Tensor) -> int:
-        """How many more are to travel with an item."""
-        if not _is_small(first):
-            return 0
-        return max(0, min(self._together, self._slot_bytes // max(1, first.nbytes)) - 1)
+    def _next(self, loads: Iterator[Load]) -> Load | None:
+        with self._stream.caller_on(self._caller):
+            return next(loads, None)
 
-    def _take(self) -> torch.Tensor:
+    def _take(self, *, first: bool) -> torch.Tensor:
         """The next tensor, or a clone if anybody could write to it before it is copied."""
-        tensor, owned = next_owned(self._source)
-        if owned or self._given or not isinstance(tensor, torch.Tensor) or tensor.requires_grad:
-            return tensor
-        return tensor.clone() if is_ordinary(tensor) else tensor  # which is refused later
+        tensor, owned = (next(self._source), True) if self._given else next_owned(self._source)
+        if first:
+            self._caller = self._stream.caller()
+        if self._given or not isinstance(tensor, torch.Tensor):
+            return tensor  # which is refused later, if it is none
+        if not (owned or tensor.requires_grad) and is_ordinary(tensor):
+            tensor = tensor.clone()
+        if not first:
+            self._stream.caller_follows(self._caller, tensor)
+        return tensor
 
     def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
-        block = self._stacked(group)
+        block = self._stacked(group) if self._out is None else None
         if block is not None:
-            yield self._block_load(Alike(block), None)
-            return
-        if len(group) == 1:
-            yield self._single_load(*self._checked_one(group[0], self._number))
+            yield self._block_load(Alike(block), group, [None] * len(group))
             return
         good, targets, refusals = self._checked(group)
         sizes = [tensor.nbytes for tensor in good]
         for pack in packs(sizes, self._slot_bytes, alone_above_bytes=_SMALL_BYTES):
-            chosen = [good[i] for i in pack.members]
-            into = [targets[i] for i in pack.members] if targets else None
-            if len(chosen) == 1:
-                yield self._single_load(chosen[0], into[0] if into else None)
+            chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
+            if len(chosen) == 1 or any(map(self._is_pinned, into)):
+                yield self._load_of_each(chosen, into)
+            elif self._out is not None and (block := self._stacked(chosen)) is not None:
+                yield self._block_load(Alike(block), chosen, into)
             else:
-                yield self._block_load(Joined(list(map(dense, chosen)), pack), into)
+                laid_out = list(map(_laid_out, chosen, into))
+                yield self._block_load(Joined(laid_out, pack), laid_out, into)
         if refusals:
             raise refusals.pop()
 
     def _checked(
         self, group: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[Exception]]:
+    ) -> tuple[list[torch.Tensor], Targeted, list[Exception]]:
         """The tensors before the first that can't be copied, where to, and why that one can't."""
-        good: list[torch.Tensor] = []
-        targets: list[torch.Tensor] = []
+        targets: Targeted = []
         for number, tensor in enumerate(group, self._number):
+            name = f"what fn returned for item {number}" if self._maps else f"tensors[{number}]"
             try:
-                _, target = self._checked_one(tensor, number)
+                check_tensor(tensor, name, self._stream.device)
+                targets.append(None if self._out is None else self._target(tensor, number))
             except Exception as refusal:
-                return good, targets, [refusal]
-            good.append(tensor)
-            if target is not None:
-                targets.append(target)
-        return good, targets, []
-
-    def _checked_one(
-        self, tensor: torch.Tensor, number: int
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A tensor that can be copied, and where to, if that is given."""
-        name = f"what fn returned for item {number}" if self._maps else f"tensors[{number}]"
-        check_tensor(tensor, name, self._stream.device)
-        return tensor, None if self._out is None else self._target(tensor, number)
+                return group[: len(targets)], targets, [refusal]
+        return group, targets, []
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
         """All in one block of the device's memory, if they are alike: the quick way for many."""
-        if len(group) < 2 or self._out is not None:
+        if len(group) < 2:
             return None
         try:
-            alike = set(map(_kind_of, group)) == {(group[0].dtype, False)}
+            alike = set(map(_kind_of, group)) == {(group[0].dtype, self._stream.device, False)}
             dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
             plain = set(map(type, group)) <= PLAIN
             if alike and group[0].dim() and dense and plain and have_memory(group):
@@ -209,39 +200,48 @@ class ToHostParcels(Parcels):
         return None
 
     @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
-    def _block_load(self, block: Alike | Joined, targets: list[torch.Tensor] | None) -> Load:
-        host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
-        load = self._load_of(block.count, block.device, host, staged=not self._pin)
-        if targets is None:
-            load.unpack = lambda: block.split(host)
-        else:
-            load.unpack = lambda: _copy_into(targets, block.split(host))
-        return load
+    def _block_load(
+        self, block: Alike | Joined, tensors: list[torch.Tensor], targets: Targeted
+    ) -> Load:
+        """Several tensors in one block, and their results in another, or where they go."""
+        if self._out is None:
+            host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
+            part = Part(block.device, ((0, host),), staged=not self._pin)
+            return self._load_of((part,), lambda: block.split(host), block.count)
+        hosts = list(map(self._landing, tensors, targets))
+        part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
+        return self._load_of((part,), lambda: _settled(hosts, targets), block.count)
 
     @torch.inference_mode(False)
-    def _single_load(self, tensor: torch.Tensor, target: torch.Tensor | None) -> Load:
-        laid_out = dense(tensor)
-        if target is not None and is_plain(target):
-            if laid_out.stride() != target.stride():
-                laid_out = torch.empty_like(target, device=tensor.device).copy_(tensor)
-            host, staged = target, not self._stream.is_pinned(target)
-            torch.autograd.graph.increment_version(target)  # a graph may have saved it
-        else:
-            host = torch.empty_like(laid_out, device="cpu", pin_memory=self._pin)
-            staged = not self._pin
-        if self._given and laid_out is tensor:
-            laid_out = tensor.clone()
-        load = self._load_of(1, laid_out, host, staged=staged)
-        load.writes_to_out = host is target and not staged
-        if target is not None and target is not host:
-            load.unpack = lambda: _copy_into([target], [host])
+    def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> Load:
+        """Tensors that are copied each by itself."""
+        parts: list[Part] = []
+        for tensor, target in zip(tensors, targets, strict=True):
+            laid_out = _laid_out(tensor, target)
+            host = self._landing(laid_out, target)
+            own = laid_out.clone() if self._given and laid_out is tensor else laid_out
+            parts.append(Part(own, ((0, host),), staged=not (self._pin or self._is_pinned(host))))
+        hosts = [part.host[0][1] for part in parts]
+        load = self._load_of(tuple(parts), lambda: _settled(hosts, targets), len(parts))
+        load.writes_to_out = self._out is not None and load.has_pinned()
         return load
 
+    def _landing(self, tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+        """Where to copy a dense tensor: to its target itself, if that lies just so."""
+        if target is None or not is_plain(target) or target.stride() != tensor.stride():
+            return torch.empty_like(tensor, device="cpu", pin_memory=self._pin)
+        torch.autograd.graph.increment_version(target)  # a graph may have saved it
+        return target
+
+    def _is_pinned(self, host: torch.Tensor | None) -> bool:
+        return host is not None and self._stream.is_pinned(host)
+
     def _load_of(
-        self, count: int, device: torch.Tensor, host: torch.Tensor, *, staged: bool
+        self, parts: tuple[Part, ...], unpack: Callable[[], list[torch.Tensor]], count: int
     ) -> Load:
-        part = Part(device, ((0, host),), staged)
-        return Load(self._count(count), self._stream, (part,), host)
+        load = Load(self._count(count), self._stream, parts, None)
+        load.unpack = unpack
+        return load
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
@@ -276,12 +276,20 @@ def lone_load(
     return Load(name, stream, (part,), landing), result
 
 
-def _is_small(tensor: object) -> bool:
-    return isinstance(tensor, torch.Tensor) and tensor.nbytes <= _SMALL_BYTES
+def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
+    """The tensor, or a copy on its device that is dense and lies as its target does."""
+    tensor = dense(tensor)
+    if target is None or not is_plain(target) or target.stride() == tensor.stride():
+        return tensor
+    return torch.empty_like(target, device=tensor.device).copy_(tensor)
 
 
-def _copy_into(targets: list[torch.Tensor], results: list[torch.Tensor]) -> list[torch.Tensor]:
-    with torch.inference_mode():  # some may have been made in that mode
-        for target, result in zip(targets, results, strict=True):
-            target.copy_(result)
-    return targets
+def _settled(hosts: list[torch.Tensor], targets: Targeted) -> list[torch.Tensor]:
+    """The results: the targets, once what did not land in them was copied there."""
+    results = []
+    for host, target in zip(hosts, targets, strict=True):
+        if target is not None and target is not host:
+            with torch.inference_mode():  # it may have been made in that mode
+                target.copy_(host)
+        results.append(host if target is None else target)
+    return results
