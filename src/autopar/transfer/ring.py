@@ -211,9 +211,8 @@ class Ring(ABC):
 
     def _moves_aside(self, chunk: Chunk) -> bool:
         """Whether a worker is to do what a chunk needs done on the host."""
-        size_bytes = chunk.device.nbytes
         least = len(chunk.host) * (_MOVED_BY_CALLER_BYTES // _PIECES)
-        is_large = size_bytes > _MOVED_BY_CALLER_BYTES and size_bytes >= least
+        is_large = chunk.device.nbytes >= max(least, _MOVED_BY_CALLER_BYTES + 1)
         return is_large and self._workers.threads > 1
 
     def _hand_over(self, chunk: Chunk, rule: Rule) -> None:
