@@ -48,9 +48,15 @@ _TRACES = (
     "Chrome trace of torch.profiler (.json, .json.gz), SQLite export of Nsight Systems (.sqlite), "
     "or a folder of them"
 )
+_FAIL_UNDER = (
+    "end with status 3 if a GPU's column 'at least / time' is below SHARE, such as 90%%: its work "
+    "could then be done in less than 90%% of the time"
+)
+_AGAIN = "On a machine that has what it needs run: python -m autopar record SCRIPT"
+_SCRIPTS = "a script, or a part of its path in the gallery; without any, all of the gallery"
 _OUTPUTS = {
-    "html": "all of it as one HTML page",
-    "json": "the figures as JSON",
+    "html": "the whole report as one HTML page",
+    "json": "the figures as JSON, times in seconds",
 }
 
 
@@ -81,28 +87,23 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("devices", help="describe this machine, and how much it really gives")
-    timeline = verbs.add_parser(
-        "timeline", help="what a profiler's trace shows, and why no overlap"
-    )
-    timeline.add_argument("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
-    timeline.add_argument("--brief", action="store_true", help="the answer alone, in three lines")
-    timeline.add_argument("--top", type=_count, metavar="N", help="findings and rows (default 10)")
-    timeline.add_argument("--gpu", metavar="GPU", help="only this GPU, as 0 or 'rank 1 *'")
-    timeline.add_argument("--range", metavar="GLOB", help="only NVTX or record_function ranges")
-    timeline.add_argument("--list-ranges", action="store_true", help="name the ranges, no more")
-    timeline.add_argument("--compare", type=_place, metavar="OTHER", help="a trace from before")
-    timeline.add_argument(
-        "--fail-under", type=_share, metavar="SHARE", help="exit with 3 if at least / time is less"
-    )
+    verbs.add_parser("devices", help="describe this machine, and measure what its threads give")
+    timeline = verbs.add_parser("timeline", help="explain a profiler's trace: why no overlap?")
+    add = timeline.add_argument
+    add("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
+    add("--brief", action="store_true", help="print the answer alone, in a few lines")
+    add("--top", type=_count, metavar="N", help="show N findings, and N rows a table (default 10)")
+    add("--gpu", metavar="GPU", help="look at this GPU only, as 0 or 'rank 1 *'")
+    add("--range", metavar="GLOB", help="look only at NVTX or record_function ranges of this name")
+    add("--list-ranges", action="store_true", help="print the names of all ranges, and no more")
+    add("--compare", type=_place, metavar="OTHER", help="say what changed since this older trace")
+    add("--fail-under", type=_share, metavar="SHARE", help=_FAIL_UNDER)
     for ending, what in _OUTPUTS.items():
-        timeline.add_argument(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
-    record = verbs.add_parser("record", help="run gallery scripts here and write their records")
-    record.add_argument(
-        "scripts", nargs="*", metavar="SCRIPT", help="file, or part of its place; all if not given"
-    )
-    record.add_argument("--to", type=Path, metavar="FOLDER", help="of records")
-    record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
+        add(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
+    record = verbs.add_parser("record", help="run scripts of the gallery, and write their records")
+    record.add_argument("scripts", nargs="*", metavar="SCRIPT", help=_SCRIPTS)
+    record.add_argument("--to", type=Path, metavar="FOLDER", help="read and write records here")
+    record.add_argument("--check", action="store_true", help="run nothing, list outdated records")
     options = parser.parse_args(arguments)
     if options.verb == "timeline":
         return _timeline(options)
@@ -194,7 +195,8 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
     if check:
         stale = stale_records(scripts, folder)
         stale += () if names else unshown_records(gallery, folder)
-        print("\n".join(stale) or f"The records of {len(scripts)} scripts hold.")
+        lines = [*map(_shortened, stale), f"{len(stale)} records do not hold. {_AGAIN}"]
+        print("\n".join(lines) if stale else f"The records of {len(scripts)} scripts hold.")
         return 1 if stale else 0
     if not num_gpus():
         return _complain(
@@ -212,6 +214,13 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}; no record of theirs was replaced", file=sys.stderr)
     return 1 if failed or stale else 0
+
+
+def _shortened(line: str) -> str:
+    """What is wrong with a record, and with which script it is made again."""
+    why, _, remedy = line.partition(". ")
+    script = remedy.partition(" gallery/")[2].removesuffix(".py")
+    return f"{why}. {script or remedy}"
 
 
 def _named(name: str, gallery: Sequence[Path]) -> list[Path]:

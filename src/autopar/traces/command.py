@@ -28,6 +28,7 @@ _APART = "Each file is on its own clock: nothing is said of overlap between file
 _TEXT_WIDTH = 100
 _NARROWEST = 8  # characters of a column
 _UNIT = re.compile(r"(\d) (?=(?:[nµm]?s|%|[KMG]i?B(?:/s)?)\b|%)")
+_CODE = re.compile("`([^`]+)`")
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
@@ -62,6 +63,8 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
         raise ValueError(msg)
     reports, left_out, missing = _reports(paths, files, wanted)
+    if (count := len(left_out)) > 1:
+        left_out = [*left_out[: wanted.top], f"{count} of {len(paths)} files in all."]
     if wanted.lists_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, wanted)
@@ -149,8 +152,9 @@ def _reports(
             refused.append(f"{name}: {error}")
     if not reports and not refused:
         if not missing:
-            unread = unread or [f"no file ends in {', '.join(_ENDINGS)}"]
-            unread = [f"there is no trace in {', '.join(map(str, files))}:", *unread]
+            more = f"Of {len(unread)} files in all, none can be read." * (len(unread) > 1)
+            unread = unread[:1] or [f"no file ends in {', '.join(_ENDINGS)}"]
+            unread = [f"there is no trace in {', '.join(map(str, files))}:", *unread, more]
         raise TraceError(" ".join(unread))
     if not reports:
         raise ValueError(" ".join(refused))
@@ -216,8 +220,8 @@ def _fitted(table: Table) -> Table:
         widest = widths.index(max(widths))
         widths[widest] = max(widths[widest] - over, _NARROWEST)
     headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
-    notes = tuple(map(_filled, table.notes))
-    return replace(table, headers=headers, rows=tuple(rows), notes=notes)
+    caption, notes = _filled(table.caption), tuple(map(_filled, table.notes))
+    return replace(table, headers=headers, rows=tuple(rows), caption=caption, notes=notes)
 
 
 def as_page(sections: Iterable[Section], *, title: str) -> str:
@@ -228,7 +232,8 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
         parts.append(f"<h{level}>{html.escape(section.heading)}</h{level}>")
         for block in section.blocks:
             if isinstance(block, str):
-                parts.append(f"<p>{html.escape(block)}</p>")
+                words = _CODE.sub(r"<code>\1</code>", html.escape(block))
+                parts.append(f"<p>{words}</p>")
             else:
                 parts.append(block._repr_html_())
         if section.page:
