@@ -53,6 +53,7 @@ _FAIL_UNDER = (
     "could then be done in less than 90%% of the time"
 )
 _AGAIN = "On a machine that has what it needs run: python -m autopar record SCRIPT"
+_RANGE = "look only at ranges of this name, which NVTX or record_function gave"
 _SCRIPTS = "a script, or a part of its path in the gallery; without any, all of the gallery"
 _OUTPUTS = {
     "html": "the whole report as one HTML page",
@@ -88,13 +89,14 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("devices", help="describe this machine, and measure what its threads give")
-    timeline = verbs.add_parser("timeline", help="explain a profiler's trace: why no overlap?")
-    add = timeline.add_argument
+    # What is not given is not among the options: defaults are those of `Wanted`.
+    what, absent = "explain a profiler's trace: why no overlap?", argparse.SUPPRESS
+    add = verbs.add_parser("timeline", help=what, argument_default=absent).add_argument
     add("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
     add("--brief", action="store_true", help="print the answer alone, in a few lines")
     add("--top", type=_count, metavar="N", help="show N findings, and N rows a table (default 10)")
     add("--gpu", metavar="GPU", help="look at this GPU only, as 0 or 'rank 1 *'")
-    add("--range", metavar="GLOB", help="look only at NVTX or record_function ranges of this name")
+    add("--range", dest="range_name", metavar="GLOB", help=_RANGE)
     add("--list-ranges", action="store_true", help="print the names of all ranges, and no more")
     add("--compare", type=_place, metavar="OTHER", help="say what changed since this older trace")
     add("--fail-under", type=_share, metavar="SHARE", help=_FAIL_UNDER)
@@ -149,28 +151,19 @@ def _share(text: str) -> float:
 
 def _timeline(options: argparse.Namespace) -> int:
     from autopar.traces.command import UNREAD, Wanted, inspect
-    from autopar.traces.report import TOP
     from autopar.traces.trace import TraceError
 
     _hear_interrupts()
-    wanted = Wanted(
-        range_name=options.range,
-        gpu=options.gpu,
-        top=options.top or TOP,
-        is_brief=options.brief,
-        lists_ranges=options.list_ranges,
-        before=options.compare,
-        fail_under=options.fail_under,
-        outputs={name: path for name in _OUTPUTS if (path := getattr(options, name))},
-    )
+    given = vars(options)
+    outputs = {name: given.pop(name) for name in _OUTPUTS if name in given}
+    files, _ = given.pop("files"), given.pop("verb")
     try:
-        report, status = inspect(options.files, wanted)
-    except TraceError as error:
-        return _complain(" ".join(str(error).split()), UNREAD)
+        report, status = inspect(files, Wanted(**given, outputs=outputs))
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:
-        return _complain(" ".join(str(error).split()))
+        status = UNREAD if isinstance(error, TraceError) else 2
+        return _complain(" ".join(str(error).split()), status)
     print(report, end="")
     return status
 

@@ -36,9 +36,11 @@ _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
 _STAR = " *"
 _NO_LIMIT = 100  # times the time that it limits: a slip in the unit
 _SMALL = "margin:0.25em 0;font-size:0.875em"
-# A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
-_NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
 _DRAWN = re.compile(r" *(\d[\d.]*) % [#.]+")  # a share with a bar of characters
+# A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
+_NUMBER = re.compile(
+    r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?|" + _DRAWN.pattern
+)
 _PERCENT = re.compile(r"(?<=\d)%")
 _SAVED = re.compile(r"(-?\d[\d.]*) %")
 
@@ -110,12 +112,8 @@ class Table:
         numeric = []
         for i, column in enumerate(zip(*self.rows, strict=True)):
             filled = [cell for cell in column if cell.strip() not in ("", NOTHING)]
-            numeric.append(bool(i and filled) and all(map(_is_number, filled)))
+            numeric.append(bool(i and filled) and all(map(_NUMBER.fullmatch, filled)))
         return numeric
-
-
-def _is_number(cell: str) -> bool:
-    return bool(_NUMBER.fullmatch(cell) or _DRAWN.fullmatch(cell))
 
 
 def _cell(text: str, right: bool, scope: str = "", share: float | None = None) -> str:

@@ -39,9 +39,9 @@ class Wanted:
     range_name: str | None = None
     gpu: str | None = None
     top: int = TOP
-    is_brief: bool = False  # the verdict alone
-    lists_ranges: bool = False
-    before: Path | None = None  # another trace, to compare with
+    brief: bool = False  # the verdict alone
+    list_ranges: bool = False
+    compare: Path | None = None  # another trace, to compare with
     fail_under: float | None = None  # for the share of the lower bound in the time
     outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json` -> file
 
@@ -58,19 +58,19 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     was named could not be read, 3 if a GPU is farther from its lower bound than it may be.
     """
     paths = _paths(files)
-    _require_own_files(wanted.outputs, [*paths, *([wanted.before] if wanted.before else [])])
-    if wanted.lists_ranges and (output := next(iter(wanted.outputs), "")):
+    _require_own_files(wanted.outputs, [*paths, *([wanted.compare] if wanted.compare else [])])
+    if wanted.list_ranges and (output := next(iter(wanted.outputs), "")):
         msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
         raise ValueError(msg)
     reports, left_out, missing = _reports(paths, files, wanted)
     if (count := len(left_out)) > 1:
         left_out = [*left_out[: wanted.top], f"{count} of {len(paths)} files in all."]
-    if wanted.lists_ranges:
+    if wanted.list_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, wanted)
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
-    text = _shown([*first, *brief] if wanted.is_brief else sections, left_out)
+    text = _shown([*first, *brief] if wanted.brief else sections, left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
     formats: dict[str, Callable[[], str]] = {
@@ -163,14 +163,14 @@ def _reports(
 
 def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
     """What is said of several reports together: before and after, or ranks side by side."""
-    if wanted.before:
+    if wanted.compare:
         if len(reports) > 1:
-            msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
+            msg = f"--compare takes one FILE to hold against {wanted.compare}; got {len(reports)}."
             raise ValueError(msg)
         try:
-            before = wanted.report(wanted.before, wanted.before.name)
+            before = wanted.report(wanted.compare, wanted.compare.name)
         except ValueError as error:
-            msg = f"--compare {wanted.before}: {error}"
+            msg = f"--compare {wanted.compare}: {error}"
             raise ValueError(msg) from error
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
