@@ -195,6 +195,8 @@ def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     assert "No work of a GPU is in it." in said
     assert "busy 5.000 ms" in said
     assert re.search(r"\nstep +1 +5\.000 ms", said), "the drawing has no names"
+    assert "more: see" not in said
+    assert "And 1 more: see --list-ranges." in as_text(Report(of_cpu, name="t", top=1).sections())
     assert "What was named" not in text_of(busy)
     assert "on_trace_ready" not in said
     assert "on_trace_ready" in text_of(replace(of_cpu, origin=OF_TORCH))

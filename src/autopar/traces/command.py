@@ -150,14 +150,14 @@ def _reports(
             unread.append(why or str(error))
         except ValueError as error:
             refused.append(f"{name}: {error}")
-    if not reports and not refused:
-        if not missing:
-            more = f"Of {len(unread)} files in all, none can be read." * (len(unread) > 1)
-            unread = unread[:1] or [f"no file ends in {', '.join(_ENDINGS)}"]
-            unread = [f"there is no trace in {', '.join(map(str, files))}:", *unread, more]
-        raise TraceError(" ".join(unread))
-    if not reports:
+    if refused and not reports:
         raise ValueError(" ".join(refused))
+    if not (reports or missing):
+        why = unread[0] if unread else f"no file ends in {', '.join(_ENDINGS)}"
+        more = f" None of {len(unread)} files can be read." * (len(unread) > 1)
+        unread = [f"there is no trace in {', '.join(map(str, files))}: {why}{more}"]
+    if not reports:
+        raise TraceError(" ".join(unread))
     return reports, unread + refused, missing
 
 

@@ -171,7 +171,7 @@ class Report:
             yield from self._why()
             yield Section("How far from the limit", self._bounds() + self._hidings())
         elif len(view.ranges) and view.range_name is None:
-            yield Section("What was named", self._table(*self._ranges()))
+            yield Section("What was named", self.ranges(self._top).blocks)
         if len(view.occurrences):
             yield Section("Each time", self._each_time())
         if (timeline := view.timeline).spans:
@@ -290,20 +290,19 @@ class Report:
                 rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
-    def ranges(self) -> Section:
+    def ranges(self, most: int | None = None) -> Section:
         """The names that a program gave, with how often and how long each was there."""
-        caption, headers, rows = self._ranges()
-        table = [tabulate(headers, rows, caption=caption)] if rows else []
-        return Section(self.name, table or ["It has no named ranges."], level=1)
-
-    def _ranges(self) -> tuple[str, Sequence[str], list[Sequence[str]]]:
         by_name = self.view.ranges.parts(lambda tag: tag.name)
-        rows: list[Sequence[str]] = []
-        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
+        rows = []
+        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum())[:most]:
             lengths_s = by_name[name].lengths_s
             times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
             rows.append((name, f"{len(lengths_s):,}", *times))
-        return f"Ranges of {self.name}", ("range", "times", "in all", "longest"), rows
+        more = [f"And {len(by_name) - len(rows):,} more: see --list-ranges."]
+        more *= len(rows) < len(by_name)
+        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {self.name}"
+        table = [tabulate(headers, rows, caption=caption, notes=more)] if rows else []
+        return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(
         self, caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
