@@ -209,7 +209,10 @@ def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, wo
     monkeypatch.setattr("autopar.machine.time", RoundsClock(workers))
     assert capacity(workers, rounds=2, size=8).cores == pytest.approx(workers / 1.6)
     assert repr(Capacity(2, 1.0834)) == "Capacity(workers=2, cores=1.08)"
-    assert str(Capacity(2, 1.0834)) == "2 threads at once do the matrix work of 1.08 cores alone"
+    assert str(Capacity(2, 1.0834)) == (
+        "2 threads at once multiply matrices 1.08 times as fast as one thread alone, measured now; "
+        "a busy machine gives less"
+    )
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,16 @@ _TRACES = (
     "Chrome trace of torch.profiler (.json, .json.gz), SQLite export of Nsight Systems (.sqlite), "
     "or a folder of them"
 )
+_FAIL_UNDER = (
+    "end with status 3 if a GPU's column 'at least / time' is below SHARE, such as 90%%: its work "
+    "could then be done in less than 90%% of the time"
+)
+_AGAIN = "On a machine that has what it needs run: python -m autopar record SCRIPT"
+_RANGE = "look only at ranges of this name, which NVTX or record_function gave"
+_SCRIPTS = "a script, or a part of its path in the gallery; without any, all of the gallery"
 _OUTPUTS = {
-    "html": "all of it as one HTML page",
-    "json": "the figures as JSON",
+    "html": "the whole report as one HTML page",
+    "json": "the figures as JSON, times in seconds",
 }
 
 
@@ -81,28 +88,24 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    verbs.add_parser("devices", help="describe this machine, and how much it really gives")
-    timeline = verbs.add_parser(
-        "timeline", help="what a profiler's trace shows, and why no overlap"
-    )
-    timeline.add_argument("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
-    timeline.add_argument("--brief", action="store_true", help="the answer alone, in three lines")
-    timeline.add_argument("--top", type=_count, metavar="N", help="findings and rows (default 10)")
-    timeline.add_argument("--gpu", metavar="GPU", help="only this GPU, as 0 or 'rank 1 *'")
-    timeline.add_argument("--range", metavar="GLOB", help="only NVTX or record_function ranges")
-    timeline.add_argument("--list-ranges", action="store_true", help="name the ranges, no more")
-    timeline.add_argument("--compare", type=_place, metavar="OTHER", help="a trace from before")
-    timeline.add_argument(
-        "--fail-under", type=_share, metavar="SHARE", help="exit with 3 if at least / time is less"
-    )
+    verbs.add_parser("devices", help="describe this machine, and measure what its threads give")
+    # What is not given is not among the options: defaults are those of `Wanted`.
+    what, absent = "explain a profiler's trace: why no overlap?", argparse.SUPPRESS
+    add = verbs.add_parser("timeline", help=what, argument_default=absent).add_argument
+    add("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
+    add("--brief", action="store_true", help="print the answer alone, in a few lines")
+    add("--top", type=_count, metavar="N", help="show N findings, and N rows a table (default 10)")
+    add("--gpu", metavar="GPU", help="look at this GPU only, as 0 or 'rank 1 *'")
+    add("--range", dest="range_name", metavar="GLOB", help=_RANGE)
+    add("--list-ranges", action="store_true", help="print the names of all ranges, and no more")
+    add("--compare", type=_place, metavar="OTHER", help="say what changed since this older trace")
+    add("--fail-under", type=_share, metavar="SHARE", help=_FAIL_UNDER)
     for ending, what in _OUTPUTS.items():
-        timeline.add_argument(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
-    record = verbs.add_parser("record", help="run gallery scripts here and write their records")
-    record.add_argument(
-        "scripts", nargs="*", metavar="SCRIPT", help="file, or part of its place; all if not given"
-    )
-    record.add_argument("--to", type=Path, metavar="FOLDER", help="of records")
-    record.add_argument("--check", action="store_true", help="run nothing, say what is outdated")
+        add(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
+    record = verbs.add_parser("record", help="run scripts of the gallery, and write their records")
+    record.add_argument("scripts", nargs="*", metavar="SCRIPT", help=_SCRIPTS)
+    record.add_argument("--to", type=Path, metavar="FOLDER", help="read and write records here")
+    record.add_argument("--check", action="store_true", help="run nothing, list outdated records")
     options = parser.parse_args(arguments)
     if options.verb == "timeline":
         return _timeline(options)
@@ -148,28 +151,19 @@ def _share(text: str) -> float:
 
 def _timeline(options: argparse.Namespace) -> int:
     from autopar.traces.command import UNREAD, Wanted, inspect
-    from autopar.traces.report import TOP
     from autopar.traces.trace import TraceError
 
     _hear_interrupts()
-    wanted = Wanted(
-        range_name=options.range,
-        gpu=options.gpu,
-        top=options.top or TOP,
-        is_brief=options.brief,
-        lists_ranges=options.list_ranges,
-        before=options.compare,
-        fail_under=options.fail_under,
-        outputs={name: path for name in _OUTPUTS if (path := getattr(options, name))},
-    )
+    given = vars(options)
+    outputs = {name: given.pop(name) for name in _OUTPUTS if name in given}
+    files, _ = given.pop("files"), given.pop("verb")
     try:
-        report, status = inspect(options.files, wanted)
-    except TraceError as error:
-        return _complain(" ".join(str(error).split()), UNREAD)
+        report, status = inspect(files, Wanted(**given, outputs=outputs))
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:
-        return _complain(" ".join(str(error).split()))
+        status = UNREAD if isinstance(error, TraceError) else 2
+        return _complain(" ".join(str(error).split()), status)
     print(report, end="")
     return status
 
@@ -194,7 +188,8 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
     if check:
         stale = stale_records(scripts, folder)
         stale += () if names else unshown_records(gallery, folder)
-        print("\n".join(stale) or f"The records of {len(scripts)} scripts hold.")
+        lines = [*map(_shortened, stale), f"{len(stale)} records do not hold. {_AGAIN}"]
+        print("\n".join(lines) if stale else f"The records of {len(scripts)} scripts hold.")
         return 1 if stale else 0
     if not num_gpus():
         return _complain(
@@ -212,6 +207,13 @@ def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}; no record of theirs was replaced", file=sys.stderr)
     return 1 if failed or stale else 0
+
+
+def _shortened(line: str) -> str:
+    """What is wrong with a record, and with which script it is made again."""
+    why, _, remedy = line.partition(". ")
+    script = remedy.partition(" gallery/")[2].removesuffix(".py")
+    return f"{why}. {script or remedy}"
 
 
 def _named(name: str, gallery: Sequence[Path]) -> list[Path]:

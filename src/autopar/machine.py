@@ -116,7 +116,10 @@ class Capacity:
         return f"Capacity(workers={self.workers}, cores={self.cores:.2f})"
 
     def __str__(self) -> str:
-        return f"{self.workers} threads at once do the matrix work of {self.cores:.2f} cores alone"
+        return (
+            f"{self.workers} threads at once multiply matrices {self.cores:.2f} times as fast as "
+            f"one thread alone, measured now; a busy machine gives less"
+        )
 
 
 def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) -> Capacity:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
 from autopar.traces.command import Wanted, as_page, as_text, inspect
 from autopar.traces.report import Report, Section, comparison
-from autopar.traces.trace import Trace
+from autopar.traces.trace import OF_TORCH, Trace
 
 
 @pytest.fixture
@@ -116,6 +117,22 @@ def test_what_grew_many_times_is_not_said_in_percent() -> None:
     assert re.search(r"time +1\.000 ms +435\.0 ms +435 times", said)
 
 
+def test_of_a_damaged_trace_no_change_is_given_and_why_is_said(
+    files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, cut = files["kineto.json"], tmp_path / f"{'cut' * 40}.json"
+    cut.write_text(good.read_text()[:-900])
+    for one, other in ((good, cut), (cut, good)):
+        assert main(["timeline", str(one), "--compare", str(other), "--brief"]) == 0
+        said = capsys.readouterr().out
+        assert "The file is damaged" in said
+        assert "No change is given" in said
+        assert not re.search(r"[+-][\d.]+ %|new\n", said)
+        assert max(map(len, said.splitlines())) <= 100
+    assert main(["timeline", str(good), "--compare", str(good)]) == 0
+    assert "No change is given" not in capsys.readouterr().out
+
+
 def test_links_to_one_file_are_one_trace_and_those_to_themselves_are_none(
     files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,9 +190,17 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
 def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     said = text_of(trace(kernel(0, 4, launch(-0.001))))
     assert "No findings: nothing was seen that more overlap could save." in said
-    said = text_of(trace(ranges=(named("step", 0, 5),)))
+    of_cpu = trace(ranges=(named("step", 0, 5), named("inner", 1, 2)))
+    said = text_of(of_cpu)
     assert "No work of a GPU is in it." in said
     assert "busy 5.000 ms" in said
+    assert re.search(r"\nstep +1 +5\.000 ms", said), "the drawing has no names"
+    assert "more: see" not in said
+    assert "And 1 more: see --list-ranges." in as_text(Report(of_cpu, name="t", top=1).sections())
+    assert "What was named" not in text_of(busy)
+    assert "on_trace_ready" not in said
+    assert "on_trace_ready" in text_of(replace(of_cpu, origin=OF_TORCH))
+    assert re.search(r"1: step +0\.000 ms +5\.000 ms\n", text_of(of_cpu, range_name="step"))
     assert "Why no more overlap?" not in said
     assert text_of(trace()).startswith("t\n=\n")
 
@@ -202,6 +227,12 @@ def test_several_files_stay_apart(
     assert said.count("\nWhat ran when\n") == 3
     assert f"{folder / 'kineto.json'}\n=" in said, "two of one name are told apart"
     assert "Left out:" in said
+    assert "files in all" not in said
+    (folder / "more.json").write_text("{}")
+    assert main(["timeline", str(folder), "--top", "1"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("Left out: ") == 2
+    assert said.endswith("\nLeft out: 2 of 4 files in all.\n")
     assert main(["timeline", str(folder), str(folder / "notes.json")]) == 1
 
 
@@ -298,6 +329,14 @@ def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path
     assert all(table.find("caption") is not None for table in tables)
     assert text.count("prefers-color-scheme: dark") == 1
     assert "How to mend it: <a href=" in text
+
+
+def test_a_page_has_bars_and_code_where_a_terminal_has_characters() -> None:
+    reports = Report(busy, name="t"), Report(replace(trace(), origin=OF_TORCH), name="u")
+    page = as_page([one for report in reports for one in report.sections()], title="t")
+    assert "<code>on_trace_ready</code>" in page
+    assert re.search(r"gradient\([^<]+ 63\.6%[^<]+>63\.6&nbsp;%</td>", page)
+    assert not re.search(r"`|###|\.\.\.\.", page)
 
 
 def test_names_from_a_file_are_shown_as_text(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert finding.evidence[0].name == "augment"
     nowhere = all_findings(gap())["elsewhere"]
     assert "no call of CUDA: it ran Python" in nowhere.why
-    assert nowhere.evidence[0].name == "cudaLaunchKernel"
+    assert nowhere.evidence[0].name == "next launch: cudaLaunchKernel"
 
 
 def test_a_long_launch_counts_whatever_it_launched() -> None:

@@ -36,8 +36,11 @@ _BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
 _STAR = " *"
 _NO_LIMIT = 100  # times the time that it limits: a slip in the unit
 _SMALL = "margin:0.25em 0;font-size:0.875em"
+_DRAWN = re.compile(r" *(\d[\d.]*) % [#.]+")  # a share with a bar of characters
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
-_NUMBER = re.compile(r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?")
+_NUMBER = re.compile(
+    r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?|" + _DRAWN.pattern
+)
 _PERCENT = re.compile(r"(?<=\d)%")
 _SAVED = re.compile(r"(-?\d[\d.]*) %")
 
@@ -115,6 +118,8 @@ class Table:
 
 def _cell(text: str, right: bool, scope: str = "", share: float | None = None) -> str:
     """A cell as HTML, with a bar for a share; with a scope it is a header."""
+    if drawn := _DRAWN.fullmatch(text):  # which are for terminals
+        text, share = f"{drawn[1]} %", float(drawn[1]) / 100
     words = html.escape(text)
     if right and not scope:  # a number and its unit stay on one line
         words = words.replace(" ", "&nbsp;")

@@ -22,7 +22,7 @@ from autopar.traces.check import (
     work_tag,
 )
 from autopar.traces.event_text import EventText
-from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
+from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _WORK = "work"
 # What is taken, by its category; those with capitals are of torch before 1.12.
@@ -60,17 +60,16 @@ def read_text(pieces: Iterator[str]) -> Trace:
     text, events = EventText(pieces), Events()
     header = text.decode(events.take)
     if header is None:
-        msg = f"it is no trace: {text.damage}. {_EXPECTED}"
+        msg = f"{text.damage}. {_EXPECTED}"
         raise TraceError(msg)
     try:
         trace = events.trace(header)
     except TraceError as error:
-        if text.damage:
-            why = f"Nothing before that can be used: {error} Export it again."
-            error = TraceError(f"it is damaged: {text.damage}. {why}")
-        raise error from None
+        nothing = f"{text.damage}, and nothing before that can be used. Export it again."
+        raise TraceError(nothing if text.damage else str(error)) from None
     cut = f"The file is damaged: {text.damage}. All figures are of what comes before."
-    return replace(trace, warnings=(*[cut] * bool(text.damage), *trace.warnings))
+    warnings = (*[cut] * bool(text.damage), *trace.warnings)
+    return replace(trace, warnings=warnings, is_cut=bool(text.damage))
 
 
 class Events:
@@ -135,7 +134,7 @@ class Events:
         else:
             handed = {own: its.pop() for own, its in self._handed.items() if len(its) == 1}
             trace = evidence_of(self._rows, handed, _name_rank(self._rows, header))
-            trace = replace(trace, origin="a trace of torch.profiler")
+            trace = replace(trace, origin=OF_TORCH)
         if not (len(trace.work) or len(trace.host.of("call", "range"))):
             raise TraceError(self._refusal(trace))
         remarks = []
@@ -157,7 +156,8 @@ class Events:
         return (
             f"no work of a GPU and no named range is in it.{others} Profile with "
             f"ProfilerActivity.CUDA, or, without a GPU, name what is to be seen: with "
-            f"autopar.annotate('step'): ... Other tools and accelerators are not supported."
+            f"autopar.annotate('step'): ... {ONE_CYCLE} Other tools and accelerators are not "
+            f"supported."
         )
 
     def _hand_over(self, event: Event) -> None:

@@ -28,6 +28,7 @@ _APART = "Each file is on its own clock: nothing is said of overlap between file
 _TEXT_WIDTH = 100
 _NARROWEST = 8  # characters of a column
 _UNIT = re.compile(r"(\d) (?=(?:[nµm]?s|%|[KMG]i?B(?:/s)?)\b|%)")
+_CODE = re.compile("`([^`]+)`")
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
 
@@ -38,9 +39,9 @@ class Wanted:
     range_name: str | None = None
     gpu: str | None = None
     top: int = TOP
-    is_brief: bool = False  # the verdict alone
-    lists_ranges: bool = False
-    before: Path | None = None  # another trace, to compare with
+    brief: bool = False  # the verdict alone
+    list_ranges: bool = False
+    compare: Path | None = None  # another trace, to compare with
     fail_under: float | None = None  # for the share of the lower bound in the time
     outputs: Mapping[str, Path] = field(default_factory=dict)  # `html`, `json` -> file
 
@@ -57,17 +58,19 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     was named could not be read, 3 if a GPU is farther from its lower bound than it may be.
     """
     paths = _paths(files)
-    _require_own_files(wanted.outputs, [*paths, *([wanted.before] if wanted.before else [])])
-    if wanted.lists_ranges and (output := next(iter(wanted.outputs), "")):
+    _require_own_files(wanted.outputs, [*paths, *([wanted.compare] if wanted.compare else [])])
+    if wanted.list_ranges and (output := next(iter(wanted.outputs), "")):
         msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
         raise ValueError(msg)
     reports, left_out, missing = _reports(paths, files, wanted)
-    if wanted.lists_ranges:
+    if (count := len(left_out)) > 1:
+        left_out = [*left_out[: wanted.top], f"{count} of {len(paths)} files in all."]
+    if wanted.list_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, wanted)
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
-    text = _shown([*first, *brief] if wanted.is_brief else sections, left_out)
+    text = _shown([*first, *brief] if wanted.brief else sections, left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
     formats: dict[str, Callable[[], str]] = {
@@ -147,26 +150,27 @@ def _reports(
             unread.append(why or str(error))
         except ValueError as error:
             refused.append(f"{name}: {error}")
-    if not reports and not refused:
-        if not missing:
-            unread = unread or [f"no file ends in {', '.join(_ENDINGS)}"]
-            unread = [f"there is no trace in {', '.join(map(str, files))}:", *unread]
-        raise TraceError(" ".join(unread))
-    if not reports:
+    if refused and not reports:
         raise ValueError(" ".join(refused))
+    if not (reports or missing):
+        why = unread[0] if unread else f"no file ends in {', '.join(_ENDINGS)}"
+        more = f" None of {len(unread)} files can be read." * (len(unread) > 1)
+        unread = [f"there is no trace in {', '.join(map(str, files))}: {why}{more}"]
+    if not reports:
+        raise TraceError(" ".join(unread))
     return reports, unread + refused, missing
 
 
 def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
     """What is said of several reports together: before and after, or ranks side by side."""
-    if wanted.before:
+    if wanted.compare:
         if len(reports) > 1:
-            msg = f"--compare takes one FILE to hold against {wanted.before}; got {len(reports)}."
+            msg = f"--compare takes one FILE to hold against {wanted.compare}; got {len(reports)}."
             raise ValueError(msg)
         try:
-            before = wanted.report(wanted.before, wanted.before.name)
+            before = wanted.report(wanted.compare, wanted.compare.name)
         except ValueError as error:
-            msg = f"--compare {wanted.before}: {error}"
+            msg = f"--compare {wanted.compare}: {error}"
             raise ValueError(msg) from error
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
@@ -216,8 +220,8 @@ def _fitted(table: Table) -> Table:
         widest = widths.index(max(widths))
         widths[widest] = max(widths[widest] - over, _NARROWEST)
     headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
-    notes = tuple(map(_filled, table.notes))
-    return replace(table, headers=headers, rows=tuple(rows), notes=notes)
+    caption, notes = _filled(table.caption), tuple(map(_filled, table.notes))
+    return replace(table, headers=headers, rows=tuple(rows), caption=caption, notes=notes)
 
 
 def as_page(sections: Iterable[Section], *, title: str) -> str:
@@ -228,7 +232,8 @@ def as_page(sections: Iterable[Section], *, title: str) -> str:
         parts.append(f"<h{level}>{html.escape(section.heading)}</h{level}>")
         for block in section.blocks:
             if isinstance(block, str):
-                parts.append(f"<p>{html.escape(block)}</p>")
+                words = _CODE.sub(r"<code>\1</code>", html.escape(block))
+                parts.append(f"<p>{words}</p>")
             else:
                 parts.append(block._repr_html_())
         if section.page:

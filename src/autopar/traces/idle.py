@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -315,6 +316,7 @@ class _Gaps:
         launches, nexts = self._launches[i : i + 1], self._nexts[i : i + 1]
         shown = self._longest(i, cause)
         if not shown and launches[0] != UNKNOWN and cause in ("queued", "staged", "elsewhere"):
-            shown = self._host.records[launches].spans()
+            (call,) = self._host.records[launches].spans()
+            shown = [replace(call, name=f"next launch: {call.name}")]
         shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
         return shown + (self._usage.work[nexts].spans() if nexts[0] != UNKNOWN else [])

@@ -15,7 +15,7 @@ from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Host, idle_of, noise_s
-from autopar.traces.trace import HOST, UNKNOWN, Trace
+from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
@@ -132,7 +132,8 @@ class Report:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
-            return [] if self.view.usages or is_doubtful else [_NO_GPU]
+            empty = [_NO_GPU, ONE_CYCLE][: 1 + (self.view.trace.origin == OF_TORCH)]
+            return [] if self.view.usages or is_doubtful else [" ".join(empty)]
         figures = [self.figures[gpu] for gpu in self._gpus]
         busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
         name = self._gpus[0] if len(figures) == 1 else f"{len(figures)} GPUs"
@@ -169,6 +170,8 @@ class Report:
         if view.usages:
             yield from self._why()
             yield Section("How far from the limit", self._bounds() + self._hidings())
+        elif len(view.ranges) and view.range_name is None:
+            yield Section("What was named", self.ranges(self._top).blocks)
         if len(view.occurrences):
             yield Section("Each time", self._each_time())
         if (timeline := view.timeline).spans:
@@ -260,15 +263,18 @@ class Report:
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
-        headers = ("range", "start", "time", "busy", "computing", "copies", "communication")
-        note = "Busy and the columns after it are of all GPUs on average."
+        headers = ["range", "start", "time", "busy", "computing", "copies", "communication"]
+        notes = ["Busy and the columns after it are of all GPUs on average."]
+        if not self.view.usages:
+            del headers[3:], notes[:]
         spans, rows = self.view.occurrences.spans(), []
         for number, (span, its) in enumerate(zip(spans, self._occurrences(), strict=True), start=1):
             whole_s, name = its["duration_s"], f"{number}: {shortened(span.name, 24)}"
             times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
             whole = format_seconds(whole_s), bar(its["busy_s"], whole_s)
-            rows.append((name, *self._clock(span.start_s), *whole, *times))
-        return self._table("Each time that the range is there", headers, rows, note)
+            row = name, *self._clock(span.start_s), *whole, *times
+            rows.append(row[: len(headers)])
+        return self._table("Each time that the range is there", headers, rows, *notes)
 
     def _idleness(self) -> list[Table]:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
@@ -284,16 +290,18 @@ class Report:
                 rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
-    def ranges(self) -> Section:
+    def ranges(self, most: int | None = None) -> Section:
         """The names that a program gave, with how often and how long each was there."""
         by_name = self.view.ranges.parts(lambda tag: tag.name)
         rows = []
-        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum()):
+        for name in sorted(by_name, key=lambda name: -by_name[name].lengths_s.sum())[:most]:
             lengths_s = by_name[name].lengths_s
             times = (format_seconds(float(s)) for s in (lengths_s.sum(), lengths_s.max()))
             rows.append((name, f"{len(lengths_s):,}", *times))
-        headers = ("range", "times", "in all", "longest")
-        table = [tabulate(headers, rows, caption=f"Ranges of {self.name}")] if rows else []
+        more = [f"And {len(by_name) - len(rows):,} more: see --list-ranges."]
+        more *= len(rows) < len(by_name)
+        headers, caption = ("range", "times", "in all", "longest"), f"Ranges of {self.name}"
+        table = [tabulate(headers, rows, caption=caption, notes=more)] if rows else []
         return Section(self.name, table or ["It has no named ranges."], level=1)
 
     def _table(
@@ -310,7 +318,15 @@ class Report:
 
 
 def comparison(before: Report, after: Report) -> Section:
-    """What has changed from one trace to another: times, and what is lost for which cause."""
+    """What has changed from one trace to another: times, and what is lost for which cause.
+
+    Of traces that were read in part, or are in doubt, the times alone: the rest may be missing.
+    """
+    said = [f"{before.name}: {remark}" for remark in before.remarks()]
+    traces = [report.view.trace for report in (before, after)]
+    is_certain = not any(trace.is_cut or trace.doubts for trace in traces)
+    if not is_certain:
+        said.append("No change is given: of what is damaged or in doubt, a part may be missing.")
     columns = []
     for report in (before, after):
         times_s = {"time": report.window_s}
@@ -328,5 +344,6 @@ def comparison(before: Report, after: Report) -> Section:
             change = f"{other_s / one_s:,.0f} times"
         cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
     headers = ("what", "before", "after", "change")
-    table = tabulate(headers, cells, caption=f"{before.name}, and then {after.name}")
-    return Section("Before and after", [table], level=1)
+    width, caption = 3 + is_certain, f"{before.name}, and then {after.name}"
+    table = tabulate(headers[:width], [row[:width] for row in cells], caption=caption)
+    return Section("Before and after", [*said, table], level=1)

@@ -20,6 +20,11 @@ from autopar.timeline.span import Span, Timeline
 HOST = "host"
 ON_HOST = ("call", "operator", "range", "python")  # what threads of it do
 UNKNOWN = -1  # a launch, or a size
+OF_TORCH = "a trace of torch.profiler"
+ONE_CYCLE = (
+    "A profiler with a schedule keeps one cycle only: export it in `on_trace_ready`, or give "
+    "`repeat=1`."
+)
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Seconds = npt.NDArray[np.float64]
@@ -198,6 +203,7 @@ class Trace:
     doubts: dict[str, str] = field(default_factory=dict)
     origin: str = ""
     alignment_error_s: float = 0.0  # by how much clocks of different lanes may disagree
+    is_cut: bool = False  # its file was read in part: of what is missing nobody knows
 
     @property
     def timeline(self) -> Timeline:
