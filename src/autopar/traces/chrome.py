@@ -189,6 +189,8 @@ class Events:
                 f"the categories {_listed(self._others)}. Expected kernel, gpu_memcpy, "
                 "cuda_runtime or user_annotation."
             )
+        if self._is_own and not self._others:
+            return "it is of a timeline without spans. Record some work before write_trace."
         return (
             "no work of a GPU and no named range is in it. Profile with ProfilerActivity.CUDA, or, "
             "without a GPU, name what is to be seen: with autopar.annotate('step'): ..."
