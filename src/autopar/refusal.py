@@ -107,7 +107,7 @@ def check_work(argument: str, work: object) -> None:
     check_type(argument, work, Callable, expected)
 
 
-def check_keywords(fn: object, given: Iterable[str], own: str) -> None:
+def check_keywords(fn: Any, given: Iterable[str], own: str) -> None:
     """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
     if issubclass(type(fn), Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
         fn = fn.forward
