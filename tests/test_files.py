@@ -241,3 +241,8 @@ def test_that_test_sees_every_form_of_writing():
     ]
     assert [*written("\n".join(forms))] == forms
     assert not [*written("open(p, 'rb')\npath.open('r')\ngzip.open(f, 'rb')\npath.read_text()")]
+
+
+def test_a_path_that_no_file_can_have_is_refused_by_its_name():
+    with pytest.raises(ValueError, match=r"path is 'a.*b'; expected one without a zero character"):
+        write_atomically("a\0b", "text")

@@ -159,8 +159,8 @@ def test_a_keyword_that_no_task_takes_is_refused_where_it_is_added(fn, keywords,
     graph = ap.TaskGraph()
     with pytest.raises(TypeError, match=f"^{said}"):
         graph.add(fn, 1, **keywords)
-    with pytest.raises(TypeError, match="^devcie= is no argument of 'mm', nor .* mat2"):
-        graph.add(torch.mm, X, X, devcie="cpu")
+    with pytest.raises(TypeError, match="^place= is no argument of 'mm', nor .* mat2"):
+        graph.add(torch.mm, X, X, place="cpu")
     graph.add(torch.sum, input=X, axis=0, keepdims=True)
     graph.add(torch.ones, 2, requires_grad=True)
     graph.add(functools.partial(torch.nn.Linear(2, 2), input=torch.ones(2)))

@@ -16,6 +16,9 @@ from autopar.refusal import check_type
 def path_of(path: Path | str | os.PathLike[str]) -> Path:
     """The path that was given, refused if it is none."""
     check_type("path", path, str | os.PathLike, "the path of a file, as in 'run.json'.")
+    if "\0" in str(os.fspath(path)):
+        msg = f"path is {path!r}; expected one without a zero character, which no file's has."
+        raise ValueError(msg)
     return Path(path)
 
 

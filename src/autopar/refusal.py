@@ -107,9 +107,9 @@ def check_work(argument: str, work: object) -> None:
     check_type(argument, work, Callable, expected)
 
 
-def check_keywords(fn: object, given: Iterable[str], own: str) -> None:
+def check_keywords(fn: Any, given: Iterable[str], own: str) -> None:
     """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
-    if isinstance(fn, Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
+    if issubclass(type(fn), Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
         fn = fn.forward
     fn = fn.__func__ if type(fn) is MethodType else fn
     if given and type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:

@@ -177,6 +177,8 @@ def test_show_leaves_figures_to_the_page_or_opens_a_window_where_there_is_one(
     ("draws", "error"),
     [
         (lambda: plot.timeline(RUN, [1]), "ax is of type list; expected"),
+        (lambda: plot.timeline({"a": RUN, "b": RUN}, plt.gca()), "ax is one, for 2 panels"),
+        (lambda: plot.show(5), "name is of type int; expected a file's name"),
         (lambda: plot.timeline(RUN, title=None), "title is of type NoneType; expected"),
         (lambda: plot.timeline(RUN, limit_s=0.0), r"limit_s is 0\.0"),
         (lambda: plot.timeline(Timeline(())), "no spans"),

@@ -232,6 +232,12 @@ def test_parts_are_paler_the_row_of_interest_bold_and_a_limit_is_not_that_of_a_p
         assert not any(row.get("style") for row in rows_of(plain).values())
 
 
+@pytest.mark.parametrize("argument", ["caption", "limit_name"])
+def test_words_of_a_comparison_are_text(argument):
+    with pytest.raises(TypeError, match=f"{argument} is of type int; expected a few words"):
+        compare([serial, overlapped], **{argument: 5})
+
+
 def test_a_bar_is_as_long_as_the_limit_is_of_the_time_and_there_is_none_without_a_limit():
     away = Measurement("away", (0.1, 0.1, 0.1), origin="recorded on H200")
     table = compare([serial, overlapped, away], limit_s={"serial": 0.0945, "away": 0.2})

@@ -193,6 +193,8 @@ def test_a_claim_needs_one_bound_a_figure_and_a_sentence(bounds, said):
     for value in ("3", None, [1.0], True):
         with pytest.raises(TypeError, match="value is .*; expected a number"):
             ap.claim("It is so.", value, at_least=1)
+    with pytest.raises(ValueError, match="between has 1 bounds; expected the smaller bound and"):
+        ap.claim("So.", 1, between=(1,))
     with pytest.raises(ValueError, match="value is nan; expected a number"):
         ap.claim("It is so.", math.nan, at_least=1)
     with pytest.raises(ValueError, match="sentence is ' '; expected what"):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from autopar import Span, Timeline, read_trace, write_trace
 from autopar.timeline.chrome_trace import trace_bytes
+from autopar.traces.trace import TraceError
 
 RUN = Timeline(
     (
@@ -54,6 +55,12 @@ def test_a_span_of_days_comes_back(tmp_path):
     run = Timeline((Span("year", "a", 0.0, 3e7), Span("b", "b", 3e7, 3e7 + 1)))
     write_trace(run, tmp_path / "run.json")
     assert read_trace(tmp_path / "run.json").spans == run.spans
+
+
+def test_a_trace_of_no_spans_says_so_when_it_is_read(tmp_path):
+    write_trace(Timeline(()), tmp_path / "run.json")
+    with pytest.raises(TraceError, match="it is of a timeline without spans"):
+        read_trace(tmp_path / "run.json")
 
 
 def spans_by_thread(timeline):

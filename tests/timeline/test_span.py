@@ -109,6 +109,13 @@ def test_a_timeline_is_of_several_spans_merged_with_one_and_cut_in_order():
         Timeline(()).merged([Timeline(())])
     with pytest.raises(ValueError, match="expected a start before the end"):
         Timeline(()).between(3.0, 3.0)
+    with pytest.raises(TypeError, match="start_s is of type str; expected seconds"):
+        Timeline(()).between("a", 3.0)
+    for error_s in (math.nan, math.inf, -1, "x"):
+        with pytest.raises(ValueError, match="alignment_error_s is .*; expected seconds, from 0"):
+            Timeline((), error_s)
+    with pytest.raises(TypeError, match="origin is of type int; expected text"):
+        Timeline((), 0, 5)
 
 
 def test_a_timeline_of_very_many_spans_says_itself_in_one_line():

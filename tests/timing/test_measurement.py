@@ -19,6 +19,8 @@ def test_statistics_are_derived_from_the_samples_in_their_order():
     assert products.spread == pytest.approx(2 / 3)
     assert products.speedup_over(Measurement("slower", (6, 6, 6))) == 2.0
     assert repr(products) == "<Measurement: products, median 3.000 s, samples 5, here>"
+    with pytest.raises(TypeError, match="other is of type int; expected a Measurement"):
+        products.speedup_over(3)
     plain = Measurement("plain", (1, 1, 1))
     assert (plain.tflops_per_s, plain.gb_per_s) == (None, None)
     assert repr(plain) == "<Measurement: plain, median 1.000 s, samples 3>"
@@ -40,7 +42,7 @@ def test_noise_is_told(values_s, noisy):
     [
         *[
             ({"values_s": (1.0, bad_s, 1.0)}, "'work'.*finite and above zero")
-            for bad_s in (0.0, -1.0, math.nan, math.inf)
+            for bad_s in (0.0, -1.0, math.nan, math.inf, 10**400)
         ],
         *[({"values_s": (1.0,) * n}, f"'work' has {n} samples.*at least 3") for n in (0, 2)],
         *[({"label": label}, "expected a few words") for label in ("", "  ", None, 7)],

@@ -44,6 +44,9 @@ def axes_of(heights: Sequence[float], ax: Axes | None = None, beside: float = 0.
     else:
         check_type("ax", ax, Axes, "the axes to draw on, one alone, as of plt.subplots().")
         axes = [ax]
+        if len(heights) > 1:
+            msg = f"ax is one, for {len(heights)} panels; expected it for one. Leave it out."
+            raise ValueError(msg)
     for one in axes:
         one.spines[["top", "right"]].set_visible(False)
     return axes

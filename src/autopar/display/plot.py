@@ -221,9 +221,11 @@ def show(name: str, *origins: str) -> None:
 
     Raises:
         ValueError: The name is empty, or names a folder.
+        TypeError: It is no text.
 
     >>> show("product")  # writes nothing, as no figure is open
     """
+    check_type("name", name, str, "a file's name without folder or ending, as in 'overlap'.")
     if name in ("", "..") or Path(name).name != name:
         msg = f"name is {name!r}; expected a file's name without folder or ending, as in 'overlap'."
         raise ValueError(msg)

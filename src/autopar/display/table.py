@@ -20,7 +20,7 @@ from autopar.display.format import (
     percent,
     short_origins,
 )
-from autopar.refusal import several
+from autopar.refusal import check_type, several
 from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
@@ -224,6 +224,8 @@ def compare(
     overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 ×
     speed-up: over serial
     """
+    for argument, text in (("limit_name", limit_name), ("caption", caption)):
+        check_type(argument, text, str, "a few words.")
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
     named = [("parts", part) for part in several("parts", parts, "labels, as in parts=['add'].")]

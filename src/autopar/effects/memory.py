@@ -98,6 +98,8 @@ def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
             yield ByteRange(str(leaf.device), start, start + leaf.nbytes())
         elif is_array(leaf):
             yield _range_of_array(leaf)
+            mask = getattr(leaf, "_mask", None)  # of a masked array
+            yield from [_range_of_array(mask)] if is_array(mask) else ()
 
 
 def random_numbers(source: str | torch.Generator) -> ByteRange:

@@ -305,7 +305,7 @@ class Program:
                 f"graph. Add it here, or pass its result."
             )
             raise ValueError(msg)
-        if isinstance(value, Handle):
+        if issubclass(type(value), Handle):
             refuse_no_value(Handle, name)
 
 

@@ -83,12 +83,12 @@ class TaskGraph(Closed):
             device: Where it runs; with its first task or tensor if not given, else where all
                 tensors lie that the function holds, else on the CPU.
             name: Its name; if not given, the function's, or that of the module's class.
-            writes: The tasks' results, tensors and arrays that it changes in place; none, if it is
-                `()`. It says that the function changes nothing else, reads no tensors but its
-                arguments and those that it holds, as a module does, and draws no random numbers.
+            writes: Results, tensors and arrays that it changes in place; none, if it is `()`. Then
+                nothing else may be changed, or drawn at random, or read but arguments and what is
+                held, as by a module; `.grad`, attributes of tensors and classes, and buffers behind
+                `torch.frombuffer` are not held.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
-            **kwargs: Its keyword arguments; `functools.partial` binds one that is named like those
-                above.
+            **kwargs: Its keyword arguments; `functools.partial` binds one named like those above.
 
         Raises:
             TypeError: `fn` can't be called, or takes no such keyword; `name` is no text, or

@@ -208,7 +208,12 @@ def claim(
         msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
         raise ValueError(msg)
     if between is not None:
-        at_least, at_most = several("between", between, "the smaller bound and the larger, (1, 2).")
+        expected = "the smaller bound and the larger, (1, 2)."
+        both = several("between", between, expected)
+        if len(both) != 2:
+            msg = f"between has {len(both)} bounds; expected {expected}"
+            raise ValueError(msg)
+        at_least, at_most = both
     bounds = {"at_least": at_least, "at_most": at_most}
     for argument, bound in bounds.items():
         if bound is not None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from numbers import Real
 
-from autopar.refusal import check_type, several
+from autopar.refusal import check_type, several, what
 from autopar.timeline.intervals import Intervals, busy_s, common, covered, intervals_of, length_s
 from autopar.units import format_seconds
 
@@ -79,7 +79,8 @@ class Timeline:
         origin: Where and when this was recorded, in words.
 
     Raises:
-        TypeError: `spans` is something else than several of `Span`.
+        TypeError: `spans` is something else than several of `Span`, or the origin is no text.
+        ValueError: The error is no time, from 0 up.
 
     >>> run = Timeline((Span("mm", "stream", 0, 4), Span("D2H", "bus", 3, 5, "copy")))
     >>> run.makespan_s, run.busy_s("copy"), run.hidden(), run.exposed_s()
@@ -95,6 +96,11 @@ class Timeline:
     def __post_init__(self) -> None:
         expected = "several spans, as in Timeline([Span('mm', 'GPU 0', 0.0, 0.002)])."
         spans = several("spans", self.spans, expected, Span)
+        check_type("origin", self.origin, str, "text, as in origin='one H200'.")
+        error_s = self.alignment_error_s
+        if not isinstance(error_s, Real) or not 0 <= error_s < math.inf:  # also catches NaN
+            msg = f"alignment_error_s is {what(error_s)}; expected seconds, from 0 up, as 2e-6."
+            raise ValueError(msg)
         spans = tuple(sorted(spans, key=lambda span: (span.start_s, span.end_s)))
         object.__setattr__(self, "spans", spans)
 
@@ -189,11 +195,14 @@ class Timeline:
 
         Raises:
             ValueError: The times are not in order.
+            TypeError: One of them is no number.
 
         >>> run = Timeline((Span("mm", "stream", 0.0, 4.0), Span("D2H", "bus", 3.0, 5.0, "copy")))
         >>> [(span.start_s, span.end_s) for span in run.between(3.5, 4.5).spans]
         [(3.5, 4.0), (3.5, 4.5)]
         """
+        for argument, time_s in (("start_s", start_s), ("end_s", end_s)):
+            check_type(argument, time_s, Real, "seconds, as a span's start_s.")
         if not start_s < end_s:
             msg = f"start_s is {start_s!r} and end_s is {end_s!r}; expected a start before the end."
             raise ValueError(msg)

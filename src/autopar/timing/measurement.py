@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -52,16 +53,16 @@ class Measurement:
             if amount is not None:
                 check_positive(argument, amount)
         values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
-        object.__setattr__(self, "values_s", tuple(map(float, values_s)))
-        wrong = [value for value in self.values_s if not 0 < value < math.inf]  # NaN, too
-        if wrong or len(self.values_s) < MIN_SAMPLES:
-            came = f"contains {wrong[0]!r}" if wrong else f"has {len(self.values_s)} samples"
+        wrong = [value for value in values_s if not 0 < value <= sys.float_info.max]  # NaN, too
+        if wrong or len(values_s) < MIN_SAMPLES:
+            came = f"contains {what(wrong[0])}" if wrong else f"has {len(values_s)} samples"
             msg = (
                 f"values_s of {self.label!r} {came}; expected at least {MIN_SAMPLES}, so that "
                 f"there is a spread, in seconds, finite and above zero. Measure more work in one "
                 f"sample, or again with more repeats."
             )
             raise ValueError(msg)
+        object.__setattr__(self, "values_s", tuple(map(float, values_s)))
 
     @property
     def median_s(self) -> float:
@@ -109,6 +110,7 @@ class Measurement:
 
     def speedup_over(self, other: Measurement) -> float:
         """How many times faster this is than `other`, by medians."""
+        check_type("other", other, Measurement, "a Measurement, as measure(...) returns it.")
         return other.median_s / self.median_s
 
     def __repr__(self) -> str:

@@ -152,6 +152,8 @@ class Events:
         """Why nothing of it can be used, and what to do."""
         if wrong := " ".join(trace.remarks):
             return f"none of its records can be right: {wrong}"
+        if self._is_own and not self._others:
+            return "it is of a timeline without spans. Record some work before write_trace."
         others = f" Its events are of the categories {_listed(self._others)}." * bool(self._others)
         return (
             f"no work of a GPU and no named range is in it.{others} Profile with "

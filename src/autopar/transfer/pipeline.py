@@ -33,9 +33,8 @@ T = TypeVar("T")
 _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the next item
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
-_MOST_SLOTS = 1_024  # three hide all that can be hidden
+_MOST_GIVEN = 1_024  # slots, of which three hide all that can be, and threads, which are started
 _MOST_SLOT_BYTES = 1 << 34  # pinned, for each of them
-_MOST_THREADS_GIVEN = 1_024  # more than machines have cores: each of them is started
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
@@ -89,14 +88,13 @@ class CopyPipeline:
         threads: int | None = None,
     ) -> None:
         self.device = present(device)
-        self.slots = whole_number("slots", slots, most=_MOST_SLOTS, of=" in a ring, such as 3")
+        self.slots = whole_number("slots", slots, most=_MOST_GIVEN, of=" in a ring, such as 3")
         of = f", such as {SLOT_BYTES}"
         slot_bytes = whole_number("slot_bytes", slot_bytes, most=_MOST_SLOT_BYTES, of=of)
         self.slot_bytes = 1 << (slot_bytes.bit_length() - 1)
         most = min(_MOST_THREADS, os.cpu_count() or 1)
-        if threads is None:
-            threads = most
-        threads = whole_number("threads", threads, most=_MOST_THREADS_GIVEN)
+        threads = most if threads is None else threads
+        threads = whole_number("threads", threads, most=_MOST_GIVEN)
         self._rings: dict[type[Ring], Ring] = {}
         self._workers = Workers(threads, self.slots)
         self._use = Use(self.device)
@@ -129,7 +127,7 @@ class CopyPipeline:
             pin: Return pinned tensors from torch's pool, which the copies land in directly.
 
         Yields:
-            Host tensors in order, of the same dtypes, shapes and strides; those of `out` if given.
+            Host tensors in order, with dtypes, shapes and strides as of `clone()`; or `out`'s.
 
         Raises:
             ValueError: Both `out` and `pin` are given; a tensor is on another device or requires
