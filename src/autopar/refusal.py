@@ -8,8 +8,6 @@ from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from torch.nn import Module
-
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
 _PLAIN |= {FunctionType, BuiltinFunctionType}
 _MOST_CHARACTERS = 60
@@ -109,10 +107,14 @@ def check_work(argument: str, work: object) -> None:
 
 def check_keywords(fn: Any, given: Iterable[str], own: str) -> None:
     """Refuse keywords that a function written in Python doesn't take; `own` are the caller's."""
+    if not given:
+        return
+    from torch.nn import Module  # slow to import, and not needed to read traces
+
     if issubclass(type(fn), Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
         fn = fn.forward
     fn = fn.__func__ if type(fn) is MethodType else fn
-    if given and type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
+    if type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
         code = fn.__code__
         taken = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         check_taken(fn.__name__, given, taken, own)
@@ -129,7 +131,7 @@ def check_taken(fn: str, given: Iterable[str], taken: Iterable[str], own: str) -
             raise TypeError(msg)
 
 
-def _hooks(module: Module) -> object:
+def _hooks(module: object) -> object:
     """What may change a module's keywords before it is called."""
     return vars(module).get("_forward_pre_hooks_with_kwargs")
 

@@ -34,7 +34,7 @@ _MIN_QUEUED = 2  # items that wait for a slot, so that none has to wait for the 
 SLOT_BYTES = 32 << 20  # copies of this size run within 1 % of the bus's rate
 _LAST_WAIT_S = 5.0  # for a copy under way, where nobody leaves the pipeline that it belongs to
 _MOST_GIVEN = 1_024  # slots, of which three hide all that can be, and threads, which are started
-_MOST_SLOT_BYTES = 1 << 34  # pinned, for each of them
+_MOST_SLOT_BYTES = 1 << 50  # no address reaches much further
 _MOST_THREADS = 24  # more than this seldom copy faster from memory to memory
 
 
