@@ -113,6 +113,10 @@ TORCH_ASKS = {
     "torch.nn.modules.activation": "_is_make_fx_tracing",
 }
 
+# An operator that is given a generator is traced where these are known as values without a form.
+_is_opaque = getattr(torch._library, "opaque_object", None)
+TRACES_GENERATORS = bool(_is_opaque and _is_opaque.is_opaque_type(torch.Generator))
+
 VIEWS = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default}
 to_copy = torch.ops.aten._to_copy.default  # the operator behind x.to(device)
 

@@ -8,8 +8,12 @@ import torch
 from tracing_checks import numbers, same
 
 from autopar import TaskGraph
+from autopar.torch_private import TRACES_GENERATORS
 
-pytestmark = pytest.mark.usefixtures("threads_gone")
+pytestmark = [
+    pytest.mark.usefixtures("threads_gone"),
+    pytest.mark.skipif(not TRACES_GENERATORS, reason="this torch traces no given generators"),
+]
 
 
 def of_own(seed=0):
@@ -159,3 +163,10 @@ def test_threads_that_call_no_operators_may_run_and_fail_as_in_a_call(way):
     same(graph.run()[result], x + 2)
     with pytest.raises(ValueError, match="ZeroDivisionError|division by zero"):
         TaskGraph.trace(in_a_pool, x, lambda x: 1 / 0)
+
+
+def test_a_torch_that_traces_no_given_generators_is_named(monkeypatch):
+    monkeypatch.setattr("autopar.graph.watch.TRACES_GENERATORS", False)
+    with pytest.raises(ValueError, match=r"can't trace .* torch 2\..* given a gen.*torch 2\.13"):
+        TaskGraph.trace(lambda x: torch.rand(2, generator=of_own()), numbers(2))
+    TaskGraph.trace(lambda x: x + torch.rand(2), numbers(2))  # from the default one

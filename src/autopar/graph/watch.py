@@ -18,6 +18,7 @@ from autopar.graph.chance import Chance
 from autopar.graph.known import Known
 from autopar.torch_private import (
     FAKE,
+    TRACES_GENERATORS,
     VIEWS,
     FakeTensor,
     HigherOrderOperator,
@@ -123,6 +124,8 @@ class Watch(TorchDispatchMode):
             return self._known.call(func, args, kwargs)
         draws = torch.Tag.nondeterministic_seeded in func.tags
         if draws:
+            with self.keeping():
+                _require_generators(args, kwargs)
             args, kwargs = pytree.tree_map_only(torch.Generator, self._chance.real, (args, kwargs))
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
@@ -209,6 +212,17 @@ class Watch(TorchDispatchMode):
         }
         if changed:
             set_versions(tuple(changed), tuple(changed.values()))
+
+
+def _require_generators(args: Any, kwargs: Any) -> None:
+    """Refuse an operator that is given a generator where torch has no place for it in a graph."""
+    given = any(isinstance(leaf, torch.Generator) for leaf in pytree.tree_leaves((args, kwargs)))
+    if given and not TRACES_GENERATORS:
+        msg = (
+            f"torch {torch.__version__} traces no operator that is given a generator. Let it draw "
+            f"from the default one, or install torch 2.13."
+        )
+        raise ValueError(msg)
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
