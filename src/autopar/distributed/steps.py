@@ -44,9 +44,9 @@ def race_of_steps(
     """Race ways to train a model on several ranks, of which each calls this with the same model.
 
     Each rank gets its share of the batch. What it computes is compared with what one process does
-    that has all of it: the gradients of a step, as `race` compares, and the losses of a short
-    training. Ranks meet at a barrier before each sample; `findings_of_ranks` makes one of what all
-    have found.
+    that has all shares, one after another: the gradients of a step, as `race` compares, and the
+    losses of a short training. Ranks meet at a barrier before each sample; `findings_of_ranks`
+    makes one of what all have found.
 
     Args:
         ways: Label to what makes a step for a model. A step is called with the rank's share of each
@@ -84,8 +84,8 @@ def race_of_steps(
     for label in several("see", see, "labels of the ways, in a list."):
         require_label("see", label, [*every])
     rank, ranks, rows = dist.get_rank(), dist.get_world_size(), len(batch[0])
-    share = *(tensor.tensor_split(ranks)[rank] for tensor in batch), rows
-    plain = partial(alone, model, *batch, rows)
+    shares = [(*parts, rows) for parts in zip(*(x.tensor_split(ranks) for x in batch), strict=True)]
+    share, plain = shares[rank], partial(_share_by_share, model, alone, shares)
     models = {label: copy.deepcopy(model) for label in every}
     steps = {label: partial(every[label](own), *share) for label, own in models.items()}
     runs = {label: partial(_gradients, own, steps[label]) for label, own in models.items()}
@@ -135,6 +135,23 @@ def _in_ddp(alone: Step, options: Mapping[str, Any]) -> Callable[[nn.Module], St
         return step
 
     return made
+
+
+def _share_by_share(model: nn.Module, alone: Step, shares: Sequence[Sequence[Any]]) -> torch.Tensor:
+    """What one process does that has all shares, with kernels of the same sizes as each rank's.
+
+    Others add up in another order. Where a number is then below zero and not above, a network takes
+    another path, and the gradients of an example differ as a whole.
+    """
+    losses, totals = [], [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for share in shares:
+        losses.append(alone(model, *share))
+        for total, parameter in zip(totals, model.parameters(), strict=True):
+            if parameter.grad is not None:
+                total += parameter.grad
+    for total, parameter in zip(totals, model.parameters(), strict=True):
+        parameter.grad = total
+    return torch.stack(losses).sum()
 
 
 def _gradients(model: nn.Module, step: Callable[[], object]) -> list[Any]:
