@@ -108,7 +108,7 @@ def gradients_of_ranks(ranks, device, **sizes):
     return ap.findings_of_ranks(ap.on_ranks(one_rank, *sizes.values(), ranks=ranks, device=device))
 
 
-BOOK = {"width": 4096, "layers": 16, "batch": 2048, "sizes_mib": [64, 128, 256, 512, 1024]}
+BOOK = {"width": 4096, "layers": 16, "batch": 1024, "sizes_mib": [64, 128, 256, 512, 1024]}
 BOOK = {"ranks": 2, "device": "cuda", **BOOK, "repeats": 11}
 gpus = ap.recorded(gradients_of_ranks, name="d1_gradients", parameters=BOOK, gpus=2)
 seen = {way: gpus.timelines[way] for way in (AFTER, BUCKETS)}
