@@ -152,7 +152,7 @@ ap.show(ap.compare([here.measurements[label] for label in BESIDE], baseline=SLEE
 #
 # .. dropdown:: An answer
 #
-#     About 800 ms, as beside the counting thread. `sys.setswitchinterval` sets the 5 ms.
+#     About 800 ms. `sys.setswitchinterval` sets the 5 ms.
 #
 #     .. code-block:: python
 #

@@ -118,7 +118,8 @@ ax.legend(fontsize="small")
 ap.plot.show("b10_run_whole_models", gpu.origin)
 
 # %%
-# The claims are of the model in the middle: half of them gain more, and half less.
+# Look at Llama and Bloom in *run, measured*: in the record, what `measure` chose made them slower.
+# The claims are of the model in the middle alone: half of them gain more, and half less.
 
 
 def middle(record, way, power=-1):
@@ -140,8 +141,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# `trace` refuses a model that does one thing or another depending on the data. Kernels of large
-# models hide their launches, so a capture gains little: :doc:`plot_5_how_fine_may_tasks_be`.
+# Kernels of large models hide their launches: a capture gains little. `trace` refuses some models.
 #
 # Now you
 # -------
