@@ -141,7 +141,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Kernels of large models hide their launches: a capture gains little. `trace` refuses some models.
+# Large kernels hide launches: :doc:`plot_5_how_fine_may_tasks_be`. `trace` refuses some models.
 #
 # Now you
 # -------
