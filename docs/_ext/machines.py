@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import re
+import symtable
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime
@@ -198,24 +199,29 @@ def without_experiments(script):
 
 
 def used(node):
-    """The names that a node reads."""
-    names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-    return {name.id for name in names if isinstance(name.ctx, ast.Load)} - {"ap"}
+    """The names of a script that a node reads, and not those of its own functions."""
+    return {symbol.get_name() for symbol in symbols(node) if symbol.is_referenced()} - {"ap"}
 
 
 def changed(statement):
     """The names that a statement binds, or whose values a method that it calls may change."""
-    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
-        return {statement.name}
-    if isinstance(statement, ast.Import | ast.ImportFrom):
-        return {(one.asname or one.name).split(".")[0] for one in statement.names} - {"ap"}
+    bound = {one.get_name() for one in symbols(statement) if one.is_assigned() or one.is_imported()}
+    parts = (one for one in ast.walk(statement) if isinstance(one, ast.Subscript | ast.Attribute))
+    inside = (one.value for one in parts if isinstance(one.ctx, ast.Store | ast.Del))
+    bound |= {one.id for one in inside if isinstance(one, ast.Name)}
     if isinstance(statement, ast.Expr):
         node = statement.value
         while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
             node = node.func if isinstance(node, ast.Call) else node.value
-        return {node.id} - {"ap"} if isinstance(node, ast.Name) else set()
-    names = (one for one in ast.walk(statement) if isinstance(one, ast.Name))
-    stored = {name.id for name in names if isinstance(name.ctx, ast.Store | ast.Del)}
-    parts = (one for one in ast.walk(statement) if isinstance(one, ast.Subscript | ast.Attribute))
-    inside = (one.value for one in parts if isinstance(one.ctx, ast.Store | ast.Del))
-    return stored | {one.id for one in inside if isinstance(one, ast.Name)}
+        bound |= {node.id} if isinstance(node, ast.Name) else set()
+    return bound - {"ap"}
+
+
+def symbols(node):
+    """What a node names in its script: itself, and from its functions and comprehensions."""
+    module = symtable.symtable(ast.unparse(node), "script", "exec")
+    yield from module.get_symbols()
+    inner = module.get_children()
+    for table in inner:
+        yield from (symbol for symbol in table.get_symbols() if symbol.is_global())
+        inner += table.get_children()

@@ -86,7 +86,8 @@ def on_cpu(work):
 # Folded: the drawing
 given = {"work": CPU}  # side, and how many
 cpu = ap.recorded(on_cpu, name="x2_on_cpu", parameters=given, gpus=0, threads=8)
-sizes, (_, ax) = [size for size, _ in CPU], plt.subplots(layout="constrained")
+sizes = [size for size, _ in CPU]
+_, ax = plt.subplots(layout="constrained")
 for way, style in ((LANES, "o-"), (INSIDE, "s-")):
     pairs = [[cpu.measurements[f"{size}, {each}"] for each in (ONE, way)] for size in sizes]
     ax.plot(sizes, [one.median_s / other.median_s for one, other in pairs], style, label=way)

@@ -104,13 +104,14 @@ def test_a_figure_that_rests_on_a_noisy_time_says_so(extension):
         measurements={
             "calm": ap.Measurement("calm", (1e-3, 1e-3, 1e-3)),
             "noisy": ap.Measurement("noisy", (1e-3, 2e-3, 4e-3)),
+            "both": ap.Measurement("both", (2e-3, 2e-3, 2e-3)),
         },
     )
     parts = ["calm", "noisy"]
     assert words(record, "calm", ".1f ms") == "1.0 ms"
     assert words(record, "noisy", ".0f ms") == "2 ms (noisy)"
     assert words(record, lambda it: it.limit_s(parts), ".0f µs") == "1000 µs (noisy)"
-    assert words(record, lambda it: it.hidden("noisy", parts).value, ".0f %").endswith("(noisy)")
+    assert words(record, lambda it: it.hidden("both", parts).value, ".0f %").endswith("(noisy)")
     assert words(record, lambda it: it.measurements["calm"].median_s * 3e3, ".0f ×") == "3 ×"
 
 

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 import autopar as ap
 
@@ -19,6 +20,8 @@ def measure(count):
     return expensive(count)
 def figure(seconds):
     return math.floor(seconds["x"]) * LEAST["a"]
+for seconds in expensive():
+    seconds = [count for count in expensive()]
 other = ap.observed(measure, name="here", parameters={})
 unused = expensive()
 record = ap.recorded(measure, name="one", parameters={"count": 3})
@@ -61,6 +64,16 @@ def test_records_that_measured_something_else_are_not_compared(machines, monkeyp
     by_machine["old"] = {newest.experiment: ap.Record(**fields)}
     monkeypatch.setattr(machines, "records_by_machine", lambda: by_machine)
     assert machines.comparable() == {"new": by_machine["new"], "old": {}}
+
+
+def test_claims_are_told_without_drawing(machines, monkeypatch):
+    def draws(figure, *args, **kwargs):
+        msg = "a statement that a claim needs draws: give the drawing a statement of its own"
+        raise AssertionError(msg)
+
+    monkeypatch.setattr(Figure, "__init__", draws)
+    machines.claims_by_machine.cache_clear()
+    assert len(machines.claims_by_machine()) > 30
 
 
 def test_every_claim_of_a_page_that_shows_a_record_is_told_as_there(machines, extension):
