@@ -19,7 +19,7 @@ BUILD_SITE = ("python", "-m", "sphinx", "-W", "--keep-going", "-j", "auto", "doc
 CHECK_LINKS = (*BUILD_SITE[:-3], "-b", "linkcheck", "docs", "docs/_build/linkcheck")
 SITE_TESTS = "tests/site"  # `docs` runs them
 TEST = ("python", "-m", "pytest", f"--ignore={SITE_TESTS}")
-ON_TWO_CORES = ("-n", "2")
+ON_TWO_CORES = ("-n", "2", "--dist", "worksteal")  # a core that is done takes from the other
 CHECK_SITE = ("python", "-m", "pytest", "--no-header", *ON_TWO_CORES, SITE_TESTS)
 TEST_ON_GPU = ("python", "-m", "pytest", "-m", "gpu")
 RECORD = ("python", "-m", "autopar", "record")
