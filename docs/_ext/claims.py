@@ -100,7 +100,9 @@ class Verdicts(Directive):
                 line += nodes.Text(f"({claim.estimate.note}) " if claim.estimate.note else "")
                 line += link(page, on=env.docname)
                 listed += nodes.list_item("", line)
-        summary = nodes.paragraph(text=f"What these pages claim, by the newest records: {said}.")
+        summary = nodes.paragraph(
+            text=f"The gallery pages that this section links have, by the newest records, {said}."
+        )
         return [summary, listed] if listed.children else [summary]
 
 

@@ -3,12 +3,13 @@
 Pages that tell of times glue them by `tell`, and not by hand: a test of their form sees to that.
 """
 
-import copy
 from collections import UserDict
 
 from myst_nb import glue
 
-_origins: dict[str, None] = {}  # of the records that a page tells of, in the order of its numbers
+from autopar.records.record import Record
+
+_numbers: dict[str, list[str]] = {}  # which a page tells of, by where and when they were measured
 _SCALES = {"ms": 1e3, "µs": 1e6, "%": 100}  # of seconds and shares; other units count
 
 
@@ -22,6 +23,39 @@ class _Noting(UserDict):
         self.noisy = self.noisy or bool(one.warning)
         return one
 
+    def values(self):
+        """All of them: who walks over them has asked for none."""
+        return self.data.values()
+
+
+class _Asked(Record):
+    """A record of which it is noted what a figure asks for."""
+
+    @property
+    def _timed(self):
+        return self.measurements
+
+    def estimate(self, figure):
+        asked = set()
+
+        def noting(seconds):
+            value = figure(seconds)
+            asked.update(seconds.asked)
+            return value
+
+        estimate = super().estimate(noting)
+        for label in asked:
+            self.measurements[label]
+        return estimate
+
+
+def _asked(record, figure):
+    """A figure's value, and whether a time that it rests on is noisy."""
+    asked = _Asked(**vars(record))
+    object.__setattr__(asked, "measurements", _Noting(asked.measurements))
+    value = asked.measurements[figure].median_s if isinstance(figure, str) else figure(asked)
+    return value, asked.measurements.noisy
+
 
 def words(record, figure, form):
     """A figure as words.
@@ -31,20 +65,25 @@ def words(record, figure, form):
         figure: Gets the record, and returns a number; or a label, for the median in seconds.
         form: How the number is written, and its unit, as `.0f ms`.
     """
-    asked = copy.copy(record)
-    object.__setattr__(asked, "measurements", _Noting(record.measurements))
-    value = asked.measurements[figure].median_s if isinstance(figure, str) else figure(asked)
+    value, is_noisy = _asked(record, figure)
     spec, unit = form.split(" ")
     text = f"{value * _SCALES.get(unit, 1):{spec}} {unit}"
-    return f"{text} (noisy)" if asked.measurements.noisy else text
+    return f"{text} (noisy)" if is_noisy else text
 
 
 def tell(name, record, figure, form):
     """Glue the `words` of a figure under a name; no line ends before the unit."""
-    _origins[record.origin] = None
-    glue(name, words(record, figure, form).replace(" ", "\N{NO-BREAK SPACE}", 1), display=False)
+    text = words(record, figure, form).replace(" ", "\N{NO-BREAK SPACE}", 1)
+    _numbers.setdefault(record.origin, []).append(text.removesuffix(" (noisy)"))
+    glue(name, text, display=False)
 
 
 def tell_origins():
-    """Glue, as `origins`, where and when all was measured that a page has told of so far."""
-    glue("origins", f"Numbers in sentences: {'; '.join(_origins)}", display=False)
+    """Glue, as `origins`, where and when all was measured that a page has told of so far.
+
+    Where that is in several places, each has the numbers that are from there, as they stand in the
+    sentences.
+    """
+    places = [f"{', '.join(dict.fromkeys(told))}: {place}" for place, told in _numbers.items()]
+    said = places if len(places) > 1 else _numbers
+    glue("origins", f"Numbers in sentences: {'; '.join(said)}", display=False)

@@ -5,7 +5,7 @@ Know what a pipeline costs
 
 | **You'll do:** send thousands of chunks through a pipeline that are too small to wait for.
 | **You'll learn:** how much host time and pinned memory a pipeline takes.
-| **You need:** 4 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 4 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_8_send_small_tensors_together` first;
   :doc:`plot_10_who_holds_the_gil` comes next.
 
@@ -100,9 +100,12 @@ ap.plot.show("b5_cost")
 # The table has the memory of a pipeline that copies both ways. Look at the last row: once its slots
 # are there, a pipeline pins nothing more.
 
-pinned, rings, anew = spent.values.values()
-rows = [("two rings of slots", f"{rings / 2**20:.0f} MiB"), ("pinned", f"{pinned / 2**20:.0f} MiB")]
-rows.append(("pinned after the first round", f"{anew:.0f} times"))
+held = spent.values
+rows = [
+    ("two rings of slots", f"{held['bytes of two rings'] / 2**20:.0f} MiB"),
+    ("pinned", f"{held['bytes pinned'] / 2**20:.0f} MiB"),
+    ("pinned later", f"{held['pinned allocations after the first round']:.0f} times"),
+]
 more = spent.estimate(lambda s: s[TO_HOST] / s[f"{TO_HOST}, copy_"])
 ap.show(
     ap.tabulate(["memory", "how much"], rows, origin=spent.origin),

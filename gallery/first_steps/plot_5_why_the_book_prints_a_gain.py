@@ -5,7 +5,7 @@ Find out why the book prints a gain
 
 | **You'll do:** copy results to the host in the book's two ways, and one result in three.
 | **You'll learn:** why the second way is faster though it hides nothing, and what new memory costs.
-| **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_4_compute_and_copy` first; :doc:`/auto_gallery/copies/plot_1_where_a_copys_time_goes`
   comes next.
 
@@ -101,8 +101,9 @@ def one_result(size):
 # bus. The table's caption says how many page faults the first one has, and what pinning costs.
 
 one = ap.recorded(one_result, name="e3_one_result", parameters={"size": 4000})
-names = zip(one.measurements.values(), ("fresh", "touched", "pinned"), strict=True)
-ap.plot.bars([replace(each, label=name) for each, name in names], title="64 MB into memory")
+names = {FRESH: "fresh", TOUCHED: "touched", "into pinned memory, copy_": "pinned"}
+bars = [replace(one.measurements[label], label=name) for label, name in names.items()]
+ap.plot.bars(bars, title="64 MB into memory")
 ap.plot.show("e3_one_result")
 
 # %%

@@ -5,7 +5,7 @@ Does it run as planned?
 
 | **You'll do:** plan random graphs of a hundred tasks over two GPUs and a CPU, then run them.
 | **You'll learn:** what a plan knows, and how close a run comes to it.
-| **You need:** 7 minutes, and no GPU: what needs two is shown from a record. Read
+| **You need:** 7 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first; :doc:`plot_5_how_fine_may_tasks_be` comes next.
 
 A *plan* says before a run which task goes where, and when. Of each task it knows what it waits for,
@@ -109,8 +109,9 @@ ap.plot.show("b8_does_it_run_as_planned", gpus.origin)
 
 # Folded: the table
 def table(record):
-    runs = [replace(one, label=f"graph {n}") for n, one in enumerate(record.measurements.values())]
-    plans_s = {f"graph {n}": record.values[f"{n}: plan"] for n in range(len(runs))}
+    numbers = range(len(record.measurements))
+    runs = [replace(record.measurements[f"{n}: run"], label=f"graph {n}") for n in numbers]
+    plans_s = {f"graph {n}": record.values[f"{n}: plan"] for n in numbers}
     return ap.compare(runs, limit_s=plans_s, limit_name="plan")
 
 
