@@ -50,8 +50,9 @@ const Simulator = (() => {
       limit: sum + (setting.chunks - 1) * longest,
       longest: STAGES[times.indexOf(longest)],
       busy: (setting.chunks * longest) / makespan,
-      // Of what overlap could save.
+      // Of the shorter parts' time, by this schedule and at the limit.
       hidden: (setting.chunks * sum - makespan) / (setting.chunks * (sum - longest)),
+      most: (setting.chunks - 1) / setting.chunks,
     };
   }
 
@@ -135,7 +136,8 @@ function start(box) {
   function said(found, measured) {
     const percent = (share) => `${(100 * share).toFixed(1)}\u00a0%`;
     const hidden = Number.isFinite(found.hidden)
-      ? ` Of what overlap can save, it saves ${percent(Math.max(0, found.hidden))}.`
+      ? ` It saves ${percent(Math.max(0, found.hidden))} of the shorter parts' time; ` +
+        `${percent(found.most)} is the most, as one chunk has nothing to hide behind.`
       : "";
     return (
       `Predicted: ${inWords(found.makespan)}, and the limit is ${inWords(found.limit)}.${hidden} ` +
