@@ -13,6 +13,7 @@ sys.path[:0] = [str(ROOT / "src"), str(DOCS / "_ext")]
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])]
 )
+os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # its models warn of sizes that a page chose
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
 from addresses import INSTALL_LINES, PUBLISHED, REPOSITORY, SITE  # noqa: E402

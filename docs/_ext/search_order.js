@@ -6,6 +6,13 @@ const termOf = (anchor) => {
   const written = anchor.replace("#term-", "").replaceAll("-", " "); // in its own capitals
   return `${written.toLowerCase() === name ? written : name} (glossary)`;
 };
+// What readers ask for, and the page that is about it, whichever words its title has.
+const ABOUT = {
+  dataloader: "auto_gallery/copies/plot_4_feed_a_training_loop",
+  "data loader": "auto_gallery/copies/plot_4_feed_a_training_loop",
+  "race condition": "auto_gallery/copies/plot_2_five_wrong_answers",
+};
+const about = ABOUT[new URLSearchParams(location.search).get("q")?.trim().toLowerCase()];
 var Scorer = {
   score: (hit) => {
     const [page, , anchor, , score, , kind] = hit;
@@ -14,6 +21,7 @@ var Scorer = {
       return score + 100;
     }
     if (page === "glossary" && kind === "text") return score - 100;
+    if (page === about) return score + 50;
     return /^(index|install|five_minutes|recipes|chapter\/|howto\/)/.test(page) ? score + 10 : score;
   },
   // As Sphinx has them.

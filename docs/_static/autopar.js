@@ -1,5 +1,24 @@
+// Reports of the command: their prose may break anywhere, and what stands in columns scrolls by itself.
+document.querySelectorAll(".highlight-myst-ansi pre, .sphx-glr-script-out pre").forEach((pre) => {
+  const isProse = (line) => !/\S {2,}\S|^ {2,}|^#|^-+( |$)/.test(line);
+  const lines = pre.textContent.trimEnd().split("\n");
+  const parts = [];
+  for (const [i, line] of lines.entries()) {
+    const prose = isProse(line) && !/^-+ +-|^=+$/.test(lines[i + 1] ?? "");
+    if (parts.at(-1)?.prose === prose) parts.at(-1).lines.push(line);
+    else parts.push({ prose, lines: [line] });
+  }
+  const boxes = parts.map(({ prose, lines }) => {
+    const box = document.createElement("span");
+    box.className = prose ? "autopar-prose" : "autopar-columns";
+    box.textContent = lines.join("\n");
+    return box;
+  });
+  pre.replaceChildren(...boxes);
+});
+
 // Boxes that scroll sideways can be reached with the keyboard, so that all of them can be read.
-const BOXES = "pre, .table-wrapper, .autopar-scroll, .output_html, .autopar-figure";
+const BOXES = "pre, .autopar-columns, .table-wrapper, .autopar-scroll, .output_html, .autopar-figure";
 const reach = () =>
   document.querySelectorAll(BOXES).forEach((box) => {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
@@ -14,3 +33,11 @@ document.querySelectorAll(".caption[role=heading]").forEach((each) => (each.aria
 document.querySelectorAll(".citation-list, .citation").forEach((each) => each.removeAttribute("role"));
 document.querySelector(".sidebar-drawer")?.setAttribute("aria-label", "Site");
 document.querySelector(".toc-drawer")?.setAttribute("aria-label", "This page");
+
+// The menu shows the page that it is on: the current entry scrolls into view, and nothing else moves.
+const menu = document.querySelector(".sidebar-scroll");
+const entry = menu?.querySelector("li.current-page");
+if (entry) {
+  const below = entry.getBoundingClientRect().bottom - menu.getBoundingClientRect().bottom;
+  if (below > 0) menu.scrollTop += below + menu.clientHeight / 2;
+}
