@@ -5,7 +5,7 @@ Find where a copy's time goes
 
 | **You'll do:** copy the results of a GPU to the host in eight ways, and see what each costs.
 | **You'll learn:** what pinned memory, memory used again, and a stream for the copies are good for.
-| **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain` first;
   :doc:`plot_2_five_wrong_answers` comes next.
 

@@ -5,7 +5,7 @@ Spot the missing line: five wrong answers
 
 | **You'll do:** run five short programs that copy a result to the host, and lack one line each.
 | **You'll learn:** how each mistake looks, which real project has made it, and what finds it.
-| **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
+| **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
 In the picture's upper panel a copy begins before its product ends. With ``mended`` it waits.
@@ -130,7 +130,6 @@ ap.show_timelines(gpus.timelines, "b4_five_wrong_answers", title="A copy too ear
 
 # %%
 # Look at the last column: where it is 0, CSAN, PyTorch's CUDA Sanitizer, missed a wrong program.
-
 wrong = {name: gpus.values[f"{name}: wrong share"] for name in FIVE}
 rows = [[it, f"{wrong[it]:.0%}", f"{gpus.values[f'{it}: CSAN reports']:g}"] for it in FIVE]
 least = gpus.estimate(lambda _: min(wrong.values()))
@@ -142,7 +141,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# One race condition needs a delay. :doc:`plot_3_copy_both_ways_while_you_compute` has all waits.
+# These race conditions have a delay, but for the third. For 1, 4 and 5 a long product does as well;
+# the second is right unless its copy is late. See :doc:`plot_3_copy_both_ways_while_you_compute`.
 #
 # Now you
 # -------

@@ -5,7 +5,7 @@ Hold the pipeline against its limits
 
 | **You'll do:** copy tensors from a GPU to the host in six ways, beside the rate of the bus.
 | **You'll learn:** how near a copy comes to the bus, and what stands in between.
-| **You need:** 8 minutes, and no GPU: what needs one is shown from records. Read
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from records. Read
   :doc:`plot_4_feed_a_training_loop` first; :doc:`plot_6_the_pipeline_against_its_rivals` comes
   next.
 

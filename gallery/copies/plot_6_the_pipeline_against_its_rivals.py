@@ -5,7 +5,7 @@ Hold the pipeline against its rivals
 
 | **You'll do:** bring the results of products to the host in six ways, beside the products alone.
 | **You'll learn:** which usual ways hide nothing, and what the choice of memory costs.
-| **You need:** 6 minutes, and no GPU: what needs some is shown from records. Read
+| **You need:** 6 minutes, and no GPU: the GPUs' part is shown from records. Read
   :doc:`plot_5_the_pipeline_against_its_limits` first; :doc:`plot_7_reach_the_limit_with_few_slots`
   comes next.
 

@@ -5,12 +5,12 @@ Reach the limit with few slots
 
 | **You'll do:** run a copy pipeline in three regimes; then give it one slot, two, and more.
 | **You'll learn:** what the limit is in each case, and how many slots are enough.
-| **You need:** 7 minutes, and no GPU: what needs one is shown from records. Read
+| **You need:** 7 minutes, and no GPU: the GPU's part is shown from records. Read
   :doc:`plot_6_the_pipeline_against_its_rivals` first; :doc:`plot_8_send_small_tensors_together`
   comes next.
 
 Items pass through stations: to the GPU, computing, to the host. At best one leaves whenever the
-slowest station is done. A pipeline saves most of what overlap can, whichever station that is. For
+slowest station is done. How near a pipeline comes depends on which station that is. For
 ordinary memory it takes two slots of *pinned* memory, to which the GPU can write.
 """
 
@@ -98,8 +98,8 @@ ap.show(
 )
 
 # %%
-# Two slots keep everybody busy
-# -----------------------------
+# Two slots are nearly as good as more
+# ------------------------------------
 # Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
 # the CPU empties another, so one should be too few. In the picture at the top, compare the bars *1
 # x 32 MiB* and *2 x 32 MiB*. Small slots pay a copy's fixed cost too often, as *3 x 1 MiB* shows.

@@ -5,7 +5,7 @@ Send small tensors together
 
 | **You'll do:** bring thousands of small tensors from a GPU to the host, one by one and together.
 | **You'll learn:** why their bytes hardly matter, and from which size on they do.
-| **You need:** 6 minutes, and no GPU: what needs one is shown from records. Read
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from records. Read
   :doc:`plot_7_reach_the_limit_with_few_slots` first; :doc:`plot_9_what_a_pipeline_costs` comes
   next.
 

@@ -5,7 +5,7 @@ More devices, more speed?
 
 | **You'll do:** give the chapter's products and a step of training to more and more GPUs.
 | **You'll learn:** strong and weak scaling, and what limits each.
-| **You need:** 6 minutes, and no GPU: what needs two or more is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the part for several GPUs is shown from a record. Read
   :doc:`plot_1_add_gradients_up_during_backward` first;
   :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` has the products, and
   :doc:`plot_3_copies_between_gpus` comes next.

@@ -6,7 +6,7 @@ Copy from one GPU to the next
 | **You'll do:** copy the results of products to the host and to another GPU, and then from all GPUs
   at once.
 | **You'll learn:** that both hide behind products alike, and which copies get in each other's way.
-| **You need:** 6 minutes, and no GPU: what needs two is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` and
   :doc:`plot_2_more_devices_more_speed` first.
 

@@ -6,8 +6,8 @@ Watch the front end return first
 | **You'll do:** time the same 50 matrix products three times: until the calls return, until a bare
   wait returns, and until the results are there.
 | **You'll learn:** what a clock around GPU code measures, and what `synchronize` waits for.
-| **You need:** 6 minutes, and no GPU: what needs two is shown from a record. This is the first
-  page; :doc:`plot_2_two_devices_at_once` builds on it.
+| **You need:** 6 minutes, and no GPU: the part for two GPUs is shown from a record. This is the
+  first page; :doc:`plot_2_two_devices_at_once` builds on it.
 
 A call of PyTorch's for a GPU only puts work into a queue. It returns long before the work is done,
 so a clock that stops then has timed the queueing. The usual cure, `torch.cuda.synchronize()`, has
@@ -82,7 +82,6 @@ def three_clocks(count, size):
 # %%
 # In the picture at the top, the timeline of the last way, look at the narrow bar at the left: the
 # host has launched all products in it, and then only waits.
-
 gpus = ap.recorded(three_clocks, name="e0_the_front_end_returns_first", parameters=BOOK, gpus=2)
 timeline = gpus.timelines[DONE]
 caption = "In the narrow bar at the left (issue) the host makes all launches, and then it waits."
@@ -90,7 +89,7 @@ title = "The host issues; the GPU computes"
 ap.show_timelines(timeline, "e0_the_front_end_returns_first", title=title, caption=caption)
 
 # %%
-# Here is that bar on a scale of its own. All launches have been made before the first kernel ends.
+# That bar on a scale of its own: all launches have been made before the first kernel ends.
 
 first_end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
 ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The first kernel's time"))
@@ -98,8 +97,7 @@ ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The firs
 # %%
 # What the three clocks say
 # -------------------------
-# The *estimate* of the last row is how long the GPU was busy with these kernels in the timeline.
-# The other two rows did not wait for the work, so no estimate holds for them.
+# The *estimate* is how long the GPU was busy in the timeline. It holds for the last row alone.
 
 limits_s = {DONE: timeline.busy_s("compute")}
 ap.show(ap.compare(gpus.measurements, limit_s=limits_s, limit_name="estimate", highlight=DONE))
@@ -123,7 +121,8 @@ ap.show(
 #
 # On this machine
 # ---------------
-# A CPU operator returns when it is done. A *lane*, a queue with a worker thread, returns first.
+# A CPU operator returns when it is done. A *lane* is a queue with a worker thread. Look at the row
+# *submit*: its clock waits for nothing, and stops long before the lane is done.
 
 
 def operators_and_lane(count, size):
@@ -131,7 +130,8 @@ def operators_and_lane(count, size):
     with ap.cpu_lane(torch.get_num_threads(), name="CPU lane") as lane:
         ways = {"operators": lambda: run(x, count), "lane": lambda: lane.submit(run, x, count)}
         findings = ap.race(ways)
-        submit = ap.measure(lambda: lane.submit(run, x, count), label="submit", setup=lane.wait)
+        given = {"label": "submit", "setup": lane.wait, "devices": ()}
+        submit = ap.measure(lambda: lane.submit(run, x, count), **given)
     return ap.Findings([*findings.measurements, submit], checks=findings.checks)
 
 

@@ -6,7 +6,7 @@ Keep two devices busy at once
 | **You'll do:** the chapter's first experiment: 50 matrix products on each of two GPUs, with a wait
   in between, and with a single wait at the end.
 | **You'll learn:** why two GPUs run at the same time, and what stops them.
-| **You need:** 6 minutes, and no GPU: what needs two is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_the_front_end_returns_first` first; :doc:`plot_3_cpu_and_gpu` comes next.
 
 Work for two GPUs takes as long as the longer of the two alone, if nothing waits in between. One

@@ -6,7 +6,7 @@ Run the CPU and a GPU at the same time
 | **You'll do:** the MXNet edition's experiment in PyTorch: ten products on the CPU and ten larger
   ones on a GPU, in both orders.
 | **You'll learn:** why the order of two independent lines matters, and how lanes mend it.
-| **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_2_two_devices_at_once` first; :doc:`plot_4_compute_and_copy` comes next.
 
 A CPU and a GPU can work at the same time, and two lines that need nothing of each other may run in

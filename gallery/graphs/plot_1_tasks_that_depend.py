@@ -5,7 +5,7 @@ Run tasks that depend on each other
 
 | **You'll do:** factor a matrix on two GPUs, in tiles, where almost every task waits for others.
 | **You'll learn:** how a graph finds what may run at once, and what its tasks take at least.
-| **You need:** 8 minutes, and no GPU: what needs two is shown from a record. Read
+| **You need:** 8 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` first;
   :doc:`plot_2_the_figure_made_real` comes next.
 

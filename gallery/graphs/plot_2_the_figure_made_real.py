@@ -5,7 +5,7 @@ Train on a CPU and two GPUs
 
 | **You'll do:** run the step of training that the book only draws, on a CPU and two GPUs.
 | **You'll learn:** how plain code becomes a graph of tasks, and what that is good for.
-| **You need:** 10 minutes, and no GPU: what needs two is shown from a record. Read
+| **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first.
 
 Plain PyTorch with all waits right is about as fast here as a graph. The graph finds copies, waits
@@ -119,7 +119,7 @@ ap.plot.show("e4_the_figure_made_real")
 # The graph is as fast as the careful code
 # ----------------------------------------
 # In the picture at the top, look at the outer columns: neither GPU waits for the other. In the
-# table, compare *task graph* with *plain PyTorch*. The *estimate* is the least that tasks allow.
+# table, compare *task graph* with *plain PyTorch*. The *estimate* is by the tasks' times alone.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}

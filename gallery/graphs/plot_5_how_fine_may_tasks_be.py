@@ -5,7 +5,7 @@ How fine may tasks be?
 
 | **You'll do:** cut the same work into finer and finer tasks, and give them to two threads.
 | **You'll learn:** below which length a task costs more than it brings.
-| **You need:** 5 minutes, and no GPU: what needs many cores is shown from a record. Read
+| **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Read
   :doc:`plot_1_tasks_that_depend` first; :doc:`/benchmarks` has all numbers, and the graph's goals.
 
 More tasks give a scheduler more to run at the same time, but each has its price: it is queued, a
@@ -23,6 +23,7 @@ import contextlib
 from concurrent import futures
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 
 import autopar as ap
@@ -37,8 +38,8 @@ def add_tasks(graph, x, out, rows=1):
 # If the work of a task takes the time *t*, and the task costs the time *c* beside it, the CPU works
 # for *t* / (*t* + *c*) of the time. That is half where *t* = *c*.
 #
-# Where is half?
-# --------------
+# Half is kept by tasks of some tens of microseconds
+# --------------------------------------------------
 # Two threads share out the same rows, in pieces of 200 rows down to a single one. A piece is a task
 # of a graph, or of Python's own `concurrent.futures
 # <https://docs.python.org/3/library/concurrent.futures.html>`__. Bare threads, which call all
@@ -75,18 +76,30 @@ def task_sizes(count, elements, rows, repeats):
 # %%
 # In the picture at the top, look at where a line leaves the grey area: finer tasks are too fine for
 # this scheduler. The point is called METG, the *minimum effective task granularity* of `Task Bench
-# <https://arxiv.org/abs/1908.05790>`__. The dotted line of the bare threads begins low, too: only
-# one thread at a time can hold the *GIL*, the lock of Python, and each call needs it.
+# <https://arxiv.org/abs/1908.05790>`__: see the legend. Bare threads lose, too, as one thread at a
+# time holds the *GIL*, the lock of Python, which each call needs. A pale band holds the middle half
+# of the runs: where bands are wide, as they may be for coarse tasks, a line need not rise further.
 
 # Folded: the drawing
 fine = ap.recorded(task_sizes, name="b7_task_sizes", parameters=FINE, gpus=0, threads=8)
 largest, pieces = f"{BARE}, pieces of {FINE['rows'][0]}", fine.measurements
 row_us = 1e6 * 2 * pieces[largest].median_s / FINE["count"]  # two threads share the rows
+ROWS = FINE["rows"][::-1]
+
+
+def half_kept_us(s, way):  # the work of a task, where the line first comes up to a half
+    kept = [s[largest] / s[f"{way}, pieces of {n}"] for n in ROWS]
+    return row_us * np.exp(np.interp(0.5, np.maximum.accumulate(kept), np.log(ROWS)))
+
+
 _, ax = plt.subplots(layout="constrained")
-for way, style in zip(WAYS, ("C7:", "o-", "s-"), strict=True):
-    each_s = [pieces[f"{way}, pieces of {n}"].median_s for n in FINE["rows"]]
-    kept = [pieces[largest].median_s / one_s for one_s in each_s]
-    ax.plot([row_us * n for n in FINE["rows"]], kept, style, label=way)
+for way, style, colour in zip(WAYS, (":", "o-", "s-"), ("C7", "C0", "C1"), strict=True):
+    each_s = [pieces[f"{way}, pieces of {n}"].values_s for n in ROWS]
+    less, kept, more = pieces[largest].median_s / np.quantile(each_s, [0.75, 0.5, 0.25], axis=1)
+    half = fine.estimate(lambda s, way=way: half_kept_us(s, way))
+    label = f"{way}: half at {half.value:.2g} µs"
+    ax.plot(row_us * np.array(ROWS), kept, style, color=colour, label=label)
+    ax.fill_between(row_us * np.array(ROWS), less, more, color=colour, alpha=0.15, linewidth=0)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
 where = {"transform": ax.transAxes, "ha": "right", "fontsize": "small"}
 ax.text(0.98, 0.03, "in grey a task costs\nmore than it brings", **where)
@@ -98,14 +111,16 @@ ax.legend(loc="upper left", fontsize="small")
 ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
 
 # %%
-# What is kept is held against bare threads with pieces of 200 rows. The first claim is of the
+# What is kept is held against bare threads with pieces of 200 rows. The second claim is of the
 # better one of the two schedulers.
 
 finest = fine.estimate(
     lambda s: max(s[largest] / s[f"{way}, pieces of 1"] for way in (GRAPH, FUTURES))
 )
+half = fine.estimate(lambda s: half_kept_us(s, GRAPH))
 coarse = fine.estimate(lambda s: s[largest] / s[f"{GRAPH}, pieces of 200"])
 ap.show(
+    ap.claim("A graph keeps half with tasks of at most 100 µs.", half, at_most=100, unit="µs"),
     ap.claim("Tasks of one row keep at most half of the CPU.", finest, at_most=0.5, unit="%"),
     ap.claim("A graph keeps most of it with 200 rows a task.", coarse, at_least=0.6, unit="%"),
 )
@@ -120,7 +135,6 @@ ap.show(
 # On this machine
 # ---------------
 # Compare the row in bold with the one above it.
-
 HERE = FINE | {"count": 2000, "rows": [100, 1]}
 here = ap.observed(task_sizes, name="rows in tasks", parameters=HERE).measurements
 ways = [here[f"{way}, pieces of {n}"] for way in (GRAPH, FUTURES) for n in (1, 100)]
@@ -138,12 +152,9 @@ ap.show(ap.compare(ways, baseline=ways[0].label, highlight=ways[1].label))
 #
 # .. dropdown:: An answer
 #
-#     Nine tenths are kept where *t* is nine times *c*, so with five rows.
+#     Nine tenths are kept where *t* is nine times *c*, so with 4.5 rows, or five.
 #
 #     .. code-block:: python
 #
-#         import math
-#
-#
 #         def rows_of_a_task(row_us=20, cost_us=10, keep=0.9):
-#             return math.ceil(keep / (1 - keep) * cost_us / row_us)
+#             return keep / (1 - keep) * cost_us / row_us

@@ -5,11 +5,11 @@ Do independent products run at once?
 
 | **You'll do:** exercise 1 of the chapter: do independent products run in parallel on one GPU?
 | **You'll learn:** why streams gain nothing for large products, and make small ones slower.
-| **You need:** 7 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 7 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first; :doc:`plot_2_small_operators`
   comes next.
 
-By itself PyTorch runs independent products one after another. On several streams large ones still
+By itself PyTorch runs independent products one after another. On several streams large ones nearly
 take turns, since each fills the GPU. Small ones don't, but the host can't launch them fast enough.
 """
 
@@ -90,9 +90,9 @@ def one_device(work, streams, seen):
 # %%
 # Large products take turns on any number of streams
 # --------------------------------------------------
-# In the picture at the top, look at the stairs: each product begins when the one before it ends,
-# though nothing makes it wait. A large product has more blocks of work than the GPU can hold at
-# once, so it leaves no room for the next.
+# In the picture at the top, look at the stairs: each product begins only towards the end of the one
+# before it, though nothing makes it wait. A large product has more blocks of work than the GPU can
+# hold at once, so the next one comes in when the last of them leave room.
 
 gpu = ap.recorded(one_device, name="x1_one_device", parameters=SWEEP)
 large = {way: gpu.timelines[f"{LARGE}, {way}"] for way in (ONE, STREAMS)}

@@ -7,7 +7,7 @@ Run small operators at once
   <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small products on
   one GPU, in every way that may run several at once.
 | **You'll learn:** up to which size parallelism pays on one GPU, and how to get it.
-| **You need:** 5 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 5 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_1_do_independent_products_run_at_once` first; :doc:`plot_3_cpu_gpu_and_the_bus` comes
   next.
 
@@ -58,8 +58,10 @@ def as_graph(batch):
 
 # %%
 # All ways were timed in the sweep of :doc:`plot_1_do_independent_products_run_at_once`. In the
-# picture at the top, look at the left end. The curves of one stream and of several are flat and far
-# above the others, as launches take the time there. To the right all ways come together.
+# picture at the top, look at the left end: one stream and several are above the others, as each
+# product takes the host a launch. A launch takes no longer for a larger matrix, so where a curve
+# rises there and falls again, the host seems to have been slower for a while. To the right, where
+# the GPU's work decides, all ways come together.
 
 # Folded: the figure
 gpu = ap.newest_record("x1_one_device")
@@ -78,9 +80,13 @@ ax.legend(fontsize="small")
 ap.plot.show("x2_small_operators", gpu.origin)
 
 # %%
-# A chain of the same graph saves the launches, too, but runs one product at a time. So the gain of
-# branches over the chain is what running at once is worth.
+# These times are by the host's clock. Of a graph they have its launch, the wait, and what the host
+# does to hand out a result for each product; a batch is one result. When `capture` tries a chain
+# and branches it takes the GPU's own time, by events behind a replay that keeps the queue full: see
+# the last two columns. A chain saves the launches, too, but runs one product at a time. So the gain
+# of branches over the chain is what running at once is worth.
 
+# Folded: the table and the claims
 SMALL = (64, 128, 256)
 
 
@@ -92,7 +98,17 @@ def gain(s, size):
 branches = gpu.estimate(lambda s: min(gain(s, size) for size in SMALL))
 batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] for n in SMALL))
 nothing = gpu.estimate(lambda s: gain(s, 4000))
+headers = ["matrices", "a batch", "a CUDA graph", "on the GPU: a chain", "8 branches"]
+rows = [
+    [f"{n} × {n}"]
+    + [
+        f"{1e6 * gpu.measurements[f'{n}, {way}'].median_s / counts[n]:.2f} µs"
+        for way in ("a batch", "a CUDA graph", "1 branches", "8 branches")
+    ]
+    for n in SMALL
+]
 ap.show(
+    ap.tabulate(headers, rows, caption="Time for a product", origin=gpu.origin),
     ap.claim(
         "Up to 256 × 256, branches are faster than a chain.", branches, at_least=1.5, unit="×"
     ),

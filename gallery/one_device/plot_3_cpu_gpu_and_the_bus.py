@@ -6,7 +6,7 @@ Use the CPU, a GPU and the bus at the same time
 | **You'll do:** exercise 3 of the chapter: products on a GPU, copies of their results to the host,
   and products on the CPU, first in turn and then all at once.
 | **You'll learn:** which of the three has to wait for which, and how little that costs.
-| **You need:** 6 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 6 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_2_small_operators` first; :doc:`plot_4_small_operators_on_a_cpu` comes next.
 
 The CPU, the GPU and the bus, which is the link between their memories, can all work at once. A

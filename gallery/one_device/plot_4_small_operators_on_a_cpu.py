@@ -7,7 +7,7 @@ Give each CPU thread its own operator
   <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small products on
   one CPU, with all threads inside each product, and with a thread for each.
 | **You'll learn:** from which size on parallelism pays on one CPU, and how to get it.
-| **You need:** 5 minutes, and no GPU: what needs many cores is shown from a record. Read
+| **You need:** 5 minutes, and no GPU: the part for many cores is shown from a record. Read
   :doc:`plot_3_cpu_gpu_and_the_bus` first; :doc:`plot_5_the_engine_of_mxnet` comes next.
 
 PyTorch's threads all work inside one operator. A small one has too little to do for them. With a
@@ -37,8 +37,8 @@ def multiply(x, outs):
 # The matrices' rows are shared out, all threads wait for the last one, and then the next product
 # begins. The shares of a small product are too small for that.
 #
-# A lane for each thread keeps all of them busy
-# ---------------------------------------------
+# A lane for each thread takes whole products
+# -------------------------------------------
 # The right way is a graph with one *lane* for each hardware thread, that is a queue whose tasks run
 # on a thread of its own. Each product stays on one thread.
 

@@ -5,7 +5,7 @@ Read three clocks, get one answer
 
 | **You'll do:** time the same work by the wall clock, by CUDA events and by two profilers.
 | **You'll learn:** from which length on they agree, and what each of them has in its time.
-| **You need:** 8 minutes, and no GPU: what needs one is shown from a record. Read
+| **You need:** 8 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_1_verify_with_nsight` first; :doc:`/how_we_measure` says how all pages measure.
 
 For long work all clocks agree. For short work the wall clock has the launch and the wait in its
@@ -103,7 +103,6 @@ def three_clocks(counts, size, book, rounds):
 
 # %%
 # In the picture at the top, compare both panels: two tools that were written apart see the same.
-
 gpu = ap.recorded(three_clocks, name="b9_three_clocks", parameters=WORK, programs=["nsys"])
 ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two traces")
 
@@ -126,8 +125,10 @@ def apart(seconds, work):
     return max(times_s(seconds, work)) / min(times_s(seconds, work)) - 1
 
 
-median_s = {label: one.median_s for label, one in gpu.measurements.items()}
-rows = [[work, *(f"{1e6 * one_s:,.0f} µs" for one_s in times_s(median_s, work))] for work in WORKS]
+rows, median_s = [], {label: one.median_s for label, one in gpu.measurements.items()}
+for work in WORKS:
+    taken = [f"{1e6 * one_s:,.0f} µs" for one_s in times_s(median_s, work)]
+    rows.append([work.replace(" of ", " of side "), *taken])
 one = gpu.estimate(lambda s: apart(s, WORKS[0]))
 long = gpu.estimate(lambda s: max(apart(s, work) for work in WORKS[-2:]))
 ap.show(
@@ -139,8 +140,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# On a GPU that another process shares, a time says little of the next run. And an event is passed
-# when all before it on *its* stream is done, so work on several streams needs a wait before it.
+# An event is passed when all before it on *its* stream is done: wait for other streams first.
 #
 # Now you
 # -------
