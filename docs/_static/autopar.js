@@ -1,10 +1,8 @@
 // Reports of the command: their prose may break anywhere, and what stands in columns scrolls by itself.
 document.querySelectorAll(".highlight-myst-ansi pre, .sphx-glr-script-out pre").forEach((pre) => {
-  const isProse = (line) => !/\S {2,}\S|^ {2,}|^#|^-+( |$)/.test(line);
-  const lines = pre.textContent.trimEnd().split("\n");
   const parts = [];
-  for (const [i, line] of lines.entries()) {
-    const prose = isProse(line) && !/^-+ +-|^=+$/.test(lines[i + 1] ?? "");
+  for (const line of pre.textContent.trimEnd().split("\n")) {
+    const prose = !/\S {2,}\S|^ {2,}|^# /.test(line);
     if (parts.at(-1)?.prose === prose) parts.at(-1).lines.push(line);
     else parts.push({ prose, lines: [line] });
   }

@@ -117,7 +117,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # %%
 # What is hidden is not all saved
 # -------------------------------
-# In the picture at the top, look at the green bars, NCCL's: in buckets most lie beside computing.
+# In the picture at the top, look at the green bars, NCCL's: in buckets many lie beside computing.
 # They take multiprocessors from it, so the clock saves less: compare with *computing alone*.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])

@@ -124,13 +124,15 @@ ap.show(
 
 
 def on_cpu_lanes(count, size):
-    x, memory = ap.workload.matrix(size), torch.empty(count, size, size)
+    x, host = ap.workload.matrix(size), torch.empty(count, size, size)
     with ap.cpu_lane(name="products") as one, ap.cpu_lane(name="copies", kind="copy") as two:
 
-        def put(lane):
-            return [lane.submit(buffer.copy_, one.submit(torch.mm, x, x)) for buffer in memory]
+        def to(lane):
+            return [lane.submit(buffer.copy_, one.submit(torch.mm, x, x)) for buffer in host]
 
-        return ap.race({"one lane": lambda: put(one), "two": lambda: put(two)}, reset=memory.zero_)
+        return ap.race(
+            {"one lane": lambda: to(one), "two lanes": lambda: to(two)}, reset=host.zero_
+        )
 
 
 here = ap.observed(on_cpu_lanes, name="on CPU lanes", parameters={"count": 12, "size": 512})
