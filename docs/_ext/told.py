@@ -81,9 +81,10 @@ def tell(name, record, figure, form):
 def tell_origins():
     """Glue, as `origins`, where and when all was measured that a page has told of so far.
 
-    Where that is in several places, each has the numbers that are from there, as they stand in the
-    sentences.
+    Where that is in several places, each but the one of most numbers has its own, as they stand in
+    the sentences.
     """
-    places = [f"{', '.join(dict.fromkeys(told))}: {place}" for place, told in _numbers.items()]
-    said = places if len(places) > 1 else _numbers
+    *few, most = sorted(_numbers, key=lambda place: len(_numbers[place]))
+    said = [f"{', '.join(dict.fromkeys(_numbers[place]))}: {place}" for place in few]
+    said.append(f"all others: {most}" if few else most)
     glue("origins", f"Numbers in sentences: {'; '.join(said)}", display=False)

@@ -73,7 +73,8 @@ def test_numbers_of_several_places_are_told_with_their_own(extension, monkeypatc
     told.tell_origins()
     assert glued["origins"] == f"Numbers in sentences: {here.origin}"
     there = replace(here, recorded_at="2020-01-01T00:00:00+00:00")
-    told.tell("other", there, lambda it: 3, ".0f ×")
+    for name, number in {"a": 3, "b": 4}.items():
+        told.tell(name, there, lambda _, number=number: number, ".0f ×")
     told.tell_origins()
-    numbers = f"50\N{NO-BREAK SPACE}%: {here.origin}; 3\N{NO-BREAK SPACE}×: {there.origin}"
+    numbers = f"50\N{NO-BREAK SPACE}%: {here.origin}; all others: {there.origin}"
     assert glued["origins"] == f"Numbers in sentences: {numbers}"
