@@ -111,7 +111,7 @@ def middle(record, way, power=-1):
     return record.estimate(lambda s: torch.tensor(gains(s, way)).nanmedian().item() ** power)
 
 
-_, ax = plt.subplots(figsize=(4.6, 6), layout="constrained")
+_, ax = plt.subplots(figsize=(6.4, 6.4), layout="constrained")
 median_s = {label: one.median_s for label, one in gpu.measurements.items()}
 for i, way in enumerate(WAYS):
     more = [gain - 1 for gain in gains(median_s, way)]
@@ -119,9 +119,9 @@ for i, way in enumerate(WAYS):
 ax.axvline(1, color="0.5", linestyle="--")
 ax.set_yticks(range(len(MODELS)), MODELS)
 ax.set_xscale("log", base=2)
-ax.set(title="Models as graphs", xlabel="gain over eager code, ×", ylim=(len(MODELS), -1))
+ax.set(title="Models as graphs", xlabel="gain over eager code, ×", ylim=(len(MODELS), -2.5))
 ax.xaxis.set_major_formatter("{x:g}")
-ax.legend(fontsize="small")
+ax.legend(fontsize="small", loc="upper center", ncols=3)
 ap.plot.show("b10_run_whole_models", gpu.origin)
 
 # %%
