@@ -130,9 +130,8 @@ def on_cpu_lanes(count, size):
         def to(lane):
             return [lane.submit(buffer.copy_, one.submit(torch.mm, x, x)) for buffer in host]
 
-        return ap.race(
-            {"one lane": lambda: to(one), "two lanes": lambda: to(two)}, reset=host.zero_
-        )
+        ways = {"one lane": lambda: to(one), "two lanes": lambda: to(two)}
+        return ap.race(ways, reset=host.zero_)
 
 
 here = ap.observed(on_cpu_lanes, name="on CPU lanes", parameters={"count": 12, "size": 512})
