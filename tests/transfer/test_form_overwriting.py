@@ -2,7 +2,6 @@
 
 import itertools
 import weakref
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,21 +48,6 @@ class Overwritten:
             if (memory := seen()) is not None:
                 like.set_(memory).fill_(-1)
 
-    def views(self):
-        for tensor in self.made:
-            yield tensor[:]
-            tensor.fill_(-1)
-
-    def detached(self):
-        for tensor in self.made:
-            yield tensor.detach()
-            tensor.fill_(-1)
-
-    def batches(self):
-        for tensor in self.made:
-            yield {"x": tensor}["x"]
-            tensor.fill_(-1)
-
     def freed(self):
         size = len(self.made[1])
         while self.made:
@@ -83,28 +67,12 @@ class Overwritten:
 
         return Frames([torch.zeros(3)] * COUNT)
 
-    def tuple_that_makes_its_items(self):
-        class Frames(tuple):
-            __slots__ = ()
-
-            def __iter__(own):
-                return self.in_place()
-
-        return Frames([torch.zeros(3)] * COUNT)
-
     def array(self):
         values = np.zeros(len(self.made[1]))
         yield self.made[0]
         for i in range(1, COUNT):
             values[:] = i
             yield torch.from_numpy(values)
-
-    def buffer(self):
-        values = bytearray(len(self.made[1]))
-        yield self.made[0]
-        for i in range(1, COUNT):
-            values[:] = bytes([i]) * len(values)
-            yield torch.frombuffer(values, dtype=torch.uint8)
 
     def sequence_that_makes_its_items(self):
         class Frames(Sequence):
@@ -117,12 +85,6 @@ class Overwritten:
                 return self.made[0].fill_(i)
 
         return Frames()
-
-    def deque(self):
-        return deque(self.made)
-
-    def iterator_of_a_list(self):
-        return iter(self.made)
 
 
 SOURCES = [name for name in vars(Overwritten) if not name.startswith("_")]

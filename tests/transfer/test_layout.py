@@ -3,18 +3,14 @@
 import itertools
 from collections import Counter
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from random_cases import hold_for_all
 
 from autopar.transfer.layout import (
     Layout,
-    check_no_overlap,
     flat,
     is_dense,
-    is_plain,
-    resolved,
 )
 
 
@@ -66,52 +62,3 @@ def test_a_dense_tensor_fills_its_memory_and_is_its_bytes_and_its_layout():
 
     hold_for_all(check, views(), share=0, examples=600)
     assert min(found[True], found[False]) > 50
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: x,
-        lambda x: x.conj(),
-        lambda x: x.imag,
-        lambda x: x.conj().imag,
-        lambda x: torch._neg_view(x.real),
-    ],
-)
-def test_what_was_put_off_is_done(make):
-    view = make(torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]]))
-    done = resolved(view)
-    assert torch.equal(done, view)
-    assert not done.is_conj()
-    assert not done.is_neg()
-    if not view.is_conj() and not view.is_neg():
-        assert done is view
-
-
-@pytest.mark.parametrize(
-    ("tensor", "plain"),
-    [
-        (torch.ones(3, 4).T, True),
-        (torch.ones(3, dtype=torch.complex64), True),
-        (torch.ones(3, dtype=torch.complex64).conj(), False),  # its bytes are not what it says
-        (torch._neg_view(torch.ones(3)), False),
-        (torch.ones(6)[::2], False),
-    ],
-)
-def test_a_plain_tensor_is_its_bytes(tensor, plain):
-    assert is_plain(tensor) == plain
-
-
-@pytest.mark.parametrize(
-    "tensor", [torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 3), torch.ones(()).expand(2, 2)]
-)
-def test_elements_that_share_memory_are_refused(tensor):
-    with pytest.raises(ValueError, match="^x has elements that share memory.*Clone it"):
-        check_no_overlap(tensor, "x")
-
-
-@pytest.mark.parametrize(
-    "tensor", [torch.ones(3), torch.ones(3, 4).T, torch.ones(9)[::2], torch.ones(1, 0).expand(5, 0)]
-)
-def test_elements_that_do_not_are_not(tensor):
-    check_no_overlap(tensor, "x")

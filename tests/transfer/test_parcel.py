@@ -2,7 +2,6 @@
 
 import ctypes
 import itertools
-from concurrent.futures import CancelledError
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from random_cases import hold_for_all
 from autopar.device import cpu
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import flat
-from autopar.transfer.load import Load, Part
+from autopar.transfer.load import Part
 from autopar.transfer.to_device import ToDeviceParcels
 from autopar.transfer.to_host import ToHostParcels
 
@@ -51,18 +50,6 @@ def test_a_parts_chunks_cover_it_once_with_all_the_host_memory_that_it_has():
 
 
 # -- loads ----------------------------------------------------------------------------------------
-
-
-def test_a_load_that_is_given_up_keeps_its_memory_for_the_copies_and_says_so(monkeypatch):
-    kept = []
-    monkeypatch.setattr(CopyStream, "outlives", lambda stream, tensor: kept.append(tensor))
-    parts = tuple(Part(torch.ones(3), (), staged=True) for _ in range(2))
-    load = Load("item 3 of a test", CopyStream(cpu()), parts, "value")
-    load.abandon()
-    assert [tensor is part.device for tensor, part in zip(kept, parts, strict=True)] == [True] * 2
-    assert list(map(id, load.device_tensors())) == [id(part.device) for part in parts]
-    with pytest.raises(CancelledError, match="dropped before it was copied"):
-        load.wait()
 
 
 # -- parcels --------------------------------------------------------------------------------------
@@ -150,45 +137,6 @@ def test_what_travels_together_is_of_limited_size(monkeypatch, size_bytes, most,
     assert sum(found) == 90
 
 
-@pytest.mark.parametrize("given", [False, True])
-def test_errors_name_the_item_and_come_after_those_before(monkeypatch, given):
-    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
-
-    def source():
-        yield from (torch.ones(1) for _ in range(20))
-        raise KeyError("on purpose")
-
-    parcels = parcels_of(source(), given=given)
-    with pytest.raises(KeyError, match="on purpose") as caught:
-        counts(parcels)
-    assert caught.value.__notes__ == ["in item 20 of to_host from cpu"]
-    parcels.raise_failure()  # only once
-    assert parcels._number == 20
-
-
-def test_a_small_source_is_stacked_and_memory_of_its_own_is_not_cloned():
-    made = []
-
-    def fresh(i):
-        result = torch.full((1000,), i)
-        made.append(result.data_ptr())
-        return result
-
-    for load in parcels_of(fresh(i) for i in range(3)):
-        assert load.parts[0].device.data_ptr() == made[-1]
-        carry(load)
-
-
-@pytest.mark.parametrize("source", [list, iter])
-def test_memory_of_others_is_cloned(source):
-    tensors = [torch.full((1000,), i) for i in range(3)]
-    loads = list(parcels_of(source(tensors), given=source is list))
-    for tensor, load in zip(tensors, loads, strict=True):
-        (part,) = load.parts
-        own = part.device.untyped_storage().data_ptr()
-        assert own != tensor.untyped_storage().data_ptr()
-
-
 def test_what_has_gaps_is_copied_once_and_no_more():
     clones, clone = [], torch.Tensor.clone
 
@@ -209,15 +157,3 @@ def test_a_batchs_blocks_are_of_limited_size():
     ]
     (load,) = ToDeviceParcels(CopyStream(cpu()), iter([batch]), given=True)
     assert [len(part.host) for part in load.parts] == [2, 1, 1, 2, 1]
-
-
-def test_where_tensors_lie_in_a_block_any_dtype_may_start():
-    sizes = (1, 3, 64, 65, 7)
-    batch = [torch.ones(n, dtype=torch.uint8) for n in sizes]
-    (load,) = ToDeviceParcels(CopyStream(cpu()), iter([batch]), given=True)
-    (part,) = load.parts
-    assert [at for at, _ in part.host] == [0, 64, 128, 192, 320]
-    results = load.unpack()[0]
-    starts = [each.data_ptr() - part.device.data_ptr() for each in results]
-    assert starts == [0, 64, 128, 192, 320]
-    assert [each.numel() for each in results] == list(sizes)

@@ -6,10 +6,9 @@ import weakref
 
 import pytest
 import torch
-from pipeline_ways import WAYS, Noting, every_way, first_elements, numbers
+from pipeline_ways import WAYS, every_way, first_elements, numbers
 
 from autopar.transfer import ring
-from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.pipeline import CopyPipeline
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
@@ -19,40 +18,7 @@ _WAIT_S = 10  # for what should come at once
 # -- sources that change --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [4, 1000])
-@pytest.mark.parametrize("gaps", [1, 2])
-@pytest.mark.usefixtures("company")
-def test_elements_of_a_list_are_taken_whole_and_as_they_are_when_they_are_asked_for(
-    pipeline, size, gaps
-):
-    """The consumer overwrites all of them all the time."""
-    items = [torch.zeros(size * gaps)[::gaps] for _ in range(30)]
-    last = 0
-    for step, result in enumerate(pipeline.to_host(items)):
-        values = result.unique().tolist()
-        assert len(values) == 1
-        assert last <= values[0] <= step
-        last = values[0]
-        for item in items:
-            item.fill_(step + 1)
-    assert last > 0 or size == 4  # small ones may all be asked for at once
-
-
 # -- results are the caller's ---------------------------------------------------------------------
-
-
-@every_way
-@pytest.mark.parametrize("sizes", [(4,), (0, 2, 4), (1000,)])
-@pytest.mark.usefixtures("together")
-def test_writing_to_a_result_leaves_the_others_as_they_were(pipeline, way, sizes):
-    items = [torch.full((sizes[i % len(sizes)],), float(i)) for i in range(12)]
-    taken = []
-    for i, result in enumerate(WAYS[way](pipeline, items)):
-        taken.append(result)
-        if i % 2:
-            result.fill_(-1)
-    for i, result in enumerate(taken):
-        assert torch.equal(result, torch.full_like(items[i], -1 if i % 2 else i))
 
 
 @every_way
@@ -102,94 +68,7 @@ def test_a_result_that_the_caller_drops_is_gone(pipeline, way, sizes):
         assert all_gone(watched)
 
 
-@pytest.mark.usefixtures("no_collector")
-def test_a_handles_result_goes_with_it(pipeline):
-    handle = pipeline.to_host_async(torch.ones(1000))
-    watched = [weakref.ref(handle.result()), weakref.ref(handle)]
-    del handle
-    assert all_gone(watched)
-
-
-@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
-@pytest.mark.usefixtures("no_collector")
-def test_what_was_given_up_is_gone(pipeline, verb):
-    watched = []
-
-    def source():
-        for _ in range(20):
-            made = torch.ones(1000)
-            watched.append(weakref.ref(made))
-            yield made
-            del made
-
-    results = getattr(pipeline, verb)(source())
-    next(results)
-    results.close()
-    assert all_gone(watched)
-
-
-@pytest.mark.usefixtures("no_collector")
-def test_what_a_pipeline_held_goes_when_it_is_left(monkeypatch):
-    slots, pinned = [], CopyStream.pinned
-
-    def watched(stream, size_bytes):
-        slot = pinned(stream, size_bytes)
-        slots.append(weakref.ref(slot))
-        return slot
-
-    monkeypatch.setattr(CopyStream, "pinned", watched)
-    with CopyPipeline("cpu", slots=3, slot_bytes=1024, threads=2) as pipeline:
-        results = pipeline.map(torch.clone, numbers(9, 1000))
-        next(results)  # who goes on holding this holds no slots
-        assert len(slots) == 6
-    assert all_gone(slots)
-    del results
-
-
-@pytest.mark.usefixtures("no_collector")
-def test_an_error_that_the_caller_drops_is_gone(streams, monkeypatch):
-    class BrokenError(Exception):
-        pass
-
-    def copy(stream, to, source):
-        raise BrokenError
-
-    def run(use):
-        try:
-            list(use)
-        except BrokenError as error:
-            return [weakref.ref(error)]
-
-    monkeypatch.setattr(Noting, "copy", copy)
-    with CopyPipeline("cpu", slots=2, slot_bytes=1024) as pipeline:
-        assert all_gone(run(pipeline.to_host(numbers(9, 1000))))
-        assert all_gone(run(pipeline.prefetch(numbers(9, 1000))))
-        assert all_gone(run(pipeline.map(torch.clone, numbers(9, 1000))))
-
-
 # -- out and pin ----------------------------------------------------------------------------------
-PLACES = {
-    "dense": lambda shape: torch.zeros(shape),
-    "with gaps": lambda shape: torch.zeros(*shape, 3)[..., 1],
-    "transposed": lambda shape: torch.zeros(shape[::-1]).T,
-    "with an offset": lambda shape: torch.zeros(2, *shape)[1],
-    "conjugate": lambda shape: torch._neg_view(torch.zeros(shape)),
-    "of inference mode": lambda shape: torch.inference_mode()(torch.zeros)(shape),
-}
-
-
-@pytest.mark.parametrize("verb", ["to_host", "map"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("shape", [(2, 3), (40, 30)])
-@pytest.mark.usefixtures("company")
-def test_results_go_where_they_are_told_to(pipeline, verb, place, shape):
-    for kind in (list, tuple, iter):
-        items = [torch.rand(shape) for _ in range(12)]
-        out = [PLACES[place](shape) for _ in items]
-        args = (torch.clone, items) if verb == "map" else (items,)
-        results = list(getattr(pipeline, verb)(*args, out=kind(out)))
-        assert all(result is given for result, given in zip(results, out, strict=True))
-        assert all(map(torch.equal, out, items))
 
 
 @pytest.mark.usefixtures("company")
@@ -276,11 +155,3 @@ def test_a_place_that_does_not_fit_is_named(pipeline, bad, where):
         got.extend(pipeline.to_host([torch.full((4,), float(i)) for i in range(12)], out))
     assert f"in item {where} of to_host from cpu" in caught.value.__notes__
     assert first_elements(out[:where]) == list(range(where))
-
-
-def test_pinning_on_the_cpu_gives_ordinary_memory(pipeline):
-    results = list(pipeline.to_host(numbers(9), pin=True))
-    results += pipeline.map(torch.clone, numbers(9), pin=True)
-    results.append(pipeline.to_host_async(torch.zeros(3), pin=True).result())
-    assert first_elements(results) == [*range(9), *range(9), 0]
-    assert not any(result.is_pinned() for result in results)

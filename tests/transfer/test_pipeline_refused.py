@@ -38,25 +38,12 @@ def test_counts_that_no_machine_has_are_refused(argument, most):
     CopyPipeline("cpu", **{argument: most})
 
 
-@pytest.mark.parametrize("argument", ["slots", "slot_bytes"])
-def test_counts_have_to_be_given_if_at_all(argument):
-    with pytest.raises(ValueError, match=f"{argument} is None; expected a whole number"):
-        CopyPipeline("cpu", **{argument: None})
-
-
 @pytest.mark.parametrize(
     ("device", "match"), [("meta", "'meta'"), (99, "cuda:99"), ("nonsense", "'nonsense'")]
 )
 def test_the_device_has_to_be_there(device, match):
     with pytest.raises(ValueError, match=f"device is {match}"):
         CopyPipeline(device)
-
-
-def test_attributes():
-    pipeline = CopyPipeline("cpu", slots=4)
-    assert pipeline.device == torch.device("cpu")
-    assert pipeline.slots == 4
-    assert pipeline.slot_bytes == 32 << 20
 
 
 @pytest.mark.parametrize(
@@ -86,15 +73,3 @@ def test_attributes():
 def test_calls_that_can_only_be_mistakes_are_refused_at_once(pipeline, call, error, match):
     with pytest.raises(error, match=match):
         call(pipeline)
-
-
-@pytest.mark.parametrize("verb", ["to_host", "prefetch", "map"])
-def test_a_generator_that_is_running_is_refused(pipeline, verb):
-    def source():
-        args = (torch.clone,) if verb == "map" else ()
-        with pytest.raises(ValueError, match="is a generator that is running already"):
-            getattr(pipeline, verb)(*args, running)
-        yield torch.ones(1)
-
-    running = source()
-    assert len(list(pipeline.to_host(running))) == 1

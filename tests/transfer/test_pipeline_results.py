@@ -20,7 +20,6 @@ from pipeline_ways import (
     on_devices,
 )
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, TensorDataset
 
 from autopar.transfer.pipeline import CopyPipeline
 
@@ -40,48 +39,6 @@ def test_any_dtype_and_shape(pipeline, dtype):
         assert (result.dtype, result.shape) == (item.dtype, item.shape)
         assert result.stride() == item.stride()
         assert bits_of(result) == bits_of(item)
-
-
-LAYOUTS = {
-    "transposed": lambda x: x.transpose(1, 3),
-    "permuted": lambda x: x.permute(2, 0, 3, 1),
-    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
-    "with gaps": lambda x: x[:, ::2, :, 1::3],
-    "with an offset": lambda x: x[1:],
-    "a column": lambda x: x[0, 0, :, 1],
-    "expanded": lambda x: x[:1].expand(9, -1, -1, -1),
-    "overlapping": lambda x: x.flatten().unfold(0, 4, 1),
-    "flipped": lambda x: x.flip(0, 3),
-    "conjugate": lambda x: x.conj(),
-    "conjugate, transposed": lambda x: x.conj().transpose(1, 3),
-    "conjugate, with gaps": lambda x: x[:, ::2].conj(),
-    "negative": lambda x: x.conj().imag,
-    "negative, dense": torch._neg_view,
-    "real": lambda x: x.real,
-    "an element": lambda x: x[1, 1, 1, 1],
-    "none of them": lambda x: x[:, :0],
-    "as bytes": lambda x: x.view(torch.uint8),
-}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("slot_bytes", "sizes"), [(512, (2, 9, 9)), (8192, (2, 2, 2, 2, 2)), (8192, (2, 9, 2))]
-)
-@pytest.mark.usefixtures("together")
-def test_any_layout(layout, slot_bytes, sizes):
-    views = [
-        LAYOUTS[layout](filled((2, 4, size, 5), torch.complex64, seed))
-        for seed, size in enumerate(sizes)
-    ]
-    with CopyPipeline("cpu", slot_bytes=slot_bytes) as pipeline:
-        results = list(all_ways(pipeline, views))
-    for view, result in zip(views * len(WAYS), results, strict=True):
-        expected = torch.empty_like(view).copy_(view)  # as .to() does it from device to device
-        assert bits_of(result) == bits_of(expected)
-        assert result.stride() == expected.stride()
-        assert not result.is_conj()
-        assert not result.is_neg()
 
 
 BLANKS = {  # by where results go
@@ -132,14 +89,6 @@ def test_a_slot_is_no_larger_than_asked():
     assert CopyPipeline("cpu", slot_bytes=1000).slot_bytes == 512
     assert CopyPipeline("cpu", slot_bytes=1).slot_bytes == 1
     assert CopyPipeline("cpu", slot_bytes=1024).slot_bytes == 1024
-
-
-@every_way
-@pytest.mark.parametrize("slot_bytes", [1, 4, 32])
-def test_tiny_slots(way, slot_bytes):
-    items = [torch.arange(20) + i for i in range(4)]
-    with CopyPipeline("cpu", slots=2, slot_bytes=slot_bytes) as pipeline:
-        assert all(map(torch.equal, WAYS[way](pipeline, items), items))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -221,51 +170,4 @@ def test_batches_keep_their_form(kind, size, verb, device):
                 assert y is x
 
 
-@pytest.mark.parametrize("names", [True, False])
-def test_a_data_loader(pipeline, names):
-    data = TensorDataset(torch.arange(30).reshape(10, 3), torch.arange(10.0))
-    if names:
-        data = [{"x": x, "y": y, "name": str(i)} for i, (x, y) in enumerate(data)]
-    loader = DataLoader(data, batch_size=4, num_workers=0)
-    count = 0
-    for batch, plain in zip(pipeline.prefetch(loader), loader, strict=True):
-        assert type(batch) is type(plain)
-        assert batch.keys() == plain.keys() if names else len(batch) == 2
-        pairs = zip(pytree.tree_leaves(batch), pytree.tree_leaves(plain), strict=True)
-        assert all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in pairs)
-        count += 1
-    assert count == 3
-
-
 # -- map ------------------------------------------------------------------------------------------
-FUNCTIONS = {
-    "fresh": lambda x: 2 * x + 1,
-    "in place": lambda x: x.mul_(2).add_(1),
-    "its input": lambda x: x,
-    "a view": lambda x: x[::2],
-    "an expanded view": lambda x: x[:1].expand(5, 1),
-    "another dtype": lambda x: x.to(torch.float64),
-    "of various sizes": lambda x: x[: int(x[0].item())],
-    "a sum": torch.sum,
-}
-
-
-@pytest.mark.parametrize("fn", FUNCTIONS)
-@pytest.mark.parametrize("size", [3, 1000])
-@pytest.mark.parametrize("kind", [list, iter])
-@pytest.mark.usefixtures("company")
-def test_map_is_what_calling_the_function_on_each_gives(pipeline, fn, size, kind):
-    batches = [torch.full((size,), float(i)) for i in range(12)]
-    expected = [FUNCTIONS[fn](batch.clone()) for batch in batches]
-    results = list(pipeline.map(FUNCTIONS[fn], kind(batches)))
-    assert [x.dtype for x in results] == [x.dtype for x in expected]
-    assert all(map(torch.equal, results, expected))
-    assert first_elements(batches) == list(range(12))
-
-
-def test_a_function_may_keep_one_result_and_overwrite_it(pipeline):
-    kept = torch.zeros(1000)
-    results = list(
-        pipeline.map(lambda x: kept.copy_(x), [torch.full((1000,), i) for i in range(9)])
-    )
-    assert [x.unique().tolist() for x in results] == [[i] for i in range(9)]

@@ -1,8 +1,6 @@
 """What items come in, when they come, where they go, and in which mode somebody asks for them."""
 
-import dataclasses
 import itertools
-import os
 import time
 
 import pytest
@@ -15,28 +13,6 @@ from autopar import CopyPipeline
 def pipeline():
     with CopyPipeline("cpu") as pipeline:
         yield pipeline
-
-
-@dataclasses.dataclass
-class Holder:
-    held: object
-
-
-@pytest.mark.parametrize(
-    "held",
-    [Holder(torch.ones(1)), [Holder({torch.ones(1)})], Holder(Holder([torch.ones(1)]))],
-    ids=["once", "a set within", "three deep"],
-)
-def test_tensors_in_objects_are_found_and_refused(pipeline, held):
-    with pytest.raises(TypeError, match="holds a Holder with tensors in it"):
-        next(pipeline.prefetch([{"x": Holder(held)}]))
-
-
-def test_objects_without_tensors_come_as_they_are(pipeline):
-    given = Holder([Holder({"a": 1}), torch.Size([2])])
-    (result,) = pipeline.prefetch([(given, torch.Size([3]), torch.ones(1))])
-    assert result[0] is given
-    assert type(result[1]) is torch.Size
 
 
 @pytest.mark.parametrize("source", [list, iter], ids=["list", "generator"])
@@ -59,12 +35,6 @@ def test_targets_may_lie_beside_and_between_each_other(pipeline):
         assert result.equal(torch.stack(tensors))
 
 
-def test_targets_may_be_used_again_once_they_are_there(pipeline):
-    out = [torch.empty(3) for _ in range(2)]
-    for _ in range(3):
-        assert len([*pipeline.to_host([torch.ones(3)] * 2, out=out)]) == 2
-
-
 def test_small_items_do_not_wait_for_many_that_come_late(pipeline):
     taken = []
 
@@ -79,23 +49,6 @@ def test_small_items_do_not_wait_for_many_that_come_late(pipeline):
     for _ in range(2_001):
         next(received)
     assert len(taken) < 2_030  # as far ahead as items of any size
-
-
-@dataclasses.dataclass(frozen=True)
-class Frozen(Exception):
-    code: int
-
-
-@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
-def test_errors_that_take_no_notes_come_after_the_items_before(pipeline, verb):
-    def source():
-        yield from (torch.ones(1) for _ in range(3))
-        raise Frozen(3)
-
-    received = []
-    with pytest.raises(Frozen):
-        received.extend(getattr(pipeline, verb)(source()))
-    assert len(received) == 3
 
 
 @pytest.mark.parametrize("verb", ["to_host", "prefetch"])
@@ -114,21 +67,6 @@ def test_strides_do_not_depend_on_what_travels_along(pipeline, count):
     item = torch.ones(1, 1, 4, 4).to(memory_format=torch.channels_last)
     for result in pipeline.to_host([item] * count):
         assert result.stride() == item.stride()
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_handle_is_refused_in_another_process(pipeline, monkeypatch):
-    monkeypatch.setattr(pipeline._workers, "submit", lambda work: None)
-    handle = pipeline.to_host_async(torch.ones(3))
-    child = os.fork()
-    if not child:
-        try:
-            handle.result()
-        except RuntimeError as error:
-            os._exit("in another process" not in str(error))
-        os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
-    assert handle.result().tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

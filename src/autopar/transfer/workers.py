@@ -28,7 +28,6 @@ class Workers:
         moves: Moves that are under way at once, at most.
 
     Attributes:
-        threads: How many CPU threads.
         stop: Call it to end them; it waits for what they are at.
     """
 
