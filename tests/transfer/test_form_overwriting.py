@@ -1,7 +1,6 @@
 """Every form of handing over memory that is overwritten as soon as the rule allows it."""
 
 import itertools
-import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,21 +31,6 @@ class Overwritten:
         for tensor in self.made:
             yield tensor
             tensor.fill_(-1)
-
-    def popped_with_weak_reference(self):
-        while self.made:
-            seen = weakref.ref(self.made[0])
-            yield self.made.pop(0)
-            if (tensor := seen()) is not None:
-                tensor.fill_(-1)
-
-    def popped_with_weak_reference_to_its_memory(self):
-        while self.made:
-            seen, like = weakref.ref(self.made[0].untyped_storage()), self.made[0][:0]
-            like = torch.empty_like(like)
-            yield self.made.pop(0)
-            if (memory := seen()) is not None:
-                like.set_(memory).fill_(-1)
 
     def freed(self):
         size = len(self.made[1])
@@ -97,7 +81,7 @@ SOURCES = [name for name in vars(Overwritten) if not name.startswith("_")]
 def test_a_source_may_overwrite_an_item_when_it_is_asked_for_the_next_one(
     in_time, verb, source, size, device
 ):
-    if source in ("array", "buffer") and side(verb, device) != "cpu":
+    if source == "array" and side(verb, device) != "cpu":
         return
     items = getattr(Overwritten(side(verb, device), size), source)()
 

@@ -1,5 +1,6 @@
-"""Layouts against brute force over the elements' places in memory."""
+"""Layouts and chunks against brute force over the bytes in memory."""
 
+import ctypes
 import itertools
 from collections import Counter
 
@@ -7,11 +8,8 @@ import torch
 from hypothesis import strategies as st
 from random_cases import hold_for_all
 
-from autopar.transfer.layout import (
-    Layout,
-    flat,
-    is_dense,
-)
+from autopar.transfer.layout import Layout, flat, is_dense
+from autopar.transfer.load import Part
 
 
 def places(tensor):
@@ -51,14 +49,44 @@ def test_a_dense_tensor_fills_its_memory_and_is_its_bytes_and_its_layout():
         assert row.dtype == torch.uint8
         layout = Layout.of(view)
         assert layout.size_bytes == view.nbytes
-        block = torch.cat([torch.zeros(64, dtype=torch.uint8), row, torch.ones(7).byte()])
-        back = layout.within(block, 64)
+        block = torch.cat([row, torch.ones(7).byte()])
+        back = layout.within(block)
         assert torch.equal(back, view)
         assert back.stride() == view.stride()
-        assert torch.equal(layout.within(row.clone()), view)
         if view.numel():
             assert row.data_ptr() == view.data_ptr()
-            assert back.data_ptr() == block.data_ptr() + 64
+            assert back.data_ptr() == block.data_ptr()
 
     hold_for_all(check, views(), share=0, examples=600)
     assert min(found[True], found[False]) > 50
+
+
+@st.composite
+def staged_parts(draw):
+    """A stretch of device memory, and pieces of host memory with gaps between them."""
+    pieces, at = [], 0
+    for size in draw(st.lists(st.sampled_from((0, 1, 2, 5, 9, 16)), max_size=4)):
+        piece = torch.arange(at, at + size, dtype=torch.uint8)
+        pieces.append((at, piece.view(torch.int32).view(2, 2).T if size == 16 else piece))
+        at += size + draw(st.sampled_from((0, 0, 1, 4)))
+    return Part(torch.arange(at, dtype=torch.uint8), tuple(pieces), staged=True)
+
+
+def test_a_parts_chunks_cover_it_once_with_all_the_host_memory_that_it_has():
+    def check(part, slot_bytes):
+        chunks = list(part.cut(slot_bytes))
+        covered = [byte for on_device, _ in chunks for byte in on_device.tolist()]
+        assert covered == list(range(part.device.numel()))
+        assert all(0 < len(on_device) <= slot_bytes for on_device, _ in chunks)
+        assert all(len(on_device) == slot_bytes for on_device, _ in chunks[:-1])
+        found = []
+        for on_device, stretches in chunks:
+            for at, address, size in stretches:
+                bytes_ = list(ctypes.string_at(address, size))
+                assert size > 0
+                assert bytes_ == on_device[at : at + size].tolist()
+                found += bytes_
+        assert found == [byte for _, piece in part.host for byte in flat(piece).tolist()]
+
+    sizes = st.sampled_from((1, 2, 4, 8, 64, 128))
+    hold_for_all(check, staged_parts(), sizes, share=0, examples=400)

@@ -1,15 +1,20 @@
 """Copy pipelines on the CPU: what comes when, how far ahead, to which thread, and in the end."""
 
+import itertools
 import time
 
 import pytest
 import torch
 from pipeline_ways import ahead, first_elements, numbers
 
+from autopar.device import cpu
 from autopar.timeline.span import Span
 from autopar.transfer import delivery
 from autopar.transfer.copy_stream import CopyStream
+from autopar.transfer.layout import flat
 from autopar.transfer.pipeline import CopyPipeline
+from autopar.transfer.to_device import ToDeviceParcels
+from autopar.transfer.to_host import ToHostParcels
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
@@ -194,3 +199,110 @@ def test_threads_may_take_turns(pipeline, in_time):
     assert next(results)[0] == 0
     assert in_time(lambda: next(results))[0] == 1
     assert first_elements(results) == list(range(2, 20))
+
+
+# -- what travels together -------------------------------------------------------------------------
+
+
+def carry(load):
+    """Copy what a load has, to the host, as a ring would."""
+    for part in load.parts:
+        for at, host in part.host:
+            flat(host).copy_(flat(part.device)[at : at + host.nbytes])
+
+
+def parcels_of(source, slot_bytes=1024, **options):
+    return ToHostParcels(CopyStream(cpu()), slot_bytes, iter(source), **options)
+
+
+def counts(parcels):
+    """How many items each load brings, if each is taken before the next is made."""
+    found = []
+    for load in parcels:
+        carry(load)
+        found.append(len(parcels.unpack(load)))
+    parcels.raise_failure()
+    return found
+
+
+def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
+    assert found[0] == 1
+    assert sum(found) == 1000
+    growing = found[: found.index(max(found)) + 1]
+    assert growing == sorted(set(growing))
+    assert all(b <= 4 * a for a, b in itertools.pairwise(growing))
+    growing.pop()
+    assert max(found) == 256  # as many as fit into a slot
+    assert set(found[len(growing) : -1]) == {256}
+
+
+def test_none_waits_for_others_that_come_late(monkeypatch):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 0)
+    assert counts(parcels_of(torch.ones(1) for _ in range(50))) == [1] * 50
+    assert counts(parcels_of((torch.ones(1) for _ in range(50)), given=False)) == [1] * 50
+
+
+def test_fewer_travel_together_once_they_come_late(monkeypatch):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    parcels = parcels_of(torch.ones(1) for _ in range(1000))
+    found = []
+    for load in parcels:
+        carry(load)
+        found.append(len(parcels.unpack(load)))
+        if found[-1] > 50:
+            monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 0)
+    falling = found[found.index(max(found)) :]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[-1] == 1
+    assert sum(found) == 1000
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_only_small_ones_travel_together(monkeypatch, given):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
+    found = counts(parcels_of((torch.ones(n).byte() for n in sizes), given=given))
+    ends = list(itertools.accumulate(found))
+    assert ends[-1] == len(sizes)
+    for count, end in zip(found, ends, strict=True):
+        own = sizes[end - count : end]
+        assert count == 1 or sum(own) <= 1024
+    assert max(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "most"),
+    [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_what_travels_together_is_of_limited_size(monkeypatch, size_bytes, most, given):
+    """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    items = [torch.ones(size_bytes, dtype=torch.uint8)] * 90
+    found = counts(parcels_of(items, slot_bytes=1 << 24, given=given))
+    assert max(found) == most
+    assert sum(found) == 90
+
+
+def test_what_has_gaps_is_copied_once_and_no_more():
+    clones, clone = [], torch.Tensor.clone
+
+    def counting(tensor, *args, **options):
+        clones.append(tensor)
+        return clone(tensor, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", counting)
+        list(parcels_of([torch.ones(2000)[::2], torch.ones(1000)], given=True))
+    assert [tensor.stride() for tensor in clones] == [(2,), (1,)]
+
+
+def test_a_batchs_blocks_are_of_limited_size():
+    """They are freed together, so a small one that is kept must not keep much else."""
+    batch = [
+        torch.ones(n, dtype=torch.uint8) for n in (1 << 19, 1 << 19, 1, 1 << 20, 1, 1, 1 << 22)
+    ]
+    (load,) = ToDeviceParcels(CopyStream(cpu()), iter([batch]), given=True)
+    assert [len(part.host) for part in load.parts] == [2, 1, 1, 2, 1]
