@@ -60,12 +60,7 @@ class Pack:
 def packs(
     sizes_bytes: Iterable[int], capacity_bytes: int, *, alone_above_bytes: int | None = None
 ) -> Iterator[Pack]:
-    """Put neighbours into one block as long as it fits; larger ones go alone.
-
-    Args:
-        sizes_bytes: Of the tensors, in order.
-        capacity_bytes: The most that a block of several may have.
-        alone_above_bytes: Tensors above this size go alone, too.
+    """Put neighbours into one block as long as it fits; larger ones, or those above, go alone.
 
     >>> [pack.members for pack in packs([8, 100, 4096, 8], capacity_bytes=1024)]
     [[0, 1], [2], [3]]

@@ -73,7 +73,7 @@ class Delivery:
             return
         try:
             load.wait()
-            self._move(load.value)
+            self._move(_landing(load))
             self.handle.end = time.perf_counter()
             self.handle.issued.set_result(self._result)
         except Exception as error:
@@ -97,13 +97,7 @@ class Delivery:
 
 
 class Deliveries:
-    """Those of a pipeline, in bounded memory.
-
-    Args:
-        room_bytes: How much may be under way; one tensor always may.
-        piece_bytes: How much is moved at a time.
-        workers: Who moves them.
-    """
+    """Those of a pipeline, in bounded memory: `room_bytes` or one tensor are under way at most."""
 
     def __init__(self, room_bytes: int, piece_bytes: int, workers: Workers) -> None:
         self._left_bytes = room_bytes
@@ -112,11 +106,7 @@ class Deliveries:
         self._under_way: deque[tuple[int, Waitable]] = deque()
 
     def start(self, ring: Ring, tensor: torch.Tensor, *, pin: bool) -> Handle[torch.Tensor]:
-        """Clone a tensor, copy it to pinned memory, and from there to its result, if that is not.
-
-        Raises:
-            Exception: What went wrong, with a note that names the item.
-        """
+        """Clone a tensor, copy it to pinned memory, and from there to its result, if need be."""
         self._make_room(tensor.nbytes)
         stream, name = ring.stream, f"item 0 of to_host_async from {tensor.device}"
         try:
@@ -158,7 +148,7 @@ class Deliveries:
         """Deliver what was sent, at once if it lands where it belongs."""
         size_bytes = self._counted(result.nbytes)
         self._left_bytes -= size_bytes
-        if load.value is result and not load.failed:
+        if _landing(load) is result and not load.failed:
             handle = _handle(load)
             handle.end = time_of(load.copied)
             handle.issued.set_result(result)
@@ -183,7 +173,11 @@ def _load(
     result = torch.empty_like(source, device="cpu", pin_memory=pin)
     landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
     part = Part(source, ((0, landing),), staged=False)
-    return Load(name, stream, (part,), landing), result
+    return Load(name, stream, (part,), lambda: [result]), result
+
+
+def _landing(load: Load) -> torch.Tensor:
+    return load.parts[0].host[0][1]
 
 
 def _handle(load: Load, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:

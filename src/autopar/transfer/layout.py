@@ -119,11 +119,6 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
 def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tensor:
     """Refuse what a pipeline can't copy.
 
-    Args:
-        tensor: What came.
-        name: What to call it in errors.
-        device: Where it must be.
-
     Raises:
         TypeError: It is not a tensor, or not one that lies in memory of its own.
         ValueError: It is on another device, or requires grad.

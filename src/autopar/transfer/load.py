@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -50,20 +51,18 @@ def _within(host: list[Stretch], start: int, stop: int) -> Iterator[Stretch]:
 
 
 class Load:
-    """Everything that some items need copied.
+    """Everything that some items need copied; `unpack` gives them, once they are."""
 
-    Args:
-        name: The items, and what is done to them, in words.
-        stream: The stream of its copies.
-        parts: What to copy.
-        value: What is there once it is copied.
-    """
-
-    def __init__(self, name: str, stream: CopyStream, parts: tuple[Part, ...], value: Any) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        stream: CopyStream,
+        parts: tuple[Part, ...],
+        unpack: Callable[[], list[Any]],
+    ) -> None:
+        self.name = name  # the items, and what is done to them, in words
         self.parts = parts
-        self.value = value
-        self.unpack: Callable[[], list[Any]] = lambda: [value]  # its items, once it is copied
+        self.unpack = unpack
         self.made_in_s = 0.0  # what taking its items from their source took
         ready = stream.caller_mark()
         # What its steps wait for on the caller's side, by the plan's names.
@@ -119,16 +118,16 @@ class Load:
         return not all(part.staged for part in self.parts)
 
 
+@dataclass(eq=False)
 class Chunk:
     """What of a load travels through a slot at a time."""
 
-    def __init__(self, load: Load, device: torch.Tensor, host: list[Stretch], first: bool) -> None:
-        self.load = load
-        self.device = device
-        self.host = host
-        self.first = first
-        self.slot: Slot
-        self.moving: Outcome[None] | None = None  # of its step on the host, if a worker may do it
+    load: Load
+    device: torch.Tensor
+    host: list[Stretch]
+    first: bool
+    slot: Slot = field(init=False)
+    moving: Outcome[None] | None = None  # of its step on the host, if a worker may do it
 
 
 class Slot:

@@ -14,13 +14,8 @@ from autopar.transfer.load import Load, wait_for_end
 class Parcels(ABC):
     """The loads of an iterable's items, in order, made when they are asked for.
 
-    An error ends them. It is kept, to be raised once the items before it have been taken.
-
-    Args:
-        verb: What is being done, in words.
-        stream: The stream that will copy them.
-        source: The items.
-        given: Whether all are there already, so that none changes when the next one is taken.
+    An error ends them. It is kept, to be raised once the items before it have been taken. Of a
+    source that is given, all items are there already: none changes when the next one is taken.
     """
 
     ahead_at_first = 1  # half of how many items to have under way before the first is yielded

@@ -37,17 +37,9 @@ _PAST = Past()
 
 
 class Ring:
-    """Slots for one direction.
+    """Slots for one direction, by the rules of the two steps that each chunk takes.
 
-    Args:
-        rules: Of the two steps that each chunk takes.
-        stream: Where the copies queue.
-        slots: How many slots.
-        slot_bytes: The size of each.
-        workers: Who moves large chunks, if they may take more than one CPU thread.
-
-    Raises:
-        RuntimeError: There is no memory for the slots.
+    Workers move large chunks on the host, if they may take more than one CPU thread.
     """
 
     def __init__(
@@ -89,11 +81,7 @@ class Ring:
         self._work(self._do_what_can_be)
 
     def step(self) -> None:
-        """Do what comes next, and wait for what that needs.
-
-        Raises:
-            RuntimeError: The pipeline was left meanwhile.
-        """
+        """Do what comes next, and wait for what that needs."""
         self._work(self._do_next)
 
     def clear(self) -> None:
@@ -105,11 +93,7 @@ class Ring:
                 self._forget_failed()
 
     def stop(self, at_most_s: float = -1) -> None:
-        """Drop what is not done; once this returns, nothing is under way.
-
-        Args:
-            at_most_s: How long to wait for another thread that is at work; -1 is as long as it is.
-        """
+        """Drop what is not done, once no other thread is at work; then nothing is under way."""
         self._left = True
         if not self._workers.is_one_calling() and self._working.acquire(timeout=at_most_s):
             try:

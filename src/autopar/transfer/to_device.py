@@ -49,7 +49,7 @@ class ToDeviceParcels(Parcels):
     def _batch_load(self, batch: Any) -> Load:
         if type(batch) is torch.Tensor:
             part, result = self._lone_part(self._host_tensor(batch, 0))
-            return Load(self._count(1), self._stream, (part,), result)
+            return Load(self._count(1), self._stream, (part,), lambda: [result])
         # To put these together anew would make other objects of them, or fail.
         leaves, structure = pytree.tree_flatten(batch, is_leaf=lambda part: type(part) in _WHOLE)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
@@ -64,7 +64,7 @@ class ToDeviceParcels(Parcels):
             for i, tensor in zip(pack.members, arriving, strict=True):
                 leaves[where[i]] = tensor
         value = pytree.tree_unflatten(leaves, structure)
-        return Load(self._count(1), self._stream, tuple(parts), value)
+        return Load(self._count(1), self._stream, tuple(parts), lambda: [value])
 
     def _part(self, sources: list[torch.Tensor], pack: Pack) -> tuple[Part, list[torch.Tensor]]:
         """How some tensors of a batch travel, and the device tensors that they arrive in."""

@@ -6,7 +6,7 @@ import bisect
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from typing_extensions import override
@@ -48,17 +48,7 @@ _kind_of = operator.attrgetter("dtype", "device", "requires_grad")
 
 
 class ToHostParcels(Parcels):
-    """Loads that bring tensors to the host.
-
-    Args:
-        stream: The stream that will copy them.
-        slot_bytes: How much fits into a slot.
-        source: The tensors.
-        given: Whether they are all there already.
-        out: Where to copy to, if not to fresh memory.
-        pin: Whether fresh memory is to be pinned.
-        verb: What the program called, for errors.
-    """
+    """Loads that bring tensors to the host, to `out` or to fresh memory, which may be pinned."""
 
     ahead_at_first = sys.maxsize  # all that there may be: it is computed meanwhile
 
@@ -204,10 +194,12 @@ class ToHostParcels(Parcels):
         if self._out is None:
             host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
             part = Part(block.device, ((0, host),), staged=not self._pin)
-            return self._load_of((part,), lambda: block.split(host), len(block.offsets))
+            name = self._count(len(block.offsets))
+            return Load(name, self._stream, (part,), lambda: block.split(host))
         hosts = list(map(self._landing, tensors, targets))
         part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
-        return self._load_of((part,), lambda: _settled(hosts, targets), len(hosts))
+        name = self._count(len(hosts))
+        return Load(name, self._stream, (part,), lambda: _settled(hosts, targets))
 
     @torch.inference_mode(False)
     def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> Load:
@@ -219,7 +211,8 @@ class ToHostParcels(Parcels):
             own = laid_out.clone() if self._given and laid_out is tensor else laid_out
             parts.append(Part(own, ((0, host),), staged=not (self._pin or self._is_pinned(host))))
         hosts = [part.host[0][1] for part in parts]
-        load = self._load_of(tuple(parts), lambda: _settled(hosts, targets), len(parts))
+        name = self._count(len(parts))
+        load = Load(name, self._stream, tuple(parts), lambda: _settled(hosts, targets))
         load.writes_to_out = self._out is not None and load.has_pinned()
         return load
 
@@ -232,13 +225,6 @@ class ToHostParcels(Parcels):
 
     def _is_pinned(self, host: torch.Tensor | None) -> bool:
         return host is not None and self._stream.is_pinned(host)
-
-    def _load_of(
-        self, parts: tuple[Part, ...], unpack: Callable[[], list[torch.Tensor]], count: int
-    ) -> Load:
-        load = Load(self._count(count), self._stream, parts, None)
-        load.unpack = unpack
-        return load
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
