@@ -81,8 +81,7 @@ class Load:
         """Keep an error for whoever waits for it; the first one counts."""
         if self.failed:
             return
-        self.failed = True
-        self._errors.append(error)
+        self._errors, self.failed = [error], True  # one step: Ctrl-C does not come between
         note(error, f"in {self.name}")
         for part in self.parts:  # for the copies that may be under way
             self._stream.outlives(part.device)
