@@ -73,7 +73,7 @@ class Delivery:
             return
         try:
             load.wait()
-            self._move(_landing(load))
+            self._move(*load.unpack())
             self.handle.end = time.perf_counter()
             self.handle.issued.set_result(self._result)
         except Exception as error:
@@ -148,7 +148,7 @@ class Deliveries:
         """Deliver what was sent, at once if it lands where it belongs."""
         size_bytes = self._counted(result.nbytes)
         self._left_bytes -= size_bytes
-        if _landing(load) is result and not load.failed:
+        if load.unpack()[0] is result and not load.failed:
             handle = _handle(load)
             handle.end = time_of(load.copied)
             handle.issued.set_result(result)
@@ -173,11 +173,7 @@ def _load(
     result = torch.empty_like(source, device="cpu", pin_memory=pin)
     landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
     part = Part(source, ((0, landing),), staged=False)
-    return Load(name, stream, (part,), lambda: [result]), result
-
-
-def _landing(load: Load) -> torch.Tensor:
-    return load.parts[0].host[0][1]
+    return Load(name, stream, (part,), lambda: [landing]), result
 
 
 def _handle(load: Load, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:
