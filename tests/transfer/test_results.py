@@ -47,6 +47,49 @@ def test_any_dtype_and_shape(pipeline, dtype):
         assert bits_of(result) == bits_of(item)
 
 
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(1, 3),
+    "permuted": lambda x: x.permute(2, 0, 3, 1),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "with gaps": lambda x: x[:, ::2, :, 1::3],
+    "with an offset": lambda x: x[1:],
+    "a column": lambda x: x[0, 0, :, 1],
+    "expanded": lambda x: x[:1].expand(9, -1, -1, -1),
+    "overlapping": lambda x: x.flatten().unfold(0, 4, 1),
+    "flipped": lambda x: x.flip(0, 3),
+    "conjugate": lambda x: x.conj(),
+    "conjugate, transposed": lambda x: x.conj().transpose(1, 3),
+    "conjugate, with gaps": lambda x: x[:, ::2].conj(),
+    "negative": lambda x: x.conj().imag,
+    "negative, dense": torch._neg_view,
+    "real": lambda x: x.real,
+    "an element": lambda x: x[1, 1, 1, 1],
+    "none of them": lambda x: x[:, :0],
+    "as bytes": lambda x: x.view(torch.uint8),
+    "a parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("slot_bytes", "sizes"), [(512, (2, 9, 9)), (8192, (2, 2, 2, 2, 2)), (8192, (2, 9, 2))]
+)
+@pytest.mark.usefixtures("together")
+def test_any_layout(layout, slot_bytes, sizes):
+    views = [
+        LAYOUTS[layout](filled((2, 4, size, 5), torch.complex64, seed))
+        for seed, size in enumerate(sizes)
+    ]
+    with CopyPipeline("cpu", slot_bytes=slot_bytes) as pipeline:
+        results = list(all_ways(pipeline, views))
+    for view, result in zip(views * len(WAYS), results, strict=True):
+        expected = torch.empty_like(view).copy_(view)  # as .to() does it from device to device
+        assert bits_of(result) == bits_of(expected)
+        assert result.stride() == expected.stride()
+        assert not result.is_conj()
+        assert not result.is_neg()
+
+
 BLANKS = {  # by where results go
     "fresh memory": lambda items: None,
     "memory given": lambda items: list(map(torch.zeros_like, items)),
@@ -89,6 +132,12 @@ def test_large_ones_travel_in_chunks(streams, slots, threads):
         assert streams[1].copies == 6
     assert torch.equal(result, large)
     assert torch.equal(back, large.mT)
+
+
+def test_a_slot_is_no_larger_than_asked():
+    assert CopyPipeline("cpu", slot_bytes=1000).slot_bytes == 512
+    assert CopyPipeline("cpu", slot_bytes=1).slot_bytes == 1
+    assert CopyPipeline("cpu", slot_bytes=1024).slot_bytes == 1024
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -241,6 +290,30 @@ def test_a_result_that_the_caller_drops_is_gone(pipeline, way, sizes):
 
 
 # -- out ------------------------------------------------------------------------------------------
+
+
+PLACES = {
+    "dense": lambda shape: torch.zeros(shape),
+    "with gaps": lambda shape: torch.zeros(*shape, 3)[..., 1],
+    "transposed": lambda shape: torch.zeros(shape[::-1]).T,
+    "with an offset": lambda shape: torch.zeros(2, *shape)[1],
+    "conjugate": lambda shape: torch._neg_view(torch.zeros(shape)),
+    "of inference mode": lambda shape: torch.inference_mode()(torch.zeros)(shape),
+}
+
+
+@pytest.mark.parametrize("verb", ["to_host", "map"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("shape", [(2, 3), (40, 30)])
+@pytest.mark.usefixtures("company")
+def test_results_go_where_they_are_told_to(pipeline, verb, place, shape):
+    for kind in (list, tuple, iter):
+        items = [torch.rand(shape) for _ in range(12)]
+        out = [PLACES[place](shape) for _ in items]
+        args = (torch.clone, items) if verb == "map" else (items,)
+        results = list(getattr(pipeline, verb)(*args, out=kind(out)))
+        assert all(result is given for result, given in zip(results, out, strict=True))
+        assert all(map(torch.equal, out, items))
 
 
 @pytest.mark.usefixtures("company")
