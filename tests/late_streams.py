@@ -125,14 +125,6 @@ class EarlyStream(LateStream):
         self.mark().synchronize()
 
 
-class SlowStream(LateStream):
-    """Queues copies late, too."""
-
-    def copy(self, to, source):
-        time.sleep(2e-3)
-        super().copy(to, source)
-
-
 class LateCallers(LateStream):
     """A stream of the caller's that comes to what it receives later."""
 

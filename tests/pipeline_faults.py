@@ -248,22 +248,6 @@ def _kept(make, count, at, fault):
         yield tensor
 
 
-class _Iterator:
-    def __init__(self, make, count, at, fault):
-        self.make, self.count, self.at, self.fault, self.i = make, count, at, fault, -1
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        self.i += 1
-        if self.i == self.at:
-            self.fault()
-        if self.i == self.count:
-            raise StopIteration
-        return self.make(self.i)
-
-
 class _Listed(list):
     def __init__(self, make, count, at, fault):
         super().__init__(make(i) for i in range(count))
@@ -276,7 +260,7 @@ class _Listed(list):
             yield tensor
 
 
-SOURCES = {"fresh": _fresh, "kept": _kept, "iterator": _Iterator, "list": _Listed}
+SOURCES = {"fresh": _fresh, "kept": _kept, "list": _Listed}
 
 
 def blanks(bench):

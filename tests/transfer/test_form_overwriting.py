@@ -1,8 +1,6 @@
 """Every form of handing over memory that is overwritten as soon as the rule allows it."""
 
 import itertools
-import weakref
-from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -34,36 +32,6 @@ class Overwritten:
             yield tensor
             tensor.fill_(-1)
 
-    def popped_with_weak_reference(self):
-        while self.made:
-            seen = weakref.ref(self.made[0])
-            yield self.made.pop(0)
-            if (tensor := seen()) is not None:
-                tensor.fill_(-1)
-
-    def popped_with_weak_reference_to_its_memory(self):
-        while self.made:
-            seen, like = weakref.ref(self.made[0].untyped_storage()), self.made[0][:0]
-            like = torch.empty_like(like)
-            yield self.made.pop(0)
-            if (memory := seen()) is not None:
-                like.set_(memory).fill_(-1)
-
-    def views(self):
-        for tensor in self.made:
-            yield tensor[:]
-            tensor.fill_(-1)
-
-    def detached(self):
-        for tensor in self.made:
-            yield tensor.detach()
-            tensor.fill_(-1)
-
-    def batches(self):
-        for tensor in self.made:
-            yield {"x": tensor}["x"]
-            tensor.fill_(-1)
-
     def freed(self):
         size = len(self.made[1])
         while self.made:
@@ -83,28 +51,12 @@ class Overwritten:
 
         return Frames([torch.zeros(3)] * COUNT)
 
-    def tuple_that_makes_its_items(self):
-        class Frames(tuple):
-            __slots__ = ()
-
-            def __iter__(own):
-                return self.in_place()
-
-        return Frames([torch.zeros(3)] * COUNT)
-
     def array(self):
         values = np.zeros(len(self.made[1]))
         yield self.made[0]
         for i in range(1, COUNT):
             values[:] = i
             yield torch.from_numpy(values)
-
-    def buffer(self):
-        values = bytearray(len(self.made[1]))
-        yield self.made[0]
-        for i in range(1, COUNT):
-            values[:] = bytes([i]) * len(values)
-            yield torch.frombuffer(values, dtype=torch.uint8)
 
     def sequence_that_makes_its_items(self):
         class Frames(Sequence):
@@ -118,12 +70,6 @@ class Overwritten:
 
         return Frames()
 
-    def deque(self):
-        return deque(self.made)
-
-    def iterator_of_a_list(self):
-        return iter(self.made)
-
 
 SOURCES = [name for name in vars(Overwritten) if not name.startswith("_")]
 
@@ -135,7 +81,7 @@ SOURCES = [name for name in vars(Overwritten) if not name.startswith("_")]
 def test_a_source_may_overwrite_an_item_when_it_is_asked_for_the_next_one(
     in_time, verb, source, size, device
 ):
-    if source in ("array", "buffer") and side(verb, device) != "cpu":
+    if source == "array" and side(verb, device) != "cpu":
         return
     items = getattr(Overwritten(side(verb, device), size), source)()
 

@@ -1,7 +1,5 @@
 """Ctrl-C in copy pipelines: it ends waits, nothing leaks, and work goes on."""
 
-import functools
-import itertools
 import signal
 import threading
 import time
@@ -9,7 +7,6 @@ from concurrent.futures import CancelledError
 
 import pytest
 import torch
-from interruptions import interrupted_at
 from pipeline_faults import HELD, SLOT_BYTES, STAGED, THREADS, VERBS, number_in
 from pipeline_ways import DEVICES
 
@@ -125,30 +122,3 @@ def test_ctrl_c_while_leaving_drops_what_has_not_begun(bench, items, threads, de
     with pytest.raises(CancelledError):
         handles[-1].result()
     bench.a_new_one_works()
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("part", range(3))
-def test_ctrl_c_anywhere(bench, verb, part, device):
-    """The iterator is interrupted in whatever it is doing, at some places per case."""
-
-    def run():
-        received, error = bench.run(verb, pipeline)
-        _raising(error)
-        assert received == bench.count
-
-    def interrupt(place):
-        nonlocal pipeline
-        with bench.pipeline(device, "alone") as pipeline:
-            bench.count = 3
-            assert bench.run(verb, pipeline) == (3, None)
-            came = interrupted_at(place, run) > place
-            assert bench.works(pipeline)
-        return came
-
-    pipeline = None
-    for place in itertools.count(13 * part, 41):
-        if not bench.in_time(functools.partial(interrupt, place)):
-            break
-    assert place > 80

@@ -1,21 +1,15 @@
-"""Layouts against brute force over the elements' places in memory."""
+"""Layouts and chunks against brute force over the bytes in memory."""
 
+import ctypes
 import itertools
 from collections import Counter
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from random_cases import hold_for_all
 
-from autopar.transfer.layout import (
-    Layout,
-    check_no_overlap,
-    flat,
-    is_dense,
-    is_plain,
-    resolved,
-)
+from autopar.transfer.layout import Layout, flat, is_dense
+from autopar.transfer.load import Part
 
 
 def places(tensor):
@@ -55,63 +49,44 @@ def test_a_dense_tensor_fills_its_memory_and_is_its_bytes_and_its_layout():
         assert row.dtype == torch.uint8
         layout = Layout.of(view)
         assert layout.size_bytes == view.nbytes
-        block = torch.cat([torch.zeros(64, dtype=torch.uint8), row, torch.ones(7).byte()])
-        back = layout.within(block, 64)
+        block = torch.cat([row, torch.ones(7).byte()])
+        back = layout.within(block)
         assert torch.equal(back, view)
         assert back.stride() == view.stride()
-        assert torch.equal(layout.within(row.clone()), view)
         if view.numel():
             assert row.data_ptr() == view.data_ptr()
-            assert back.data_ptr() == block.data_ptr() + 64
+            assert back.data_ptr() == block.data_ptr()
 
     hold_for_all(check, views(), share=0, examples=600)
     assert min(found[True], found[False]) > 50
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: x,
-        lambda x: x.conj(),
-        lambda x: x.imag,
-        lambda x: x.conj().imag,
-        lambda x: torch._neg_view(x.real),
-    ],
-)
-def test_what_was_put_off_is_done(make):
-    view = make(torch.tensor([[1 + 2j, 3 - 4j], [5j, 6]]))
-    done = resolved(view)
-    assert torch.equal(done, view)
-    assert not done.is_conj()
-    assert not done.is_neg()
-    if not view.is_conj() and not view.is_neg():
-        assert done is view
+@st.composite
+def staged_parts(draw):
+    """A stretch of device memory, and pieces of host memory with gaps between them."""
+    pieces, at = [], 0
+    for size in draw(st.lists(st.sampled_from((0, 1, 2, 5, 9, 16)), max_size=4)):
+        piece = torch.arange(at, at + size, dtype=torch.uint8)
+        pieces.append((at, piece.view(torch.int32).view(2, 2).T if size == 16 else piece))
+        at += size + draw(st.sampled_from((0, 0, 1, 4)))
+    return Part(torch.arange(at, dtype=torch.uint8), tuple(pieces), staged=True)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "plain"),
-    [
-        (torch.ones(3, 4).T, True),
-        (torch.ones(3, dtype=torch.complex64), True),
-        (torch.ones(3, dtype=torch.complex64).conj(), False),  # its bytes are not what it says
-        (torch._neg_view(torch.ones(3)), False),
-        (torch.ones(6)[::2], False),
-    ],
-)
-def test_a_plain_tensor_is_its_bytes(tensor, plain):
-    assert is_plain(tensor) == plain
+def test_a_parts_chunks_cover_it_once_with_all_the_host_memory_that_it_has():
+    def check(part, slot_bytes):
+        chunks = list(part.cut(slot_bytes))
+        covered = [byte for on_device, _ in chunks for byte in on_device.tolist()]
+        assert covered == list(range(part.device.numel()))
+        assert all(0 < len(on_device) <= slot_bytes for on_device, _ in chunks)
+        assert all(len(on_device) == slot_bytes for on_device, _ in chunks[:-1])
+        found = []
+        for on_device, stretches in chunks:
+            for at, address, size in stretches:
+                bytes_ = list(ctypes.string_at(address, size))
+                assert size > 0
+                assert bytes_ == on_device[at : at + size].tolist()
+                found += bytes_
+        assert found == [byte for _, piece in part.host for byte in flat(piece).tolist()]
 
-
-@pytest.mark.parametrize(
-    "tensor", [torch.ones(1).expand(3), torch.ones(2, 1).expand(2, 3), torch.ones(()).expand(2, 2)]
-)
-def test_elements_that_share_memory_are_refused(tensor):
-    with pytest.raises(ValueError, match="^x has elements that share memory.*Clone it"):
-        check_no_overlap(tensor, "x")
-
-
-@pytest.mark.parametrize(
-    "tensor", [torch.ones(3), torch.ones(3, 4).T, torch.ones(9)[::2], torch.ones(1, 0).expand(5, 0)]
-)
-def test_elements_that_do_not_are_not(tensor):
-    check_no_overlap(tensor, "x")
+    sizes = st.sampled_from((1, 2, 4, 8, 64, 128))
+    hold_for_all(check, staged_parts(), sizes, share=0, examples=400)

@@ -4,12 +4,11 @@ CSAN can't see host memory, freed memory, or any chunk of an item but the first 
 programs/transfer_csan.py). Those are tested here by poison: whoever reads too early finds it.
 """
 
-import functools
 import time
 
 import pytest
 import torch
-from pipeline_ways import blank, equals
+from pipeline_ways import equals
 
 from autopar import CopyPipeline
 from autopar.transfer import to_host
@@ -94,21 +93,6 @@ def test_a_result_is_there_while_the_next_one_is_still_computed(spin, to):
     assert busy == [True] * (count - 1) + [False]
 
 
-def test_a_mapped_result_is_there_while_the_next_one_is_still_computed(spin):
-    def slowly(x, ms):
-        spin(ms)
-        return x + 1
-
-    with CopyPipeline(_GPU, slots=2) as pipeline:
-        for ms in (0, 100):
-            busy = []
-            batches = (torch.full((_N,), float(i)) for i in range(4))
-            for i, result in enumerate(pipeline.map(functools.partial(slowly, ms=ms), batches)):
-                busy.append(not torch.cuda.current_stream().query())
-                assert equals(result, i + 1)
-    assert busy == [True, True, True, False]
-
-
 @pytest.mark.parametrize("pin", [False, True])
 def test_the_next_batch_is_there_while_this_one_is_still_used(spin, pin):
     batches = [torch.full((_N,), float(i), pin_memory=pin) for i in range(2)]
@@ -182,16 +166,6 @@ def test_the_callers_stream_is_the_one_that_is_current_at_the_time(in_time):
     assert copies.caller() == torch.cuda.current_stream() == main
 
 
-@_two
-def test_the_callers_stream_is_one_of_the_copies_device():
-    copies = CudaCopyStream(torch.device("cuda", 1))
-    side = torch.cuda.Stream(1)
-    with torch.cuda.device(0):
-        assert copies.caller() == torch.cuda.default_stream(1)
-        with torch.cuda.stream(side), torch.cuda.device(0):
-            assert copies.caller() == side
-
-
 @pytest.mark.parametrize("pin", [False, True])
 def test_a_source_of_batches_may_change_the_stream(late_copies, pin):
     late_copies(2)
@@ -253,45 +227,3 @@ def test_a_busy_current_device_is_not_waited_for_if_the_pipeline_is_on_another(s
         assert torch.cuda.current_device() == other.index
         torch.cuda.synchronize(other)
     assert all(equals(result, i / 4) for i, result in enumerate(results))
-
-
-@pytest.mark.parametrize("n", [1000, _N])
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
-def test_results_can_be_used_in_any_mode(mode, n):
-    with CopyPipeline(_GPU) as pipeline, mode():
-        source = (torch.full((n,), float(i), device=_GPU) for i in range(12))
-        hosts = list(pipeline.to_host(source))
-        batches = list(pipeline.prefetch(iter(hosts)))
-        for i, (host, batch) in enumerate(zip(hosts, batches, strict=True)):
-            for x in (host, batch):
-                x += 1
-                assert equals(x, i + 1)
-                assert not x.is_inference()
-                assert not x.requires_grad
-
-
-@pytest.mark.parametrize("pin", [False, True])
-def test_training_fed_by_prefetch_has_the_same_losses_bit_for_bit(late_copies, pin):
-    late_copies(0.5)
-    numbers = torch.Generator().manual_seed(0)
-    batches = [
-        tuple(blank(x, pin).copy_(x) for x in torch.randn(2, 256, 64, generator=numbers))
-        for _ in range(50)
-    ]
-
-    def losses(batches):
-        weights = torch.full((64, 64), 0.01, device=_GPU, requires_grad=True)
-        found = []
-        for x, y in batches:
-            loss = ((x @ weights).tanh() - y).square().mean()
-            (gradient,) = torch.autograd.grad(loss, weights)
-            with torch.no_grad():
-                weights -= 0.1 * gradient
-            found.append(loss.detach())
-        return torch.stack(found).cpu()
-
-    expected = losses([tuple(x.to(_GPU) for x in batch) for batch in batches])
-    assert torch.equal(losses([tuple(x.to(_GPU) for x in batch) for batch in batches]), expected)
-    with CopyPipeline(_GPU) as pipeline:
-        assert torch.equal(losses(pipeline.prefetch(iter(batches))), expected)
-    assert len(set(expected.tolist())) > 40, "the losses say nothing"

@@ -16,6 +16,7 @@ import torch
 from pipeline_ways import blank, filled
 
 from autopar import CopyPipeline
+from autopar.transfer import pipeline as transfer
 from autopar.transfer import ring, to_host
 from autopar.transfer.copy_stream import CopyStream, CudaCopyStream
 from autopar.transfer.load import Load
@@ -297,9 +298,9 @@ def marks_come_early(patch):
 
 
 def slots_count_as_free(patch):
-    for kind in (ring.ToHostRing, ring.ToDeviceRing):
-        first, second = kind.rules
-        patch.setattr(kind, "rules", (first._replace(slot="nothing"), second))
+    for name in ("TO_HOST", "TO_DEVICE"):
+        first, second = getattr(transfer, name)
+        patch.setattr(transfer, name, (first._replace(slot="nothing"), second))
 
 
 def nothing_is_cloned(patch):

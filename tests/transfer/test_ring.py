@@ -19,7 +19,6 @@ from late_streams import (
     LateMoves,
     LateStream,
     Mark,
-    SlowStream,
     check,
     poisoned,
     poisoning,
@@ -87,7 +86,7 @@ def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, see
             verb(pipeline, chance)
 
 
-@pytest.mark.parametrize("kind", [LateStream, EarlyStream, SlowStream, CopyStream])
+@pytest.mark.parametrize("kind", [LateStream, EarlyStream, CopyStream])
 def test_batches_of_pinned_and_other_tensors(streams, kind):
     """One of a batch's copies is queued at once, and others once their slots were filled."""
     streams(kind)

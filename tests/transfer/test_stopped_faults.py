@@ -73,22 +73,6 @@ def test_a_consumer_that_stops_leaves_nothing_behind(bench, verb, size, slots, k
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("slots", "k"), FEW_AT)
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("verb", VERBS)
-@ends
-def test_a_loop_that_leaves_the_pipeline_too(bench, verb, size, slots, k, device):
-    pipeline = bench.pipeline(device, size, slots, threads=1 + k % 2)
-    with pytest.raises(Broken) as caught, pipeline:
-        for i, result in enumerate(VERBS[verb](pipeline, bench.source(verb), bench)):
-            assert bench.equal(verb, i, result)
-            if i == k:
-                breaks(Broken("in the body of the loop"))
-    assert not hasattr(caught.value, "__notes__")
-    assert bench.a_new_one_works()
-
-
-@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("verb", ["to_host", "to_host out", "to_host_async"])
 @ends
 def test_left_by_an_error_it_waits_for_what_runs_and_drops_the_rest(bench, gate, verb, device):
@@ -267,14 +251,3 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
 
 
 # -- how much is tried ----------------------------------------------------------------------------
-
-
-def test_at_least_500_faults_are_tried_on_each_device(request):
-    chosen = request.config.option
-    files = ".py" in "".join(request.config.args)
-    if chosen.keyword or chosen.markexpr != "stress" or files:
-        pytest.skip("only some were asked for")
-    faults = [item for item in request.session.items if item.path.name.endswith("_faults.py")]
-    names = [item.name for item in faults if item.path.parent == request.path.parent]
-    for device in ("cpu", "cuda:0"):
-        assert sum(device in name for name in names) >= 500

@@ -20,25 +20,18 @@ ALIGNMENT = 64  # bytes: any dtype may start there, and no two pieces share a ca
 
 
 class Rule(NamedTuple):
-    """One of the two steps that every chunk takes, in terms of its slot and its item.
-
-    Args:
-        name: What is done.
-        lane: `stream` or `host`.
-        slot: What must have been done with its slot before: by the chunk that had it last for
-            the first of a chunk's steps, by this chunk for the second.
-        item: The caller's step that it waits for. A stream is in order, so there an item's first
-            chunk waits for all of them.
-        reads: Memory that it reads: `source`, `slot`.
-        writes: Memory that it writes: `slot`, `chunk`, `result`.
-    """
+    """One of the two steps that every chunk takes, in terms of its slot and its item."""
 
     name: str
-    lane: str
+    lane: str  # `stream` or `host`
+    # What must have been done with its slot before: by the chunk that had it last for the first of
+    # a chunk's steps, by this chunk for the second.
     slot: str
+    # The caller's step that it waits for. A stream is in order, so there an item's first chunk
+    # waits for all of them.
     item: str | None
-    reads: str
-    writes: str
+    reads: str  # memory: `source` or `slot`
+    writes: str  # memory: `slot`, `chunk` or `result`
 
     def item_step(self, first: bool) -> str | None:
         """The caller's step that a chunk waits for, be it the first of its item or not."""
@@ -57,28 +50,17 @@ TO_DEVICE = (
 
 @dataclass
 class Pack:
-    """Tensors that travel as one block, each at its offset.
+    """Tensors that travel as one block, each at its offset."""
 
-    Args:
-        members: Their numbers.
-        offsets: Where each begins, in bytes.
-        size_bytes: The whole block, which any dtype divides.
-    """
-
-    members: list[int] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
-    size_bytes: int = 0
+    members: list[int] = field(default_factory=list)  # their numbers
+    offsets: list[int] = field(default_factory=list)  # where each begins, in bytes
+    size_bytes: int = 0  # of the whole block, which any dtype divides
 
 
 def packs(
     sizes_bytes: Iterable[int], capacity_bytes: int, *, alone_above_bytes: int | None = None
 ) -> Iterator[Pack]:
-    """Put neighbours into one block as long as it fits; larger ones go alone.
-
-    Args:
-        sizes_bytes: Of the tensors, in order.
-        capacity_bytes: The most that a block of several may have.
-        alone_above_bytes: Tensors above this size go alone, too.
+    """Put neighbours into one block as long as it fits; larger ones, or those above, go alone.
 
     >>> [pack.members for pack in packs([8, 100, 4096, 8], capacity_bytes=1024)]
     [[0, 1], [2], [3]]

@@ -40,9 +40,6 @@ class CopyStream:
     """An in-order queue of copies beside the caller's computing.
 
     This one is for the CPU: there each copy is done when it is queued.
-
-    Args:
-        device: What it copies to and from.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -13,9 +12,10 @@ import torch
 
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
-from autopar.transfer.copy_stream import Waitable, time_of
-from autopar.transfer.load import Load, wait_for_end
-from autopar.transfer.ring import move_bytes
+from autopar.transfer.copy_stream import CopyStream, Waitable, time_of
+from autopar.transfer.layout import Layout, dense
+from autopar.transfer.load import Load, Part, wait_for_end
+from autopar.transfer.ring import Ring, move_bytes
 from autopar.transfer.workers import Workers
 
 _LEAST_BYTES = 1 << 15  # what the smallest tensor counts as: its handle takes memory, too
@@ -25,32 +25,21 @@ class Delivery:
     """A tensor that the stream copies to pinned memory, and a worker from there on.
 
     Whoever waits for it does what no worker has begun, so it needs none.
-
-    Args:
-        load: Sent, to pinned memory.
-        result: Where it belongs.
-        piece_bytes: How much is moved between two looks whether to go on.
-        workers: Who moves it, if they come to it.
-        lane: What its handle calls the way that it takes.
     """
 
     def __init__(
-        self, load: Load, result: torch.Tensor, piece_bytes: int, workers: Workers, lane: str
+        self, load: Load, result: torch.Tensor, piece_bytes: int, workers: Workers
     ) -> None:
         self._load: Load | None = load  # None once it is over
         self._result = result
-        self._piece_bytes = piece_bytes
+        self._piece_bytes = piece_bytes  # how much is moved between two looks whether to go on
         self._workers = workers
         self._dropping = False
-        self._name, self._process = load.name, os.getpid()
         self._working = threading.Lock()
-        self.handle = _handle(load, lane, self.synchronize)
+        self.handle = _handle(load, self.synchronize)
 
     def synchronize(self) -> None:
         """Move it, or wait for who does; Ctrl-C ends the wait, and somebody else moves it."""
-        if self._process != os.getpid():
-            msg = f"{self._name} was under way in another process; expected the one that began it"
-            raise RuntimeError(msg)
         if not self._workers.is_one_calling():  # as they collect garbage: they wait for nobody
             with self._working:
                 self._deliver()
@@ -84,7 +73,7 @@ class Delivery:
             return
         try:
             load.wait()
-            self._move(load.value)
+            self._move(*load.unpack())
             self.handle.end = time.perf_counter()
             self.handle.issued.set_result(self._result)
         except Exception as error:
@@ -108,13 +97,7 @@ class Delivery:
 
 
 class Deliveries:
-    """Those of a pipeline, in bounded memory.
-
-    Args:
-        room_bytes: How much may be under way; one tensor always may.
-        piece_bytes: As `Delivery` takes it.
-        workers: Who moves them.
-    """
+    """Those of a pipeline, in bounded memory: `room_bytes` or one tensor are under way at most."""
 
     def __init__(self, room_bytes: int, piece_bytes: int, workers: Workers) -> None:
         self._left_bytes = room_bytes
@@ -122,35 +105,22 @@ class Deliveries:
         self._workers = workers
         self._under_way: deque[tuple[int, Waitable]] = deque()
 
-    def make_room(self, size_bytes: int) -> None:
-        """Wait until so much more may be under way, for what was there first."""
-        size_bytes = self._counted(size_bytes)
-        while self._under_way:
-            first_bytes, end = self._under_way[0]
-            if self._left_bytes >= size_bytes and not end.query():
-                return
-            wait_for_end(end)
-            self._left_bytes += first_bytes
-            self._under_way.popleft()
-
-    def start(self, load: Load, result: torch.Tensor, lane: str) -> Handle[torch.Tensor]:
-        """Deliver what was sent, at once if it lands where it belongs."""
-        size_bytes = self._counted(result.nbytes)
-        self._left_bytes -= size_bytes
-        if load.value is result and not load.failed:
-            handle = _handle(load, lane)
-            handle.end = time_of(load.copied)
-            handle.issued.set_result(result)
-            self._under_way.append((size_bytes, load.copied))
-            return handle
-        delivery = Delivery(load, result, self._piece_bytes, self._workers, lane)
-        handle = delivery.handle
-        self._under_way.append((size_bytes, delivery))
-        self._workers.submit(delivery.work)
+    def start(self, ring: Ring, tensor: torch.Tensor, *, pin: bool) -> Handle[torch.Tensor]:
+        """Clone a tensor, copy it to pinned memory, and from there to its result, if need be."""
+        self._make_room(tensor.nbytes)
+        stream, name = ring.stream, f"item 0 of to_host_async from {tensor.device}"
+        try:
+            load, result = _load(stream, tensor, name, pin=pin)
+            start = time_of(stream.mark(timed=True))
+            stream.outlives(load.parts[0].device)
+            ring.send(load)
+            load.copied = stream.mark(timed=True)
+        except Exception as error:
+            note(error, f"in {name}")
+            raise
+        handle = self._deliver(load, result)
+        handle.start, handle.clock = start, stream.clock()
         return handle
-
-    def _counted(self, size_bytes: int) -> int:
-        return max(size_bytes, min(_LEAST_BYTES, self._piece_bytes))
 
     def drop(self) -> None:
         """Do no more than what is under way."""
@@ -163,6 +133,49 @@ class Deliveries:
         for _, end in tuple(self._under_way):
             wait_for_end(end)
 
+    def _make_room(self, size_bytes: int) -> None:
+        """Wait until so much more may be under way, for what was there first."""
+        size_bytes = self._counted(size_bytes)
+        while self._under_way:
+            first_bytes, end = self._under_way[0]
+            if self._left_bytes >= size_bytes and not end.query():
+                return
+            wait_for_end(end)
+            self._left_bytes += first_bytes
+            self._under_way.popleft()
 
-def _handle(load: Load, lane: str, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:
-    return Handle("copy", lane, load.parts[0].device.device, "copy", urge=urge)
+    def _deliver(self, load: Load, result: torch.Tensor) -> Handle[torch.Tensor]:
+        """Deliver what was sent, at once if it lands where it belongs."""
+        size_bytes = self._counted(result.nbytes)
+        self._left_bytes -= size_bytes
+        if load.unpack()[0] is result and not load.failed:
+            handle = _handle(load)
+            handle.end = time_of(load.copied)
+            handle.issued.set_result(result)
+            self._under_way.append((size_bytes, load.copied))
+            return handle
+        delivery = Delivery(load, result, self._piece_bytes, self._workers)
+        handle = delivery.handle
+        self._under_way.append((size_bytes, delivery))
+        self._workers.submit(delivery.work)
+        return handle
+
+    def _counted(self, size_bytes: int) -> int:
+        return max(size_bytes, min(_LEAST_BYTES, self._piece_bytes))
+
+
+def _load(
+    stream: CopyStream, tensor: torch.Tensor, name: str, *, pin: bool
+) -> tuple[Load, torch.Tensor]:
+    """The load of one tensor, cloned first and copied to pinned memory, and where it belongs."""
+    source = dense(tensor)
+    source = source.clone() if source is tensor else source
+    result = torch.empty_like(source, device="cpu", pin_memory=pin)
+    landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
+    part = Part(source, ((0, landing),), staged=False)
+    return Load(name, stream, (part,), lambda: [landing]), result
+
+
+def _handle(load: Load, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:
+    device = load.parts[0].device.device
+    return Handle("copy", f"{device} to host", device, "copy", urge=urge)

@@ -1,31 +1,27 @@
-"""Layout: how a tensor lies in memory, so that it can travel as bytes and come out the same."""
+"""Layout: how tensors lie in memory, so that they travel as bytes, alone or in one block."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple, Self
 
 import torch
 from torch.autograd import forward_ad
 
 from autopar.refusal import what
-from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys, has_internal_overlap
+from autopar.torch_private import CONJUGATE, NEGATIVE, dispatch_keys
+from autopar.transfer.copy_plan import ALIGNMENT, Pack
 
 PLAIN = {torch.Tensor, torch.nn.Parameter}  # subclasses may be more than their memory
 
 
 class Layout(NamedTuple):
-    """Element type, shape and strides of a tensor without gaps or overlaps.
-
-    Args:
-        dtype: Its element type.
-        shape: Its sizes.
-        strides: Elements from one index to the next, in every dimension.
-        size_bytes: What it takes.
-    """
+    """Element type, shape and strides of a tensor without gaps or overlaps."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...]  # elements from one index to the next, in every dimension
     size_bytes: int
 
     @classmethod
@@ -33,9 +29,9 @@ class Layout(NamedTuple):
         """The layout of a dense tensor."""
         return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.nbytes)
 
-    def within(self, block: torch.Tensor, offset: int = 0) -> torch.Tensor:
-        """The tensor that lies in a block of bytes, from an offset on."""
-        own = block[offset : offset + self.size_bytes].view(self.dtype)
+    def within(self, block: torch.Tensor) -> torch.Tensor:
+        """The tensor that lies at the beginning of a block of bytes."""
+        own = block[: self.size_bytes].view(self.dtype)
         return own.as_strided(self.shape, self.strides)
 
 
@@ -52,20 +48,63 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return is_dense(tensor) and not _is_put_off(tensor)
 
 
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy where its elements lie apart or are still to be conjugated."""
+    if _is_put_off(tensor):
+        tensor = tensor.resolve_conj().resolve_neg()
+    return tensor if is_dense(tensor) else tensor.clone()
+
+
 def flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a dense tensor as one row of bytes."""
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def resolved(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor with conjugation and negation done, where torch had put them off."""
-    return tensor.resolve_conj().resolve_neg() if _is_put_off(tensor) else tensor
+# -- several tensors in one block -----------------------------------------------------------------
 
 
-def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy where its elements lie apart or are still to be conjugated."""
-    tensor = resolved(tensor)
-    return tensor if is_dense(tensor) else tensor.clone()
+class Block(NamedTuple):
+    """Small tensors as one stretch of memory."""
+
+    device: torch.Tensor
+    offsets: list[int]  # where each begins, in bytes
+    split: Callable[[torch.Tensor], list[torch.Tensor]]  # each of them, in a block that has come
+
+
+def alike(stack: torch.Tensor) -> Block:
+    """The block of tensors of one dtype and shape, which were stacked."""
+    count, size, *rest = stack.shape
+    offsets = list(range(0, stack.nbytes, stack.nbytes // count))
+
+    def split(block: torch.Tensor) -> list[torch.Tensor]:
+        # Unlike what `split` gives, these may be written to in place, each by itself.
+        return list(block.view(count * size, *rest).unsafe_split_with_sizes([size] * count))
+
+    return Block(stack, offsets, split)
+
+
+def joined(tensors: list[torch.Tensor], pack: Pack) -> Block:
+    """The block of dense tensors of any dtypes and shapes, with gaps that keep them aligned."""
+    layouts = list(map(Layout.of, tensors))
+    gap = torch.zeros(ALIGNMENT, dtype=torch.uint8, device=tensors[0].device)
+    pieces, stop = [], 0
+    for tensor, offset in zip(tensors, pack.offsets, strict=True):
+        pieces += [gap[: offset - stop], flat(tensor)]
+        stop = offset + tensor.nbytes
+    block = torch.cat([*pieces, gap[: pack.size_bytes - stop]])
+    return Block(block, pack.offsets, partial(within, layouts=layouts, offsets=pack.offsets))
+
+
+def within(block: torch.Tensor, layouts: list[Layout], offsets: list[int]) -> list[torch.Tensor]:
+    """The tensors in a block; `.data`, so that each counts its own changes, as autograd does."""
+    as_type = {dtype: block.view(dtype) for dtype in {layout.dtype for layout in layouts}}
+    return [
+        as_type[dtype].as_strided(shape, strides, offset // dtype.itemsize).data
+        for (dtype, shape, strides, _), offset in zip(layouts, offsets, strict=True)
+    ]
+
+
+# -- what has memory of its own -------------------------------------------------------------------
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
@@ -80,11 +119,6 @@ def is_ordinary(tensor: torch.Tensor) -> bool:
 def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tensor:
     """Refuse what a pipeline can't copy.
 
-    Args:
-        tensor: What came.
-        name: What to call it in errors.
-        device: Where it must be.
-
     Raises:
         TypeError: It is not a tensor, or not one that lies in memory of its own.
         ValueError: It is on another device, or requires grad.
@@ -92,10 +126,12 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
     if not isinstance(tensor, torch.Tensor):
         msg = f"{name} is {what(tensor)}; expected a tensor on {device}."
         raise TypeError(msg)
-    else_ = _what_else(tensor)
-    if else_ is not None and not tensor.is_meta:
-        kind, instead = else_
-        msg = f"{name} is {kind}; expected a dense one in memory of its own. {instead}"
+    kind = _what_else(tensor)
+    if kind is not None and not tensor.is_meta:
+        msg = (
+            f"{name} is {kind}; expected a dense one in memory of its own. Copy it with .to(), "
+            f"make it dense, as with x.to_dense(), or pass the tensors that it is made of."
+        )
         raise TypeError(msg)
     if tensor.device != device:
         msg = f"{name} is on {tensor.device}; expected it on {device}. Move it there first."
@@ -110,46 +146,23 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
     return tensor
 
 
-def check_no_overlap(tensor: torch.Tensor, name: str) -> None:
-    """Refuse a tensor of which several elements share their memory, as in an expanded one.
-
-    Raises:
-        ValueError: It is one.
-    """
-    if not tensor.is_contiguous() and has_internal_overlap(tensor) == 1:
-        msg = (
-            f"{name} has elements that share memory; expected one that can be written to. Clone it."
-        )
-        raise ValueError(msg)
-
-
 def _is_put_off(tensor: torch.Tensor) -> bool:
     """Whether its elements are still to be conjugated or negated."""
     keys = dispatch_keys(tensor)
     return keys.has(NEGATIVE) or (tensor.dtype.is_complex and keys.has(CONJUGATE))
 
 
-def _what_else(tensor: torch.Tensor) -> tuple[str, str] | None:
-    """What a tensor is, if not one that lies in its own memory, and what to do then."""
-    if tensor.is_nested or tensor.layout != torch.strided or tensor.is_quantized:
-        kind = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else "sparse"
-        if tensor.is_mkldnn:
-            kind = "mkldnn"
-        instead = "Copy it with .to(), or make it dense first, as with x.to_dense()."
-        article = "an" if tensor.is_mkldnn else "a"
-        return f"{article} {kind} tensor ({tensor.layout})", instead
+def _what_else(tensor: torch.Tensor) -> str | None:
+    """What a tensor is, if not one that lies in its own memory."""
+    if tensor.is_nested:
+        return "a nested tensor"
+    if tensor.is_quantized:
+        return "a quantized tensor"
+    if tensor.layout != torch.strided:
+        return f"a {tensor.layout} tensor"
     if type(tensor) not in PLAIN:
-        return (
-            f"a {type(tensor).__name__}, a subclass of torch.Tensor",
-            "Pass the tensors that it is made of, as x.to_local() gives one, or "
-            "x.as_subclass(torch.Tensor) if its own memory is all.",
-        )
-    if not _has_memory(tensor):
-        return (
-            "a tensor without memory of its own",
-            "Compute it outside of transforms such as vmap, or give it its memory back.",
-        )
-    return None
+        return f"a {type(tensor).__name__}, a subclass of torch.Tensor"
+    return None if _has_memory(tensor) else "a tensor without memory of its own"
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

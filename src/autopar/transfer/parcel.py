@@ -14,19 +14,11 @@ from autopar.transfer.load import Load, wait_for_end
 class Parcels(ABC):
     """The loads of an iterable's items, in order, made when they are asked for.
 
-    An error ends them. It is kept, to be raised once the items before it have been taken.
-
-    Args:
-        verb: What is being done, in words.
-        stream: The stream that will copy them.
-        source: The items.
-        given: Whether all are there already, so that none changes when the next one is taken.
-
-    Attributes:
-        ahead_at_first: Half of how many items to have under way before the first is yielded.
+    An error ends them. It is kept, to be raised once the items before it have been taken. Of a
+    source that is given, all items are there already: none changes when the next one is taken.
     """
 
-    ahead_at_first = 1  # what is to be worked on should be there soon
+    ahead_at_first = 1  # half of how many items to have under way before the first is yielded
 
     def __init__(self, verb: str, stream: CopyStream, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
@@ -34,24 +26,20 @@ class Parcels(ABC):
         self._source = source
         self._given = given
         self._number = 0  # of the next item to make a load for
-        self._failure: Exception | None = None
+        self._failures: list[Exception] = []  # at most one, until it was raised
         self._reading: Waitable = Past()  # of the last item, where its memory is pinned
 
     def __iter__(self) -> Iterator[Load]:
         try:
             yield from self._loads()
         except Exception as error:
-            self._failure = error
+            self._failures.append(error)
             note(error, f"in item {self._number} of {self._verb}")
 
     def raise_failure(self) -> None:
         """Raise the error that ended them, if one did."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            try:
-                raise failure
-            finally:
-                del failure  # or it and this frame would keep each other
+        if self._failures:
+            raise self._failures.pop()  # a local for it would keep its frames, and they the local
 
     def give_back(self) -> None:
         """Wait until the items that were yielded may be overwritten."""
@@ -68,5 +56,5 @@ class Parcels(ABC):
     def _count(self, items: int) -> str:
         """Count items that a load is made for, and name them."""
         first, self._number = self._number, self._number + items
-        items_ = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
-        return f"{items_} of {self._verb}"
+        numbers = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
+        return f"{numbers} of {self._verb}"

@@ -6,7 +6,7 @@ import itertools
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,15 +16,16 @@ from autopar.device import present
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.refusal import what, whole_number
-from autopar.transfer.copy_stream import copy_stream, time_of
+from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST, Rule
+from autopar.transfer.copy_stream import copy_stream
 from autopar.transfer.delivery import Deliveries
 from autopar.transfer.layout import check_tensor
 from autopar.transfer.load import Load
 from autopar.transfer.parcel import Parcels
-from autopar.transfer.ring import Ring, ToDeviceRing, ToHostRing
-from autopar.transfer.source import closing, is_given, iterated
+from autopar.transfer.ring import Ring
+from autopar.transfer.source import is_given, iterated
 from autopar.transfer.to_device import ToDeviceParcels
-from autopar.transfer.to_host import ToHostParcels, lone_load
+from autopar.transfer.to_host import ToHostParcels
 from autopar.transfer.use import LEFT, Use
 from autopar.transfer.workers import Workers
 
@@ -95,7 +96,7 @@ class CopyPipeline:
         most = min(_MOST_THREADS, os.cpu_count() or 1)
         threads = most if threads is None else threads
         threads = whole_number("threads", threads, most=_MOST_GIVEN)
-        self._rings: dict[type[Ring], Ring] = {}
+        self._rings: dict[tuple[Rule, Rule], Ring] = {}
         self._workers = Workers(threads, self.slots)
         self._use = Use(self.device)
         self._most_ahead = self.slots + max(self.slots, _MIN_QUEUED)
@@ -157,7 +158,7 @@ class CopyPipeline:
             rows = isinstance(out, torch.Tensor) and out.dim()
             out = iter(out) if rows else iterated(out, "out", "a list")
         with self._use.turn():
-            ring = self._ring(ToHostRing)
+            ring = self._ring(TO_HOST)
             parcels = ToHostParcels(
                 *(ring.stream, self.slot_bytes, source),
                 given=is_given(tensors),
@@ -192,8 +193,8 @@ class CopyPipeline:
         """
         source = iterated(batches, "batches", "[x] for a single batch")
         with self._use.turn():
-            ring = self._ring(ToDeviceRing)
-            parcels = ToDeviceParcels(ring.stream, source, given=is_given(batches))
+            ring = self._ring(TO_DEVICE)
+            parcels = ToDeviceParcels(ring.stream, source, is_given(batches))
         return self._relay(ring, parcels)
 
     def map(
@@ -224,7 +225,7 @@ class CopyPipeline:
             raise TypeError(msg)
         on_device = self.prefetch(batches)
         results = self._to_host((fn(batch) for batch in on_device), out, pin, "map")
-        return closing(results, on_device)
+        return _closing(results, on_device)
 
     def to_host_async(self, tensor: torch.Tensor, *, pin: bool = False) -> Handle[torch.Tensor]:
         """Start the copy of one tensor, without waiting for it.
@@ -247,22 +248,8 @@ class CopyPipeline:
         """
         with self._use.turn():
             check_tensor(tensor, "tensor", self.device)
-            ring = self._ring(ToHostRing)
-            self._deliveries.make_room(tensor.nbytes)
-            stream, name = ring.stream, f"item 0 of to_host_async from {self.device}"
             pin = pin and self.device.type == "cuda"
-            try:
-                load, result = lone_load(stream, tensor, name, pin=pin)
-                start = time_of(stream.mark(timed=True))
-                stream.outlives(load.parts[0].device)
-                ring.send(load)
-                load.copied = stream.mark(timed=True)
-            except Exception as error:
-                note(error, f"in {name}")
-                raise
-            handle = self._deliveries.start(load, result, f"{self.device} {ring.direction}")
-            handle.start, handle.clock = start, stream.clock()
-            return handle
+            return self._deliveries.start(self._ring(TO_HOST), tensor, pin=pin)
 
     def __repr__(self) -> str:
         return f"<CopyPipeline: {self.device}, {self.slots} slots, {self._use.state}>"
@@ -325,26 +312,33 @@ class CopyPipeline:
                     load.abandon()
                 parcels.give_back()
 
-    def _ring(self, kind: type[Ring]) -> Ring:
-        ring = self._rings.get(kind)
+    def _ring(self, rules: tuple[Rule, Rule]) -> Ring:
+        ring = self._rings.get(rules)
         if ring is None:
-            ring = self._rings[kind] = self._new_ring(kind)
+            try:
+                stream = copy_stream(self.device)
+                ring = Ring(rules, stream, self.slots, self.slot_bytes, self._workers)
+            except (RuntimeError, MemoryError) as error:
+                size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
+                note(error, f"while pinning {size}; give fewer slots or a smaller slot_bytes")
+                raise
+            self._rings[rules] = ring
             if self._use.state == LEFT:  # meanwhile, by another thread
-                del self._rings[kind]
+                del self._rings[rules]
                 raise RuntimeError(self._use.refusal())
         return ring
 
-    def _new_ring(self, kind: type[Ring]) -> Ring:
-        try:
-            stream = copy_stream(self.device)
-            return kind(stream, self.slots, self.slot_bytes, self._workers)
-        except (RuntimeError, MemoryError) as error:
-            size = f"{self.slots} slots of {self.slot_bytes:,} bytes"
-            note(error, f"while pinning {size}; give fewer slots or a smaller slot_bytes")
-            raise
+
+def _closing(results: Iterator[T], source: Iterator[Any]) -> Iterator[T]:
+    """Yield the results, and close their source's generator whatever happens."""
+    try:
+        yield from results
+    finally:
+        if isinstance(source, Generator):
+            source.close()
 
 
-def _give_up(rings: dict[type[Ring], Ring], process: int) -> None:
+def _give_up(rings: dict[tuple[Rule, Rule], Ring], process: int) -> None:
     if process == os.getpid():
         for ring in list(rings.values()):
             ring.stop(_LAST_WAIT_S)

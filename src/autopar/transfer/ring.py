@@ -13,24 +13,18 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from contextlib import nullcontext
-from typing import TypeVar
 
 import torch
-from typing_extensions import override
 
 from autopar.lanes.outcome import Outcome
-from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST, Rule
+from autopar.transfer.copy_plan import Rule
 from autopar.transfer.copy_stream import CopyStream, Past, Waitable
-from autopar.transfer.load import Load, wait_for_end
-from autopar.transfer.slot import Chunk, Slot
+from autopar.transfer.load import Chunk, Load, Slot, wait_for_end
 from autopar.transfer.workers import Workers
-
-T = TypeVar("T")
 
 # One thread moves so much in the time that it takes to hand it to a worker, or to more threads of
 # torch's, and back. On a busy machine those take far longer: each waits for the slowest.
@@ -42,24 +36,24 @@ _PIECES = 4
 _PAST = Past()
 
 
-class Ring(ABC):
-    """Slots for one direction.
+class Ring:
+    """Slots for one direction, by the rules of the two steps that each chunk takes.
 
-    Args:
-        stream: Where the copies queue.
-        slots: How many slots.
-        slot_bytes: The size of each.
-        workers: Who moves large chunks, if they may take more than one CPU thread.
-
-    Raises:
-        RuntimeError: There is no memory for the slots.
+    Workers move large chunks on the host, if they may take more than one CPU thread.
     """
 
-    direction: str
-    rules: tuple[Rule, Rule]
-
-    def __init__(self, stream: CopyStream, slots: int, slot_bytes: int, workers: Workers) -> None:
+    def __init__(
+        self,
+        rules: tuple[Rule, Rule],
+        stream: CopyStream,
+        slots: int,
+        slot_bytes: int,
+        workers: Workers,
+    ) -> None:
         self.stream = stream
+        self._rules = rules
+        self._to_host = rules[0].lane == "stream"
+        self._copying, self._moving = rules if self._to_host else reversed(rules)
         self._slot_bytes = slot_bytes
         self._workers = workers
         self._slots = deque(Slot(stream.pinned(slot_bytes)) for _ in range(slots))
@@ -75,7 +69,7 @@ class Ring(ABC):
         """Take a load, and begin what can be begun; copies that need no slot are queued at once."""
         with self._working:
             self._refuse_if_left()
-            load.ring = self
+            load.step, load.clear = self.step, self.clear
             for part in load.parts:
                 if part.staged:
                     for device, host in part.cut(self._slot_bytes):
@@ -87,11 +81,7 @@ class Ring(ABC):
         self._work(self._do_what_can_be)
 
     def step(self) -> None:
-        """Do what comes next, and wait for what that needs.
-
-        Raises:
-            RuntimeError: The pipeline was left meanwhile.
-        """
+        """Do what comes next, and wait for what that needs."""
         self._work(self._do_next)
 
     def clear(self) -> None:
@@ -103,11 +93,7 @@ class Ring(ABC):
                 self._forget_failed()
 
     def stop(self, at_most_s: float = -1) -> None:
-        """Drop what is not done; once this returns, nothing is under way.
-
-        Args:
-            at_most_s: How long to wait for another thread that is at work; -1 is as long as it is.
-        """
+        """Drop what is not done, once no other thread is at work; then nothing is under way."""
         self._left = True
         if not self._workers.is_one_calling() and self._working.acquire(timeout=at_most_s):
             try:
@@ -143,36 +129,52 @@ class Ring(ABC):
 
     def _do_what_can_be(self) -> None:
         """Do what can be done without waiting."""
+        first, second = self._rules
         while not self._left:
-            if self._begun and self._can_end(self._begun[0]):
+            if self._begun and self._can_end(self._begun[0], second):
                 self._end(self._begun[0])
                 continue
             slot = next((slot for slot in self._slots if slot.chunk is None), None)
-            if slot is None or not self._cut or not self._can_begin(self._cut[0], slot):
+            if slot is None or not self._cut:
+                return
+            if not self._moves_aside(self._cut[0]) and not slot.ends.get(first.slot, _PAST).query():
                 return
             self._begin(self._cut[0], slot)
 
-    def _can_begin(self, chunk: Chunk, slot: Slot) -> bool:
-        return self._moves_aside(chunk) or slot.ends.get(self.rules[0].slot, _PAST).query()
-
-    def _can_end(self, chunk: Chunk) -> bool:
+    def _can_end(self, chunk: Chunk, rule: Rule) -> bool:
         if chunk.moving is not None:
             return chunk.moving.done()
-        return chunk.load.failed or chunk.slot.ends[self.rules[1].slot].query()
+        return chunk.load.failed or chunk.slot.ends[rule.slot].query()
 
     def _begin(self, chunk: Chunk, slot: Slot) -> None:
+        """Do a chunk's first step; what is large on the host is handed over."""
         if not chunk.load.failed:
             chunk.slot, slot.chunk = slot, chunk
             self._slots.rotate(-1)
             self._begun.append(chunk)
-            self._first_step(chunk)
+            if self._to_host:
+                self._do(chunk, self._copying)
+            if self._moves_aside(chunk):
+                self._hand_over(chunk)
+            elif not self._to_host:
+                self._do_on_host(chunk)
         self._cut.popleft()
 
     def _end(self, chunk: Chunk) -> None:
-        self._last_step(chunk)
+        """Do a chunk's last step, and what no worker has begun."""
+        if _is_done_aside(chunk):
+            chunk.load.unread -= 1
+        elif self._to_host or chunk.moving is not None:
+            self._do_on_host(chunk)
+        if not self._to_host:
+            self._do(chunk, self._copying)
         if not chunk.load.failed:
             chunk.load.left -= 1
         self._forget(chunk)
+
+    def _do_on_host(self, chunk: Chunk) -> None:
+        self._do(chunk, self._moving)
+        chunk.load.unread -= 1
 
     def _forget(self, chunk: Chunk) -> None:
         if chunk.slot.chunk is chunk:
@@ -215,13 +217,13 @@ class Ring(ABC):
         is_large = chunk.device.nbytes >= max(least, _MOVED_BY_CALLER_BYTES + 1)
         return is_large and self._workers.threads > 1
 
-    def _hand_over(self, chunk: Chunk, rule: Rule) -> None:
-        """Let a worker do a step."""
+    def _hand_over(self, chunk: Chunk) -> None:
+        """Let a worker do what a chunk needs done on the host."""
         moving: Outcome[None] = Outcome()
 
         def work() -> None:
             if moving.begin():
-                self._do(chunk, rule)
+                self._do(chunk, self._moving)
                 moving.set_result(None)
 
         chunk.moving = moving
@@ -246,80 +248,16 @@ class Ring(ABC):
             load.fail(error)  # raised where its items are waited for
 
     def _queue(self, device: torch.Tensor, host: torch.Tensor) -> None:
-        to, source = self._to_and_from(device, host)
+        to, source = (host, device) if self._to_host else (device, host)
         with torch.inference_mode() if to.is_inference() else nullcontext():
             self.stream.copy(to, source)
 
     def _move(self, chunk: Chunk) -> Waitable:
         for offset, address, size_bytes in chunk.host:
-            to, source = self._to_and_from(chunk.slot.address + offset, address)
+            near = chunk.slot.address + offset
+            to, source = (address, near) if self._to_host else (near, address)
             move_bytes(to, source, size_bytes, chunk.device.nbytes)
         return _PAST
-
-    @abstractmethod
-    def _first_step(self, chunk: Chunk) -> None:
-        """Begin with a chunk that has a slot; a worker does what is large."""
-
-    @abstractmethod
-    def _last_step(self, chunk: Chunk) -> None:
-        """Do the rest, also what no worker has begun."""
-
-    @abstractmethod
-    def _to_and_from(self, near: T, far: T) -> tuple[T, T]:
-        """Where to copy to and from where, of what is nearer to the device and what is farther."""
-
-
-class ToHostRing(Ring):
-    """Slots that the device copies to, and that are emptied into the caller's memory."""
-
-    direction = "to host"
-    rules = TO_HOST
-
-    @override
-    def _first_step(self, chunk: Chunk) -> None:
-        copy, empty = self.rules
-        self._do(chunk, copy)
-        if self._moves_aside(chunk):
-            self._hand_over(chunk, empty)
-
-    @override
-    def _last_step(self, chunk: Chunk) -> None:
-        if not _is_done_aside(chunk):
-            self._do(chunk, self.rules[1])
-
-    @override
-    def _to_and_from(self, near: T, far: T) -> tuple[T, T]:
-        return far, near
-
-
-class ToDeviceRing(Ring):
-    """Slots that are filled from the caller's memory, and that the device copies from."""
-
-    direction = "from host"
-    rules = TO_DEVICE
-
-    @override
-    def _first_step(self, chunk: Chunk) -> None:
-        if self._moves_aside(chunk):
-            self._hand_over(chunk, self.rules[0])
-        else:
-            self._fill(chunk)
-
-    @override
-    def _last_step(self, chunk: Chunk) -> None:
-        if _is_done_aside(chunk):
-            chunk.load.unread -= 1
-        elif chunk.moving is not None:
-            self._fill(chunk)
-        self._do(chunk, self.rules[1])
-
-    def _fill(self, chunk: Chunk) -> None:
-        self._do(chunk, self.rules[0])
-        chunk.load.unread -= 1
-
-    @override
-    def _to_and_from(self, near: T, far: T) -> tuple[T, T]:
-        return near, far
 
 
 def _is_done_aside(chunk: Chunk) -> bool:

@@ -11,10 +11,9 @@ from typing_extensions import override
 from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
 from autopar.torch_private import pytree
-from autopar.transfer.block import within
 from autopar.transfer.copy_plan import Pack, packs
-from autopar.transfer.copy_stream import CopyStream
-from autopar.transfer.layout import Layout, check_tensor, dense
+from autopar.transfer.copy_stream import CopyStream, Past
+from autopar.transfer.layout import Layout, check_tensor, dense, within
 from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import Parcels
 
@@ -22,19 +21,11 @@ from autopar.transfer.parcel import Parcels
 _BLOCK_BYTES = 1 << 20
 _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
-_flatten = pytree.tree_flatten
-
 
 class ToDeviceParcels(Parcels):
-    """Loads that bring batches to the device.
+    """Loads that bring batches to the device."""
 
-    Args:
-        stream: The stream that will copy them.
-        source: The batches.
-        given: Whether they are all there already.
-    """
-
-    def __init__(self, stream: CopyStream, source: Iterator[Any], *, given: bool = False) -> None:
+    def __init__(self, stream: CopyStream, source: Iterator[Any], given: bool) -> None:
         super().__init__(f"prefetch to {stream.device}", stream, source, given)
 
     def _loads(self) -> Iterator[Load]:
@@ -50,17 +41,17 @@ class ToDeviceParcels(Parcels):
     def unpack(self, load: Load) -> list[Any]:
         load.wait_until_queued()
         self.give_back()  # long done: it was queued some batches ago
-        self._reading = load.reading()
-        self._stream.caller_receives(load.copied, load.device_tensors())
+        self._reading = load.copied if load.has_pinned() else Past()
+        self._stream.caller_receives(load.copied, [part.device for part in load.parts])
         return load.unpack()
 
     @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
     def _batch_load(self, batch: Any) -> Load:
         if type(batch) is torch.Tensor:
             part, result = self._lone_part(self._host_tensor(batch, 0))
-            return Load(self._count(1), self._stream, (part,), result)
+            return Load(self._count(1), self._stream, (part,), lambda: [result])
         # To put these together anew would make other objects of them, or fail.
-        leaves, structure = _flatten(batch, is_leaf=lambda part: type(part) in _WHOLE)
+        leaves, structure = pytree.tree_flatten(batch, is_leaf=lambda part: type(part) in _WHOLE)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
         name = f"batches[{self._number}]"
@@ -68,13 +59,12 @@ class ToDeviceParcels(Parcels):
         tensors = [self._host_tensor(leaves[i], i) for i in where]
         parts: list[Part] = []
         for pack in packs([tensor.nbytes for tensor in tensors], _BLOCK_BYTES):
-            sources = [tensors[i] for i in pack.members]
-            part, arriving = self._part(sources, pack)
+            part, arriving = self._part([tensors[i] for i in pack.members], pack)
             parts.append(part)
             for i, tensor in zip(pack.members, arriving, strict=True):
                 leaves[where[i]] = tensor
         value = pytree.tree_unflatten(leaves, structure)
-        return Load(self._count(1), self._stream, tuple(parts), value)
+        return Load(self._count(1), self._stream, tuple(parts), lambda: [value])
 
     def _part(self, sources: list[torch.Tensor], pack: Pack) -> tuple[Part, list[torch.Tensor]]:
         """How some tensors of a batch travel, and the device tensors that they arrive in."""

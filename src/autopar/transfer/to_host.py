@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import bisect
 import operator
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from typing_extensions import override
 
 from autopar.device import cpu
-from autopar.transfer.block import Alike, Joined, have_memory
+from autopar.torch_private import has_internal_overlap
 from autopar.transfer.copy_plan import packs
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import (
     PLAIN,
-    Layout,
-    check_no_overlap,
+    Block,
+    alike,
     check_tensor,
     dense,
+    is_dense,
     is_ordinary,
     is_plain,
+    joined,
 )
 from autopar.transfer.load import Load, Part
-from autopar.transfer.owner import next_owned
 from autopar.transfer.parcel import Parcels
-from autopar.transfer.targets import Targets
+from autopar.transfer.source import next_owned
 
 Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
 
@@ -46,17 +48,7 @@ _kind_of = operator.attrgetter("dtype", "device", "requires_grad")
 
 
 class ToHostParcels(Parcels):
-    """Loads that bring tensors to the host.
-
-    Args:
-        stream: The stream that will copy them.
-        slot_bytes: How much fits into a slot.
-        source: The tensors.
-        given: Whether they are all there already.
-        out: Where to copy to, if not to fresh memory.
-        pin: Whether fresh memory is to be pinned.
-        verb: What the program called, for errors.
-    """
+    """Loads that bring tensors to the host, to `out` or to fresh memory, which may be pinned."""
 
     ahead_at_first = sys.maxsize  # all that there may be: it is computed meanwhile
 
@@ -85,17 +77,14 @@ class ToHostParcels(Parcels):
     def _loads(self) -> Iterator[Load]:
         while not self._is_over:
             start_s = time.perf_counter()
-            group, failure = self._pull(until_s=start_s + _SOON_S)
+            group, failures = self._pull(until_s=start_s + _SOON_S)
             loads = self._loads_of(group)
             while (load := self._next(loads)) is not None:
                 load.made_in_s = time.perf_counter() - start_s
                 yield load
                 del load  # it holds its tensors
-            if failure is not None:
-                try:
-                    raise failure
-                finally:
-                    del failure  # or it and this frame would keep each other
+            if failures:
+                raise failures.pop()
 
     @override
     def unpack(self, load: Load) -> list[torch.Tensor]:
@@ -109,7 +98,7 @@ class ToHostParcels(Parcels):
             self._targets.give_back(results)
         return results
 
-    def _pull(self, until_s: float) -> tuple[list[torch.Tensor], Exception | None]:
+    def _pull(self, until_s: float) -> tuple[list[torch.Tensor], list[Exception]]:
         """The next item, small ones to travel with it if they come soon, and the source's error."""
         group: list[torch.Tensor] = []
         room_bytes = self._slot_bytes
@@ -129,8 +118,8 @@ class ToHostParcels(Parcels):
         except StopIteration:
             self._is_over = True
         except Exception as failure:
-            return group, failure
-        return group, None
+            return group, [failure]
+        return group, []
 
     def _next(self, loads: Iterator[Load]) -> Load | None:
         with self._stream.caller_on(self._caller):
@@ -150,9 +139,9 @@ class ToHostParcels(Parcels):
         return tensor
 
     def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
-        block = self._stacked(group) if self._out is None else None
-        if block is not None:
-            yield self._block_load(Alike(block), group, [None] * len(group))
+        stack = self._stacked(group) if self._out is None else None
+        if stack is not None:
+            yield self._block_load(alike(stack), group, [None] * len(group))
             return
         good, targets, refusals = self._checked(group)
         sizes = [tensor.nbytes for tensor in good]
@@ -160,11 +149,11 @@ class ToHostParcels(Parcels):
             chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
             if len(chosen) == 1 or any(map(self._is_pinned, into)):
                 yield self._load_of_each(chosen, into)
-            elif self._out is not None and (block := self._stacked(chosen)) is not None:
-                yield self._block_load(Alike(block), chosen, into)
+            elif self._out is not None and (stack := self._stacked(chosen)) is not None:
+                yield self._block_load(alike(stack), chosen, into)
             else:
                 laid_out = list(map(_laid_out, chosen, into))
-                yield self._block_load(Joined(laid_out, pack), laid_out, into)
+                yield self._block_load(joined(laid_out, pack), laid_out, into)
         if refusals:
             raise refusals.pop()
 
@@ -187,30 +176,30 @@ class ToHostParcels(Parcels):
         if len(group) < 2:
             return None
         try:
-            alike = set(map(_kind_of, group)) == {(group[0].dtype, self._stream.device, False)}
-            dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
-            plain = set(map(type, group)) <= PLAIN
-            if alike and group[0].dim() and dense and plain and have_memory(group):
-                block = check_tensor(torch.stack(group), "", self._stream.device)
+            are_alike = set(map(_kind_of, group)) == {(group[0].dtype, self._stream.device, False)}
+            are_dense = len(set(map(torch.Tensor.stride, group))) == 1 and group[0].is_contiguous()
+            are_plain = set(map(type, group)) <= PLAIN
+            if are_alike and group[0].dim() and are_dense and are_plain and _have_memory(group):
+                stack = check_tensor(torch.stack(group), "", self._stream.device)
                 # Those of one element in some dimension may have any strides there.
-                if block.numel() and block.stride()[1:] == group[0].stride():
-                    return block
+                if stack.numel() and stack.stride()[1:] == group[0].stride():
+                    return stack
         except (AttributeError, TypeError, ValueError, RuntimeError):
             pass  # something is not as it should be: they are looked at one by one
         return None
 
     @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
-    def _block_load(
-        self, block: Alike | Joined, tensors: list[torch.Tensor], targets: Targeted
-    ) -> Load:
+    def _block_load(self, block: Block, tensors: list[torch.Tensor], targets: Targeted) -> Load:
         """Several tensors in one block, and their results in another, or where they go."""
         if self._out is None:
             host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
             part = Part(block.device, ((0, host),), staged=not self._pin)
-            return self._load_of((part,), lambda: block.split(host), block.count)
+            name = self._count(len(block.offsets))
+            return Load(name, self._stream, (part,), lambda: block.split(host))
         hosts = list(map(self._landing, tensors, targets))
         part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
-        return self._load_of((part,), lambda: _settled(hosts, targets), block.count)
+        name = self._count(len(hosts))
+        return Load(name, self._stream, (part,), lambda: _settled(hosts, targets))
 
     @torch.inference_mode(False)
     def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> Load:
@@ -222,7 +211,8 @@ class ToHostParcels(Parcels):
             own = laid_out.clone() if self._given and laid_out is tensor else laid_out
             parts.append(Part(own, ((0, host),), staged=not (self._pin or self._is_pinned(host))))
         hosts = [part.host[0][1] for part in parts]
-        load = self._load_of(tuple(parts), lambda: _settled(hosts, targets), len(parts))
+        name = self._count(len(parts))
+        load = Load(name, self._stream, tuple(parts), lambda: _settled(hosts, targets))
         load.writes_to_out = self._out is not None and load.has_pinned()
         return load
 
@@ -235,13 +225,6 @@ class ToHostParcels(Parcels):
 
     def _is_pinned(self, host: torch.Tensor | None) -> bool:
         return host is not None and self._stream.is_pinned(host)
-
-    def _load_of(
-        self, parts: tuple[Part, ...], unpack: Callable[[], list[torch.Tensor]], count: int
-    ) -> Load:
-        load = Load(self._count(count), self._stream, parts, None)
-        load.unpack = unpack
-        return load
 
     def _target(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """The next tensor of `out`, checked to fit."""
@@ -259,21 +242,11 @@ class ToHostParcels(Parcels):
                 f"{tuple(tensor.shape)} of {tensor.dtype}, as the tensor to copy has."
             )
             raise ValueError(msg)
-        check_no_overlap(target, name)
+        if not target.is_contiguous() and has_internal_overlap(target) == 1:
+            msg = f"{name} has elements that share memory, as in an expanded tensor. Clone it."
+            raise ValueError(msg)
         self._targets.take(target, name)
         return target
-
-
-def lone_load(
-    stream: CopyStream, tensor: torch.Tensor, name: str, *, pin: bool
-) -> tuple[Load, torch.Tensor]:
-    """The load of one tensor, cloned first and copied to pinned memory, and where it belongs."""
-    source = dense(tensor)
-    source = source.clone() if source is tensor else source
-    result = torch.empty_like(source, device="cpu", pin_memory=pin)
-    landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
-    part = Part(source, ((0, landing),), staged=False)
-    return Load(name, stream, (part,), landing), result
 
 
 def _laid_out(tensor: torch.Tensor, target: torch.Tensor | None) -> torch.Tensor:
@@ -293,3 +266,44 @@ def _settled(hosts: list[torch.Tensor], targets: Targeted) -> list[torch.Tensor]
                 target.copy_(host)
         results.append(host if target is None else target)
     return results
+
+
+def _have_memory(group: list[torch.Tensor]) -> bool:
+    """Whether tensors that may be alike lie in their memory; where not so it may be, even so."""
+    last = max(map(torch.Tensor.storage_offset, group)) * group[0].itemsize + group[0].nbytes
+    return last <= min(map(torch.UntypedStorage.nbytes, map(torch.Tensor.untyped_storage, group)))
+
+
+class Targets:
+    """Memory of the caller's that copies may be under way to, by address."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._stops: dict[int, tuple[int, str]] = {}  # and the names, by start
+
+    def take(self, target: torch.Tensor, name: str) -> None:
+        """Note one more, and refuse it if another lies there, too."""
+        start, stop = target.data_ptr(), target.data_ptr() + target.nbytes
+        if not target.numel():
+            return
+        at = bisect.bisect_left(self._starts, start)
+        beside = self._starts[max(0, at - 1) : at + 1]
+        dense = is_dense(target)
+        for other in beside:
+            other_stop, other_name = self._stops[other]
+            if other == start or (dense and other < stop and start < other_stop):
+                msg = (
+                    f"{name} shares memory with {other_name}, whose item is still under way; "
+                    f"expected memory of its own. Give one tensor for each, or as many in turn as "
+                    f"are on their way at once, and one more."
+                )
+                raise ValueError(msg)
+        self._starts.insert(at, start)
+        self._stops[start] = (stop if dense else start), name
+
+    def give_back(self, targets: list[torch.Tensor]) -> None:
+        """Forget those whose items are there."""
+        for target in filter(torch.Tensor.numel, targets):
+            start = target.data_ptr()
+            del self._stops[start]
+            del self._starts[bisect.bisect_left(self._starts, start)]

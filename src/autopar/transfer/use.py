@@ -15,14 +15,7 @@ _NEW, _OPEN, LEFT = "not open yet", "open", "left"
 
 
 class Use:
-    """Whether a pipeline can be used, and by whom.
-
-    Args:
-        device: The pipeline's.
-
-    Attributes:
-        state: In one or a few words.
-    """
+    """Whether the pipeline on a device can be used, and by whom; `state` says it in words."""
 
     def __init__(self, device: torch.device) -> None:
         self.state = _NEW

@@ -21,15 +21,8 @@ class Workers:
     """Threads that do what they are given if they come to it; who needs it done looks after that.
 
     Each is started when it is needed. They end with this object, and with the process. As others
-    wait for them, they wait for nobody, also where they happen to collect somebody's garbage.
-
-    Args:
-        threads: How many CPU threads their moves may take, all together.
-        moves: Moves that are under way at once, at most.
-
-    Attributes:
-        threads: How many CPU threads.
-        stop: Call it to end them; it waits for what they are at.
+    wait for them, they wait for nobody, also where they happen to collect somebody's garbage. Their
+    moves take so many CPU threads, all together.
     """
 
     def __init__(self, threads: int, moves: int) -> None:
@@ -38,6 +31,7 @@ class Workers:
         self._threads_each = threads // self._missing
         self._queued: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        # Ends them, and waits for what they are at.
         self.stop = weakref.finalize(self, _stop, self._queued, self._threads)
 
     def is_one_calling(self) -> bool:

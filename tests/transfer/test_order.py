@@ -1,20 +1,20 @@
 """Copy pipelines on the CPU: what comes when, how far ahead, to which thread, and in the end."""
 
-import threading
+import itertools
 import time
-import weakref
 
 import pytest
 import torch
-from pipeline_ways import Noting, ahead, first_elements, numbers
+from pipeline_ways import ahead, first_elements, numbers
 
 from autopar.device import cpu
 from autopar.timeline.span import Span
 from autopar.transfer import delivery
 from autopar.transfer.copy_stream import CopyStream
-from autopar.transfer.load import Load, Part
+from autopar.transfer.layout import flat
 from autopar.transfer.pipeline import CopyPipeline
-from autopar.transfer.workers import Workers
+from autopar.transfer.to_device import ToDeviceParcels
+from autopar.transfer.to_host import ToHostParcels
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
@@ -58,17 +58,6 @@ def test_a_span_reaches_from_the_first_chunk_to_the_last(monkeypatch):
         assert len(copied_s) == 1 + 32
         nothing = pipeline.to_host_async(torch.ones(0)).span
         assert nothing.start_s <= nothing.end_s
-
-
-def test_a_handle_that_is_done_keeps_its_result_alone():
-    """Also where the copy lands in the result itself, as with `pin=True` on a GPU."""
-    stream, source, result = CopyStream(cpu()), torch.ones(9), torch.empty(9)
-    load = Load("a test", stream, (Part(source, ((0, result),), staged=False),), result)
-    handle = delivery.Deliveries(1 << 20, 1 << 20, Workers(1, 1)).start(load, result, "lane")
-    watched = weakref.ref(source)
-    del source, load
-    assert handle.result() is result
-    assert watched() is None
 
 
 def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):
@@ -199,71 +188,10 @@ def test_a_source_that_uses_the_pipeline(pipeline):
     assert first_elements(pipeline.to_host(source())) == list(range(1, 21))
 
 
-def test_what_waits_is_given_up_while_somebody_holds_the_error(pipeline, monkeypatch):
-    """An error holds on to frames, and these to the batches that were under way."""
-    kept = []
-    monkeypatch.setattr(CopyStream, "outlives", lambda stream, tensor: kept.append(tensor.nbytes))
-    with pytest.raises(ZeroDivisionError) as caught:
-        list(pipeline.map(lambda batch: 1 / 0, numbers(9, 1000)))
-    assert kept
-    assert set(kept) == {8000}
-    del caught
-
-
-def test_a_copy_that_fails_beside_others_that_did_not(streams, in_time, monkeypatch):
-    """Of a batch with a pinned tensor and one that goes through slots, the pinned one fails."""
-
-    def copy(stream, to, source):
-        raise OSError("on purpose")
-
-    monkeypatch.setattr(Noting, "copy", copy)
-    monkeypatch.setattr(Noting, "is_pinned", lambda stream, tensor: tensor.numel() > 1 << 20)
-
-    def run():
-        with CopyPipeline("cpu") as pipeline:
-            batch = (torch.ones(1 << 21), torch.ones(1 << 19))
-            with pytest.raises(OSError, match="on purpose"):
-                next(pipeline.prefetch([batch]))
-
-    in_time(run, 5)
-
-
 # -- leaving --------------------------------------------------------------------------------------
 
 
-def test_left_by_an_exception_it_drops_what_waits(gate, monkeypatch):
-    monkeypatch.setattr(delivery, "move_bytes", lambda *_: gate())
-    with pytest.raises(ZeroDivisionError), CopyPipeline("cpu", slots=1) as pipeline:
-        handles = [pipeline.to_host_async(torch.ones(3)) for _ in range(5)]
-        assert gate.begun.wait(_WAIT_S)
-        opening = threading.Timer(0.05, gate.open)
-        opening.start()
-        _ = 1 / 0
-    opening.join()
-    with pytest.raises(BaseException, match="dropped") as caught:
-        handles[-1].result()
-    assert type(caught.value).__name__ == "CancelledError"
-    assert handles[-1].done()
-
-
 # -- threads --------------------------------------------------------------------------------------
-
-
-def test_a_refused_thread_leaves_no_trace():
-    closed = CopyPipeline("cpu")
-
-    def refused():
-        with pytest.raises(RuntimeError, match="is not open yet"):
-            closed.to_host([])
-
-    stop, done = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: (refused(), done.set(), stop.wait(_WAIT_S)))
-    thread.start()
-    assert done.wait(_WAIT_S)
-    with closed:
-        assert first_elements(closed.to_host(numbers(3))) == [0, 1, 2]
-    stop.set()
-    thread.join(_WAIT_S)
 
 
 def test_threads_may_take_turns(pipeline, in_time):
@@ -273,17 +201,108 @@ def test_threads_may_take_turns(pipeline, in_time):
     assert first_elements(results) == list(range(2, 20))
 
 
-def test_each_thread_may_have_a_pipeline_of_its_own():
-    barrier, outcome = threading.Barrier(4), {}
+# -- what travels together -------------------------------------------------------------------------
 
-    def run(number):
-        with CopyPipeline("cpu", slots=2, slot_bytes=64) as pipeline:
-            barrier.wait(_WAIT_S)
-            outcome[number] = first_elements(pipeline.map(lambda x: x + number, numbers(30, 100)))
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(_WAIT_S)
-    assert outcome == {number: [i + number for i in range(30)] for number in range(4)}
+def carry(load):
+    """Copy what a load has, to the host, as a ring would."""
+    for part in load.parts:
+        for at, host in part.host:
+            flat(host).copy_(flat(part.device)[at : at + host.nbytes])
+
+
+def parcels_of(source, slot_bytes=1024, **options):
+    return ToHostParcels(CopyStream(cpu()), slot_bytes, iter(source), **options)
+
+
+def counts(parcels):
+    """How many items each load brings, if each is taken before the next is made."""
+    found = []
+    for load in parcels:
+        carry(load)
+        found.append(len(parcels.unpack(load)))
+    parcels.raise_failure()
+    return found
+
+
+def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
+    assert found[0] == 1
+    assert sum(found) == 1000
+    growing = found[: found.index(max(found)) + 1]
+    assert growing == sorted(set(growing))
+    assert all(b <= 4 * a for a, b in itertools.pairwise(growing))
+    growing.pop()
+    assert max(found) == 256  # as many as fit into a slot
+    assert set(found[len(growing) : -1]) == {256}
+
+
+def test_none_waits_for_others_that_come_late(monkeypatch):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 0)
+    assert counts(parcels_of(torch.ones(1) for _ in range(50))) == [1] * 50
+    assert counts(parcels_of((torch.ones(1) for _ in range(50)), given=False)) == [1] * 50
+
+
+def test_fewer_travel_together_once_they_come_late(monkeypatch):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    parcels = parcels_of(torch.ones(1) for _ in range(1000))
+    found = []
+    for load in parcels:
+        carry(load)
+        found.append(len(parcels.unpack(load)))
+        if found[-1] > 50:
+            monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 0)
+    falling = found[found.index(max(found)) :]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[-1] == 1
+    assert sum(found) == 1000
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_only_small_ones_travel_together(monkeypatch, given):
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
+    found = counts(parcels_of((torch.ones(n).byte() for n in sizes), given=given))
+    ends = list(itertools.accumulate(found))
+    assert ends[-1] == len(sizes)
+    for count, end in zip(found, ends, strict=True):
+        own = sizes[end - count : end]
+        assert count == 1 or sum(own) <= 1024
+    assert max(found) > 1
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "most"),
+    [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
+)
+@pytest.mark.parametrize("given", [False, True])
+def test_what_travels_together_is_of_limited_size(monkeypatch, size_bytes, most, given):
+    """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
+    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    items = [torch.ones(size_bytes, dtype=torch.uint8)] * 90
+    found = counts(parcels_of(items, slot_bytes=1 << 24, given=given))
+    assert max(found) == most
+    assert sum(found) == 90
+
+
+def test_what_has_gaps_is_copied_once_and_no_more():
+    clones, clone = [], torch.Tensor.clone
+
+    def counting(tensor, *args, **options):
+        clones.append(tensor)
+        return clone(tensor, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", counting)
+        list(parcels_of([torch.ones(2000)[::2], torch.ones(1000)], given=True))
+    assert [tensor.stride() for tensor in clones] == [(2,), (1,)]
+
+
+def test_a_batchs_blocks_are_of_limited_size():
+    """They are freed together, so a small one that is kept must not keep much else."""
+    batch = [
+        torch.ones(n, dtype=torch.uint8) for n in (1 << 19, 1 << 19, 1, 1 << 20, 1, 1, 1 << 22)
+    ]
+    (load,) = ToDeviceParcels(CopyStream(cpu()), iter([batch]), given=True)
+    assert [len(part.host) for part in load.parts] == [2, 1, 1, 2, 1]

@@ -1,0 +1,69 @@
+"""What copy pipelines refuse, and what that says."""
+
+import pytest
+import torch
+from pipeline_ways import first_elements, numbers
+
+from autopar.transfer.pipeline import CopyPipeline
+
+
+@pytest.mark.parametrize("before", [0, 7])
+def test_a_tensor_of_a_batch_that_cannot_be_copied_is_named(pipeline, before):
+    batch = {"good": torch.ones(2), "bad": (3, torch.ones(4, requires_grad=True))}
+    results = pipeline.prefetch([*numbers(before), batch, torch.ones(3)])
+    assert first_elements(next(results) for _ in range(before)) == list(range(before))
+    match = rf"tensor 2 of batches\[{before}\] requires grad"
+    with pytest.raises(ValueError, match=match) as caught:
+        next(results)
+    assert f"in item {before} of prefetch to cpu" in caught.value.__notes__
+    assert first_elements(pipeline.prefetch(numbers(3))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("argument", "most"), [("slots", 1 << 10), ("slot_bytes", 1 << 50), ("threads", 1 << 10)]
+)
+def test_counts_that_no_machine_has_are_refused(argument, most):
+    for value in (0, 2.0, "3", True, most + 1):
+        said = (
+            f"{argument} is {value!r}; expected a whole number of at least 1, and at most {most:,}"
+        )
+        with pytest.raises(ValueError, match=said):
+            CopyPipeline("cpu", **{argument: value})
+    CopyPipeline("cpu", **{argument: most})
+
+
+@pytest.mark.parametrize(
+    ("device", "match"), [("meta", "'meta'"), (99, "cuda:99"), ("nonsense", "'nonsense'")]
+)
+def test_the_device_has_to_be_there(device, match):
+    with pytest.raises(ValueError, match=f"device is {match}"):
+        CopyPipeline(device)
+
+
+SLIPS = [
+    (lambda p: p.to_host(torch.ones(3)), r"tensors is a single tensor.*Pass to_host_async\(x\)"),
+    (lambda p: p.prefetch(torch.ones(3)), r"batches is a single tensor.*\[x\] for"),
+    (lambda p: p.map(torch.neg, torch.ones(3)), "batches is a single tensor"),
+    (lambda p: p.to_host(3), "tensors is 3; expected an iterable"),
+    (lambda p: p.prefetch({"x": torch.ones(1)}), "batches is of type dict; expected an iterable"),
+    (lambda p: p.prefetch("x"), "batches is 'x'; expected an iterable"),
+    (lambda p: p.map(torch.ones(1), [torch.ones(3)]), r"fn is of type Tensor.*map\(fn, batches\)"),
+    (lambda p: next(p.map(lambda x: 1, [torch.ones(1)])), "what fn returned for item 0 is 1"),
+    (lambda p: p.to_host([], pin="yes"), "pin is 'yes'"),
+    (lambda p: p.to_host([], out=torch.tensor(1.0)), "out is a single tensor"),
+    (lambda p: p.to_host([], out=3), "out is 3; expected an iterable"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), SLIPS)
+def test_slips_are_named(pipeline, call, message):
+    with pytest.raises(TypeError, match=message):
+        call(pipeline)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda p: p.to_host([], [], True), lambda p: p.map(torch.neg, [], [], True)]
+)
+def test_out_and_pin_exclude_each_other(pipeline, call):
+    with pytest.raises(ValueError, match="out and pin are both given; expected one"):
+        call(pipeline)

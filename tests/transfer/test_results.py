@@ -1,0 +1,422 @@
+"""Results of copy pipelines: every bit, in the form of what came, and in whose memory."""
+
+import dataclasses
+import itertools
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from pipeline_ways import (
+    DTYPES,
+    WAYS,
+    Pair,
+    all_ways,
+    bits_of,
+    every_way,
+    filled,
+    first_elements,
+    numbers,
+    on_devices,
+)
+from torch.utils import _pytree as pytree
+
+from autopar.transfer import ring
+from autopar.transfer.pipeline import CopyPipeline
+
+pytestmark = pytest.mark.usefixtures("threads_gone")
+_WAIT_S = 10  # for what should come at once
+
+
+# -- bit for bit ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.usefixtures("company")
+def test_any_dtype_and_shape(pipeline, dtype):
+    shapes = [(), (5,), (5,), (0,), (3, 8), (2, 0, 3), (40, 56), (1,), (1,), (1,)]
+    items = [filled(shape, dtype, seed) for seed, shape in enumerate(shapes)]
+    for item, result in zip(items * len(WAYS), all_ways(pipeline, items), strict=True):
+        assert (result.dtype, result.shape) == (item.dtype, item.shape)
+        assert result.stride() == item.stride()
+        assert bits_of(result) == bits_of(item)
+
+
+LAYOUTS = {
+    "transposed": lambda x: x.transpose(1, 3),
+    "permuted": lambda x: x.permute(2, 0, 3, 1),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "with gaps": lambda x: x[:, ::2, :, 1::3],
+    "with an offset": lambda x: x[1:],
+    "a column": lambda x: x[0, 0, :, 1],
+    "expanded": lambda x: x[:1].expand(9, -1, -1, -1),
+    "overlapping": lambda x: x.flatten().unfold(0, 4, 1),
+    "flipped": lambda x: x.flip(0, 3),
+    "conjugate": lambda x: x.conj(),
+    "conjugate, transposed": lambda x: x.conj().transpose(1, 3),
+    "conjugate, with gaps": lambda x: x[:, ::2].conj(),
+    "negative": lambda x: x.conj().imag,
+    "negative, dense": torch._neg_view,
+    "real": lambda x: x.real,
+    "an element": lambda x: x[1, 1, 1, 1],
+    "none of them": lambda x: x[:, :0],
+    "as bytes": lambda x: x.view(torch.uint8),
+    "a parameter": lambda x: torch.nn.Parameter(x, requires_grad=False),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("slot_bytes", "sizes"), [(512, (2, 9, 9)), (8192, (2, 2, 2, 2, 2)), (8192, (2, 9, 2))]
+)
+@pytest.mark.usefixtures("together")
+def test_any_layout(layout, slot_bytes, sizes):
+    views = [
+        LAYOUTS[layout](filled((2, 4, size, 5), torch.complex64, seed))
+        for seed, size in enumerate(sizes)
+    ]
+    with CopyPipeline("cpu", slot_bytes=slot_bytes) as pipeline:
+        results = list(all_ways(pipeline, views))
+    for view, result in zip(views * len(WAYS), results, strict=True):
+        expected = torch.empty_like(view).copy_(view)  # as .to() does it from device to device
+        assert bits_of(result) == bits_of(expected)
+        assert result.stride() == expected.stride()
+        assert not result.is_conj()
+        assert not result.is_neg()
+
+
+BLANKS = {  # by where results go
+    "fresh memory": lambda items: None,
+    "memory given": lambda items: list(map(torch.zeros_like, items)),
+    "memory with gaps": lambda items: [torch.zeros(2 * len(x), dtype=x.dtype)[::2] for x in items],
+}
+
+
+@pytest.mark.parametrize("into", BLANKS)
+@pytest.mark.parametrize("kind", [list, iter])
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.usefixtures("together")
+def test_small_ones_travel_together(streams, alike, kind, into):
+    items = [torch.full((3 if alike else i % 5,), i) for i in range(100)]
+    out = BLANKS[into](items)
+    with CopyPipeline("cpu", slots=2, slot_bytes=512) as pipeline:
+        results = list(pipeline.to_host(kind(items), out=out))
+        assert streams[0].copies < 50
+    assert all(map(torch.equal, results, items))
+    assert out is None or all(result is target for result, target in zip(results, out, strict=True))
+
+
+@pytest.mark.usefixtures("together")
+def test_a_batchs_small_ones_travel_together(streams):
+    batch = {i: filled((i,), DTYPES[i % 5]) for i in range(20)}
+    with CopyPipeline("cpu", slots=2, slot_bytes=4096) as pipeline:
+        (result,) = pipeline.prefetch([batch])
+        assert streams[0].copies == 1
+    assert list(result) == list(batch)
+    assert all(torch.equal(result[i], batch[i]) for i in batch)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_large_ones_travel_in_chunks(streams, slots, threads):
+    large = filled((3, 1 << 20), torch.uint8)
+    with CopyPipeline("cpu", slots=slots, slot_bytes=1 << 19, threads=threads) as pipeline:
+        (result,) = pipeline.to_host([large])
+        assert streams[0].copies == 6
+        (back,) = pipeline.prefetch([result.mT])
+        assert streams[1].copies == 6
+    assert torch.equal(result, large)
+    assert torch.equal(back, large.mT)
+
+
+def test_a_slot_is_no_larger_than_asked():
+    assert CopyPipeline("cpu", slot_bytes=1000).slot_bytes == 512
+    assert CopyPipeline("cpu", slot_bytes=1).slot_bytes == 1
+    assert CopyPipeline("cpu", slot_bytes=1024).slot_bytes == 1024
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_slots_smaller_than_the_gaps_in_a_block(in_time, threads):
+    """Some chunks of it hold nothing at all."""
+    batch = [torch.full((n,), n, dtype=torch.uint8) for n in (1, 70, 0, 3)]
+
+    def run():
+        with CopyPipeline("cpu", slots=2, slot_bytes=16, threads=threads) as pipeline:
+            return list(pipeline.prefetch([batch] * 3))
+
+    for result in in_time(run, 5):
+        assert all(map(torch.equal, result, batch))
+
+
+@every_way
+def test_nothing_to_copy(pipeline, way):
+    assert list(WAYS[way](pipeline, [])) == []
+
+
+@every_way
+@pytest.mark.usefixtures("company")
+def test_tensors_of_inference_mode(pipeline, way):
+    with torch.inference_mode():
+        items = numbers(10)
+        inside = list(WAYS[way](pipeline, items))
+    outside = list(WAYS[way](pipeline, items))
+    assert first_elements(inside) == first_elements(outside) == list(range(10))
+    assert not any(result.is_inference() for result in outside)
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+def test_items_do_not_have_the_mode_in_which_they_were_taken_ahead(pipeline, verb):
+    received = getattr(pipeline, verb)(torch.ones(5) for _ in range(8))
+    with torch.inference_mode():
+        next(received)
+    weight = torch.ones(5, requires_grad=True)
+    for item in received:
+        (item * weight).sum().backward()
+    assert weight.grad is not None
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_strides_do_not_depend_on_what_travels_along(pipeline, count):
+    item = torch.ones(1, 1, 4, 4).to(memory_format=torch.channels_last)
+    for result in pipeline.to_host([item] * count):
+        assert result.stride() == item.stride()
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Number:
+    x: int
+
+
+BATCHES = {
+    "tuple": lambda x: (x, x + 1),
+    "list": lambda x: [x, [x + 1], []],
+    "dict": lambda x: {"b": x, "a": {"c": x + 1}, 3: None},
+    "ordered": lambda x: OrderedDict(b=x, a=x + 1),
+    "named": lambda x: Pair(x, Pair(x + 1, "text")),
+    "mixed": lambda x: ({"x": [x, (x + 1,)]}, 3, "text", None, 2.5, {1, 2}, b"bytes"),
+    "twice": lambda x: (x, x),
+    "none": lambda x: ("no", ["tensor", {}]),
+    "number": lambda x: 3,
+    "deque": lambda x: deque([x]),
+    "torch's named tuple": lambda x: torch.return_types.max((x, x)),
+    "objects": lambda x: [x, np.ones(3), torch.float32, len, True, range(3), {"a": {"b"}}],
+    "objects that hold no tensors": lambda x: [x, SimpleNamespace(y=3), Number(3)],
+}
+
+
+@on_devices
+@pytest.mark.parametrize("kind", BATCHES)
+@pytest.mark.parametrize("size", [0, 1000])
+@pytest.mark.parametrize("verb", ["a list", "a generator", "map"])
+def test_batches_keep_their_form(kind, size, verb, device):
+    batches = [BATCHES[kind](torch.full((size,), i)) for i in range(8)]
+    with CopyPipeline(device, slot_bytes=1024) as pipeline:
+        if verb == "map":
+            results, nothing = [], torch.ones(1, device=device)
+            list(pipeline.map(lambda batch: (results.append(batch), nothing)[1], batches))
+        else:
+            results = list(pipeline.prefetch(batches if verb == "a list" else iter(batches)))
+    assert len(results) == 8
+    for batch, result in zip(batches, results, strict=True):
+        before, form = pytree.tree_flatten(batch)
+        after, form_after = pytree.tree_flatten(result)
+        assert type(result) is type(batch)
+        assert form == form_after
+        for x, y in zip(before, after, strict=True):
+            if isinstance(x, torch.Tensor):
+                assert y.device == torch.device(device)
+                assert torch.equal(x, y.cpu())
+                assert y is not x
+            else:
+                assert y is x
+
+
+# -- results are the caller's ---------------------------------------------------------------------
+
+
+@every_way
+@pytest.mark.parametrize("sizes", [(4,), (1, 2, 4), (1000,)])
+@pytest.mark.usefixtures("together")
+def test_autograd_takes_each_result_by_itself(pipeline, way, sizes):
+    items = [torch.full((sizes[i % len(sizes)],), float(i)) for i in range(12)]
+    weight = torch.tensor(3.0, requires_grad=True)
+    results = list(WAYS[way](pipeline, items))
+    assert all(result.is_leaf and not result.requires_grad for result in results)
+    losses = []
+    for i, result in enumerate(results):
+        if i % 3 == 0:
+            losses.append(result.mul_(weight).sum())
+        elif i % 3 == 1:
+            losses.append((result.requires_grad_() ** 2).sum())
+        else:
+            losses.append((weight * result).sum())  # keeps the result for backward
+            continue
+    for i, result in enumerate(results):
+        if i % 3 == 0:
+            assert torch.equal(result, items[i] * 3)
+    for loss in losses:
+        loss.backward()
+    expected = sum(items[i].sum() for i in range(12) if i % 3 != 1)
+    assert weight.grad == expected
+    assert all(torch.equal(results[i].grad, 2 * items[i]) for i in range(1, 12, 3))
+
+
+def all_gone(watched):
+    """Whether they go as soon as threads that are on their way out of a copy have left it."""
+    give_up_s = time.perf_counter() + _WAIT_S
+    while any(each() is not None for each in watched):
+        if time.perf_counter() > give_up_s:
+            return False
+        time.sleep(1e-3)
+    return True
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "to_host_async"])
+@pytest.mark.parametrize("sizes", [(0, 1, 2, 4), (4,), (1000,)])
+@pytest.mark.usefixtures("company", "no_collector")
+def test_a_result_that_the_caller_drops_is_gone(pipeline, way, sizes):
+    for result in WAYS[way](pipeline, [torch.ones(sizes[i % len(sizes)]) for i in range(12)]):
+        watched = [weakref.ref(result)]
+        del result
+        assert all_gone(watched)
+
+
+# -- out ------------------------------------------------------------------------------------------
+
+
+PLACES = {
+    "dense": lambda shape: torch.zeros(shape),
+    "with gaps": lambda shape: torch.zeros(*shape, 3)[..., 1],
+    "transposed": lambda shape: torch.zeros(shape[::-1]).T,
+    "with an offset": lambda shape: torch.zeros(2, *shape)[1],
+    "conjugate": lambda shape: torch._neg_view(torch.zeros(shape)),
+    "of inference mode": lambda shape: torch.inference_mode()(torch.zeros)(shape),
+}
+
+
+@pytest.mark.parametrize("verb", ["to_host", "map"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("shape", [(2, 3), (40, 30)])
+@pytest.mark.usefixtures("company")
+def test_results_go_where_they_are_told_to(pipeline, verb, place, shape):
+    for kind in (list, tuple, iter):
+        items = [torch.rand(shape) for _ in range(12)]
+        out = [PLACES[place](shape) for _ in items]
+        args = (torch.clone, items) if verb == "map" else (items,)
+        results = list(getattr(pipeline, verb)(*args, out=kind(out)))
+        assert all(result is given for result, given in zip(results, out, strict=True))
+        assert all(map(torch.equal, out, items))
+
+
+@pytest.mark.usefixtures("company")
+def test_memory_around_out_is_left_alone(pipeline):
+    whole = torch.full((12, 7, 5), -1.0)
+    out = [each[2:5, 1::2] for each in whole]
+    list(pipeline.to_host([torch.full((3, 2), float(i)) for i in range(12)], out))
+    for i, each in enumerate(whole):
+        assert each.unique().tolist() == [-1, i]
+        assert (each == i).sum() == 6
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+@pytest.mark.usefixtures("company")
+def test_one_stacked_tensor_takes_results_row_by_row(pipeline, size):
+    items = [torch.rand(size) for _ in range(12)]
+    out = torch.zeros(12, size)
+    for i, row in enumerate(pipeline.to_host(items, out)):
+        assert row.data_ptr() == out[i].data_ptr()
+    assert torch.equal(out, torch.stack(items))
+
+
+@pytest.mark.usefixtures("company")
+def test_out_may_be_longer_and_is_taken_as_it_is_needed(pipeline):
+    out = (torch.zeros(3, dtype=torch.int64) for _ in range(99))
+    assert first_elements(pipeline.to_host(numbers(7, 3), out)) == list(range(7))
+    assert len(list(out)) == 92
+
+
+def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
+    """Closing waits for the worker who is at it; here that is the second item."""
+    out = [torch.zeros(1 << 18) for _ in range(3)]
+    move = ring.move_bytes
+
+    def hold_back(to, *source_size_threads):
+        if to == out[1].data_ptr():
+            gate()
+        move(to, *source_size_threads)
+
+    monkeypatch.setattr(ring, "move_bytes", hold_back)
+    monkeypatch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
+    with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20, threads=2) as pipeline:
+        results = pipeline.to_host([torch.ones(1 << 18) for _ in range(3)], out)
+        next(results)
+        assert gate.begun.wait(_WAIT_S)
+        opening = threading.Timer(0.05, gate.open)
+        opening.start()
+        results.close()
+        out[1].fill_(-1)
+        opening.join()
+    assert out[1].unique().tolist() == [-1]
+
+
+def test_what_backward_needs_is_not_overwritten_in_silence(pipeline):
+    out = [torch.zeros(300)]
+    weight = torch.ones(300, requires_grad=True)
+    (result,) = pipeline.to_host([torch.ones(300)], out)
+    loss = (weight * result).sum()
+    list(pipeline.to_host([torch.zeros(300)], out))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("source", [list, iter], ids=["list", "generator"])
+@pytest.mark.parametrize("size", [4, 1000])
+@pytest.mark.parametrize("targets", [1, 2, 5])
+def test_targets_that_are_still_on_their_way_are_refused(pipeline, source, size, targets):
+    tensors = source([torch.full((size,), i) for i in range(20)])
+    out = itertools.cycle([torch.empty(size, dtype=torch.long) for _ in range(targets)])
+    received = []
+    with pytest.raises(ValueError, match=r"out\[\d+\] shares memory with out\[\d+\]"):
+        received.extend(result[0].item() for result in pipeline.to_host(tensors, out=out))
+    assert received == list(range(len(received)))
+
+
+def test_targets_may_lie_beside_and_between_each_other(pipeline):
+    rows, columns = torch.empty(9, 4), torch.empty(4, 9)
+    tensors = [torch.full((4,), float(i)) for i in range(9)]
+    for out, result in ((rows, rows), (columns.t(), columns.t())):
+        assert len([*pipeline.to_host(tensors, out=out)]) == 9
+        assert result.equal(torch.stack(tensors))
+
+
+BAD_PLACES = {
+    "shape": (lambda: torch.zeros(5), ValueError, r"\(5,\).*expected \(4,\) of torch.float32"),
+    "dtype": (lambda: torch.zeros(4).int(), ValueError, r"torch.int32; expected \(4,\)"),
+    "device": (lambda: torch.zeros(4, device="meta"), ValueError, "on meta; expected it on cpu"),
+    "grad": (lambda: torch.zeros(4, requires_grad=True), ValueError, "requires grad.*detach"),
+    "sparse": (lambda: torch.zeros(4).to_sparse(), TypeError, "sparse_coo tensor.*to_dense"),
+    "no tensor": (lambda: [0.0] * 4, TypeError, "of type list; expected a tensor on cpu"),
+    "overlapping": (lambda: torch.zeros(1).expand(4), ValueError, "elements that share memory"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_PLACES)
+@pytest.mark.parametrize("where", [0, 3, 11])
+@pytest.mark.usefixtures("company")
+def test_a_place_that_does_not_fit_is_named(pipeline, bad, where):
+    make, error, match = BAD_PLACES[bad]
+    out = [torch.zeros(4) for _ in range(12)]
+    out[where] = make()
+    got = []
+    with pytest.raises(error, match=rf"out\[{where}\].*{match}") as caught:
+        got.extend(pipeline.to_host([torch.full((4,), float(i)) for i in range(12)], out))
+    assert f"in item {where} of to_host from cpu" in caught.value.__notes__
+    assert first_elements(out[:where]) == list(range(where))
