@@ -1,6 +1,5 @@
 """What tasks use is what they hold when a run begins; autograd has one history for a tensor."""
 
-from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -75,26 +74,6 @@ def test_who_writes_what_is_held_when_a_run_begins_comes_first(kind):
         assert run[reader].tolist() == [n] * 3
 
 
-@pytest.mark.parametrize("kind", HOLDERS)
-@pytest.mark.parametrize("is_written", [True, False])
-def test_a_task_of_which_nothing_is_known_is_not_to_give_others_what_is_written(kind, is_written):
-    """Of what nobody else writes they may be given whatever it is."""
-    other = torch.zeros(3)
-    graph = TaskGraph(cpu_lanes=2)
-    add_reader, rebind = reader_of(graph, kind)
-    graph.add(rebind, other, name="rebinds")
-    writer = graph.add((other if is_written else torch.zeros(3)).add_, 1)
-    reader = add_reader()
-    if not is_written:
-        assert graph.run()[reader].tolist() == [0] * 3
-        return
-    assert graph.plan().nodes[reader.number].before == {0}
-    with pytest.raises(RuntimeError, match=r"'rebinds', gave it that tensor"):
-        graph.run()
-    run = graph.run()  # as it holds it now
-    assert writer.number in run.plan.nodes[reader.number].before
-
-
 # -- autograd has one history for all parts of a tensor -------------------------------------------
 
 _WEIGHT = torch.ones(2, requires_grad=True)
@@ -102,16 +81,6 @@ PARTS = {
     "operators": lambda graph, part: graph.add(torch.Tensor.mul_, part, _WEIGHT),
     "functions": lambda graph, part: graph.add(part_times_weight, part, _WEIGHT, writes=[part]),
 }
-
-
-def times_global(part):
-    part.grad_fn  # noqa: B018 - or torch takes the second part for a leaf
-    part.mul_(_WEIGHT)
-
-
-def rows(base):
-    """Each by itself, as autograd has it that they are written."""
-    return [base[i] for i in range(len(base))]
 
 
 def part_times_weight(part, weight):
@@ -136,36 +105,10 @@ def test_gradients_by_way_of_parts_are_those_of_the_program():
         for is_graph in (True, False):
             weight, graph = torch.ones(2, requires_grad=True), TaskGraph(cpu_lanes=4)
             base = weight.expand(8, 2).clone()
-            for part in rows(base) * 3:
+            for part in [base[i] for i in range(8)] * 3:
                 call = graph.add if is_graph else lambda fn, *args: fn(*args)
                 call(torch.Tensor.mul_, part, weight)
             graph.run()
             base.sum().backward()
             gradients.append(weight.grad)
         assert torch.equal(*gradients)
-
-
-@pytest.mark.parametrize(("tracks", "parts"), [(True, 2), (True, 1), (False, 2)])
-def test_autograd_that_comes_to_parts_that_are_written_at_once_is_refused(tracks, parts):
-    graph, base = TaskGraph(cpu_lanes=2), torch.ones(2, 2)
-    tasks = [graph.add(times_global, part, writes=[part]) for part in rows(base)[:parts]]
-    graph.order(tasks[0], tasks[1]) if parts > 1 else None  # for torch, that sees one by one
-    refused = pytest.raises(RuntimeError, match="autograd came to track it")
-    with torch.set_grad_enabled(tracks), refused if tracks and parts > 1 else nullcontext():
-        graph.run()
-
-
-@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-def test_an_output_that_is_a_part_is_not_resized():
-    base = torch.zeros(4)
-    graph = TaskGraph()
-    graph.add(torch.add, torch.ones(3), 1, out=base[:2])
-    message = r"\(2,\), a part of a larger tensor, was resized to \(3,\)"
-    with pytest.raises(RuntimeError, match=message):
-        graph.run()
-    graph = TaskGraph()
-    made = torch.empty(0)
-    graph.add(torch.add, torch.ones(3), 1, out=made)
-    graph.add(torch.add, torch.ones(2), 1, out=base[2:])
-    graph.run()
-    assert (made.tolist(), base[2:].tolist()) == ([2] * 3, [2] * 2)

@@ -104,10 +104,6 @@ SHOWN = {  # a result, and another one that may lie in the same memory
         x := torch.eye(3).to_sparse().coalesce(),
         x.values(),
     ],
-    "a masked array's mask": lambda graph: [
-        x := np.ma.MaskedArray(np.zeros(4), mask=[0, 0, 0, 1]),
-        x.mask,
-    ],
     "a compressed tensor's": lambda graph: [x := torch.eye(2).to_sparse_csr(), x.values()],
     # These declare nothing, or fresh memory.
     "what einsum returns": lambda graph: [EIGHT, graph.add(torch.einsum, "ij->ji", EIGHT)],

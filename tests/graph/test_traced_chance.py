@@ -90,36 +90,7 @@ def test_generators_from_outside_go_on_from_run_to_run():
         same(run()[result], wanted)
 
 
-def test_what_another_thread_draws_meanwhile_is_drawn_once():
-    turn, drawn = threading.Event(), threading.Event()
-
-    def elsewhere():
-        assert turn.wait(10)
-        torch.rand(1)
-        drawn.set()
-
-    def fn(x):
-        y = x + torch.rand(2)
-        turn.set()
-        assert drawn.wait(10)
-        return y + torch.rand(2)
-
-    other = threading.Thread(target=elsewhere)
-    other.start()
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        graph, result = TaskGraph.trace(fn, x := numbers(2))
-        other.join()
-        assert torch.rand(1).equal(torch.rand(2, generator=of_own(5))[1:])
-        torch.manual_seed(5)
-        found = graph.run()[result]
-        torch.manual_seed(5)
-        same(found, fn(x))
-
-
 # -- operators of other threads -------------------------------------------------------------------
-
-WEIGHT = torch.zeros(2)
 
 
 def in_a_thread(x, call):
@@ -133,36 +104,6 @@ def in_a_thread(x, call):
 def in_a_pool(x, call):
     with ThreadPoolExecutor(1) as pool:
         return x + pool.submit(call, x).result()
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(int).result()  # its thread is there
-        yield pool
-
-
-@pytest.mark.parametrize("way", [in_a_thread, in_a_pool, "a pool that is there"])
-@pytest.mark.parametrize(
-    "call", [lambda x: torch.ones(2) * 3, lambda x: x * 2, lambda x: WEIGHT.add_(1)]
-)
-def test_operators_of_other_threads_are_refused_with_their_line(way, call, pool, capfd):
-    if not callable(way):
-        way = lambda x, call: x + pool.submit(call, x).result()  # noqa: E731
-    reason = r"line \d+ of test_traced_chance.py, `.*lambda x: .*another thread.*one after another"
-    with pytest.raises(ValueError, match=reason):
-        TaskGraph.trace(way, numbers(2), call)
-    assert not WEIGHT.any()
-    assert capfd.readouterr() == ("", "")
-    assert pool.submit(torch.add, 1, 2).result() == 3
-
-
-@pytest.mark.parametrize("way", [in_a_thread, in_a_pool])
-def test_threads_that_call_no_operators_may_run_and_fail_as_in_a_call(way):
-    graph, result = TaskGraph.trace(way, x := numbers(2), len)
-    same(graph.run()[result], x + 2)
-    with pytest.raises(ValueError, match="ZeroDivisionError|division by zero"):
-        TaskGraph.trace(in_a_pool, x, lambda x: 1 / 0)
 
 
 def test_a_torch_that_traces_no_given_generators_is_named(monkeypatch):

@@ -1,10 +1,6 @@
 """What `writes` says: taken at its word for the plan, watched in runs, and held to by a check."""
 
-import collections
-import copy
-import dataclasses
 import functools
-import operator
 import re
 import threading
 
@@ -16,7 +12,6 @@ from torch import nn
 from autopar import TaskGraph
 from autopar.effects.calls import name_of
 from autopar.effects.memory import memory_in
-from autopar.torch_private import pytree
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 
@@ -93,17 +88,6 @@ def test_parts_of_a_buffer_may_be_written_at_once(parts):
     assert buf.sum() == 5 * 6
 
 
-def test_the_caller_may_fill_one_half_while_a_task_reads_the_other(gate):
-    buf = torch.zeros(2, 4)
-    graph = TaskGraph()
-    total = graph.add(lambda x: (gate(), x.sum())[1], buf[0])
-    with graph.start() as run:
-        assert gate.begun.wait(_WAIT_S)
-        buf[1].fill_(7)
-        gate.open()
-        assert run[total] == 0
-
-
 def test_what_is_said_is_no_news():
     """Writes of results, views of them, what is written again and again, and by whom it is read."""
     x = torch.zeros(4)
@@ -139,36 +123,11 @@ def test_nothing_is_begun_after_an_alarm():
     graph, ran, x = TaskGraph(cpu_lanes=1), [], torch.zeros(4)
     first = graph.add(adds_one, x, name="first", writes=())
     graph.order(first, graph.add(ran.append, 1))
-    with pytest.raises(
-        RuntimeError, match=r"task 'first' changed args\[0\].*\(4,\).*`writes`"
-    ) as why:
+    message = r"task 'first', or one that ran at once, changed args\[0\].*\(4,\).*`writes`"
+    with pytest.raises(RuntimeError, match=message) as why:
         graph.run()
     assert why.value.__notes__[0].startswith("in task 'first' on lane")
     assert ran == []
-
-
-def test_an_alarm_names_all_who_may_have_done_it(gate):
-    """A version counter does not say who has moved it: a reader may be the first to notice."""
-    x, begun, done = torch.zeros(4), threading.Event(), threading.Event()
-
-    def writes(x):
-        assert begun.wait(_WAIT_S)
-        x.add_(1)
-        done.set()
-        gate()
-
-    def reads(x):
-        begun.set()
-        assert done.wait(_WAIT_S)
-
-    graph = TaskGraph(cpu_lanes=2)
-    graph.add(writes, x, writes=())
-    graph.add(reads, x, writes=())
-    opening = threading.Timer(1, gate.open)
-    opening.start()
-    with pytest.raises(RuntimeError, match=r"task 'reads' or 'writes', which ran at once, changed"):
-        graph.run()
-    opening.join()
 
 
 @pytest.mark.parametrize(
@@ -195,15 +154,6 @@ def test_what_a_result_holds_is_watched(kind):
     graph.add(lambda held: next(memory_in(held)).add_(1), held, writes=())
     with pytest.raises(RuntimeError, match=r"changed args\[0\]"):
         graph.run()
-
-
-def test_what_a_result_holds_is_refused_by_a_copy_that_would_leave_it_behind():
-    graph = TaskGraph()
-    graph.add(operator.attrgetter("held"), Box(torch.zeros(4)))
-    (node,) = graph.plan().nodes
-    copy = dataclasses.replace(node, fn=None, keywords=None, device=torch.device("meta"))
-    with pytest.raises(TypeError, match="a Box with tensors on cpu"):
-        copy.call([])
 
 
 # -- a check: one sentence for what is not said, none for its twin --------------------------------
@@ -293,49 +243,3 @@ def test_a_check_is_silent_about_what_a_task_makes_itself(fn):
 
 
 # -- containers are the caller's own; those with tasks are made anew, and not to be changed --------
-
-
-def test_iterators_that_tasks_make_are_gone_through_in_order():
-    graph = TaskGraph(cpu_lanes=3)
-    numbers = graph.add(iter, (1, 2, 3))
-    tasks = [graph.add(next, numbers) for _ in range(3)]
-    graph.check()
-    assert graph.run()[tasks] == [1, 2, 3]
-    assert [graph.plan().nodes[each.number].before >= {each.number - 1} for each in tasks[1:]]
-
-
-CHANGES = {
-    "an item that is set": (lambda held: operator.setitem(held, "x", X), {"y": 1}),
-    "a value": (lambda held: held.update(x=held["x"] + 1), {"x": torch.zeros(3)}),
-    "a list that grows": (lambda held: held.append(torch.ones(1)), [torch.zeros(3)]),
-    "of lists": (lambda held: held.append(torch.ones(1)), [[torch.zeros(3)]]),
-    "a deque": (lambda held: held.append(3), collections.deque([2])),
-    "the order": (lambda held: held.reverse(), [2, 3]),
-    "from one to another": (lambda held: held[1].append(held[0].pop()), [[2, 3], [4]]),
-    "another key": (lambda held: held.update(b=held.pop("a")), {"a": 3}),
-    "a tensor lost": (lambda held: held.pop(), [torch.zeros(1)]),
-}
-
-
-@pytest.mark.parametrize("kind", CHANGES)
-def test_a_container_is_the_callers_own_and_one_with_a_task_in_it_is_not_to_be_changed(kind):
-    change, given = CHANGES[kind]
-    graph, mine, plain = TaskGraph(), copy.deepcopy(given), copy.deepcopy(given)
-    graph.add(change, mine)
-    graph.add(lambda: None)
-    graph.run()
-    change(plain)
-    assert str(mine) == str(plain)
-    graph = TaskGraph()
-    tasks = pytree.tree_map(lambda leaf: graph.add(operator.pos, leaf), given)
-    graph.add(change, tasks, name="changes")
-    message = "task 'changes' changes a list or a dict.*return what it makes"
-    with pytest.raises(RuntimeError, match=message):
-        graph.check()
-
-
-def test_an_option_may_be_taken_out():
-    graph = TaskGraph()
-    options = {"rate": graph.add(float, 1), "x": graph.add(torch.zeros, 1)}
-    graph.add(lambda options: options.pop("rate"), options)
-    assert graph.check() == []

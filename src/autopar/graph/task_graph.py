@@ -98,7 +98,9 @@ class TaskGraph(Closed):
                 that is no argument, or lies on another device.
         """
         check_keywords(fn, kwargs, "add's own: device=, name=, writes=, cost_s=")
-        task = self._program.add(fn, args, kwargs, device, name, writes, cost_s)
+        task = self._program.add(
+            fn, args, kwargs, device=device, name=name, writes=writes, cost_s=cost_s
+        )
         self._planned = None
         return task
 
@@ -172,7 +174,7 @@ class TaskGraph(Closed):
         """
         self._program.require_as_traced()
         tracks = self._tracks and torch.is_grad_enabled()
-        if self._planned is None or self._planned.guard.is_stale(tracks=tracks):
+        if self._planned is None or self._planned.guard.hazards.is_stale(tracks=tracks):
             self._planned = self._plan(tracks)
         return self._planned
 
@@ -244,7 +246,7 @@ class TaskGraph(Closed):
         """
         with self._alone():
             plan = self.plan()
-            audit = Audit(plan.guard)
+            audit = Audit(plan.nodes, plan.guard.hazards)
             self._ran(plan, in_order=True, audit=audit)
         return audit.sentences()
 
