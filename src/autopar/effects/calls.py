@@ -53,7 +53,7 @@ class Declared(NamedTuple):
     random: bool  # whether it draws from the random numbers that all share
     fresh: bool  # whether its results never lie in the memory of its arguments
     complete: bool  # whether torch itself answers for it, so that nobody has to look
-    beyond: bool = False  # whether it reaches all memory that its arguments are parts of
+    beyond: bool = False  # whether it may leave the parts of memory that it is given
 
 
 def plain(

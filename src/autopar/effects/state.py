@@ -127,7 +127,7 @@ class State:
                 lambda old: (set.clear(value), set.update(value, old)),
             )
         elif is_a(value, types.CellType):
-            self._hold_names(value, {"cell_contents": types.CellType.cell_contents}, lambda _: name)
+            self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
             for part in ("requires_grad", "grad") if value.is_leaf else ():
                 read, write = (functools.partial(act, value, part) for act in (getattr, setattr))
@@ -172,7 +172,8 @@ class State:
         while left:
             path, namespace = left.pop()
             looked_at.add(id(namespace))
-            self._hold_some(namespace, names, path.format)
+            put = functools.partial(_bind, namespace)
+            self._hold_names(names, namespace.get, put, path.format)
             for name in names & namespace.keys():  # attributes of the program's other modules
                 module = namespace[name]
                 if not is_a(module, types.ModuleType) or is_library(module.__name__):
@@ -185,21 +186,14 @@ class State:
             if not is_library(str(base.__module__)):
                 held = {key: value for key, value in vars(base).items() if key[:2] != "__"}
                 names = [key for key, value in held.items() if not hasattr(type(value), "__get__")]
-                self._hold(
-                    f"{base.__qualname__}.{{}}".format,
-                    lambda base=base, names=names: {  # type: ignore[misc]
-                        name: vars(base)[name] for name in names if name in vars(base)
-                    },
-                    lambda old, base=base, names=names: [  # type: ignore[misc]
-                        type.__setattr__(base, name, old[name]) for name in names
-                    ],
-                )
+                set_ = functools.partial(type.__setattr__, base)
+                self._hold_names(names, vars(base).get, set_, f"{base.__qualname__}.{{}}".format)
                 for value in vars(base).values():
                     self._left += [("", part) for part in _functions_of(value)]
 
     def _hold_object(self, name: str, value: Any) -> None:
         kind: Any = type(value)
-        self._hold_names(value, _slots_of(kind), lambda key: _attribute(name, key))
+        self._hold_slots(value, _slots_of(kind), lambda key: _attribute(name, key))
         with contextlib.suppress(AttributeError):  # of an object with slots alone
             attributes = object.__getattribute__(value, "__dict__")
             self._hold_dict(attributes, lambda key: _attribute(name, key))
@@ -215,37 +209,43 @@ class State:
 
         self._hold(label, lambda: dict(base.items(value)), write)
 
-    def _hold_some(
-        self, value: dict[str, Any], names: Iterable[str], label: Callable[[Any], str]
+    def _hold_slots(
+        self, value: Any, slots: Mapping[str, Any], label: Callable[[Any], str]
     ) -> None:
-        """Hold some names of a module, which others go on to use."""
+        """Hold what lies in slots of an object, or in a variable of a closure."""
 
-        def write(old: dict[str, Any]) -> None:
-            for name in names:
-                value.pop(name, None) if name not in old else value.update({name: old[name]})
+        def get(name: str, default: Any) -> Any:
+            try:
+                return slots[name].__get__(value)
+            except (AttributeError, ValueError):  # nothing is there yet
+                return default
 
-        self._hold(label, lambda: {name: value[name] for name in names if name in value}, write)
+        def put(name: str, item: Any) -> None:
+            slots[name].__delete__(value) if item is ABSENT else slots[name].__set__(value, item)
+
+        if slots:
+            self._hold_names(slots, get, put, label)
 
     def _hold_names(
-        self, value: Any, descriptors: Mapping[str, Any], label: Callable[[Any], str]
+        self,
+        names: Iterable[str],
+        get: Callable[[str, Any], Any],
+        put: Callable[[str, Any], object],
+        label: Callable[[Any], str],
     ) -> None:
-        """Hold what lies in places of an object that descriptors read and write."""
+        """Hold what lies at some names, where others may lie that nobody uses."""
 
         def read() -> dict[str, Any]:
-            held = {}
-            for name, descriptor in descriptors.items():
-                with contextlib.suppress(AttributeError, ValueError):  # nothing is there yet
-                    held[name] = descriptor.__get__(value)
-            return held
+            there = ((name, get(name, ABSENT)) for name in names)
+            return {name: item for name, item in there if item is not ABSENT}
 
         def write(old: dict[str, Any]) -> None:
-            for name in read().keys() - old.keys():
-                descriptors[name].__delete__(value)
-            for name, item in old.items():
-                descriptors[name].__set__(value, item)
+            now = read()
+            for name in {*old, *now}:
+                if now.get(name, ABSENT) is not old.get(name, ABSENT):
+                    put(name, old.get(name, ABSENT))
 
-        if descriptors:
-            self._hold(label, read, write)
+        self._hold(label, read, write)
 
     def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
@@ -259,6 +259,10 @@ class State:
         before = read()
         self._holders.append(_Holder(label, read, write, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
+
+
+def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:
+    namespace.pop(name) if item is ABSENT else namespace.update({name: item})
 
 
 def is_a(value: Any, kinds: Any) -> bool:

@@ -26,7 +26,6 @@ class Uses(NamedTuple):
         holders: Objects with tensors in them, which it reads too.
         written_holders: Those of them whose tensors it writes.
         fresh: Whether its results never lie in the memory of what it reads.
-        beyond: Whether it reads all memory that what it reads is a part of.
         unknown: Whether it may read and write other things, too.
     """
 
@@ -35,7 +34,6 @@ class Uses(NamedTuple):
     holders: Sequence[Any] = ()
     written_holders: Sequence[Any] = ()
     fresh: bool = True
-    beyond: bool = False
     unknown: bool = False
 
 
@@ -62,8 +60,7 @@ class Hazards:
         self.unknown: set[int] = set()
         self.whole = False
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
-        # Of the results of the first nodes, as far as asked for; by whether tensors are whole.
-        self._memory: dict[bool, list[Memory]] = {False: [], True: []}
+        self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
         self._tensors: list[torch.Tensor] = []  # all that nodes use
         self._picture: object = None
 
@@ -83,7 +80,7 @@ class Hazards:
         Args:
             tracks: Whether autograd is on.
         """
-        self._memory, self.used = {False: [], True: []}, []
+        self._memory, self.used = [], []
         self._look_at(len(self.told))
         self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
         values = itertools.chain(*self.used, *self.writes)
@@ -98,8 +95,7 @@ class Hazards:
             if number in self.unknown:
                 before.append(accesses.note(number, (), (ANYWHERE,)))
             else:
-                behind = self._all(reads, whole=self.told[number].beyond)
-                before.append(accesses.note(number, behind, self._all(writes)))
+                before.append(accesses.note(number, self._all(reads), self._all(writes)))
         return before
 
     def is_stale(self, *, tracks: bool) -> bool:
@@ -116,23 +112,20 @@ class Hazards:
         )
         return said + len(self.unknown)
 
-    def memory_of(self, value: Any, *, whole: bool = False) -> Memory:
-        """Where a tensor lies, or a result may lie; `whole` as in `ranges_of`."""
-        whole |= self.whole
+    def memory_of(self, value: Any) -> Memory:
+        """Where a tensor lies, or a result may lie."""
         if isinstance(value, torch.Tensor) and not has_place(value):
             return frozenset([ANYWHERE])
         if not isinstance(value, Result):
-            return frozenset(ranges_of(value, whole=whole))
+            return frozenset(ranges_of(value, whole=self.whole))
         self._look_at(value.node + 1)
-        memory = self._memory[whole]
-        for number in range(len(memory), value.node + 1):
-            told, used = self.told[number], self.used[number]
-            behind = frozenset() if told.fresh else self._all(used, whole=whole or told.beyond)
+        for number in range(len(self._memory), value.node + 1):
+            behind = frozenset() if self.told[number].fresh else self._all(self.used[number])
             if number in self.unknown:
                 behind = frozenset([ANYWHERE])
             # Who uses it uses what is behind it, too, so that needs no name of its own.
-            memory.append(behind or frozenset([ByteRange(("result", number))]))
-        return memory[value.node]
+            self._memory.append(behind or frozenset([ByteRange(("result", number))]))
+        return self._memory[value.node]
 
     def filled(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
         """Values of a run in place of those that stand for results."""
@@ -165,8 +158,8 @@ class Hazards:
     def _is_tracked(self, tracks: bool) -> bool:
         return tracks and any(tensor.requires_grad for tensor in self._tensors)
 
-    def _all(self, values: Iterable[Any], *, whole: bool = False) -> Memory:
-        return frozenset().union(*(self.memory_of(value, whole=whole) for value in values))
+    def _all(self, values: Iterable[Any]) -> Memory:
+        return frozenset().union(*map(self.memory_of, values))
 
 
 def _held_in(holder: Any, found: dict[int, list[Any]]) -> list[Any]:

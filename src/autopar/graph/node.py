@@ -80,14 +80,12 @@ class Node:
         if self.fn is None:
             return functools.partial(pytree.tree_map, self._copied), self.leaves
         fn = self.fn._op if isinstance(self.fn, OpOverload) else self.fn
-        if self.keywords is None:
+        count = len(self.leaves) - len(self.keywords or ())
+        options = self.leaves[count:]
+        if self.keywords is None or any(isinstance(value, Result) for value in options):
             return functools.partial(self._unflattened, fn), self.leaves
-        count = len(self.leaves) - len(self.keywords)
-        args, options = self.leaves[:count], self.leaves[count:]
-        if any(isinstance(value, Result) for value in options):
-            return functools.partial(self._with_keywords, fn, count), self.leaves
         kwargs = dict(zip(self.keywords, options, strict=True))
-        return functools.partial(fn, **kwargs) if kwargs else fn, args
+        return functools.partial(fn, **kwargs) if kwargs else fn, self.leaves[:count]
 
     def call(self, results: Sequence[Any]) -> Any:
         """Run what is prepared, given all results so far.
@@ -100,9 +98,6 @@ class Node:
             return call(*values)
         with ExcludeDispatchKeyGuard(AUTOCAST):
             return call(*values)
-
-    def _with_keywords(self, fn: Callable[..., Any], count: int, *leaves: Any) -> Any:
-        return fn(*leaves[:count], **dict(zip(self.keywords or (), leaves[count:], strict=True)))
 
     def _unflattened(self, fn: Callable[..., Any], *leaves: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present
+from autopar.effects.access import ANYWHERE
 from autopar.effects.calls import Declared, declared, is_plain, name_of, plain
 from autopar.effects.hidden import require_none_hidden
 from autopar.effects.memory import is_array, memory_in, random_numbers
@@ -111,10 +112,12 @@ class Program:
         traced: bool,
     ) -> None:
         """Note what a task uses, given what its operator has told, if it is one."""
-        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
+        reads: list[Any] = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
         if traced:  # nobody else has these containers, and most hold shapes
             holders = [leaf for leaf in holders if [*memory_in(leaf)]]
+        if told and told.beyond and not traced:  # a trace has the whole tensor among its arguments
+            reads.append(ANYWHERE)
         changes = {*map(id, told.writes)} if told else set()
         uses = Uses(
             reads=[*reads, *filter(is_array, given)],
@@ -124,7 +127,6 @@ class Program:
                 leaf for leaf in holders if changes & {*map(id, pytree.tree_leaves(leaf))}
             ],
             fresh=told is not None and told.fresh,
-            beyond=told is not None and told.beyond,
             unknown=told is None and unknown,
         )
         self.hazards.note(uses)
