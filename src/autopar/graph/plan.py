@@ -216,7 +216,7 @@ class Plan(Closed):
         return {lane: node.gpus[0] for lane, node in first.items() if node.gpus}
 
     def faults(self) -> list[str]:
-        """What is wrong with it: tasks that may begin too early or never, or far from their data."""
+        """What is wrong: tasks that may begin too early, or never, or far from their data."""
         wrong = faults(self.schedule)
         lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
         for node, job in zip(self.nodes, self.schedule.jobs, strict=True):
