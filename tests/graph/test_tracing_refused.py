@@ -320,8 +320,11 @@ REFUSED += [
     ("sets .*, which was not there", lambda: using(set(), lambda x, held: (held.add(1), x)[1])),
 ]
 REFUSED += [
-    (r"it comes to value, an iterator.*Take what it needs", lambda it=it: using(it, lambda x, _: x))
-    for it in (itertools.count(), iter([1]), map(abs, [1]), (number for number in [1]))
+    (
+        r"it comes to value, an iterator.*Take what it needs",
+        lambda held=held: using(held, lambda x, _: x),
+    )
+    for held in (itertools.count(), iter([1]), map(abs, [1]), (number for number in [1]))
 ]
 
 

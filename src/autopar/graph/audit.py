@@ -68,7 +68,7 @@ class Observer(TorchDispatchMode):
             self.note(tensor, written=id(tensor) in written)
         before = {*map(memory_key, given)}
         result = func(*args, **kwargs)
-        self._note_born(one for one in _tensors(result) if memory_key(one) not in before)
+        self._note_born(out for out in _tensors(result) if memory_key(out) not in before)
         return result
 
     @classmethod
@@ -111,14 +111,16 @@ class Audit:
         given = [*hazards.ranges(hazards.used[node.number], results)]
         held = held_by(node.fn, *filled(node.leaves, results))
         own = [part for part in held if issubclass(type(part), torch.Generator)]
-        states = [(one, one.get_state()) for one in dict.fromkeys([*default_generators(), *own])]
+        generators = dict.fromkeys([*default_generators(), *own])
+        states = [(generator, generator.get_state()) for generator in generators]
         with Observer() as observer:
             value = call()
         for tensor in _tensors([*memory_in(value)]):
             observer.note(tensor)
-        drawn = [one for one, state in states if not one.get_state().equal(state)]
+        changed = [by for by, state in states if not by.get_state().equal(state)]
         said = _covering(written), _covering(written + given)
-        for seen in [*observer.seen, *(Seen(random_numbers(one), True) for one in drawn)]:
+        drawn = [Seen(random_numbers(generator), written=True) for generator in changed]
+        for seen in [*observer.seen, *drawn]:
             if not said[not seen.written].covers(seen.lies):
                 self._unsaid.append((node, seen))
                 if seen.written:

@@ -31,18 +31,21 @@ class Chance:
     def __init__(self, generators: Iterable[torch.Generator]) -> None:
         self._expected: dict[object, tuple[torch.Generator, torch.Tensor]] = {}
         with disable_current_modes():
-            distinct = {memory_key(one): one for one in [*generators, *default_generators()]}
-            self._before = [(one, one.get_state()) for one in distinct.values()]
-            for generator in distinct.values():
+            reached = [*generators, *default_generators()]
+            distinct = {memory_key(generator): generator for generator in reached}.values()
+            self._before = [(generator, generator.get_state()) for generator in distinct]
+            for generator in distinct:
                 self._draw(generator)
 
     def drawn(self, given: Any, result: Any) -> None:
         """Note that an operator has drawn: from what it was given, or where its results lie."""
-        generators = [one for one in pytree.tree_leaves(given) if isinstance(one, torch.Generator)]
+        leaves = pytree.tree_leaves(given)
+        generators = [leaf for leaf in leaves if isinstance(leaf, torch.Generator)]
         if not generators:
             leaves = pytree.tree_leaves(result)
             devices = {leaf.device for leaf in leaves if isinstance(leaf, FakeTensor)}
-            generators = [one for one in default_generators() if one.device in devices]
+            defaults = default_generators()
+            generators = [generator for generator in defaults if generator.device in devices]
         with disable_current_modes():
             for generator in generators:
                 self._require_expected(generator)
