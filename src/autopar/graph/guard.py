@@ -55,9 +55,9 @@ class Guard:
         return value
 
     def _watched(self, number: int) -> list[Any]:
-        writes = self.hazards.writes[number]
-        said = {*map(_key, writes)}
-        return [value for value in self.hazards.used[number] if _key(value) not in said]
+        said = {*map(_key, self.hazards.writes[number])}
+        used = [value for value in self.hazards.used[number] if _key(value) not in said]
+        return [value for value in used if isinstance(value, Result) or _counts(value)]
 
     def _is_said(self, node: Node, tensor: torch.Tensor, results: Sequence[Any]) -> bool:
         """Whether it shares its memory with something that the task writes, as a view does."""
@@ -69,15 +69,20 @@ def _key(value: Any) -> object:
     return value if isinstance(value, Result) else memory_key(value)
 
 
-def _counted(values: Iterable[Any], results: Sequence[Any]) -> Iterator[torch.Tensor]:
-    """Tensors whose version counters tell of their own changes alone."""
-    for value in values:
-        there = results[value.node] if isinstance(value, Result) else value
-        for part in memory_in(there) if type(there) not in _NUMBERS else ():
-            if not isinstance(part, torch.Tensor) or is_lazy(part) or part.is_inference():
-                continue
-            if is_whole(part):
-                yield part
+def _counted(watched: Iterable[Any], results: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """What is watched, and what counts of it in results."""
+    for value in watched:
+        if not isinstance(value, Result):
+            yield value
+        elif type(results[value.node]) not in _NUMBERS:
+            yield from filter(_counts, memory_in(results[value.node]))
+
+
+def _counts(value: Any) -> bool:
+    """Whether it is a tensor whose version counter tells of its own changes alone."""
+    if not isinstance(value, torch.Tensor) or is_lazy(value) or value.is_inference():
+        return False
+    return is_whole(value)
 
 
 def _name(node: Node, what: torch.Tensor, results: Sequence[Any]) -> str:
