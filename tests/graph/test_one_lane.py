@@ -125,3 +125,21 @@ def test_a_run_that_is_interrupted_as_it_begins_locks_nothing(step):
     finally:
         sys.settrace(None)
     assert graph.run()[task] == 0
+
+
+def test_an_error_that_another_thread_has_seen_is_raised_in_the_run(in_time):
+    graph = ap.TaskGraph(cpu_lanes=2)
+    graph.add(raise_, ValueError("once"))
+
+    def wait():
+        with pytest.raises(ValueError, match="once"):
+            graph.waitall()
+
+    def run():
+        with graph.start():
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            waiting.join()
+
+    with pytest.raises(ValueError, match="once"):
+        in_time(run)
