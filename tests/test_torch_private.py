@@ -79,7 +79,7 @@ def test_attributes_are_there():
         "autopar_test::same", torch.clone, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
     owners = {
-        **dict.fromkeys(("_version", "_is_view", "_use_count", "_indices", "_values"), tensor),
+        **dict.fromkeys(("_version", "_use_count"), tensor),
         "_cdata": tensor.untyped_storage(),
         "_schema": torch.ops.aten.add.Tensor,
         "_qualified_op_name": torch.ops.aten.add,

@@ -31,10 +31,7 @@ __all__ = [  # what is handed on as it is
 # Attributes of torch's objects, read where they are needed, as each call counts there.
 ATTRIBUTES = {
     "_version": "counts the changes of a tensor in place",
-    "_is_view": "whether another tensor counts them, too",
     "_use_count": "how many of torch's own objects refer to a tensor",
-    "_indices": "of sparse tensors that are not coalesced, which refuse indices()",
-    "_values": "the same for values()",
     "_cdata": "one number for each memory and generator, that all its objects have",
     "_schema": "what an operator reads, writes and returns",
     "_qualified_op_name": "an operator's name, for all of its overloads",
@@ -99,8 +96,6 @@ disable_current_modes = _python_dispatch._disable_current_modes  # to look at te
 get_dispatch_mode = _find("_C._get_dispatch_mode", "to trace code")
 FAKE = torch._C._TorchDispatchModeKey.FAKE  # of the mode that makes tensors without memory
 set_versions = _find("_C._autograd._unsafe_set_version_counter", "to trace changes in place")
-function_modes = overrides._get_current_function_mode_stack
-without_function_mode = overrides._pop_mode_temporarily  # to ask what code asks of its own
 plain_functions = torch._C._disabled_torch_function_impl  # of subclasses that add none of their own
 ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under autocast")
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(

@@ -95,12 +95,3 @@ def test_what_a_write_covers_is_waited_for_no_more():
     waits = noted([([X], [X]), *([([], [LEFT]), ([], [RIGHT]), ([MIDDLE], []), ([], [X])] * 50)])
     assert waits[1:5] == [{0}, {0}, {0, 1, 2}, {0, 1, 2, 3}]
     assert all(number - min(own) <= 4 for number, own in enumerate(waits) if own)
-
-
-def test_tasks_may_be_noted_in_parts_by_any_numbers_and_memory_is_whatever_has_a_hash():
-    accesses, memory = Accesses(), ByteRange(("cpu", 3))
-    assert accesses.note(70, [], [memory, ByteRange(7)]) == set()
-    assert accesses.note(70, [memory], [memory]) == set(), "it does not wait for itself"
-    assert accesses.note(-3, [ByteRange(("cpu", 4)), ByteRange("7")], []) == set()
-    assert accesses.note(-3, [memory], []) == {70}
-    assert accesses.note(12, [], [memory]) == {70, -3}

@@ -70,27 +70,12 @@ def test_what_can_be_asked_for_is_kept(run, lanes):
     assert done[after].item() == -28
 
 
-def test_tasks_that_were_added_keep_their_results(seen):
-    graph = TaskGraph(cpu_lanes=1)
-    first = graph.add(torch.mul, torch.ones(3), 2)
-    last = graph.add(torch.add, graph.add(torch.mul, first, 2), 1)
-    run = graph.run()
-    assert run[first].tolist() == [2, 2, 2]
-    assert run[last].tolist() == [5, 5, 5]
-
-
 def test_one_lane_keeps_the_order_of_the_program():
     """So that no more is there at once than the program has."""
     graph = TaskGraph(cpu_lanes=1)
     tasks = [graph.add(torch.ones, 1, name=f"t{n}", cost_s=float(n % 3)) for n in range(9)]
     entries = graph.plan().schedule.entries
     assert [entry.job for entry in entries] == [task.number for task in tasks]
-
-
-def test_parts_of_results_that_nobody_reads_are_no_tasks():
-    graph, result = TaskGraph.trace(lambda x: torch.std_mean(x)[1] + x.max(0).values, torch.ones(3))
-    assert [node.name for node in graph.plan().nodes].count("getitem") <= 1
-    assert graph.run()[result].item() == 2
 
 
 def test_operators_are_not_cast_by_the_autocast_of_a_run():

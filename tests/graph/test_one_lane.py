@@ -1,6 +1,5 @@
 """What one CPU lane does is done by who calls `run`; and which graphs have one."""
 
-import contextvars
 import sys
 import threading
 
@@ -27,15 +26,6 @@ def test_started_runs_have_a_thread_of_their_own():
     graph, (task,) = graph_of(threading.get_ident)
     with graph.start() as run:
         assert run[task] != threading.get_ident()
-
-
-@pytest.mark.parametrize("run", RUNS)
-def test_what_tasks_switch_is_switched_back(run):
-    variable = contextvars.ContextVar("variable", default=1)
-    graph, _ = graph_of(lambda: torch.set_grad_enabled(False), lambda: variable.set(2))
-    getattr(graph, run)()
-    assert torch.is_grad_enabled()
-    assert variable.get() == 1
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -113,24 +103,6 @@ def test_plans_have_the_lanes_with_which_runs_were_faster(
     assert len(graph.plan().schedule.lanes) == lanes
 
 
-def test_an_error_that_another_thread_has_seen_is_raised_in_the_run(in_time):
-    graph = ap.TaskGraph(cpu_lanes=2)
-    graph.add(raise_, ValueError("once"))
-
-    def wait():
-        with pytest.raises(ValueError, match="once"):
-            graph.waitall()
-
-    def run():
-        with graph.start():
-            waiting = threading.Thread(target=wait)
-            waiting.start()
-            waiting.join()
-
-    with pytest.raises(ValueError, match="once"):
-        in_time(run)
-
-
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_run_that_is_interrupted_as_it_begins_locks_nothing(step):
     """Ctrl-C before each of the steps by which a run takes its turn."""
@@ -153,3 +125,21 @@ def test_a_run_that_is_interrupted_as_it_begins_locks_nothing(step):
     finally:
         sys.settrace(None)
     assert graph.run()[task] == 0
+
+
+def test_an_error_that_another_thread_has_seen_is_raised_in_the_run(in_time):
+    graph = ap.TaskGraph(cpu_lanes=2)
+    graph.add(raise_, ValueError("once"))
+
+    def wait():
+        with pytest.raises(ValueError, match="once"):
+            graph.waitall()
+
+    def run():
+        with graph.start():
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            waiting.join()
+
+    with pytest.raises(ValueError, match="once"):
+        in_time(run)

@@ -1,8 +1,6 @@
 """What a run does at once, what it returns and tells, and the plan that it follows."""
 
 import contextlib
-import dataclasses
-import operator
 import re
 import threading
 import time
@@ -83,30 +81,6 @@ def test_lanes_are_kept_open_by_one_block_and_closed_after_it():
 
 
 # -- what a run returns and tells -----------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Scale:  # which can't be hashed
-    by: float
-
-    def __call__(self, x):
-        return x * self.by
-
-
-CALLED = {
-    "no hash": (Scale(3), lambda two: (two,), [6, 6]),
-    "getitem": (torch.Tensor.__getitem__, lambda two: (two, 0), 2),
-    "a list": (torch.stack, lambda two: ([two, two],), [[2, 2]] * 2),
-    "operator": (operator.getitem, lambda two: (two, slice(1)), [2]),
-}
-
-
-@pytest.mark.parametrize("kind", CALLED)
-def test_functions_that_declare_nothing_run(kind):
-    fn, args, expected = CALLED[kind]
-    graph = TaskGraph()
-    task = graph.add(fn, *args(graph.add(torch.add, torch.ones(2), 1)))
-    assert graph.run()[task].tolist() == expected
 
 
 def test_what_is_no_task_of_the_run_is_refused():

@@ -60,14 +60,6 @@ class Held:
     x: object
 
 
-class Config:
-    def __init__(self, **held):
-        self.__dict__["_held"] = held
-
-    def __getattr__(self, name):
-        return self._held[name]
-
-
 def refuse(*_):
     raise LookupError
 
@@ -81,25 +73,16 @@ class Refuses:
         return torch.ones(1)
 
 
-class Lies(Refuses):
-    __class__ = property(refuse)
-
-
 class RefusesAsDict(dict):
     __iter__ = keys = values = items = refuse
     __getattr__ = dict.__getitem__
 
 
 UNASKED = {
-    "a config": lambda: Config(lr=0.1),
     "what refuses": Refuses,
-    "what lies of its class": Lies,
+    "what lies of its class": type("Lies", (Refuses,), {"__class__": property(refuse)}),
     "a dict that refuses": lambda: RefusesAsDict(a=1),
     "a list that refuses": lambda: type("L", (list,), {"__iter__": refuse, "__eq__": refuse})([1]),
-    "a set that refuses": lambda: type("S", (set,), {"__iter__": refuse})([1]),
-    "a tuple that refuses": lambda: type("T", (tuple,), {"__iter__": refuse})([1]),
-    "a marker of tests": lambda: pytest.mark,
-    "a class of another kind": lambda: type("M", (type,), {"__getattr__": refuse})("K", (), {}),
     "a mock": lambda: unittest.mock.MagicMock(spec=torch.Tensor),
 }
 
@@ -110,18 +93,9 @@ def test_nothing_that_is_looked_at_is_run(kind):
     graph.add(lambda: held and held.x)
     graph.add(lambda a=held: a)
     graph.add(print, held)
-    graph.add(print, [held], end=held)
-    graph.add(functools.partial(print, held))
+    graph.add(functools.partial(print, [held], end=held))
     graph.add(Held(held).__eq__, 1)
-    if callable(held):
-        graph.add(held)
     graph = TaskGraph()
     for _ in range(2):  # a run that is observed
         graph.add(lambda: (held, torch.ones(1))[1], writes=())
     graph.check()
-
-
-def test_a_config_with_getattr_of_its_own_is_used():
-    graph, config = TaskGraph(), Config(lr=0.5)
-    scaled = graph.add(lambda: torch.ones(1) * config.lr)
-    assert graph.run()[scaled].item() == 0.5

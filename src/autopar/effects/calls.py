@@ -5,18 +5,18 @@ from __future__ import annotations
 import functools
 import operator
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.memory import MEMORY, is_array, is_whole
-from autopar.effects.objects import home
+from autopar.effects.memory import MEMORY, is_array
 from autopar.effects.operators import (
     ROUTINES,
     Arguments,
     bound_to,
+    is_told_strides,
     may_draw,
     outputs,
     returns_fresh,
@@ -38,9 +38,6 @@ _IN_PLACE = {operator.setitem, operator.delitem} | {
 _IN_PLACE_METHODS = {"__setitem__", "__delitem__"} | {f"__{fn.__name__}__" for fn in _IN_PLACE}
 _MOVES = {"aten::set_", "aten::set_data", "aten::as_strided_"}  # and all that resize
 _RESIZES = ("aten::resize", "aten::_resize", "aten::sparse_resize")  # and what begins so
-# These may lead to all memory that their argument is a part of.
-_BEYOND = {"as_strided", "as_strided_copy", "as_strided_scatter", "slice_inverse"}
-_BEYOND |= {"_reshape_alias", "_reshape_alias_copy", "_nested_view_from_buffer"}
 _TENSOR_FUNCTION = torch.Tensor.__torch_function__.__func__  # type: ignore[attr-defined]
 _PLAIN = {
     *(Task, torch.UntypedStorage, torch.TypedStorage, torch.Generator, torch.Size),
@@ -55,9 +52,8 @@ class Declared(NamedTuple):
     writes: list[Any]  # arguments that it changes in place, generators among them
     random: bool  # whether it draws from the random numbers that all share
     fresh: bool  # whether its results never lie in the memory of its arguments
-    outputs: dict[str, Any]  # arguments that it puts its results in
     complete: bool  # whether torch itself answers for it, so that nobody has to look
-    beyond: bool = False  # whether it reaches all memory that its arguments are parts of
+    beyond: bool = False  # whether it may leave the parts of memory that it is given
 
 
 def plain(
@@ -98,7 +94,7 @@ def is_plain(leaf: Any) -> bool:
         return kind.__mro__[1:] == (object,) and not leaf.dtype.hasobject
     if not issubclass(kind, torch.Tensor):
         return kind in _PLAIN
-    if home(kind).partition(".")[0] != "torch":
+    if str(kind.__module__).partition(".")[0] != "torch":
         return False
     own = getattr(kind.__torch_function__, "__func__", _TENSOR_FUNCTION)
     return own is _TENSOR_FUNCTION and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
@@ -114,7 +110,7 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
     >>> declared(torch.Tensor.add_, (x, 1), {}).writes[0] is x
     True
     >>> declared(torch.add, (x, 1), {})
-    Declared(writes=[], random=False, fresh=True, outputs={}, complete=True, beyond=False)
+    Declared(writes=[], random=False, fresh=True, complete=True, beyond=False)
     >>> declared(print, (x,), {})
     """
     name, (operator_name, schemas) = name_of(fn), schemas_of(fn)
@@ -143,55 +139,15 @@ def declared(fn: Callable[..., Any], args: Arguments, kwargs: dict[str, Any]) ->
         written += written_arguments(schema, args, kwargs)
     random = generator is None and may_draw(operator_name, schemas, args, kwargs)
     fresh = not given_outputs and returns_fresh(fn)
-    namespace, _, own_name = operator_name.partition("::")
-    complete, beyond = namespace == "aten", own_name in _BEYOND
-    return Declared(_distinct(written), random, fresh, given_outputs, complete, beyond)
+    complete = operator_name.startswith("aten::")
+    return Declared(_distinct(written), random, fresh, complete, is_told_strides(schemas))
 
 
 def _pythons(args: Arguments, *, in_place: bool) -> Declared | None:
     """What is known of Python's own operators, which may run code of their arguments."""
-    written = _distinct(args[:in_place])
-    if in_place and not any(value is args[0] for value in written):
-        return None  # a list or a dictionary, say: no memory stands for what is in it
-    return Declared(written, random=False, fresh=False, outputs={}, complete=False)
-
-
-def changing_memory(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call of an operator of Python's in place, refused to change what holds tensors."""
-
-    def call(target: Any, /, *args: Any) -> Any:
-        if not is_plain(target) and type(target) is not tuple:
-            msg = (
-                f"it is to change one {type(target).__name__}, the result of a task, which others "
-                f"may look into; expected a tensor or an array. Let a function without `writes` "
-                f"do it."
-            )
-            raise TypeError(msg)
-        return fn(target, *args)
-
-    return call
-
-
-def keeping_shapes(fn: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """The same call, refused to resize what it puts its results in if others lie there, too."""
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        parts = [
-            (tensor, tensor.shape)
-            for tensor in pytree.tree_leaves([kwargs[name] for name in names])
-            if tensor.numel() and not is_whole(tensor)
-        ]
-        value = fn(*args, **kwargs)
-        for tensor, shape in parts:
-            if tensor.shape != shape:
-                msg = (
-                    f"its output of shape {tuple(shape)}, a part of a larger tensor, was resized "
-                    f"to {tuple(tensor.shape)}; expected one that fits. Give it such a one."
-                )
-                raise RuntimeError(msg)
-        return value
-
-    return call
+    if in_place and not (args and (issubclass(type(args[0]), MEMORY) or is_array(args[0]))):
+        return None  # a list or a result, say: no memory stands for what is in it
+    return Declared([*args[:in_place]], random=False, fresh=False, complete=False)
 
 
 def name_of(fn: Callable[..., Any]) -> str:

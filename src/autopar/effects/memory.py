@@ -89,17 +89,14 @@ def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
         return
     for leaf in [values] if isinstance(values, MEMORY) else pytree.tree_leaves(values):
         if isinstance(leaf, torch.Tensor):
-            for part in parts_of(leaf):
-                lies = _range_of(part)
-                whole_of = whole and lies.stop < math.inf  # else it has no address
-                yield from ranges_of(part.untyped_storage()) if whole_of else (lies,)
+            lies = _range_of(leaf)
+            whole_of = whole and lies.stop < math.inf  # else it has no address
+            yield from ranges_of(leaf.untyped_storage()) if whole_of else (lies,)
         elif isinstance(leaf, (torch.UntypedStorage, torch.TypedStorage)):
             start = leaf.data_ptr()
             yield ByteRange(str(leaf.device), start, start + leaf.nbytes())
         elif is_array(leaf):
             yield _range_of_array(leaf)
-            mask = getattr(leaf, "_mask", None)  # of a masked array
-            yield from [_range_of_array(mask)] if is_array(mask) else ()
 
 
 def random_numbers(source: str | torch.Generator) -> ByteRange:
@@ -121,31 +118,11 @@ def default_generators() -> list[torch.Generator]:
     return [torch.default_generator, *torch.cuda.default_generators]
 
 
-def parts_of(tensor: Any) -> Iterator[Any]:
-    """What has memory of its own: itself, or the indices and values of a sparse tensor."""
-    if not isinstance(tensor, torch.Tensor):
-        yield tensor
-    elif tensor.is_nested and tensor.layout == torch.strided:
-        yield tensor.values()
-    elif _is_plain(tensor):
-        yield tensor
-    elif tensor.layout == torch.sparse_coo:
-        yield from (tensor, tensor._indices(), tensor._values())
-    elif tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        yield from (tensor, tensor.crow_indices(), tensor.col_indices(), tensor.values())
-    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        yield from (tensor, tensor.ccol_indices(), tensor.row_indices(), tensor.values())
-    else:
-        yield tensor
-        if is_traceable_wrapper_subclass(tensor):
-            for name in tensor.__tensor_flatten__()[0]:
-                yield from parts_of(getattr(tensor, name))
-
-
-def keys_of(value: object) -> Iterator[object]:
-    """What all tensors of one storage have in common, for each part of a tensor or an array."""
-    if isinstance(value, MEMORY) or is_array(value):
-        yield from map(memory_key, parts_of(value))
+def has_place(tensor: torch.Tensor) -> bool:
+    """Whether a tensor lies in one memory: a sparse one doesn't, nor one that stands for others."""
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return False
+    return type(tensor) in _ORDINARY or not is_traceable_wrapper_subclass(tensor)
 
 
 def memory_key(part: Any) -> object:
@@ -153,33 +130,20 @@ def memory_key(part: Any) -> object:
     try:
         storage = part.untyped_storage() if isinstance(part, torch.Tensor) else part
         return storage._cdata
-    except (NotImplementedError, RuntimeError, ValueError):  # sparse ones, and some wrappers
-        return ("tensor", id(part))
-    except AttributeError:
-        return ("array", id(part))
+    except (AttributeError, NotImplementedError, RuntimeError, ValueError):
+        return ("object", id(part))  # an array, a sparse tensor, some that stand for others
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
     """Whether a tensor shows all bytes of its memory, so that nobody else may write others."""
-    if tensor.layout != torch.strided:
-        return True
-    try:
-        size_bytes = tensor.untyped_storage().nbytes()
-    except (NotImplementedError, RuntimeError, ValueError):  # the last from lazy modules
-        return True
+    if not has_place(tensor):
+        return False
     lies = _range_of(tensor)
-    return lies.stop - lies.start >= size_bytes
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies in one memory, as nearly all do: the others cost a closer look."""
-    return type(tensor) in _ORDINARY and tensor.layout is torch.strided
+    return lies.stop - lies.start >= tensor.untyped_storage().nbytes()
 
 
 def _range_of(tensor: torch.Tensor) -> ByteRange:
-    if not _is_plain(tensor) and (
-        tensor.layout != torch.strided or is_traceable_wrapper_subclass(tensor)
-    ):
+    if not has_place(tensor):
         return ByteRange(("tensor", id(tensor)))
     try:
         start = tensor.data_ptr()

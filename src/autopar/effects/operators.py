@@ -22,6 +22,7 @@ Arguments = tuple[Any, ...]
 Schemas = tuple[Any, ...]
 
 _STATISTICS = {"running_mean", "running_var"}  # written when training, which no schema says
+_WHERE = {"self", "size", "stride"}
 _TRAINING = {"training", "train", "use_input_stats"}
 BOUND = (types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 ROUTINES = (*BOUND, types.FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
@@ -134,6 +135,15 @@ def strangers(schemas: Schemas, kwargs: Mapping[str, Any]) -> list[Any]:
     names = {name for one in told for name in one.defaults}
     writes = kwargs.keys() - names and any(one.written and not one.outputs for one in told)
     return [value for name, value in kwargs.items() if name not in names] if writes else []
+
+
+def is_told_strides(schemas: Schemas) -> bool:
+    """Whether a call says where in memory it reads, and so may leave the part that it is given.
+
+    >>> is_told_strides(schemas_of(torch.as_strided)[1]), is_told_strides(schemas_of(torch.t)[1])
+    (True, False)
+    """
+    return any(declares(schema).defaults.keys() >= _WHERE for schema in schemas)
 
 
 def may_draw(name: str, schemas: Schemas, args: Arguments, kwargs: Mapping[str, Any]) -> bool:

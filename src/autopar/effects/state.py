@@ -1,14 +1,15 @@
 """State: what a function can change beside its results; to compare, and to put back as it was.
 
-Looking runs no code of the objects that are looked at, such as `__getattr__` and `__iter__`.
+Looking calls no method of the objects that are looked at, such as `__getattr__` and `__iter__`.
 
 Looked into are attributes of objects and classes, lists, dictionaries and sets, variables of
-closures, global names that are used, gradients, and generators of random numbers; the insides of
-other libraries' objects are not, modules and optimizers excepted.
+closures, global names that are used, and gradients; the insides of other libraries' objects are
+not, modules and optimizers excepted.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import operator
@@ -18,17 +19,14 @@ import threading
 import types
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.loads import ABSENT, LIBRARIES, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.effects.objects import IN_CELL, bind, content, dict_of, home, is_a, slots_of
 from autopar.torch_private import FakeTensor
-
-_Items = dict[Any, Any]
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _OPEN = (  # of libraries' classes, those whose objects are looked into
@@ -54,24 +52,24 @@ class Change(NamedTuple):
 
 
 class _Holder(NamedTuple):
-    """What something held, by name."""
+    """Something that holds values by keys, and what it held."""
 
     label: Callable[[Any], str]
-    read: Callable[[], _Items]
-    write: Callable[[_Items], object]
-    before: _Items
+    read: Callable[[], dict[Any, Any]]
+    write: Callable[[dict[Any, Any]], object]
+    before: dict[Any, Any]
 
 
 class State:
     """All that can be reached from some objects, each with its name, as it was when this was made.
 
-    `tensors`, torch's `generators` of random numbers and `iterators` are listed by themselves: how
-    far an iterator is, and what an array holds, can't be seen here.
+    `tensors`, torch's `generators` of random numbers but for its own, and `iterators` are listed by
+    themselves: their values, and how far an iterator is, are not kept here.
     """
 
     def __init__(self, roots: Iterable[tuple[str, Any]]) -> None:
         self.tensors: list[tuple[str, torch.Tensor]] = []
-        self.generators: dict[str, torch.Generator] = {}  # by what a change of one is called
+        self.generators: list[torch.Generator] = []
         self.iterators: list[str] = []
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
@@ -92,7 +90,7 @@ class State:
             now = holder.read()
             for key in dict.fromkeys([*holder.before, *now]):
                 old, new = holder.before.get(key, ABSENT), now.get(key, ABSENT)
-                if not same(old, new):
+                if not _same(old, new):
                     yield Change(holder.label(key), old, new)
             if [*now] != [*holder.before] and now.keys() == holder.before.keys():
                 yield Change(f"the order of {holder.label(next(iter(now)))} and others", b"", b"")
@@ -101,11 +99,14 @@ class State:
         """Put all back as it was."""
         for holder in self._holders:
             now, before = holder.read(), holder.before
-            if not _all(same, now, before) or not _all(operator.is_, now.values(), before.values()):
+            if not _all(_same, now, before) or not _all(
+                operator.is_, now.values(), before.values()
+            ):
                 holder.write(before)
 
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
+        kind: Any = type(value)
         if is_array(value) or is_a(value, _CLOSED):
             return
         if is_a(value, tuple):
@@ -113,11 +114,11 @@ class State:
         elif is_a(value, dict):
             self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
         elif is_a(value, (list, deque)):
-            kind: Any = list if is_a(value, list) else deque
+            base: Any = list if is_a(value, list) else deque
             self._hold(
                 lambda key: f"{name}[{key}]",
-                lambda: dict(enumerate(kind.__iter__(value))),
-                lambda old: (kind.clear(value), kind.extend(value, old.values())),
+                lambda: dict(enumerate(base.__iter__(value))),
+                lambda old: (base.clear(value), base.extend(value, old.values())),
             )
         elif is_a(value, set):
             self._hold(
@@ -126,7 +127,7 @@ class State:
                 lambda old: (set.clear(value), set.update(value, old)),
             )
         elif is_a(value, types.CellType):
-            self._hold_names(value, [IN_CELL], lambda key: name)
+            self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
             for part in ("requires_grad", "grad") if value.is_leaf else ():
                 read, write = (functools.partial(act, value, part) for act in (getattr, setattr))
@@ -137,25 +138,25 @@ class State:
             self._look_at_function(value)
         elif is_a(value, type):
             self._look_at_class(value)
+        elif is_a(value, torch.Generator):
+            self.generators += [] if is_default(value) else [value]
         elif (chance := _chance(value)) is not None:
             get, put = chance
-            what = f"the state of {name}"
-            if is_a(value, torch.Generator):
-                if is_default(value):
-                    return  # other threads draw from it, too
-                self.generators[what] = value
-            self._hold_value(what, lambda: pickle.dumps(get()), lambda old: put(pickle.loads(old)))
-        elif _is_iterator(value) or is_a(value, (types.MethodType, functools.partial)):
-            self.iterators += [name] if _is_iterator(value) else []
+            self._hold_value(
+                f"the state of {name}",
+                lambda: pickle.dumps(get()),
+                lambda old: put(pickle.loads(old)),
+            )
+        elif _is_iterator(kind) or is_a(value, (types.MethodType, functools.partial)):
+            self.iterators += [name] if _is_iterator(kind) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
-        elif is_a(value, _OPEN) or _is_own(type(value)) or home(type(value)) in _OPEN_HOMES:
-            self._left.append((name, type(value)))
+        elif is_a(value, _OPEN) or _root(kind) not in LIBRARIES or kind.__module__ in _OPEN_HOMES:
+            self._left.append((name, kind))
             self._hold_object(name, value)
             if is_a(value, torch.nn.Module):
-                parts = [vars(value)[part] for part in _PARTS & vars(value).keys()]
-                for part in parts:
-                    if is_a(part, dict):  # not so in TorchScript
-                        self._hold_dict(part, lambda key: _attribute(name, key))
+                for part in _PARTS & vars(value).keys():
+                    if is_a(vars(value)[part], dict):  # not so in TorchScript
+                        self._hold_dict(vars(value)[part], lambda key: _attribute(name, key))
         elif is_a(value, weakref.ref):
             self._left.append((name, value()))
 
@@ -166,68 +167,115 @@ class State:
             return
         self._left.append((fn.__qualname__, vars(fn)))
         names = names_in(fn.__code__)
-        self._hold_names(fn.__globals__, names, str)
-        left: list[tuple[str, Any]] = [(name, fn.__globals__.get(name)) for name in names]
+        left: list[tuple[str, dict[str, Any]]] = [("{}", fn.__globals__)]
+        looked_at = set[int]()
         while left:
-            path, module = left.pop()
-            if not is_a(module, types.ModuleType) or is_library(module.__name__):
-                continue
-            if id(module) not in self._seen:
-                self._seen[id(module)] = module
-                self._hold_names(vars(module), names, f"{path}.{{}}".format)
-                left += [(f"{path}.{name}", vars(module).get(name)) for name in names]
+            path, namespace = left.pop()
+            looked_at.add(id(namespace))
+            put = functools.partial(_bind, namespace)
+            self._hold_names(names, namespace.get, put, path.format)
+            for name in names & namespace.keys():  # attributes of the program's other modules
+                module = namespace[name]
+                if not is_a(module, types.ModuleType) or is_library(module.__name__):
+                    continue
+                if id(vars(module)) not in looked_at:
+                    left.append((f"{path.format(name)}.{{}}", vars(module)))
 
     def _look_at_class(self, kind: type) -> None:
         for base in kind.__mro__:
-            if not is_library(home(base)):
-                kinds = {key: type(value) for key, value in vars(base).items() if key[:2] != "__"}
-                names = [key for key, member in kinds.items() if not hasattr(member, "__get__")]
-                self._hold_names(base, names, f"{base.__qualname__}.{{}}".format)
+            if not is_library(str(base.__module__)):
+                held = {key: value for key, value in vars(base).items() if key[:2] != "__"}
+                names = [key for key, value in held.items() if not hasattr(type(value), "__get__")]
+                set_ = functools.partial(type.__setattr__, base)
+                self._hold_names(names, vars(base).get, set_, f"{base.__qualname__}.{{}}".format)
                 for value in vars(base).values():
                     self._left += [("", part) for part in _functions_of(value)]
 
     def _hold_object(self, name: str, value: Any) -> None:
         kind: Any = type(value)
-        if slots := slots_of(kind):
-            self._hold_names(value, slots, lambda key: _attribute(name, key))
-        if (attributes := dict_of(value)) is not None:
+        self._hold_slots(value, _slots_of(kind), lambda key: _attribute(name, key))
+        with contextlib.suppress(AttributeError):  # of an object with slots alone
+            attributes = object.__getattribute__(value, "__dict__")
             self._hold_dict(attributes, lambda key: _attribute(name, key))
 
-    def _hold_dict(self, value: _Items, label: Callable[[Any], str]) -> None:
+    def _hold_dict(self, value: dict[Any, Any], label: Callable[[Any], str]) -> None:
         self._seen[id(value)] = value
         base = OrderedDict if is_a(value, OrderedDict) else dict
 
-        def write(old: _Items) -> None:
+        def write(old: dict[Any, Any]) -> None:
             base.clear(value)
             for key, item in old.items():
                 base.__setitem__(value, key, item)
 
         self._hold(label, lambda: dict(base.items(value)), write)
 
+    def _hold_slots(
+        self, value: Any, slots: Mapping[str, Any], label: Callable[[Any], str]
+    ) -> None:
+        """Hold what lies in slots of an object, or in a variable of a closure."""
+
+        def get(name: str, default: Any) -> Any:
+            try:
+                return slots[name].__get__(value)
+            except (AttributeError, ValueError):  # nothing is there yet
+                return default
+
+        def put(name: str, item: Any) -> None:
+            slots[name].__delete__(value) if item is ABSENT else slots[name].__set__(value, item)
+
+        if slots:
+            self._hold_names(slots, get, put, label)
+
+    def _hold_names(
+        self,
+        names: Iterable[str],
+        get: Callable[[str, Any], Any],
+        put: Callable[[str, Any], object],
+        label: Callable[[Any], str],
+    ) -> None:
+        """Hold what lies at some names, where others may lie that nobody uses."""
+
+        def read() -> dict[str, Any]:
+            there = ((name, get(name, ABSENT)) for name in names)
+            return {name: item for name, item in there if item is not ABSENT}
+
+        def write(old: dict[str, Any]) -> None:
+            now = read()
+            for name in {*old, *now}:
+                if now.get(name, ABSENT) is not old.get(name, ABSENT):
+                    put(name, old.get(name, ABSENT))
+
+        self._hold(label, read, write)
+
     def _hold_value(self, what: str, get: Callable[[], Any], put: Callable[[Any], object]) -> None:
         self._hold(lambda key: what, lambda: {"": get()}, lambda old: put(old[""]))
-
-    def _hold_names(self, holder: Any, names: Collection[str], label: Callable[[Any], str]) -> None:
-        def write(old: _Items) -> None:
-            now = content(holder, names)
-            for name in {**now, **old}:
-                if now.get(name, ABSENT) is not old.get(name, ABSENT):
-                    bind(holder, name, old.get(name, ABSENT))
-
-        self._hold(label, lambda: content(holder, names), write)
 
     def _hold(
         self,
         label: Callable[[Any], str],
-        read: Callable[[], _Items],
-        write: Callable[[_Items], object],
+        read: Callable[[], dict[Any, Any]],
+        write: Callable[[dict[Any, Any]], object],
     ) -> None:
         before = read()
         self._holders.append(_Holder(label, read, write, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
 
 
-def same(old: Any, new: Any) -> bool:
+def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:
+    namespace.pop(name) if item is ABSENT else namespace.update({name: item})
+
+
+def is_a(value: Any, kinds: Any) -> bool:
+    """Whether an object's class is of some kinds: `isinstance` would ask the object, too."""
+    return issubclass(type(value), kinds)
+
+
+def tensors_in(value: Any) -> bool:
+    """Whether tensors can be reached from something."""
+    return bool(State([("", value)]).tensors)
+
+
+def _same(old: Any, new: Any) -> bool:
     """Whether two values are one object, or made of equal numbers, strings and such."""
     if old is new:
         return True
@@ -236,9 +284,9 @@ def same(old: Any, new: Any) -> bool:
     if is_a(old, _PLAIN):
         return bool(old == new)
     if is_a(old, (list, tuple)):
-        return _all(same, old, new)
+        return _all(_same, old, new)
     if is_a(old, dict):
-        return _all(same, old, new) and _all(same, old.values(), new.values())
+        return _all(_same, old, new) and _all(_same, old.values(), new.values())
     return False
 
 
@@ -247,25 +295,13 @@ def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collectio
     return len(old) == len(new) and all(map(alike, old, new))
 
 
-def tensors_in(value: Any) -> bool:
-    """Whether tensors can be reached from something."""
-    return bool(State([("", value)]).tensors)
-
-
 def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    """How to read and to write the state of a generator of random numbers, if it is one."""
+    """How to read and to write the state of a generator of random numbers that isn't torch's."""
     if is_a(value, random.Random):
         return value.getstate, value.setstate
-    if is_a(value, torch.Generator):
-        return (
-            lambda: value.get_state().numpy().tobytes(),
-            lambda state: value.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-        )
-    if home(type(value)).partition(".")[0] != "numpy":
-        return None
-    if type(value).__name__ == "RandomState":
+    if _root(type(value)) == "numpy" and type(value).__name__ == "RandomState":
         return value.get_state, value.set_state
-    if hasattr(type(value), "bit_generator"):
+    if _root(type(value)) == "numpy" and hasattr(type(value), "bit_generator"):
         bits = value.bit_generator
         return lambda: bits.state, lambda state: setattr(bits, "state", state)
     return None
@@ -281,16 +317,26 @@ def _functions_of(member: Any) -> Iterator[Any]:
         yield member
 
 
-def _is_iterator(value: Any) -> bool:
-    """Whether something is one of Python's own iterators, generators and coroutines."""
+def _is_iterator(kind: type) -> bool:
+    """Whether a class is of Python's own iterators, generators and coroutines."""
     steps = ("__next__", "__anext__", "__await__")
-    kind = type(value)
-    return home(kind) in ("builtins", "itertools") and any(hasattr(kind, step) for step in steps)
+    return kind.__module__ in ("builtins", "itertools") and any(hasattr(kind, s) for s in steps)
 
 
-def _is_own(kind: type) -> bool:
-    """Whether objects of a class are to be looked into."""
-    return home(kind).partition(".")[0] not in LIBRARIES
+@functools.lru_cache(10_000)
+def _slots_of(kind: type) -> dict[str, Any]:
+    """The slots that a class's objects have, by name, if it says so or is the program's."""
+    return {
+        name: descriptor
+        for base in reversed(kind.__mro__)
+        if "__slots__" in vars(base) or not is_library(str(base.__module__))
+        for name, descriptor in vars(base).items()
+        if type(descriptor) is types.MemberDescriptorType
+    }
+
+
+def _root(kind: type) -> str:
+    return str(kind.__module__).partition(".")[0]
 
 
 def _attribute(name: str, key: Any) -> str:

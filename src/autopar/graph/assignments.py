@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.loads import ABSENT
 from autopar.effects.memory import memory_key
-from autopar.effects.state import Change, State, same
+from autopar.effects.state import Change, State
 from autopar.graph.watch import Watch
-from autopar.torch_private import pytree
 
 
-def reassigned(changes: Iterable[Change]) -> list[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Tensors, and what is in their place now, with their names; all else is refused."""
+class Assignment(NamedTuple):
+    """A tensor, and what is in its place now."""
+
+    name: str
+    old: torch.Tensor
+    new: torch.Tensor
+
+
+def assignments(changes: Iterable[Change]) -> list[Assignment]:
+    """Those that each run can make by a copy; other changes are refused.
+
+    Raises:
+        ValueError: Something else was changed, or set for the first time.
+    """
     assigned = []
-    for change in changes:
-        old, form = pytree.tree_flatten(change.old)
-        new, new_form = pytree.tree_flatten(change.new)
-        if form != new_form or not all(map(_can_follow, old, new)):
-            raise ValueError(_told(change))
-        pairs = zip(old, new, strict=True)
-        assigned += [(change.name, a, b) for a, b in pairs if isinstance(a, torch.Tensor)]
+    for name, old, new in changes:
+        are_tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
+        if not (are_tensors and _form(old) == _form(new)):
+            raise ValueError(_refusal(name, old, new))
+        assigned.append(Assignment(name, old, new))
     return assigned
 
 
-def _can_follow(old: Any, new: Any) -> bool:
-    """Whether a run can put something in the place of something else."""
-    if not (isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)):
-        return same(old, new)
-    return (old.shape, old.dtype, old.device, old.layout) == (
-        *(new.shape, new.dtype, new.device),
-        new.layout,
-    )
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.dtype, tensor.device, tensor.layout
 
 
-def _told(change: Change) -> str:
-    """Why something that the code has changed can't be changed by each run."""
-    name, old, new = change
+def _refusal(name: str, old: Any, new: Any) -> str:
+    """Why a run can't change what the code has changed."""
     if name.endswith(".grad"):
         return (
             f"it sets the gradient of {name.removesuffix('.grad')}, of which there is none before. "
@@ -65,60 +68,36 @@ def _brief(value: Any) -> str:
     return repr(value) if plain else f"one {type(value).__name__}"
 
 
-def copied_back(
-    reassigned: list[tuple[str, torch.Tensor, torch.Tensor]],
-    before: State,
-    results: list[Any],
-    watch: Watch,
-) -> list[Any]:
+def copy_back(assigned: list[Assignment], before: State, results: list[Any], watch: Watch) -> None:
     """Let the code end with copying what it put in tensors' places into those.
 
-    Returns the results; those that lie in what is overwritten then are copied before.
+    Raises:
+        ValueError: One of both lies in memory that something else lies in, too: a copy would
+            change that, or later changes would not show there.
     """
-    if not reassigned:
-        return results
+    if not assigned:
+        return
 
-    def memory(tensor: torch.Tensor) -> object:
+    def memory_of(tensor: torch.Tensor) -> object:
         return memory_key(watch.shown(tensor))
 
+    owners = [("its result", value) for value in results if isinstance(value, torch.Tensor)]
+    owners += before.tensors + [(name, new) for name, _, new in assigned]
+    lying = defaultdict[object, set[tuple[str, int]]](set)
+    for name, tensor in owners:
+        if tensor.layout == torch.strided:
+            lying[memory_of(tensor)].add((name, id(tensor)))
     with torch.no_grad():
-        targets: dict[object, tuple[str, torch.Tensor]] = {}
-        names = {name for name, _, _ in reassigned}
-        others = [named for named in before.tensors if not _is_part(named[0], names)]
-        for name, old, new in reassigned:
-            first, by = targets.setdefault(memory(old), (name, new))
-            others += [] if by is new else [(first, old)]
-        for name, tensor in others:
-            if tensor.layout == torch.strided and memory(tensor) in targets:
-                first = targets[memory(tensor)][0]
+        for name, old, new in assigned:
+            others = (lying[memory_of(old)] | lying[memory_of(new)]) - {
+                (name, id(old)),
+                (name, id(new)),
+            }
+            if others:
                 msg = (
-                    f"it sets {first}, whose memory is also that of {name}: a run would change "
-                    f"both. Call it once before, if that changes; or give each its own, by clone()."
+                    f"it sets {name}, and what was or is there lies in memory that is also that of "
+                    f"{min(others)[0]}: a run only copies the one into the other. Call it once "
+                    f"before, if that changes it; or give each its own, by clone()."
                 )
                 raise ValueError(msg)
-        kept = {memory(each): "its result" for each in results if isinstance(each, torch.Tensor)}
-        kept |= {memory(each): name for name, each in others if each.layout == torch.strided}
-        for name, old, new in reassigned:
-            at = kept.setdefault(memory(new), name)
-            if at != targets[memory(old)][0]:
-                msg = (
-                    f"it sets {name} to a tensor whose memory is also that of {at}: in a run, "
-                    f"writes to one would not show in the other. Give each its own, by clone()."
-                )
-                raise ValueError(msg)
-        news = [new.clone() for _, _, new in reassigned]
-        results = [
-            result.clone()
-            if isinstance(result, torch.Tensor) and memory(result) in targets
-            else result
-            for result in results
-        ]
-        for (_, old, _), new in zip(reassigned, news, strict=True):
             old.copy_(new)
-    return results
-
-
-def _is_part(name: str, names: set[str]) -> bool:
-    return any(
-        name == changed or name.startswith((f"{changed}[", f"{changed}.")) for changed in names
-    )

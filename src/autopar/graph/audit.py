@@ -3,22 +3,89 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from autopar.effects.access import Places
+from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import (
     default_generators,
+    has_place,
     held_by,
-    keys_of,
     memory_in,
+    memory_key,
     random_numbers,
     ranges_of,
 )
-from autopar.effects.observer import Observer, Seen
-from autopar.graph.guard import Guard
+from autopar.effects.operators import written_arguments
+from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, filled
+from autopar.torch_private import TorchDispatchMode, pytree
+
+
+class Seen(NamedTuple):
+    """A range of bytes that was read or written."""
+
+    lies: ByteRange
+    written: bool
+    shape: tuple[int, ...] | None = None  # for people; none for random numbers
+
+
+class Observer(TorchDispatchMode):
+    """Notes what operators of this thread read and write, but for memory that is born inside.
+
+    It takes up to 100 µs an operator. What happens in memory of another library, as NumPy's, and in
+    sparse tensors is not noted.
+
+    >>> x = torch.ones(3)
+    >>> with Observer() as observer:
+    ...     _ = (x + 1).add_(x)
+    >>> [seen.written for seen in observer.seen]
+    [False]
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: dict[Seen, None] = {}
+        self._born: dict[object, StorageWeakRef] = {}  # kept, so that no number is used again
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Call an operator, and note what it is given and returns."""
+        kwargs = kwargs or {}
+        schema = func._schema  # type: ignore[attr-defined]
+        given = _tensors((args, kwargs))
+        written = {*map(id, _tensors(written_arguments(schema, args, kwargs)))}
+        if func is torch.ops.aten.lift_fresh.default:  # how a literal becomes a tensor
+            self._note_born(given)
+        for tensor in given:
+            self.note(tensor, written=id(tensor) in written)
+        before = {*map(memory_key, given)}
+        result = func(*args, **kwargs)
+        self._note_born(out for out in _tensors(result) if memory_key(out) not in before)
+        return result
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # or torch would load its compiler, which takes seconds
+
+    def note(self, tensor: torch.Tensor, *, written: bool = False) -> None:
+        """Note that a tensor is read or written."""
+        if memory_key(tensor) in self._born or not has_place(tensor):
+            return
+        if tensor.untyped_storage().resizable():  # else another library has made it
+            for lies in ranges_of(tensor):
+                self.seen[Seen(lies, written, tuple(tensor.shape))] = None
+
+    def _note_born(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in filter(has_place, tensors):
+            self._born[memory_key(tensor)] = StorageWeakRef(tensor.untyped_storage())
 
 
 class Audit:
@@ -28,38 +95,33 @@ class Audit:
     program, so neither has anything to hide.
     """
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, nodes: Sequence[Node], hazards: Hazards) -> None:
+        self._nodes, self._hazards = nodes, hazards
         self._written = Places()  # by node, where it lies in this run
         self._unsaid: list[tuple[Node, Seen]] = []
 
     def call(self, node: Node, call: Callable[[], Any], results: Sequence[Any]) -> Any:
         """Run a task, observed if it is one of those."""
-        hazards = self._guard.hazards
-        written = self._places(hazards.writes[node.number], results)
+        hazards = self._hazards
+        written = [*hazards.ranges(hazards.writes[node.number], results)]
         for lies in written:
             self._written.add(lies, node.number)
         if node.complete or node.number in hazards.unknown:
             return call()
-        given = self._places(hazards.used[node.number], results)
-        held = [
-            part for part in held_by(node.fn, *filled(node.leaves, results)) if _is_generator(part)
-        ]
-        generators = dict.fromkeys([*default_generators(), *held])
-        before = [generator.get_state() for generator in generators]
+        given = [*hazards.ranges(hazards.used[node.number], results)]
+        held = held_by(node.fn, *filled(node.leaves, results))
+        own = [part for part in held if issubclass(type(part), torch.Generator)]
+        generators = dict.fromkeys([*default_generators(), *own])
+        states = [(generator, generator.get_state()) for generator in generators]
         with Observer() as observer:
             value = call()
-        drawn = [
-            random_numbers(generator)
-            for generator, state in zip(generators, before, strict=True)
-            if not torch.equal(generator.get_state(), state)
-        ]
-        returned = [*memory_in(value)]
-        observer.note_reads(filter(torch.is_tensor, returned))
-        new = {key for part in filter(_is_another_librarys, returned) for key in keys_of(part)}
-        for seen in [*observer.outside(), *(Seen(lies, lies, True, None) for lies in drawn)]:
-            said = written if seen.written else written + given
-            if seen.key not in new and not _covering(said).covers(seen.lies):
+        for tensor in _tensors([*memory_in(value)]):
+            observer.note(tensor)
+        changed = [by for by, state in states if not by.get_state().equal(state)]
+        said = _covering(written), _covering(written + given)
+        drawn = [Seen(random_numbers(generator), written=True) for generator in changed]
+        for seen in [*observer.seen, *drawn]:
+            if not said[not seen.written].covers(seen.lies):
                 self._unsaid.append((node, seen))
                 if seen.written:
                     self._written.add(seen.lies, node.number)
@@ -67,46 +129,34 @@ class Audit:
 
     def sentences(self) -> list[str]:
         """What is to be said in `writes`, or given as an argument."""
-        nodes, sentences = self._guard.nodes, []
+        sentences = []
         for node, seen in self._unsaid:
             others = sorted(self._written.at(seen.lies) - {node.number})
+            unsaid = "and its `writes` does not hold that: add it"
             if seen.lies == random_numbers(str(node.device)):
-                sentences.append(f"{node.name!r} draws random numbers: leave its `writes` out")
+                sentence = "draws random numbers: leave its `writes` out"
             elif seen.shape is None:
-                sentences.append(
-                    f"{node.name!r} draws from a generator, and its `writes` does not hold that: "
-                    f"add it"
-                )
+                sentence = f"draws from a generator, {unsaid}"
             elif seen.written:
-                what = f"changes a tensor of shape {seen.shape}"
-                sentences.append(
-                    f"{node.name!r} {what}, and its `writes` does not hold that: add it"
-                )
+                sentence = f"changes a tensor of shape {seen.shape}, {unsaid}"
             elif others:
-                what = (
-                    f"reads a tensor of shape {seen.shape} that {nodes[others[0]].name!r} changes"
+                other = self._nodes[others[0]].name
+                sentence = (
+                    f"reads a tensor of shape {seen.shape} that {other!r} changes: make it an "
+                    f"argument"
                 )
-                sentences.append(f"{node.name!r} {what}: make it an argument")
+            else:
+                continue
+            sentences.append(f"{node.name!r} {sentence}")
         return list(dict.fromkeys(sentences))
 
-    def _places(self, values: Iterable[Any], results: Sequence[Any]) -> list[Any]:
-        memory = self._guard.values(values, results)
-        return [lies for value in memory for lies in ranges_of(value)]
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
-def _covering(ranges: Iterable[Any]) -> Places:
+def _covering(ranges: Iterable[ByteRange]) -> Places:
     places = Places()
     for lies in ranges:
         places.add(lies)
     return places
-
-
-def _is_generator(part: Any) -> bool:
-    return issubclass(type(part), torch.Generator)
-
-
-def _is_another_librarys(part: Any) -> bool:
-    """Whether another library has allocated a tensor's memory, as NumPy has for `from_numpy`."""
-    if not isinstance(part, torch.Tensor) or part.layout != torch.strided:
-        return False
-    return not part.untyped_storage().resizable()

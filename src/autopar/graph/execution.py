@@ -208,7 +208,7 @@ class Execution:
         if step.call is not None and not closely:
             return step
         node = self.plan.nodes[step.job]
-        call = functools.partial(self.plan.guard.call, node, self.results, self._beside)
+        call = functools.partial(self.plan.guard.call, node, self.results)
         if closely:
             call = functools.partial(self._observed, node, call)
         return step._replace(call=call, slots=())
@@ -219,16 +219,6 @@ class Execution:
             return self._audit.call(node, call, self.results)
         with contextlib.nullcontext() if self._in_order else annotate(node.name):
             return call()
-
-    def _beside(self) -> list[int]:
-        """Tasks that may be under way: the first on each lane that has not ended."""
-        if self._in_order:
-            return []
-        lefts = (
-            [entry.job for entry in entries if not self.is_issued(entry.job)]
-            for entries in self.plan.schedule.lanes.values()
-        )
-        return [left[0] for left in lefts if left]
 
     def _give_up(self, share: Iterable[Step]) -> None:
         """Let nobody wait for what will not come."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from autopar.graph.node import Node
-from autopar.lanes.outcome import note, shown
+from autopar.lanes.outcome import note
 
 
 class Failure:
@@ -43,8 +43,3 @@ class Failure:
     def is_seen(self) -> bool:
         """Whether the calling thread has got the error, if a task has raised it."""
         return self.node is None or threading.get_ident() in self._seen
-
-    def tell(self, error: BaseException) -> None:
-        """Note on an error that is on its way that a task has failed, too, if nobody saw that."""
-        if self.node and self.error and not self.is_seen() and self.error is not error:
-            note(error, f"task {self.node.name!r} failed, too: {shown(self.error)}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from autopar.effects.access import ANYWHERE, Accesses, ByteRange
-from autopar.effects.memory import memory_in, ranges_of
+from autopar.effects.memory import has_place, memory_in, ranges_of
 from autopar.graph.node import Result
 
 Memory = frozenset[ByteRange]
@@ -26,7 +26,6 @@ class Uses(NamedTuple):
         holders: Objects with tensors in them, which it reads too.
         written_holders: Those of them whose tensors it writes.
         fresh: Whether its results never lie in the memory of what it reads.
-        beyond: Whether it reads all memory that what it reads is a part of.
         unknown: Whether it may read and write other things, too.
     """
 
@@ -35,7 +34,6 @@ class Uses(NamedTuple):
     holders: Sequence[Any] = ()
     written_holders: Sequence[Any] = ()
     fresh: bool = True
-    beyond: bool = False
     unknown: bool = False
 
 
@@ -62,8 +60,9 @@ class Hazards:
         self.unknown: set[int] = set()
         self.whole = False
         self._written: dict[ByteRange, int] = {}  # how often, when it was noted
-        # Of the results of the first nodes, as far as asked for; by whether tensors are whole.
-        self._memory: dict[bool, list[Memory]] = {False: [], True: []}
+        self._memory: list[Memory] = []  # of the results of the first nodes, as far as asked for
+        self._tensors: list[torch.Tensor] = []  # all that nodes use
+        self._picture: object = None
 
     def note(self, uses: Uses) -> None:
         """Note what the next node uses."""
@@ -81,24 +80,27 @@ class Hazards:
         Args:
             tracks: Whether autograd is on.
         """
-        self._memory, self.used = {False: [], True: []}, []
+        self._memory, self.used = [], []
         self._look_at(len(self.told))
         self.writes = [[*uses.writes, *memory_in(*uses.written_holders)] for uses in self.told]
-        self.whole = tracks and any(map(is_tracked, itertools.chain(*self.used, *self.writes)))
-        if not self.unknown and not self.writers():
+        values = itertools.chain(*self.used, *self.writes)
+        tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
+        self._tensors = [*tensors.values()]
+        self.whole = self._is_tracked(tracks)
+        self._picture = self._look(tracks)
+        if not self.unknown and not any(self.writes):
             return [set() for _ in self.writes]
         accesses, before = Accesses(), []
         for number, (reads, writes) in enumerate(zip(self.used, self.writes, strict=True)):
             if number in self.unknown:
                 before.append(accesses.note(number, (), (ANYWHERE,)))
             else:
-                behind = self._all(reads, whole=self.told[number].beyond)
-                before.append(accesses.note(number, behind, self._all(writes)))
+                before.append(accesses.note(number, self._all(reads), self._all(writes)))
         return before
 
-    def writers(self) -> list[int]:
-        """Numbers of the nodes that write something."""
-        return [number for number, writes in enumerate(self.writes) if writes]
+    def is_stale(self, *, tracks: bool) -> bool:
+        """Whether tensors lie elsewhere than when `before` was asked, or holders hold others."""
+        return any(self.writes) and self._picture != self._look(tracks)
 
     def changes(self, value: Any) -> int:
         """How often nodes so far may have written to the memory of a tensor or a result."""
@@ -110,41 +112,65 @@ class Hazards:
         )
         return said + len(self.unknown)
 
-    def memory_of(self, value: Any, *, whole: bool = False) -> Memory:
-        """Where a tensor lies, or a result may lie; `whole` as in `ranges_of`."""
-        whole |= self.whole
+    def memory_of(self, value: Any) -> Memory:
+        """Where a tensor lies, or a result may lie."""
+        if isinstance(value, torch.Tensor) and not has_place(value):
+            return frozenset([ANYWHERE])
         if not isinstance(value, Result):
-            return frozenset(ranges_of(value, whole=whole))
+            return frozenset(ranges_of(value, whole=self.whole))
         self._look_at(value.node + 1)
-        memory = self._memory[whole]
-        for number in range(len(memory), value.node + 1):
-            told, used = self.told[number], self.used[number]
-            behind = frozenset() if told.fresh else self._all(used, whole=whole or told.beyond)
+        for number in range(len(self._memory), value.node + 1):
+            behind = frozenset() if self.told[number].fresh else self._all(self.used[number])
             if number in self.unknown:
                 behind = frozenset([ANYWHERE])
             # Who uses it uses what is behind it, too, so that needs no name of its own.
-            memory.append(behind or frozenset([ByteRange(("result", number))]))
-        return memory[value.node]
+            self._memory.append(behind or frozenset([ByteRange(("result", number))]))
+        return self._memory[value.node]
+
+    def filled(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[Any]:
+        """Values of a run in place of those that stand for results."""
+        for value in values:
+            yield from memory_in(results[value.node]) if isinstance(value, Result) else (value,)
+
+    def ranges(self, values: Iterable[Any], results: Sequence[Any]) -> Iterator[ByteRange]:
+        """Where values lie in a run."""
+        for value in self.filled(values, results):
+            yield from ranges_of(value)
 
     def _look_at(self, count: int) -> None:
         """Look what the first nodes use."""
         found: dict[int, list[Any]] = {}
         for number in range(len(self.used), count):
             uses = self.told[number]
-            held = itertools.chain(*(held_in(one, found) for one in uses.holders))
+            held = itertools.chain(*(_held_in(one, found) for one in uses.holders))
             self.used.append([*uses.reads, *held])
 
-    def _all(self, values: Iterable[Any], *, whole: bool = False) -> Memory:
-        return frozenset().union(*(self.memory_of(value, whole=whole) for value in values))
+    def _look(self, tracks: bool) -> object:
+        """What tells whether all lies where it did: holders' contents, and tensors' places."""
+        found: dict[int, list[Any]] = {}
+        held = [
+            [id(value) for holder in uses.holders for value in _held_in(holder, found)]
+            for uses in self.told
+            if uses.holders and not uses.unknown
+        ]
+        return held, [*map(_place, self._tensors)], self._is_tracked(tracks)
+
+    def _is_tracked(self, tracks: bool) -> bool:
+        return tracks and any(tensor.requires_grad for tensor in self._tensors)
+
+    def _all(self, values: Iterable[Any]) -> Memory:
+        return frozenset().union(*map(self.memory_of, values))
 
 
-def held_in(holder: Any, found: dict[int, list[Any]]) -> list[Any]:
+def _held_in(holder: Any, found: dict[int, list[Any]]) -> list[Any]:
     """What memory a holder holds; many nodes may have the same, which is looked through once."""
     if id(holder) not in found:
         found[id(holder)] = [*memory_in(holder)]
     return found[id(holder)]
 
 
-def is_tracked(value: Any) -> bool:
-    """Whether autograd tracks something."""
-    return isinstance(value, torch.Tensor) and value.requires_grad
+def _place(tensor: torch.Tensor) -> object:
+    try:
+        return tensor.data_ptr(), tensor.shape, tensor.stride()
+    except (RuntimeError, NotImplementedError, ValueError):  # as a sparse one, or a lazy module's
+        return id(tensor)

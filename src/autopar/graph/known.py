@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from autopar.effects.memory import memory_key
+from autopar.effects.memory import has_place, memory_key
 from autopar.effects.operators import written_arguments
 from autopar.torch_private import disable_current_modes, pytree
 
@@ -41,20 +41,17 @@ class Known:
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note that an operator was called, whose results have no memory."""
         results, given = _tensors(result), _tensors((args, kwargs))
-        # What is sparse or nested holds the memory of others, which may be written by way of it.
-        is_plain = all(one.layout == torch.strided and not one.is_nested for one in results + given)
-        written = given + results
-        if is_plain:
-            written = _tensors(written_arguments(func._schema, args, kwargs))
+        written = _tensors(written_arguments(func._schema, args, kwargs))
+        are_plain = all(map(has_place, results + given))
+        if not are_plain:  # a sparse tensor holds others' memory, which may be written by it
+            written = given + results
         self._written.update(map(memory_key, written))
-        is_known = is_plain and self.has((args, kwargs)) and _depends_on_arguments(func)
-        if is_known and all(tensor.numel() <= _MOST_NUMBERS for tensor in results):
+        if are_plain and self.has((args, kwargs)) and _depends_on_arguments(func, results):
             self._keep(results, _tensors(self.call(func, args, kwargs)))
-        elif written:
+        else:
             gone = {*map(memory_key, written)}
-            for number, (tensor, _) in [*self._values.items()]:
-                if memory_key(tensor) in gone:
-                    del self._values[number]
+            kept = (both for both in self._values.values() if memory_key(both[0]) not in gone)
+            self._values = {id(both[0]): both for both in kept} if gone else self._values
 
     def note_literal(self, result: torch.Tensor, number: torch.Tensor) -> None:
         """Note numbers in the code, unless they lie in another library's memory."""
@@ -72,10 +69,11 @@ class Known:
             self._values[id(tensor)] = tensor, value
 
 
-def _depends_on_arguments(func: Any) -> bool:
-    """Whether an operator's results depend on nothing else: not so with programs' own."""
+def _depends_on_arguments(func: Any, results: list[torch.Tensor]) -> bool:
+    """Whether small results depend on nothing else: not so with programs' own operators."""
     name = func._schema.name
-    return name.startswith("aten::") and "empty" not in name and _RANDOM not in func.tags
+    small = all(tensor.numel() <= _MOST_NUMBERS for tensor in results)
+    return small and name.startswith("aten::") and "empty" not in name and _RANDOM not in func.tags
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.memory import MEMORY, memory_in
+from autopar.effects.memory import memory_in
 from autopar.lanes.handle import cuda_tensors
 from autopar.torch_private import (
     AUTOCAST,
@@ -74,20 +74,18 @@ class Node:
     def prepared(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """What runs it when it is called with some values, and what stands for those.
 
-        It runs in the calling thread, on its current streams. It is refused to change containers,
-        which are made anew for each call.
+        It runs in the calling thread, on its current streams. Containers are made anew for each
+        call.
         """
         if self.fn is None:
             return functools.partial(pytree.tree_map, self._copied), self.leaves
         fn = self.fn._op if isinstance(self.fn, OpOverload) else self.fn
-        if self.keywords is None:
+        count = len(self.leaves) - len(self.keywords or ())
+        options = self.leaves[count:]
+        if self.keywords is None or any(isinstance(value, Result) for value in options):
             return functools.partial(self._unflattened, fn), self.leaves
-        count = len(self.leaves) - len(self.keywords)
-        args, options = self.leaves[:count], self.leaves[count:]
-        if any(isinstance(value, Result) for value in options):
-            return functools.partial(self._with_keywords, fn, count), self.leaves
         kwargs = dict(zip(self.keywords, options, strict=True))
-        return functools.partial(fn, **kwargs) if kwargs else fn, args
+        return functools.partial(fn, **kwargs) if kwargs else fn, self.leaves[:count]
 
     def call(self, results: Sequence[Any]) -> Any:
         """Run what is prepared, given all results so far.
@@ -101,45 +99,12 @@ class Node:
         with ExcludeDispatchKeyGuard(AUTOCAST):
             return call(*values)
 
-    def _with_keywords(self, fn: Callable[..., Any], count: int, *leaves: Any) -> Any:
-        return fn(*leaves[:count], **dict(zip(self.keywords or (), leaves[count:], strict=True)))
-
     def _unflattened(self, fn: Callable[..., Any], *leaves: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        value = fn(*args, **kwargs)
-        if not self.complete:
-            self._require_as_before((args, kwargs), leaves)
-        return value
+        return fn(*args, **kwargs)
 
-    def _require_as_before(self, containers: Any, leaves: Sequence[Any]) -> None:
-        """Refuse containers that have something new, another order, or lack a tensor."""
-        given = {id(leaf) for leaf in leaves}
-        left, spec = pytree.tree_flatten(containers, is_leaf=lambda item: id(item) in given)
-        rest, kept = iter(leaves), {id(leaf) for leaf in left}
-        in_order = all(any(leaf is other for other in rest) for leaf in left)
-        moved = len(left) == len(leaves) and spec != self.spec
-        lost = any(isinstance(leaf, MEMORY) and id(leaf) not in kept for leaf in leaves)
-        if moved or lost or not in_order:
-            msg = (
-                f"task {self.name!r} changes a list or a dict that it is given, and each run makes "
-                f"new ones; expected containers that stay as they are. Use copy_ into a tensor "
-                f"that is there, or return what it makes."
-            )
-            raise RuntimeError(msg)
-
-    def _copied(self, value: Any) -> Any:
-        for tensor in memory_in(value):
-            if not isinstance(value, torch.Tensor) and tensor.device != self.device:
-                msg = (
-                    f"{self.name!r} is to copy a {type(value).__name__} with tensors on "
-                    f"{tensor.device}; expected tensors in lists, tuples and values of dicts. "
-                    f"Return them so, or register the class with torch.utils._pytree."
-                )
-                raise TypeError(msg)
-        return self._copy(value) if isinstance(value, torch.Tensor) else value
-
-    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.device == self.device:
+    def _copied(self, tensor: Any) -> Any:
+        if not isinstance(tensor, torch.Tensor) or tensor.device == self.device:
             return tensor
         if self.device.type == "cpu":
             host = torch.empty_like(tensor, device="cpu", pin_memory=True)

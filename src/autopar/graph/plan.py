@@ -68,8 +68,8 @@ class Plan(Closed):
     >>> import autopar as ap
     >>> graph = ap.TaskGraph(cpu_lanes=2)
     >>> _ = graph.add(torch.ones, 1, cost_s=1.0), graph.add(torch.zeros, 1, cost_s=1.0)
-    >>> graph.plan().makespan_s
-    1.0
+    >>> graph.plan().makespan_s, graph.plan().faults()
+    (1.0, [])
     """
 
     nodes: tuple[Node, ...]
@@ -95,12 +95,6 @@ class Plan(Closed):
         """What comes after what, by name, as 1 for a wait and 0 if the order on lanes implies it.
 
         Numbers, so that a record can keep them, and `plot.graph` draw a run of it.
-
-        >>> import autopar as ap
-        >>> graph = ap.TaskGraph()
-        >>> _ = graph.add(abs, graph.add(max, 1, 2, name="larger"), name="size")
-        >>> graph.plan().arrows
-        {'larger -> size': 0.0}
         """
         jobs = self.schedule.jobs
         return {
@@ -111,14 +105,7 @@ class Plan(Closed):
 
     @property
     def timeline(self) -> Timeline:
-        """When each task and copy would run, from zero on, to hold a run's timeline against.
-
-        >>> import autopar as ap
-        >>> graph = ap.TaskGraph()
-        >>> _ = graph.add(max, 1, 2, name="larger", cost_s=2.0)
-        >>> [(span.name, span.end_s) for span in graph.plan().timeline.spans]
-        [('larger', 2.0)]
-        """
+        """When each task and copy would run, from zero on, to hold a run's timeline against."""
         spans = []
         for entry in self.schedule.entries:
             node = self.nodes[entry.job]
@@ -229,14 +216,7 @@ class Plan(Closed):
         return {lane: node.gpus[0] for lane, node in first.items() if node.gpus}
 
     def faults(self) -> list[str]:
-        """What is wrong with it: tasks that may begin too early, or never, or far from their data.
-
-        >>> import autopar
-        >>> graph = autopar.TaskGraph()
-        >>> one = graph.add(torch.ones, 1)
-        >>> graph.plan().faults()
-        []
-        """
+        """What is wrong: tasks that may begin too early, or never, or far from their data."""
         wrong = faults(self.schedule)
         lane_of = {entry.job: entry.lane for entry in self.schedule.entries}
         for node, job in zip(self.nodes, self.schedule.jobs, strict=True):

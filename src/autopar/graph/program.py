@@ -11,16 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from autopar.device import cpu, present
-from autopar.effects.access import ByteRange
-from autopar.effects.calls import (
-    changing_memory,
-    declared,
-    is_plain,
-    keeping_shapes,
-    name_of,
-    plain,
-)
-from autopar.effects.hidden import require_tasks_seen
+from autopar.effects.access import ANYWHERE
+from autopar.effects.calls import Declared, declared, is_plain, name_of, plain
+from autopar.effects.hidden import require_none_hidden
 from autopar.effects.memory import is_array, memory_in, random_numbers
 from autopar.effects.operators import PYTHONS, names_in, schemas_of
 from autopar.effects.task import Task
@@ -54,11 +47,11 @@ class Program:
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        device: torch.device | str | int | None,
-        name: str | None,
-        writes: Iterable[Task | torch.Tensor] | None,
-        cost_s: float | None,
         *,
+        device: torch.device | str | int | None = None,
+        name: str | None = None,
+        writes: Iterable[Task | torch.Tensor] | None = None,
+        cost_s: float | None = None,
         traced: bool = False,
     ) -> Task:
         """Add a task, and the copies that it needs; see `TaskGraph.add`.
@@ -71,75 +64,72 @@ class Program:
         fn, args, kwargs = plain(fn, args, kwargs)
         if kwargs and (schemas := schemas_of(fn)[1]):
             check_taken(name_of(fn), kwargs.keys() - PYTHONS, names_in(schemas), "add's own")
-        task_name = name_of(fn) if name is None or name == "" else name
-        require_text("name", task_name)
-        if (
-            isinstance(writes, (Task, str, *_LYING))
-            or not isinstance(writes, Iterable | None)
-            or (is_array(writes))
-        ):
-            kind = type(writes).__name__
-            msg = f"writes of task {task_name!r} is one {kind}; expected a list. Pass [x]."
-            raise TypeError(msg)
-        if cost_s is not None and not (
-            type(cost_s) is not bool
-            and isinstance(cost_s, numbers.Real)
-            and 0 <= cost_s < float("inf")
-        ):
-            msg = f"cost_s of task {task_name!r} is {what(cost_s)}; expected seconds, from 0 up."
-            raise ValueError(msg)
+        name = name_of(fn) if name is None or name == "" else name
+        require_text("name", name)
+        _require_list(writes, name)
+        _require_seconds(cost_s, name)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         for leaf in leaves:
-            self._require_own(leaf, task_name)
+            self._require_own(leaf, name)
         others = [leaf for leaf in leaves if not issubclass(type(leaf), (Task, torch.Tensor))]
-        require_tasks_seen((args, kwargs), others, task_name)
+        require_none_hidden((args, kwargs), others, Task, f"task {name!r}", "tasks")
         try:
             told = declared(fn, args, kwargs)
         except ValueError as error:
-            msg = f"task {task_name!r} {error}."
+            msg = f"task {name!r} {error}."
             raise ValueError(msg) from None
         if not all(map(is_plain, leaves)):
             told = None
         said = [*(writes or ()), *(told.writes if told else ())]
-        place = self._place(device, [*leaves, *said], fn, task_name)
-        written = [self._written(value, leaves, place, task_name) for value in said]
+        place = self._place(device, [*leaves, *said], fn, name)
+        written = [self._written(value, leaves, place, name) for value in said]
         written += [random_numbers(str(place))] if told and told.random else []
-        if told and told.outputs:
-            fn = keeping_shapes(fn, told.outputs)
-        if told and not told.complete and args and any(args[0] is value for value in told.writes):
-            fn = changing_memory(fn)
-        flat_given = [*args, *kwargs.values()]
-        if not _are_same(flat_given, leaves):
+        flat = [*args, *kwargs.values()]
+        are_flat = _are_same(flat, leaves)
+        if not are_flat:
             leaves, spec = self._kept(args, kwargs, place)
         fresh = told is not None and told.fresh
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
-        reads = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
+        self._note(fn, given, written, told, unknown=writes is None and not traced, traced=traced)
+        number = self._append(
+            *(name, fn, given, spec, place),
+            cost_s=cost_s,
+            keywords=tuple(kwargs) if are_flat else None,
+            complete=told.complete if told and fn is not operator.getitem else traced,
+            may_queue=told is None and not traced,
+            traced=traced,
+        )
+        return Task(self._graph, number, name, place)
+
+    def _note(
+        self,
+        fn: Callable[..., Any],
+        given: tuple[Any, ...],
+        written: list[Any],
+        told: Declared | None,
+        *,
+        unknown: bool,
+        traced: bool,
+    ) -> None:
+        """Note what a task uses, given what its operator has told, if it is one."""
+        reads: list[Any] = [leaf for leaf in given if issubclass(type(leaf), (Result, *_LYING))]
         holders = [leaf for leaf in given if type(leaf) is not Result and not is_plain(leaf)]
         if traced:  # nobody else has these containers, and most hold shapes
             holders = [leaf for leaf in holders if [*memory_in(leaf)]]
+        if told and told.beyond and not traced:  # a trace has the whole tensor among its arguments
+            reads.append(ANYWHERE)
+        changes = {*map(id, told.writes)} if told else set()
         uses = Uses(
             reads=[*reads, *filter(is_array, given)],
             writes=written,
             holders=holders if told else [fn, *holders],
             written_holders=[
-                leaf
-                for leaf in holders
-                if told and any(_is_in(pytree.tree_leaves(leaf), value) for value in told.writes)
+                leaf for leaf in holders if changes & {*map(id, pytree.tree_leaves(leaf))}
             ],
-            fresh=fresh,
-            beyond=told is not None and told.beyond,
-            unknown=told is None and writes is None and not traced,
+            fresh=told is not None and told.fresh,
+            unknown=told is None and unknown,
         )
         self.hazards.note(uses)
-        number = self._append(
-            *(task_name, fn, given, spec, place),
-            cost_s=cost_s,
-            keywords=tuple(kwargs) if _are_same(flat_given, leaves) else None,
-            complete=told.complete if told and fn is not operator.getitem else traced,
-            may_queue=told is None and not traced,
-            traced=traced,
-        )
-        return Task(self._graph, number, task_name, place)
 
     def add_traced(self, code: Traced) -> Any:
         """Add the operators of traced code; return its result with tasks in place of tensors."""
@@ -153,7 +143,7 @@ class Program:
         for node, call in code.calls:
             args, kwargs = with_tasks((call.args, call.kwargs))
             tasks[node] = self.add(
-                *(call.fn, args, kwargs, call.device, node.name, None, None), traced=True
+                call.fn, args, kwargs, device=call.device, name=node.name, traced=True
             )
         result = with_tasks(code.result)
         shown = {leaf.number for leaf in pytree.tree_leaves(result) if isinstance(leaf, Task)}
@@ -162,7 +152,7 @@ class Program:
             return result
         if isinstance(result, Task):  # by itself, or another value or nothing
             return result
-        return self.add(_itself, (result,), {}, None, "result", (), None)
+        return self.add(_itself, (result,), {}, name="result", writes=())
 
     def require_as_traced(self) -> None:
         """Refuse to go on without the weights that modules have got since, or by another dtype."""
@@ -281,7 +271,7 @@ class Program:
 
     def _written(self, value: Any, leaves: list[Any], device: torch.device, name: str) -> Any:
         if not isinstance(value, (Task, torch.Tensor)):
-            if isinstance(value, (ByteRange, *_LYING)) or is_array(value):
+            if isinstance(value, _LYING) or is_array(value):
                 return value
             msg = f"writes of task {name!r} holds {what(value)}; expected tasks and tensors."
             raise TypeError(msg)
@@ -309,15 +299,26 @@ class Program:
             refuse_no_value(Handle, name)
 
 
+def _require_list(writes: Any, name: str) -> None:
+    is_one = isinstance(writes, (Task, str, *_LYING)) or is_array(writes)
+    if is_one or not isinstance(writes, Iterable | None):
+        kind = type(writes).__name__
+        msg = f"writes of task {name!r} is one {kind}; expected a list. Pass [x]."
+        raise TypeError(msg)
+
+
+def _require_seconds(cost_s: Any, name: str) -> None:
+    is_number = isinstance(cost_s, numbers.Real) and not isinstance(cost_s, bool)
+    if cost_s is not None and not (is_number and 0 <= cost_s < float("inf")):
+        msg = f"cost_s of task {name!r} is {what(cost_s)}; expected seconds, from 0 up."
+        raise ValueError(msg)
+
+
 def _is_elsewhere(leaf: Any, device: torch.device) -> bool:
     """Whether something has to be copied to a device; torch takes numbers from the CPU anywhere."""
     if not issubclass(type(leaf), (Task, torch.Tensor)) or leaf.device == device:
         return False
     return isinstance(leaf, Task) or bool(leaf.dim()) or leaf.device.type != "cpu"
-
-
-def _is_in(values: Iterable[Any], value: Any) -> bool:
-    return any(other is value for other in values)
 
 
 def _are_same(values: list[Any], others: list[Any]) -> bool:

@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from autopar.effects.hidden import hidden_tasks
-from autopar.effects.memory import Closed
+from autopar.effects.memory import Closed, held_by
 from autopar.effects.task import Task
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.execution import Execution, Moment
@@ -176,11 +175,10 @@ class Run(Closed):
 def require_tasks(asked: Any) -> None:
     """Refuse to look up what is no task, and tasks where they can't be replaced by results."""
     leaves, spec = pytree.tree_flatten(asked)
-    for hidden in hidden_tasks(leaves):
-        msg = (
-            f"{what(hidden)} lies in a container of another kind; expected lists, tuples and dicts."
-        )
-        raise KeyError(msg)
+    for part in held_by(*(leaf for leaf in leaves if type(leaf) is not Task)):
+        if type(part) is Task:
+            msg = f"{part!r} lies in a container of another kind; expected lists, tuples and dicts."
+            raise KeyError(msg)
     if spec.is_leaf() and not isinstance(asked, Task):
         msg = f"the key is {what(asked)}; expected a task, as graph.add returns it. Keep that one."
         raise KeyError(msg)

@@ -98,7 +98,9 @@ class TaskGraph(Closed):
                 that is no argument, or lies on another device.
         """
         check_keywords(fn, kwargs, "add's own: device=, name=, writes=, cost_s=")
-        task = self._program.add(fn, args, kwargs, device, name, writes, cost_s)
+        task = self._program.add(
+            fn, args, kwargs, device=device, name=name, writes=writes, cost_s=cost_s
+        )
         self._planned = None
         return task
 
@@ -114,7 +116,8 @@ class TaskGraph(Closed):
         be traced and a library has asked, it is called again and told so, and may round otherwise.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
-        a call change in each run, or the function is refused.
+        a call change in each run, or the function is refused. No other thread may draw random
+        numbers meanwhile.
 
         Args:
             fn: A function or a module.
@@ -172,7 +175,7 @@ class TaskGraph(Closed):
         """
         self._program.require_as_traced()
         tracks = self._tracks and torch.is_grad_enabled()
-        if self._planned is None or self._planned.guard.is_stale(tracks=tracks):
+        if self._planned is None or self._planned.guard.hazards.is_stale(tracks=tracks):
             self._planned = self._plan(tracks)
         return self._planned
 
@@ -211,7 +214,8 @@ class TaskGraph(Closed):
         ...     run[total].item()  # there may be other work before it
         3.0
         """
-        with self._alone(), self._started(self.plan(), asked=True, timed=timed) as self._run:
+        how = {"tracks": self._tracks, "asked": True, "timed": timed}
+        with self._alone(), self._runner.started(self.plan(), **how) as self._run:
             yield self._run
 
     def waitall(self) -> None:
@@ -244,7 +248,7 @@ class TaskGraph(Closed):
         """
         with self._alone():
             plan = self.plan()
-            audit = Audit(plan.guard)
+            audit = Audit(plan.nodes, plan.guard.hazards)
             self._ran(plan, in_order=True, audit=audit)
         return audit.sentences()
 
@@ -315,11 +319,8 @@ class TaskGraph(Closed):
         costs_s = {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
         return Measured(costs_s, statistics.median(walls_s[1:]))
 
-    def _started(self, plan: Plan, **how: Any) -> contextlib.AbstractContextManager[Run]:
-        return self._runner.started(plan, tracks=self._tracks, **how)
-
     def _ran(self, plan: Plan, **how: Any) -> Run:
-        with self._started(plan, here=True, **how) as self._run:
+        with self._runner.started(plan, tracks=self._tracks, here=True, **how) as self._run:
             self._run.wait()
             return self._run
 

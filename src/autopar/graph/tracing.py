@@ -26,10 +26,9 @@ from torch.nn.parameter import is_lazy
 
 from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
-from autopar.graph.answers import answering
-from autopar.graph.assignments import copied_back, reassigned
+from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
-from autopar.graph.elsewhere import refused_elsewhere
+from autopar.graph.substitutes import answering, refusing_threads
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import NESTED, Refusals, Watch, require_memory
 from autopar.torch_private import (
@@ -37,6 +36,7 @@ from autopar.torch_private import (
     TORCH_ASKS,
     FakeTensor,
     disable_current_modes,
+    function_modes,
     is_traceable_wrapper_subclass,
     pytree,
 )
@@ -74,8 +74,8 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), answering(TORCH_ASKS, []):
-        with answering(LIBRARIES_ASK, asked):
+    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes, []):
+        with answering(LIBRARIES_ASK, bool, asked):
             try:
                 return _traced(fn, args, kwargs)
             except ValueError:
@@ -132,23 +132,24 @@ class _Attempt:
         with disable_current_modes():
             before = State(roots)
             _require_whole(before)
-        chance = Chance(before.generators.values())
-        self._watch = Watch(chance)
-        with self._watch:
+        chance = Chance(before.generators)
+        self._watch = watch = Watch(chance)
+        with watch:
             try:
-                with Refusals(self._watch), chance.apart(), refused_elsewhere(self._watch):
+                with Refusals(watch), refusing_threads(watch.refuse_thread):
                     results, self._form = pytree.tree_flatten(self._watched(args, kwargs))
-                chance.end()
+                chance.require_only_drawn()
                 with disable_current_modes():
-                    changed = reassigned(before.changes())
+                    assigned = assignments(before.changes())
             finally:
                 with disable_current_modes():
                     before.restore()
-                    self._watch.end()
-            results = copied_back(changed, before, results, self._watch)
+                    chance.restore()
+                    watch.end()
+            copy_back(assigned, before, results, watch)
         for result in results:
             _require_known(result)
-        self._watch.fold(results)
+        watch.fold(results)
         self._results = results
         return [result for result in results if isinstance(result, _COMPUTED)]
 
@@ -169,9 +170,10 @@ class _Attempt:
         """The operators that were called, and the results, as `traced` returns them."""
         assert self._watch is not None
         assert self._form is not None
-        values: dict[torch.fx.Node, Any] = dict(self._watch.found)
+        found = self._watch.found
+        values: dict[torch.fx.Node, Any] = dict(found)
         calls: list[tuple[torch.fx.Node, Call]] = []
-        given = iter(self.tensors)
+        given, computed = iter(self.tensors), iter(())
         for node in reversed(module.graph.nodes):
             if not node.users and _is_idle(node):
                 module.graph.erase_node(node)
@@ -189,16 +191,7 @@ class _Attempt:
         results = [
             next(computed) if isinstance(result, _COMPUTED) else result for result in self._results
         ]
-        found = {*map(id, self._watch.found.values())}
-        weights = [
-            Weight(module, name, tensor)
-            for part in held_by(self._fn, *self._leaves)
-            if issubclass(type(part), torch.nn.Module)
-            for module in (part._parameters, part._buffers)
-            if isinstance(module, dict)  # not so in TorchScript
-            for name, tensor in module.items()
-            if id(tensor) in found
-        ]
+        weights = _weights((self._fn, *self._leaves), {*map(id, found.values())})
         return Traced(calls, pytree.tree_unflatten(results, self._form), weights)
 
     def forget(self, error: BaseException | None = None) -> str:
@@ -217,6 +210,25 @@ class _Attempt:
         gc.collect()
         holders = [_taken_from(tensor) for tensor in tracked if isinstance(tensor, FakeTensor)]
         return next(filter(None, holders), "an object" if holders else "")
+
+
+def _in_other_modes() -> bool:
+    """Whether there are modes that this tracing has not made, as that of a default device."""
+    others = [type(mode) for mode in function_modes() if not isinstance(mode, Refusals)]
+    return any(not kind.__module__.startswith("torch.fx.") for kind in others)
+
+
+def _weights(roots: tuple[Any, ...], used: set[int]) -> list[Weight]:
+    """The parameters and buffers of modules that can be reached, and are used."""
+    return [
+        Weight(module, name, tensor)
+        for part in held_by(*roots)
+        if issubclass(type(part), torch.nn.Module)
+        for module in (part._parameters, part._buffers)
+        if isinstance(module, dict)  # not so in TorchScript
+        for name, tensor in module.items()
+        if id(tensor) in used
+    ]
 
 
 def _chances() -> Iterator[tuple[str, Any]]:

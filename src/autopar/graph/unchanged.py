@@ -26,11 +26,9 @@ def unchanged(nodes: tuple[Node, ...]) -> Iterator[list[torch.Generator]]:
     listed = {id(tensor): tensor for tensor in whole if tensor.device == gpu or _is_small(tensor)}
     tensors = [(tensor, tensor.detach().clone()) for tensor in listed.values()]
     defaults = [torch.default_generator, torch.cuda.default_generators[gpu.index]]
-    states = [
-        (generator, generator.get_state()) for generator in [*defaults, *state.generators.values()]
-    ]
+    states = [(generator, generator.get_state()) for generator in [*defaults, *state.generators]]
     try:
-        yield [generator for generator in state.generators.values() if generator.device == gpu]
+        yield [generator for generator in state.generators if generator.device == gpu]
     except BaseException as error:
         try:
             _give_back(gpu, tensors, states)

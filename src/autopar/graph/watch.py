@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.fx.experimental import proxy_tensor
@@ -34,8 +32,6 @@ from autopar.torch_private import (
 _DATA_DEPENDENT = torch.Tag.data_dependent_output
 _NUMBERS = {torch.Tensor.item, torch.Tensor.__bool__, torch.Tensor.__int__, torch.Tensor.__float__}
 _MOVE_MEMORY = {"aten::set_", "aten::resize_", "aten::resize_as_", "aten::resize_as_sparse_"}
-_RECOMPUTES = {"recompute_fn", "backward"}  # functions of torch.utils.checkpoint
-_CHECKPOINT = str(Path(torch.__file__).parent / "utils" / "checkpoint.py")
 
 _PRINTS = (
     "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
@@ -106,7 +102,9 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         with self.keeping():
             _require_traceable(func, args)
-            self._require_settings(func)
+            if torch.get_default_dtype() != self._dtype:
+                msg = "it sets torch's default dtype, which no operator shows. Set it before."
+                raise ValueError(msg)
             if func in self._mode.lift_fns:
                 result = func(*args, **(kwargs or {}))
                 if not isinstance(args[0], FakeTensor):
@@ -126,7 +124,6 @@ class Watch(TorchDispatchMode):
         if draws:
             with self.keeping():
                 _require_generators(args, kwargs)
-            args, kwargs = pytree.tree_map_only(torch.Generator, self._chance.real, (args, kwargs))
         last = next(iter(reversed(self.tracer.graph.nodes)), None)
         try:
             with self.keeping(decides):
@@ -168,10 +165,13 @@ class Watch(TorchDispatchMode):
                 self.refused = error
             raise
 
-    def _require_settings(self, func: Any) -> None:
-        """Refuse code that sets for a while what operators don't show."""
-        if torch.get_default_dtype() != self._dtype:
-            msg = "it sets torch's default dtype, which no operator shows. Set it before."
+    def refuse_thread(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse what would call operators where nobody notes them."""
+        with self.keeping():
+            msg = (
+                "it starts a thread, or gives work to one, whose operators are not seen, and the "
+                "graph has its own lanes. Call them one after another."
+            )
             raise ValueError(msg)
 
     def _guarded(self, *args: Any, **kwargs: Any) -> Any:
@@ -238,22 +238,6 @@ def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
         name = name.partition("::")[2]
         msg = f"it calls {name}, which gives a tensor other memory or shape. Make a new one."
         raise ValueError(msg)
-    if torch.Tag.nondeterministic_seeded in func.tags and _recomputes():
-        msg = (
-            "it draws random numbers anew in backward, which torch.utils.checkpoint is to repeat. "
-            "Leave the checkpoint out, as a graph keeps results anyway."
-        )
-        raise ValueError(msg)
-
-
-def _recomputes() -> bool:
-    """Whether `torch.utils.checkpoint` is repeating a forward pass, in backward."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_filename == _CHECKPOINT and frame.f_code.co_name in _RECOMPUTES:
-            return True
-        frame = frame.f_back  # type: ignore[assignment]
-    return False
 
 
 def require_memory(tensor: torch.Tensor) -> None:
