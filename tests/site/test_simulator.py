@@ -29,7 +29,6 @@ const settings = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const found = settings.map(predict).map((one) => ({ ...one, words: inWords(one.makespan / 1e3) }));
 console.log(JSON.stringify(found));
 """
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
 
 def random_setting(chance):
@@ -79,28 +78,23 @@ def test_the_pages_script_predicts_what_the_package_does():
 
 
 @pytest.fixture
-def page(extension, tmp_path):
+def page(extension, browser, tmp_path):
     """A page with the simulator and a timeline, in Chromium."""
-    if not CHROMIUM:
-        pytest.skip("Chromium is not installed")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     simulator = extension("simulator").markup(ap.newest_record("e3_compute_and_copy"))
     copies = [ap.Span(f"copy: {i}", "bus", i + 0.5, i + 1.0, "copy") for i in range(4)]
     products = [ap.Span(f"mm {i}", "stream", float(i), i + 1.0) for i in range(4)]
     timeline = ap.draw(ap.Timeline(products + copies), title="Four products")._repr_html_()
     path = tmp_path / "page.html"
     path.write_text(f"<!doctype html><meta charset=utf-8><body>{simulator}{timeline}", "utf-8")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])
-        page = browser.new_page()
-        faults = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(path.as_uri())
-        for name in ("simulator", "timeline"):
-            page.add_style_tag(path=STATIC / f"{name}.css")
-            page.add_script_tag(path=STATIC / f"{name}.js")
-        yield page
-        browser.close()
+    page = browser.new_page()
+    faults = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.goto(path.as_uri())
+    for name in ("simulator", "timeline"):
+        page.add_style_tag(content=(STATIC / f"{name}.css").read_text("utf-8"))
+        page.add_script_tag(content=(STATIC / f"{name}.js").read_text("utf-8"))
+    yield page
+    page.close()
     assert faults == []
 
 
