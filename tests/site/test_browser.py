@@ -193,15 +193,3 @@ def test_a_reader_looks_into_a_timeline(reader):
     tab.keyboard.press("ArrowRight")
     assert told.inner_text() not in ("", by_pointer)
     assert not reader.faults
-
-
-def test_a_reader_changes_the_simulator_by_keyboard(reader):
-    tab = reader.open("chapter/3_computing_and_copying.html")
-    simulator = tab.locator(".autopar-simulator")
-    assert simulator.count() == 1, "section 3 of the chapter has no simulator"
-    makespan = simulator.locator("[data-part=makespan]")
-    overlapped = makespan.inner_text()
-    simulator.locator("[name=streams]").focus()
-    tab.keyboard.press("ArrowUp")  # one stream for everything
-    assert makespan.inner_text() not in ("", overlapped)
-    assert not reader.faults
