@@ -21,7 +21,6 @@ from freshness import stamp  # noqa: E402
 from gallery_hooks import FIRST_CELL  # noqa: E402
 from inventories import write_inventories  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
-from source_links import linkcode_resolve  # noqa: E402, F401
 
 import autopar.display.plot  # noqa: E402
 from autopar.display.graph_plot import Planned  # noqa: E402
@@ -38,7 +37,6 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.intersphinx",
-    "sphinx.ext.linkcode",
     "myst_nb",  # brings the Markdown parser along: loading myst_parser too is an error
     "sphinx_gallery.gen_gallery",
     "sphinx_design",

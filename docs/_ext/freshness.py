@@ -22,6 +22,7 @@ from autopar.records.store import FOLDER
 DOCS = Path(__file__).parents[1]
 PAGES = DOCS / "auto_gallery"
 logger = logging.getLogger(__name__)
+_STRIDE = 4  # parts that Sphinx makes of so many pages, for two processes
 _WATCHED = (("src", "*.py"), ("src", "*.json"), ("docs/_ext", "*.py"))
 
 
@@ -56,26 +57,16 @@ def look_at_records(app, config) -> None:
 
 
 def forget_stale_pages(app, config) -> None:
-    """Drop what has no script any more; make all pages run again if the stamp has changed."""
-    for page in PAGES.rglob("plot_*.rst"):
-        if not (DOCS.parent / "gallery" / page.relative_to(PAGES)).with_suffix(".py").exists():
-            for made in page.parent.glob(f"{page.stem}.*"):
-                made.unlink()
-            built = Path(app.outdir, page.relative_to(DOCS)).with_suffix(".html")
-            built.unlink(missing_ok=True)
-    for section in PAGES.glob("*/index.rst"):  # of a folder that is gone
-        if not (DOCS.parent / "gallery" / section.parent.name).exists():
-            built = Path(app.outdir, section.parent.relative_to(DOCS))
-            shutil.rmtree(section.parent)
-            shutil.rmtree(built, ignore_errors=True)
-
-    last = PAGES / ".stamp"
-    if last.exists() and last.read_text() == config.autopar_stamp:
+    """Make all pages of the gallery anew if the stamp or the list of scripts has changed."""
+    gallery = DOCS.parent / "gallery"
+    names = [str(script.relative_to(gallery)) for script in scripts_of(gallery)]
+    last, now = PAGES / ".stamp", "\n".join([config.autopar_stamp, *names])
+    if last.exists() and last.read_text() == now:
         return
-    for digest in PAGES.rglob("*.py.md5"):
-        digest.unlink()
-    PAGES.mkdir(exist_ok=True)
-    last.write_text(config.autopar_stamp)
+    for folder in (PAGES, Path(app.outdir, PAGES.name)):
+        shutil.rmtree(folder, ignore_errors=True)
+    PAGES.mkdir()
+    last.write_text(now)
 
 
 def make_cache(app, config) -> None:
@@ -83,9 +74,15 @@ def make_cache(app, config) -> None:
     assert get_cache(config.nb_execution_cache_path).db
 
 
+def spread(app, env, docnames) -> None:
+    """Spread pages over processes: neighbours go to one, and most pages that run are neighbours."""
+    docnames[:] = [page for first in range(_STRIDE) for page in docnames[first::_STRIDE]]
+
+
 def setup(app):
     app.add_config_value("autopar_stamp", stamp(), "env")
     app.connect("config-inited", look_at_records, priority=50)
     app.connect("config-inited", forget_stale_pages, priority=100)
     app.connect("config-inited", make_cache, priority=900)  # once all have set their options
+    app.connect("env-before-read-docs", spread)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -3,14 +3,10 @@
 Pages use a term in their paragraphs; some stand in the tables and claims that cells put out, too.
 """
 
-from __future__ import annotations
-
 import functools
 import re
-from typing import Any
 
 from docutils import nodes
-from sphinx.application import Sphinx
 
 # These pages stay: they explain the terms, or are for those who know them.
 _OTHERS = ("glossary", "reference", "contributing", "404")
@@ -32,54 +28,55 @@ _CAPITALS = {"GIL", "NVTX", "D2H", "H2D", "TF32"}  # terms that are written so
 _TOLD_WITH = {"range": "95 % interval"}  # of a few samples; in prose a range is something else
 
 
-def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
+def link_first_uses(app, doctree, page):
     """Link the first use of each term in the paragraphs of a page."""
-    objects = app.env.get_domain("std").objects  # type: ignore[attr-defined]
+    objects = app.env.get_domain("std").objects
     entries = {name: place for (kind, name), place in objects.items() if kind == "term"}
     if page.startswith(_OTHERS) or not entries:
         return
-    linked: set[str] = set()
+    names = {name.lower(): name for name in entries}
+    terms, linked = _terms(tuple(entries)), set()
 
-    def address(words: str) -> str:
+    def address(words):
         """Where a term's entry is, at its first use; of none, or one linked before, nothing."""
-        term = next((name for name in entries if name.lower() == words.lower()), None)
+        term = names.get(words.lower())
         if term is None or term in linked:
             return ""
         linked.add(term)
         place, anchor = entries[term]
         return f"{app.builder.get_relative_uri(page, place)}#{anchor}"
 
-    def link_in_output(match: re.Match[str]) -> str:
+    def link_in_output(match):
         uri = address(_TOLD_WITH.get(match[0], match[0]))
-        return (
-            f'<a class="reference internal term" href="{uri}">{match[0]}</a>' if uri else match[0]
-        )
+        link = f'<a class="reference internal term" href="{uri}">{match[0]}</a>'
+        return link if uri else match[0]
 
     for text in list(doctree.findall(nodes.Text)):
+        parents = list(_parents(text))
         if isinstance(text.parent, nodes.raw) and text.parent.get("format") == "html":
             text.parent.replace(text, nodes.Text(_IN_OUTPUTS.sub(link_in_output, text)))
-            continue
-        parents = list(_parents(text))
-        if not any(isinstance(parent, nodes.paragraph) for parent in parents) or any(
-            isinstance(parent, _LEFT_ALONE) or _CARD in parent["classes"] for parent in parents
-        ):
-            continue
-        parts: list[nodes.Node] = []
-        done = 0
-        for match in _terms(tuple(entries)).finditer(text):
-            if means(match, _said_before(text)) and (uri := address(match[1])):
-                link = nodes.reference("", match[0], refuri=uri, internal=True, classes=["term"])
-                parts += [nodes.Text(text[done : match.start()]), link]
-                done = match.end()
-        if parts:
-            text.parent.replace(text, [*parts, nodes.Text(text[done:])])
+        elif in_prose(parents):
+            said = _said_before(text)
+            parts, done = [], 0
+            for match in terms.finditer(text):
+                if means(match, said) and (uri := address(match[1])):
+                    attributes = {"refuri": uri, "internal": True, "classes": ["term"]}
+                    link = nodes.reference("", match[0], **attributes)
+                    parts += [nodes.Text(text[done : match.start()]), link]
+                    done = match.end()
+            if parts:
+                text.parent.replace(text, [*parts, nodes.Text(text[done:])])
 
 
-def means(match: re.Match[str], before: str) -> bool:
-    """Whether what was found is the term, and no placeholder in capitals and no verb.
+def in_prose(parents):
+    """Whether what has these parents is read in a paragraph, and is no name and no label."""
+    return any(isinstance(parent, nodes.paragraph) for parent in parents) and not any(
+        isinstance(parent, _LEFT_ALONE) or _CARD in parent["classes"] for parent in parents
+    )
 
-    A term that is a verb as well means its entry behind a word that stands before nouns.
-    """
+
+def means(match, before):
+    """Whether what was found is the term, and no placeholder in capitals and no verb."""
     word = match[1]
     if word.isupper() and len(word) > 1 and word not in _CAPITALS:
         return False
@@ -87,30 +84,25 @@ def means(match: re.Match[str], before: str) -> bool:
     return not _VERB.fullmatch(word.lower()) or bool(_BEFORE_A_NOUN.search(here))
 
 
-def _said_before(text: nodes.Text) -> str:
+def _said_before(text):
     """What its paragraph says before a piece of text."""
-    paragraph = next(one for one in _parents(text) if isinstance(one, nodes.paragraph))
-    said = ""
-    for piece in paragraph.findall(nodes.Text):
-        if piece is text:
-            break
-        said += piece
-    return said
+    paragraph = next(parent for parent in _parents(text) if isinstance(parent, nodes.paragraph))
+    pieces = list(paragraph.findall(nodes.Text))
+    return "".join(pieces[: next(i for i, piece in enumerate(pieces) if piece is text)])
 
 
 @functools.cache
-def _terms(names: tuple[str, ...]) -> re.Pattern[str]:
+def _terms(names):
     """Any of the terms as a word, the longest first; a plural may be a verb, as in `it records`."""
     alternatives = "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
     return re.compile(rf"\b({alternatives})\b", re.IGNORECASE)
 
 
-def _parents(node: Any) -> Any:
+def _parents(node):
     while (node := node.parent) is not None:
         yield node
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
-    """Register with Sphinx."""
+def setup(app):
     app.connect("doctree-resolved", link_first_uses)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -186,7 +186,7 @@ def claims_in(body):
                     if made := changed(before) & needed:
                         kept.append(before)
                         needed = needed - made if isinstance(before, ast.Assign) else needed
-                        needed |= used(before)
+                        needed = needed | used(before)
                 yield kept[::-1], call
 
 
@@ -198,11 +198,13 @@ def without_experiments(script):
     return script
 
 
+@functools.cache
 def used(node):
     """The names of a script that a node reads, and not those of its own functions."""
     return {symbol.get_name() for symbol in symbols(node) if symbol.is_referenced()} - {"ap"}
 
 
+@functools.cache
 def changed(statement):
     """The names that a statement binds, or whose values a method that it calls may change."""
     bound = {one.get_name() for one in symbols(statement) if one.is_assigned() or one.is_imported()}

@@ -23,9 +23,10 @@ def leave_outputs_out(app):
     app.builder.index_page = index_without_outputs
 
 
-def index_the_glossary_in_each_build(app, env, added, changed, removed):
-    """Read it again: Sphinx keeps no index entries, as terms are, of pages that a build leaves."""
-    return ["glossary"]
+def index_main_entries_in_each_build(app, env, added, changed, removed):
+    """Read pages with main entries again: Sphinx keeps none of those that a build leaves."""
+    entries = env.get_domain("index").entries
+    return [page for page, of in entries.items() if any(main for *_, main, _ in of)]
 
 
 def is_output(node):
@@ -34,5 +35,5 @@ def is_output(node):
 
 def setup(app):
     app.connect("builder-inited", leave_outputs_out)
-    app.connect("env-get-outdated", index_the_glossary_in_each_build)
+    app.connect("env-get-outdated", index_main_entries_in_each_build)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

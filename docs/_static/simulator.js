@@ -1,5 +1,5 @@
 // The simulator: a copy pipeline that can be changed, beside its recorded run. `predict` computes
-// what autopar/display/prediction.py computes, in the same order; a test compares the two.
+// what docs/_ext/prediction.py computes, in the same order; a test compares the two.
 "use strict";
 
 const Simulator = (() => {

@@ -1,4 +1,4 @@
-"""What tests of the site share: the extensions of its build, each imported by its name."""
+"""What tests of the site share: the extensions of its build, and one browser for all pages."""
 
 import importlib
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from reader import CHROMIUM
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "_ext"))
 
@@ -16,3 +17,17 @@ def extension():
     plt.switch_backend("agg")
     yield importlib.import_module
     plt.close("all")
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium, once for all tests of a process."""
+    driver = pytest.importorskip(
+        "playwright.sync_api", reason="playwright comes with the group browser"
+    )
+    if not CHROMIUM:
+        pytest.skip("Chromium is not installed")
+    with driver.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])
+        yield chromium
+        chromium.close()

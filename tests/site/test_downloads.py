@@ -20,19 +20,29 @@ pytest.importorskip("IPython", reason="IPython comes with the group docs")
 _ROOT = Path(__file__).parents[2]
 _DOWNLOADS = _ROOT / "docs" / "_build" / "html" / "_downloads"
 _PAGES = sorted(_DOWNLOADS.glob("*/plot_*.ipynb"), key=lambda path: path.name)
-_LONGEST_S = 110  # ten times what a page takes
 
 pytestmark = pytest.mark.skipif(not _PAGES, reason="no site in docs/_build: run `nox -s docs`")
-each_page = pytest.mark.parametrize("notebook", _PAGES, ids=lambda path: path.stem)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """A folder with autopar and its records, as an installation has: no gallery is near."""
-    folder = tmp_path_factory.mktemp("site-packages")
+def run(tmp_path_factory):
+    """Runs a file in an empty folder, with autopar and its records as an installation has them."""
+    installed, folder = (tmp_path_factory.mktemp(name) for name in ("site-packages", "empty"))
     skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(autopar.__file__).parent, folder / "autopar", ignore=skipped)
-    return folder
+    shutil.copytree(Path(autopar.__file__).parent, installed / "autopar", ignore=skipped)
+    settings = {"PYTHONPATH": str(installed), "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
+    settings |= {"PYTHONWARNINGS": "default", "IPYTHONDIR": str(folder / ".ipython")}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AUTOPAR_")} | settings
+    command = [sys.executable, str(_ROOT / "tests" / "programs" / "downloads.py")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
+
+        def run(path):
+            print(path, file=process.stdin, flush=True)
+            return json.loads(process.stdout.readline())
+
+        yield run
+        process.stdin.close()
 
 
 def script_of(notebook):
@@ -45,49 +55,26 @@ def test_all_pages_can_be_downloaded():
     assert {path.stem for path in _PAGES} == scripts
 
 
-@each_page
-def test_it_begins_with_the_install_line(notebook):
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    first, *_ = script_of(notebook).read_text(encoding="utf-8").splitlines()
-    line = first.removeprefix("# ")
-    assert line.startswith("pip install ")
-    assert cells[0]["cell_type"] == "code"
-    assert "".join(cells[0]["source"]).endswith(f"    %{line}")
-
-
-@each_page
-def test_the_notebook_has_the_code_of_the_script(notebook):
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"][1:]  # but the install line
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    script = ast.parse(script_of(notebook).read_text(encoding="utf-8"))
-    without_prose = [each for each in script.body if not _is_text(each)]
-    assert list(map(ast.dump, ast.parse(code).body)) == list(map(ast.dump, without_prose))
+def test_notebooks_have_the_install_line_and_the_code_of_their_scripts():
+    for notebook in _PAGES:
+        first, *others = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        script = script_of(notebook).read_text(encoding="utf-8")
+        line = script.partition("\n")[0].removeprefix("# ")
+        assert line.startswith("pip install ")
+        assert "".join(first["source"]).endswith(f"    %{line}")
+        cells = ["".join(cell["source"]) for cell in others if cell["cell_type"] == "code"]
+        code = [one for one in ast.parse(script).body if not _is_text(one)]
+        assert ast.dump(ast.parse("\n".join(cells))) == ast.dump(ast.Module(code, []))
 
 
 def _is_text(statement):
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def by_ipython(notebook):
-    return [Path(__file__).parents[1] / "programs" / "notebook.py", notebook]
-
-
-def by_python(notebook):
-    return [script_of(notebook)]
-
-
 @pytest.mark.stress  # one way for each page otherwise: both have the same code
 @pytest.mark.parametrize("page", [path.stem for path in _PAGES])
-@pytest.mark.parametrize("way", [by_ipython, by_python])
-def test_it_runs(page, way, installed, tmp_path):
-    (notebook,) = _DOWNLOADS.glob(f"*/{page}.ipynb")
-    settings = {"PYTHONPATH": str(installed), "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
-    settings |= {"PYTHONWARNINGS": "default", "IPYTHONDIR": str(tmp_path / ".ipython")}
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("AUTOPAR_")} | settings
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    command = [sys.executable, *map(str, way(notebook))]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=_LONGEST_S
-    )
-    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+@pytest.mark.parametrize("ending", [".ipynb", ".py"])
+def test_it_runs(page, ending, run):
+    (path,) = _DOWNLOADS.glob(f"*/{page}{ending}")
+    status, said = run(path)
+    assert status == 0, said

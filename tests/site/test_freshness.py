@@ -45,19 +45,26 @@ def test_only_a_build_whose_records_cannot_be_shown_ends_before_it_begins(
     freshness.look_at_records(None, None)
 
 
-def test_a_section_whose_folder_is_gone_is_dropped_and_others_stay(
+def test_pages_are_made_anew_for_another_stamp_or_script_and_only_then(
     freshness, monkeypatch, tmp_path
 ):
-    pages = tmp_path / "docs" / "auto_gallery"
+    gallery, page = tmp_path / "gallery", tmp_path / "docs" / "auto_gallery" / "here" / "plot_1.rst"
     monkeypatch.setattr(freshness, "DOCS", tmp_path / "docs")
-    monkeypatch.setattr(freshness, "PAGES", pages)
-    (tmp_path / "gallery" / "here").mkdir(parents=True)
-    for section in ("here", "gone"):
-        (pages / section).mkdir(parents=True)
-        (pages / section / "index.rst").touch()
+    monkeypatch.setattr(freshness, "PAGES", page.parents[1])
     app = SimpleNamespace(outdir=str(tmp_path / "html"))
-    freshness.forget_stale_pages(app, SimpleNamespace(autopar_stamp="now"))
-    assert [path.name for path in sorted(pages.iterdir()) if path.is_dir()] == ["here"]
+    (gallery / "here").mkdir(parents=True)
+    page.parents[2].mkdir()
+
+    def kept(stamp):
+        freshness.forget_stale_pages(app, SimpleNamespace(autopar_stamp=stamp))
+        was_there = page.exists()
+        page.parent.mkdir(exist_ok=True)
+        page.touch()
+        return was_there
+
+    assert [kept("now"), kept("now"), kept("later"), kept("later")] == [False, True, False, True]
+    (gallery / "here" / "plot_2.py").touch()
+    assert [kept("later"), kept("later")] == [False, True]
 
 
 def test_the_notebooks_cache_is_there_before_pages_are_read_in_parallel(freshness, tmp_path):

@@ -1,6 +1,6 @@
-"""Predictions of a copy pipeline: against a simulation by ticks, a graph's limit, closed forms."""
+"""Predictions of a copy pipeline: against a simulation by ticks, and closed forms."""
 
-from collections import Counter, deque
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
 
 from autopar import newest_record
-from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s
 
 COUNTS = st.integers(1, 7)
 TIMES = st.integers(1, 5)  # ticks: sums of whole numbers are exact
@@ -68,33 +67,6 @@ def test_stages_begin_when_a_simulation_by_ticks_begins_them(one):
     assert starts_of(one) == by_ticks(one)
 
 
-@many
-@given(SETTINGS)
-def test_no_stage_overtakes_what_it_depends_on_and_no_slot_is_shared(one):
-    stages = [*stages_of(one)]
-    numbers = {key: i for i, key in enumerate((c, s) for c in range(one.chunks) for s in stages)}
-    jobs = []
-    for chunk, lane in numbers:
-        place = stages.index(lane)
-        after = [numbers[chunk, stages[place - 1]]] if place else []
-        if not place and chunk >= one.slots:
-            after.append(numbers[chunk - one.slots, stages[-1]])
-        jobs.append(Job("", lane, stages_of(one)[lane], tuple(after)))
-    starts, timeline = starts_of(one), one.timeline
-    for (chunk, lane), number in numbers.items():
-        for before in jobs[number].after:
-            other = next(key for key, value in numbers.items() if value == before)
-            assert starts[chunk, lane] >= starts[other] + jobs[before].cost_s
-    ordered = sorted(numbers, key=lambda key: (starts[key], stages.index(key[1])))
-    entries = [
-        Entry(numbers[key], key[1], jobs[numbers[key]].after, starts[key], 0) for key in ordered
-    ]
-    assert faults(Schedule(tuple(jobs), tuple(entries))) == []
-    assert timeline.makespan_s >= limit_s(jobs, {lane: Resource() for lane in stages})
-    assert timeline.makespan_s >= one.limit_s >= max(timeline.busy_s(lane) for lane in stages)
-    assert Counter(span.lane for span in timeline.spans) == dict.fromkeys(stages, one.chunks)
-
-
 def makespan_s(one, slots, streams):
     return replace(one, slots=slots, streams=streams).timeline.makespan_s
 
@@ -113,14 +85,6 @@ def test_one_stream_or_slot_takes_the_sum_and_three_of_each_the_limit(one):
         assert makespan_s(one, slots, 3) == one.limit_s
         if not (one.from_host_s and one.to_host_s):
             assert makespan_s(one, slots - 1, 2) == one.limit_s
-
-
-@many
-@given(SETTINGS)
-def test_more_slots_or_streams_are_never_slower(one):
-    rows = [[makespan_s(one, slots, streams) for slots in range(1, 9)] for streams in (1, 2, 3)]
-    for line in (*rows, *zip(*rows, strict=True)):
-        assert [*line] == sorted(line, reverse=True)
 
 
 def test_the_limit_is_the_records_and_its_timeline_is_met():

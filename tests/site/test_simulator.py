@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
+from reader import SITE, WIDE, Reader
 
 import autopar as ap
 from autopar.display.format import format_seconds
@@ -29,7 +30,6 @@ const settings = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const found = settings.map(predict).map((one) => ({ ...one, words: inWords(one.makespan / 1e3) }));
 console.log(JSON.stringify(found));
 """
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
 
 
 def random_setting(chance):
@@ -79,29 +79,16 @@ def test_the_pages_script_predicts_what_the_package_does():
 
 
 @pytest.fixture
-def page(extension, tmp_path):
-    """A page with the simulator and a timeline, in Chromium."""
-    if not CHROMIUM:
-        pytest.skip("Chromium is not installed")
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    simulator = extension("simulator").markup(ap.newest_record("e3_compute_and_copy"))
-    copies = [ap.Span(f"copy: {i}", "bus", i + 0.5, i + 1.0, "copy") for i in range(4)]
-    products = [ap.Span(f"mm {i}", "stream", float(i), i + 1.0) for i in range(4)]
-    timeline = ap.draw(ap.Timeline(products + copies), title="Four products")._repr_html_()
-    path = tmp_path / "page.html"
-    path.write_text(f"<!doctype html><meta charset=utf-8><body>{simulator}{timeline}", "utf-8")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--disable-gpu"])
-        page = browser.new_page()
-        faults = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(path.as_uri())
-        for name in ("simulator", "timeline"):
-            page.add_style_tag(path=STATIC / f"{name}.css")
-            page.add_script_tag(path=STATIC / f"{name}.js")
-        yield page
-        browser.close()
-    assert faults == []
+def page(browser):
+    """Section 3 of the chapter, in Chromium."""
+    if not SITE.exists():
+        pytest.skip("no site in docs/_build/html: run `nox -s docs`")
+    reader = Reader(browser, WIDE)
+    page = reader.open("chapter/3_computing_and_copying.html")
+    assert page.locator(".autopar-simulator").count() == 1, "section 3 has no simulator"
+    yield page
+    reader.context.close()
+    assert reader.faults == []
 
 
 def shown(page, part):
@@ -149,13 +136,20 @@ def bars(page, which):
     return page.locator(f".autopar-simulator g[data-lane$='{which}'] > rect").count()
 
 
-def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(page):
-    figure = page.locator(".autopar-figure").last
+def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(browser):
+    copies = [ap.Span(f"copy: {i}", "bus", i + 0.5, i + 1.0, "copy") for i in range(4)]
+    products = [ap.Span(f"mm {i}", "stream", float(i), i + 1.0) for i in range(4)]
+    drawing = ap.draw(ap.Timeline(products + copies), title="Four products")
+    page = browser.new_page()
+    page.set_content(drawing._repr_html_())
+    page.add_style_tag(content=(STATIC / "timeline.css").read_text("utf-8"))
+    page.add_script_tag(content=(STATIC / "timeline.js").read_text("utf-8"))
+    figure = page.locator(".autopar-figure")
     told = figure.locator(".autopar-tools span")
     where = "document.activeElement.querySelector('title').textContent"
     assert figure.locator("svg [tabindex='0']").count() == 1, "a drawing is one tab stop"
-    page.locator(".autopar-simulator g[data-lane] > rect").first.focus()
-    page.keyboard.press("Tab")
+    svg = figure.locator("svg").first
+    svg.locator("[tabindex='0']").focus()
     assert page.evaluate(where) == "mm 0: 1.000 s, from 0 to 1.0 s"
     for key, name in (
         ("ArrowRight", "mm 1"),
@@ -168,7 +162,6 @@ def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(page):
         page.keyboard.press(key)
         assert page.evaluate(where).startswith(f"{name}: ")
     assert told.text_content() == "stream · 1.000 s, from 2.0 to 3.0 s · mm 2"
-    svg = figure.locator("svg").first
     width = svg.bounding_box()["width"]
     ticks = svg.locator(".autopar-axis text").count()
     page.keyboard.press("+")
@@ -186,6 +179,7 @@ def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(page):
     assert svg.bounding_box()["width"] == pytest.approx(2 * width, abs=1)
     figure.locator("rect", has_text="mm 0").hover()
     assert told.text_content().endswith("mm 0")
+    page.close()
 
 
 def test_without_scripts_the_prediction_is_a_figure(extension):

@@ -4,7 +4,9 @@ import functools
 import importlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree
@@ -28,38 +30,27 @@ LOADS = {"audio", "embed", "iframe", "img", "input", "object", "script", "source
 LOADING_LINKS = {"icon", "stylesheet", "preload", "modulepreload", "manifest", "mask-icon"}
 
 pytestmark = pytest.mark.skipif(not PAGES, reason="no site in docs/_build/html: run `nox -s docs`")
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(SITE)))
-each_script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+
+
+def class_of(element: ElementTree.Element) -> list[str]:
+    return element.get("class", "").split()
+
+
+class Anchors(HTMLParser):
+    """What addresses on a page may end in."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.names: set[str | None] = set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names |= {value for name, value in attrs if name in ("id", "name")}
 
 
 @functools.cache
-def parse(page: Path) -> tuple[ElementTree.Element, list[str]]:
-    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
-    tree = parser.parse(page.read_text(encoding="utf-8"))
-    return tree, [f"line {line}: {code} {data}" for (line, _), code, data in parser.errors]
-
-
-def elements(page: Path) -> Iterator[ElementTree.Element]:
-    return (each for each in parse(page)[0].iter() if isinstance(each.tag, str))
-
-
-def class_of(each: ElementTree.Element) -> list[str]:
-    return each.get("class", "").split()
-
-
-@functools.cache
-def anchors(page: Path) -> set[str]:
-    return {each.get(name) for each in elements(page) for name in ("id", "name") if each.get(name)}
-
-
-@functools.cache
-def documented_names() -> set[str]:
-    entries = inventory.InventoryFile.loads((SITE / "objects.inv").read_bytes(), uri="").data
-    return {name for kind in entries if kind.startswith("py:") for name in entries[kind]}
-
-
-def built_page(script: Path) -> Path:
-    return SITE / "auto_gallery" / script.relative_to(ROOT / "gallery").with_suffix(".html")
+def anchors(page: Path) -> set[str | None]:
+    return Anchors(page).names
 
 
 def target(page: Path, reference: str) -> tuple[Path, str]:
@@ -75,118 +66,100 @@ def resolves(page: Path, reference: str) -> bool:
     return path.is_file() and (not anchor or path.suffix != ".html" or anchor in anchors(path))
 
 
-@each_page
-def test_page_is_valid_html(page: Path) -> None:
-    assert parse(page)[1] == []
+def faults(page: Path) -> Iterator[str]:
+    """What is wrong with the HTML of a page, in words."""
+    parser = html5lib.HTMLParser(namespaceHTMLElements=False)
+    tree = parser.parse(page.read_text(encoding="utf-8"))
+    yield from (f"line {line}: {code} {data}" for (line, _), code, data in parser.errors)
+    elements = [element for element in tree.iter() if isinstance(element.tag, str)]
+    ids = Counter(filter(None, (element.get("id") for element in elements)))
+    yield from (f"{count} elements have the id {name}" for name, count in ids.items() if count > 1)
+    for element in elements:
+        link = element.get("href", "")
+        if element.tag == "a" and link and not urlsplit(link).scheme and not resolves(page, link):
+            yield f"{link} leads nowhere"
+        if element.tag == "img" and element.get("alt") is None:
+            yield f"{element.get('src')} has no alternative text"
+        for source in loaded(element):
+            if source.startswith(("http:", "https:", "//")):
+                yield f"{source} is loaded from elsewhere"
+            elif not source.startswith("data:") and not target(page, source)[0].is_file():
+                yield f"{source} is missing"
+    if page.name.startswith("plot_"):
+        script = ROOT / "gallery" / page.relative_to(SITE / "auto_gallery").with_suffix(".py")
+        yield from faults_of_gallery_page(elements, script)
 
 
-@each_page
-def test_links_and_anchors_resolve(page: Path) -> None:
-    links = [each.get("href", "") for each in elements(page) if each.tag == "a"]
-    inside = [link for link in links if link and not urlsplit(link).scheme]
-    assert [link for link in inside if not resolves(page, link)] == []
+def loaded(element: ElementTree.Element) -> Iterator[str]:
+    """The addresses that a browser fetches for an element."""
+    if element.tag in LOADS:
+        sources = element.get("srcset", "").split(",")
+        sources = [source.strip().split(" ")[0] for source in sources]
+        yield from filter(None, [element.get("src"), element.get("data"), *sources])
+    elif element.tag == "link" and set(element.get("rel", "").split()) & LOADING_LINKS:
+        yield element.get("href", "")
 
 
-@each_page
-def test_ids_are_unique(page: Path) -> None:
-    ids = [each.get("id") for each in elements(page) if each.get("id")]
-    assert sorted({name for name in ids if ids.count(name) > 1}) == []
+def faults_of_gallery_page(elements: list[ElementTree.Element], script: Path) -> Iterator[str]:
+    """What a gallery page lacks that each of them has, in words."""
+    by_class: dict[str, list[ElementTree.Element]] = {}
+    for element in elements:
+        for name in class_of(element):
+            by_class.setdefault(name, []).append(element)
+    if not {"autopar-live", "autopar-recorded"} & by_class.keys():
+        yield "does not say where its numbers are from"
+
+    (row,) = by_class["autopar-row"]
+    links = [link.get("href", "") for link in row.iter("a") if "term" not in class_of(link)]
+    ends = [".ipynb", ".py"]
+    if importlib.import_module("addresses").PUBLISHED:
+        ends = [f"/{script.stem}.ipynb", *ends, f"/gallery/{script.parent.name}/{script.name}"]
+    if len(links) != len(ends) or not all(map(str.endswith, links, ends)):
+        yield f"has other files in its row than {ends}: {links}"
+    if not re.search(r"\d+ minutes to read, .*GPU", "".join(row.itertext())):
+        yield "does not say in its row how long it takes, and whether it needs a GPU"
+
+    terms = [term.get("href", "") for term in by_class.get("term", [])]
+    if len(terms) < 2 or len(terms) > len(set(terms)):
+        yield f"links few terms, or one twice: {terms}"
+    yield from (f"{term} is no entry" for term in terms if "glossary.html#term-" not in term)
+
+    details = [element for element in elements if element.tag == "details"]
+    images = {box for one in details for box in one.iter("div") if "autopar-image" in class_of(box)}
+    drawn = script.read_text(encoding="utf-8").count("ap.show_timelines(")
+    if len(images) != drawn:
+        yield f"has {len(images)} images in the details of {drawn} drawings"
 
 
-@each_page
-def test_images_are_there_and_described(page: Path) -> None:
-    faults = []
-    for image in elements(page):
-        if image.tag != "img":
-            continue
-        sources = [image.get("src", ""), *image.get("srcset", "").split(",")]
-        for source in filter(None, (each.strip().split(" ")[0] for each in sources)):
-            if not source.startswith("data:") and not target(page, source)[0].is_file():
-                faults.append(f"{source} is missing")
-        if image.get("alt") is None:
-            faults.append(f"{image.get('src')} has no alternative text")
-    assert not faults
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(SITE)))
+def test_page_is_whole(page: Path) -> None:
+    assert list(faults(page)) == []
 
 
-@each_page
-def test_nothing_is_loaded_from_elsewhere(page: Path) -> None:
-    loaded = []
-    for each in elements(page):
-        if each.tag in LOADS:
-            loaded += [each.get("src", ""), each.get("data", ""), each.get("srcset", "")]
-        elif each.tag == "link" and set(each.get("rel", "").split()) & LOADING_LINKS:
-            loaded.append(each.get("href", ""))
-    assert [each for each in loaded if each.startswith(("http:", "https:", "//"))] == []
+def test_each_script_has_run_and_has_its_page() -> None:
+    for script in SCRIPTS:
+        page = Path("auto_gallery") / script.relative_to(ROOT / "gallery").with_suffix(".html")
+        assert (SITE / page).is_file()
+        # The time of the last run stays beside the page, also when a build need not run it.
+        cost = (ROOT / "docs" / page).with_suffix(".cost.json")
+        assert json.loads(cost.read_text(encoding="utf-8"))["time"] > 0, script
+    suite = ElementTree.parse(SITE.parent / "gallery-junit.xml").getroot()
+    assert suite.get("failures") == suite.get("skipped") == suite.get("errors") == "0"
 
 
 def test_style_sheets_load_nothing_from_elsewhere() -> None:
     sheets = {sheet: sheet.read_text(encoding="utf-8") for sheet in SITE.rglob("*.css")}
     assert sheets
     for sheet, text in sheets.items():
-        compact = text.replace(" ", "").replace('"', "").replace("'", "")
-        assert "url(http" not in compact, sheet
-        assert "url(//" not in compact, sheet
-        assert "@importhttp" not in compact, sheet
-
-
-@each_script
-def test_gallery_page_says_where_its_numbers_are_from(script: Path) -> None:
-    classes = " ".join(each.get("class", "") for each in elements(built_page(script))).split()
-    assert {"autopar-live", "autopar-recorded"} & set(classes)
-
-
-@each_script
-def test_gallery_page_has_its_notebook_script_and_source_in_one_row(script: Path) -> None:
-    (row,) = (each for each in elements(built_page(script)) if "autopar-row" in class_of(each))
-    links = [each.get("href", "") for each in row.iter("a") if "term" not in class_of(each)]
-    if importlib.import_module("addresses").PUBLISHED:
-        colab, *links, source = links
-        assert colab.endswith(f"/{script.stem}.ipynb")
-        assert source.endswith(f"/gallery/{script.parent.name}/{script.name}")
-    assert [Path(link).suffix for link in links] == [".ipynb", ".py"]
-    assert re.search(r"\d+ minutes to read, .*GPU", "".join(row.itertext()))
+        assert not re.search(r"""(url\(|@import)\s*["']?\s*(http|//)""", text), sheet
 
 
 def test_sitemap_has_every_page() -> None:
-    places = {
-        each.text or "" for each in ElementTree.parse(SITE / "sitemap.xml").iter() if each.text
-    }
+    places = [element.text or "" for element in ElementTree.parse(SITE / "sitemap.xml").iter()]
     written = {page.relative_to(SITE).as_posix() for page in PAGES} - _NOT_WRITTEN
     assert len(written) > len(SCRIPTS)
     for page in written:
         assert any(place.endswith(f"/{page}") for place in places), page
-
-
-@each_script
-def test_gallery_page_ran(script: Path) -> None:
-    # The time of the last run stays beside the page, also when this build had no need to run it.
-    page = built_page(script).relative_to(SITE)
-    cost = (ROOT / "docs" / page).with_suffix(".cost.json")
-    assert json.loads(cost.read_text(encoding="utf-8"))["time"] > 0
-
-
-@each_script
-def test_gallery_page_links_the_glossary_once_for_a_term(script: Path) -> None:
-    links = [
-        each.get("href", "")
-        for each in elements(built_page(script))
-        if "term" in each.get("class", "").split()
-    ]
-    assert len(links) > 1
-    assert all("glossary.html#term-" in link for link in links)
-    assert len(links) == len(set(links))
-
-
-@each_script
-def test_an_image_of_what_is_drawn_too_is_in_its_details(script: Path) -> None:
-    page = built_page(script)
-    inside = {
-        box
-        for details in elements(page)
-        for box in details.iter("div")
-        if details.tag == "details" and "autopar-image" in box.get("class", "")
-    }
-    assert len(inside) == script.read_text(encoding="utf-8").count("ap.show_timelines(")
 
 
 def test_letters_of_figures_can_be_read_on_a_phone() -> None:
@@ -196,13 +169,15 @@ def test_letters_of_figures_can_be_read_on_a_phone() -> None:
     assert {name: width for name, width in widths.items() if width > _WIDEST} == {}
 
 
-def test_no_gallery_page_failed_or_was_skipped() -> None:
-    report = SITE.parent / "gallery-junit.xml"
-    suite = ElementTree.parse(report).getroot()
-    assert suite.get("failures") == suite.get("skipped") == suite.get("errors") == "0"
-    assert all(float(case.get("time", "0")) > 0 for case in suite.iter("testcase"))
+def test_public_names_are_documented() -> None:
+    entries = inventory.InventoryFile.loads((SITE / "objects.inv").read_bytes(), uri="").data
+    documented = {name for kind in entries if kind.startswith("py:") for name in entries[kind]}
+    assert {f"autopar.{name}" for name in autopar.__all__} <= documented
 
 
-@pytest.mark.parametrize("name", autopar.__all__)
-def test_public_name_is_documented(name: str) -> None:
-    assert f"autopar.{name}" in documented_names()
+def test_no_word_of_a_drawing_is_in_the_index_of_the_search() -> None:
+    index = (SITE / "searchindex.js").read_text(encoding="utf-8")
+    pages_of = json.loads(index.removeprefix("Search.setIndex(").removesuffix(")"))["terms"]
+    words = {word for word, pages in pages_of.items() if pages != []}  # as after a change
+    assert "stream" in words
+    assert [word for word in words if word.startswith(("sgemm", "magma", "cutlass"))] == []
