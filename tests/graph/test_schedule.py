@@ -11,6 +11,7 @@ from graph_checks import without_a_wait
 from hypothesis import strategies as st
 from random_cases import hold_for_all, shares
 
+from autopar import graph
 from autopar.graph.schedule import Entry, Job, Resource, Schedule, faults, limit_s, schedule
 
 _GPU = Resource(lanes=4, at_once=1)
@@ -152,6 +153,16 @@ def test_schedules_are_close_to_the_optimum(share):
     assert sorted(ratios)[95] <= 1.05
 
 
+def test_it_pays_to_leave_the_cpu_idle_until_the_copy_is_done():
+    one = dict.fromkeys(("cpu", "copy", "disk"), Resource())
+    jobs = [Job("long", "cpu", 5.0), Job("in", "copy", 1.0), Job("short", "cpu", 1.0, (1,))]
+    jobs += [Job("out", "copy", 9.0, (2,)), Job("aside", "disk", 0.5)]
+    assert schedule(jobs, one, tries=0).makespan_s == 15
+    plan = schedule(jobs, one)
+    assert plan.makespan_s == optimum_s(jobs, one) == 11
+    assert [entry.start_s for entry in plan.entries] == [0, 0, 1, 2, 2]
+
+
 @pytest.mark.parametrize(("count", "density"), [(10, 0.1), (60, 0.05), (300, 0.01), (100, 0)])
 def test_the_job_of_highest_rank_goes_first(count, density):
     """Without tries, whatever could begin in place of another has no more to come after it."""
@@ -286,3 +297,9 @@ def test_a_schedule_shows_lanes_names_and_times():
         "  2.000 s to 5.000 s  go, after 'load'",
         "makespan 6.000 s",
     ]
+
+
+def test_the_room_offers_what_schedules_are_made_of():
+    assert [getattr(graph, name) for name in graph.__all__] == [Entry, Job, Resource, Schedule]
+    with pytest.raises(AttributeError, match="'autopar.graph' has no attribute 'Nothing'"):
+        graph.Nothing  # noqa: B018
