@@ -1,7 +1,5 @@
 """Thumbnails: pictures of pages that can be read at the size of a card."""
 
-from itertools import islice
-
 import matplotlib.pyplot as plt
 from gallery_figures import fit
 from matplotlib.collections import LineCollection
@@ -9,7 +7,7 @@ from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
 
 from autopar.display.format import printable, shortened
-from autopar.display.rows import COLOURS, lanes_of
+from autopar.display.rows import COLOURS, layout_of
 from autopar.display.svg import Drawing
 
 _INCHES, _DOTS = (4.0, 2.8), 108  # which the gallery makes smaller by a tenth
@@ -44,7 +42,7 @@ def beneath(figure):
 
 
 def drawn(drawing):
-    """Panels under one another, with their names, and the bars of their first lanes."""
+    """Panels under one another, with their names, and their first rows of bars."""
     figure, ax = plt.subplots(figsize=_INCHES, layout="constrained")
     panels = drawing.panels[: _ROWS // 2]
     most, y = _ROWS // len(panels) - 1, 0.0
@@ -53,13 +51,12 @@ def drawn(drawing):
         text = ax.text(0, y, printable(words), fontsize=_SIZE, va="top")
         text.set_parse_math(False)
         y += 1
-        for _, rows in islice(lanes_of(timeline, drawing.scale_s), most):
-            for row in rows:
-                ax.broken_barh(
-                    [(bar.span.start_s, bar.span.duration_s) for bar in row.bars],
-                    (y + 0.1, 0.7),
-                    facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
-                )
+        for row in layout_of([("", timeline)], drawing.scale_s).rows[:most]:
+            ax.broken_barh(
+                [(bar.span.start_s, bar.span.duration_s) for bar in row.bars],
+                (y + 0.1, 0.7),
+                facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
+            )
             y += 1
         y += 0.3
     ax.set(xlim=(0, drawing.scale_s), ylim=(y, 0))
