@@ -1,5 +1,8 @@
 """Thumbnails: pictures of pages that can be read at the size of a card."""
 
+from itertools import islice
+from operator import attrgetter
+
 import matplotlib.pyplot as plt
 from gallery_figures import fit
 from matplotlib.collections import LineCollection
@@ -9,6 +12,7 @@ from matplotlib.text import Annotation
 from autopar.display.format import printable, shortened
 from autopar.display.rows import COLOURS, layout_of
 from autopar.display.svg import Drawing
+from autopar.timeline.groups import grouped
 
 _INCHES, _DOTS = (4.0, 2.8), 108  # which the gallery makes smaller by a tenth
 _ROWS = 8  # of words and of bars: more could not be told apart
@@ -42,7 +46,7 @@ def beneath(figure):
 
 
 def drawn(drawing):
-    """Panels under one another, with their names, and their first rows of bars."""
+    """Panels under one another, with their names, and the bars of their first lanes."""
     figure, ax = plt.subplots(figsize=_INCHES, layout="constrained")
     panels = drawing.panels[: _ROWS // 2]
     most, y = _ROWS // len(panels) - 1, 0.0
@@ -51,12 +55,14 @@ def drawn(drawing):
         text = ax.text(0, y, printable(words), fontsize=_SIZE, va="top")
         text.set_parse_math(False)
         y += 1
-        for row in layout_of([("", timeline)], drawing.scale_s).rows[:most]:
-            ax.broken_barh(
-                [(bar.span.start_s, bar.span.duration_s) for bar in row.bars],
-                (y + 0.1, 0.7),
-                facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
-            )
+        lanes = grouped(layout_of([("", timeline)], drawing.scale_s).rows, attrgetter("lane"))
+        for rows in islice(lanes.values(), most):
+            for row in rows:
+                ax.broken_barh(
+                    [(bar.span.start_s, bar.span.duration_s) for bar in row.bars],
+                    (y + 0.1, 0.7),
+                    facecolor=[(COLOURS[row.kind], bar.opacity) for bar in row.bars],
+                )
             y += 1
         y += 0.3
     ax.set(xlim=(0, drawing.scale_s), ylim=(y, 0))

@@ -73,7 +73,8 @@ def draw_graph(
     ax.set_axis_off()
     for i, header in enumerate(headers):
         ax.text(i + 0.5, -0.4, header, ha="center", va="center", fontsize=_SMALL + 2)
-    looks = _looks({lane for _, lane in graph.nodes(data="lane")}, lettered=not columns)
+    lanes = {lane for _, lane in graph.nodes(data="lane")}
+    looks = _looks(lanes, lettered=not columns and len(lanes) > 1)
     implied = "is next on its lane" if columns else "needs no wait"
     _add_legend(ax, {} if columns else looks, {wait for _, wait in arrows}, implied)
     for points, wait in arrows:
