@@ -1,6 +1,7 @@
 """Thumbnails: pictures of pages that can be read at the size of a card."""
 
 from itertools import islice
+from operator import attrgetter
 
 import matplotlib.pyplot as plt
 from gallery_figures import fit
@@ -9,8 +10,9 @@ from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
 
 from autopar.display.format import printable, shortened
-from autopar.display.rows import COLOURS, lanes_of
+from autopar.display.rows import COLOURS, layout_of
 from autopar.display.svg import Drawing
+from autopar.timeline.groups import grouped
 
 _INCHES, _DOTS = (4.0, 2.8), 108  # which the gallery makes smaller by a tenth
 _ROWS = 8  # of words and of bars: more could not be told apart
@@ -53,7 +55,8 @@ def drawn(drawing):
         text = ax.text(0, y, printable(words), fontsize=_SIZE, va="top")
         text.set_parse_math(False)
         y += 1
-        for _, rows in islice(lanes_of(timeline, drawing.scale_s), most):
+        lanes = grouped(layout_of([("", timeline)], drawing.scale_s).rows, attrgetter("lane"))
+        for rows in islice(lanes.values(), most):
             for row in rows:
                 ax.broken_barh(
                     [(bar.span.start_s, bar.span.duration_s) for bar in row.bars],

@@ -6,7 +6,6 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement
 from autopar.units import figures as figures
@@ -47,12 +46,6 @@ def shortened(name: str, most: int = 70) -> str:
 def printable(text: str) -> str:
     """A text without characters that a terminal obeys, or that a page or file can't have."""
     return _FORBIDDEN.sub("\ufffd", text)
-
-
-def heading(title: str) -> str:
-    """A title that can be printed, refused if it is no text."""
-    check_type("title", title, str, "a few words.")
-    return printable(title)
 
 
 def origins_of(things: Iterable[Measurement | Timeline]) -> tuple[str, ...]:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from autopar.display.format import printable
 from autopar.display.lanes_plot import axes_of
 from autopar.display.rows import COLOURS, by_number
 from autopar.refusal import check_type
@@ -26,25 +27,24 @@ if TYPE_CHECKING:
     import networkx
     from matplotlib.axes import Axes
 
-# Colours of lanes that compute and of those that copy, and of letters on them. Neighbours differ in
+# Colours of lanes that compute and of those that copy, and of words on them. Neighbours differ in
 # lightness too, for readers who confuse red and green; beyond these the letters tell.
 COMPUTE = {COLOURS["compute"]: "w", "#f0dc6a": "k", "#36a077": "k", "#8c2f6b": "w", "#9bd0ee": "k"}
 COPY = {COLOURS["copy"]: "k", "#f6c795": "k", "#8a4b12": "w"}
 _ARROW = COLOURS["host"]  # stands out on white and on black
 _ON_GPU = re.compile(r"cuda:(\d+)\b")
-_MOST_BESIDE = 8  # boxes whose names can be read; wider layers stand beside each other
 _FEWEST = 4  # columns that there is room for: a box as wide as the figure would be a banner
-_BOX, _BESIDE, _ACROSS_BOX = (0.88, 0.66), (0.74, 0.68), (0.62, 0.8)  # of a cell, across and down
-_CELL = {False: 30.0, True: 15.0}  # points from box to box downwards; fewer where there are many
+_BOX = np.array([0.8, 0.66])  # of a cell, across and down
+_CELL = 30.0  # points from box to box downwards
 _MOST_HEIGHT = 936.0  # points; beyond, boxes are lower
 _SMALL, _LINE, _LETTER = 7, 8.5, 4.3  # points: the font, its lines, and how wide most letters are
-_ENTRY = 85  # points across that an entry of the legend takes, mostly
 _FEWEST_LETTERS = 6  # of a name that is shortened
-_PASSAGE = 0.4  # of a box: how wide the place is where an arrow passes a layer
-_MOST_TASKS = 200  # arrows among more can't be followed anyway: they pass behind boxes
-_SWEEPS = 24  # after fewer the order hardly changes any more
+_PASSAGE = 0.4  # of a cell: how wide the place is where an arrow passes a layer
+_SWEEPS = 25  # after fewer the order hardly changes any more; the last is downwards
 
 Point = int | tuple[int, int]  # a task's number, or whose arrow passes which layer
+Places = dict[Point, tuple[float, float]]  # in cells, across and down
+Arrow = tuple[Sequence[Point], bool]  # what it touches; whether it is a wait
 
 
 @runtime_checkable
@@ -56,51 +56,36 @@ class Planned(Protocol):
         """Jobs in the order in which they are issued, each on its lane, with its waits."""
 
 
-class _Grid(NamedTuple):
-    places: Mapping[Point, tuple[float, float]]  # in cells, across and down
-    arrows: Sequence[tuple[Sequence[Point], bool]]  # what an arrow touches; whether it is a wait
-    box: tuple[float, float]
-    across: bool = False  # whether layers follow each other from left to right
-    titles: Sequence[str] = ()  # of columns
-
-
-def draw_plan(
-    whole: networkx.DiGraph, ax: Axes | None, *, title: str, columns: bool, hide: Collection[str]
+def draw_graph(
+    graph: networkx.DiGraph, ax: Axes | None, *, columns: bool, hide: Collection[str]
 ) -> Axes:
     """Draw the graph of a plan, as `plot.graph` says."""
-    if not (graph := without(whole, hide)):
+    _remove(graph, hide)
+    if not graph:
         but = " but those to hide" if hide else ""
         msg = f"plan has no tasks{but}; expected at least one. Add it first: graph.add(fn, x)."
         raise ValueError(msg)
-    grid = (_in_columns if columns else _in_layers)(graph)
-    wide, high = np.max([*grid.places.values()], axis=0) + 0.5
-    if ax is None:
-        points = (high + bool(grid.titles)) * _CELL[grid.across]
-        (ax,) = axes_of([min(points, _MOST_HEIGHT) / 72], beside=0.8)
+    headers, places, arrows = (_in_columns if columns else _in_layers)(graph)
+    wide, high = np.max([*places.values()], axis=0) + 0.5
+    ax = axes_of(min(_CELL * (high + bool(headers)), _MOST_HEIGHT), ax, around=0.8)
     margin = max(0.0, _FEWEST - wide) / 2
-    ax.set(xlim=(-margin, wide + margin), ylim=(high, -0.8 * bool(grid.titles)))
+    ax.set(xlim=(-margin, wide + margin), ylim=(high, -0.8 * bool(headers)))
     ax.set_axis_off()
-    ax.set_title(title, parse_math=False)
-    for i, column in enumerate(grid.titles):
-        ax.text(i + 0.5, -0.4, column, ha="center", va="center", fontsize=_SMALL + 2)
-    looks = _looks({lane for _, lane in graph.nodes(data="lane")}, lettered=not columns)
+    for i, header in enumerate(headers):
+        ax.text(i + 0.5, -0.4, header, ha="center", va="center", fontsize=_SMALL + 2)
+    lanes = {lane for _, lane in graph.nodes(data="lane")}
+    looks = _looks(lanes, lettered=not columns and len(lanes) > 1)
     implied = "is next on its lane" if columns else "needs no wait"
-    _add_legend(ax, {} if columns else looks, {wait for _, wait in grid.arrows}, implied)
-    for points, wait in grid.arrows:
-        _draw_arrow(ax, [np.array(grid.places[point]) for point in points], wait, grid)
-    figure = ax.figure.canvas.figure
-    figure.draw_without_rendering()  # so that the axes have their size
+    _add_legend(ax, {} if columns else looks, {wait for _, wait in arrows}, implied)
+    for points, wait in arrows:
+        _add_arrow(ax, [np.array(places[point]) for point in points], wait, columns)
+    ax.figure.canvas.figure.draw_without_rendering()  # so that the axes have their size
     cell = np.abs(ax.transData.transform((1, 1)) - ax.transData.transform((0, 0)))
+    points = _BOX * cell * 72 / ax.figure.canvas.figure.dpi
     for task, job in graph.nodes.items():
-        points = np.array(grid.box) * cell * 72 / figure.dpi
-        name = " ".join(job["name"].split())
-        _draw_box(ax, grid.places[task], grid.box, points, name, *looks[job["lane"]])
+        letter, ink, style = looks[job["lane"]]
+        _add_box(ax, places[task], points, letter + job["name"], ink, style)
     return ax
-
-
-def is_copy(lane: str) -> bool:
-    """Whether a lane copies: devices have no blanks in their names, what is between them has."""
-    return " to " in lane or " from " in lane
 
 
 def graph_of(plan: Planned) -> networkx.DiGraph:
@@ -137,96 +122,99 @@ def graph_of_run(
     return graph
 
 
-def without(graph: networkx.DiGraph, hide: Collection[str]) -> networkx.DiGraph:
-    """A graph without some tasks: what comes after one comes after what that one came after."""
+def is_copy(lane: str) -> bool:
+    """Whether a lane copies: devices have no blanks in their names, what is between them has."""
+    return " to " in lane or " from " in lane
+
+
+def _remove(graph: networkx.DiGraph, hide: Collection[str]) -> None:
+    """Take out tasks: what comes after one comes after what that one came after."""
     for task, name in [*graph.nodes(data="name")]:
         if name in hide:
             for before, _, wait in [*graph.in_edges(task, data="wait")]:
                 for _, after, late in [*graph.out_edges(task, data="wait")]:
-                    there = graph.get_edge_data(before, after, {"wait": False})
-                    graph.add_edge(before, after, wait=wait or late or there["wait"])
+                    known = graph.get_edge_data(before, after, {"wait": False})
+                    graph.add_edge(before, after, wait=wait or late or known["wait"])
             graph.remove_node(task)
-    return graph
 
 
-def _in_layers(graph: networkx.DiGraph) -> _Grid:
+def _in_layers(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]:
     """Layers by the longest way from a start; arrows run beside the boxes of those they pass."""
     import networkx
 
     rows: list[list[Point]] = [*map(list, networkx.topological_generations(graph))]
     layer = {task: number for number, row in enumerate(rows) for task in row}
-    arrows, drawn = [], networkx.DiGraph()
+    arrows: list[Arrow] = []
+    drawn = networkx.DiGraph()
     drawn.add_nodes_from(graph)
-    for a, b, wait in graph.edges(data="wait"):
-        passed = range(layer[a] + 1, layer[b]) if len(graph) <= _MOST_TASKS else ()
+    for before, task, wait in graph.edges(data="wait"):
+        passed = range(layer[before] + 1, layer[task])
         for number in passed:
-            if (a, number) not in drawn:  # arrows from one task share what they pass
-                rows[number].append((a, number))
-        points = [a, *((a, number) for number in passed), b]
+            if (before, number) not in drawn:  # arrows from one task share what they pass
+                rows[number].append((before, number))
+        points = [before, *((before, number) for number in passed), task]
         networkx.add_path(drawn, points)
         arrows.append((points, wait))
-    places = _sorted(drawn, rows)
-    across = max(map(len, rows)) > max(_MOST_BESIDE, len(rows))
-    spots = {
-        point: (number + 0.5, places[point]) if across else (places[point], number + 0.5)
-        for number, row in enumerate(rows)
-        for point in row
+    across = _sorted(drawn, rows)
+    places = {
+        point: (across[point], number + 0.5) for number, row in enumerate(rows) for point in row
     }
-    return _Grid(spots, arrows, _ACROSS_BOX if across else _BOX, across)
+    return [], places, arrows
 
 
 def _sorted(graph: networkx.DiGraph, rows: Sequence[list[Point]]) -> dict[Point, float]:
     """Places in rows near the mean of neighbours', in its order: from above and below by turns."""
-    wide = {point: 1.0 if isinstance(point, int) else _PASSAGE for point in graph}
-    breadth = max(sum(wide[point] for point in row) for row in rows)
-    places = {point: (i + 0.5) / len(row) * breadth for row in rows for i, point in enumerate(row)}
+    widths = {point: 1.0 if isinstance(point, int) else _PASSAGE for point in graph}
+    places = {point: float(i) for row in rows for i, point in enumerate(row)}
     for sweep in range(_SWEEPS):
-        up = sweep % 2 and sweep < _SWEEPS - 4  # the last times downwards: so chains are straight
-        first, then = (graph.succ, graph.pred) if up else (graph.pred, graph.succ)
-        for row in rows[::-1] if up else rows:
-            near = {point: first[point] or then[point] or [point] for point in row}
-            means = {point: fmean(map(places.__getitem__, near[point])) for point in row}
+        neighbours = graph.succ if sweep % 2 else graph.pred
+        for row in rows[::-1] if sweep % 2 else rows:
+            near = {point: neighbours[point] or [point] for point in row}
+            means = {point: fmean(places[other] for other in near[point]) for point in row}
             row.sort(key=means.__getitem__)
-            taken = np.array([wide[point] for point in row])
+            taken = np.array([widths[point] for point in row])
             packed = taken.cumsum() - taken / 2  # where they are if all stand at one end
-            shift = np.array([*map(means.__getitem__, row)]) - packed
+            shift = np.array([means[point] for point in row]) - packed
             ends = np.maximum.accumulate(shift), np.minimum.accumulate(shift[::-1])[::-1]
-            packed += np.clip(np.mean(ends, axis=0), 0, breadth - taken.sum())
-            places.update(zip(row, packed.tolist(), strict=True))
-    return places
+            places.update(zip(row, (packed + np.mean(ends, axis=0)).tolist(), strict=True))
+    left = min(places[point] - widths[point] / 2 for point in graph)
+    return {point: place - left for point, place in places.items()}
 
 
-def _in_columns(graph: networkx.DiGraph) -> _Grid:
+def _in_columns(graph: networkx.DiGraph) -> tuple[list[str], Places, list[Arrow]]:
     """A column for each device, and one for its copies, beside which the CPU stands."""
     import networkx
 
     lanes = dict(graph.nodes(data="lane"))
-    gpus = {lane: int(found[1]) for lane in lanes.values() if (found := _ON_GPU.match(lane))}
-    left = sorted(set(gpus.values()))[: (len(set(gpus.values())) + 1) // 2]
-    places: dict[str, tuple[int, int, bool, str]] = {}
+    gpus = {lane: int(on_gpu[1]) for lane in lanes.values() if (on_gpu := _ON_GPU.match(lane))}
+    left = sorted({*gpus.values()})[: (len({*gpus.values()}) + 1) // 2]
+    columns: dict[str, tuple[int, int, bool, str]] = {}  # what they are sorted by, and titles
     for lane in lanes.values():
         number, copies = gpus.get(lane, 0), is_copy(lane)
         side, title = (1, "CPU") if lane.split(" ")[0] == "cpu" else (3, lane)
         if lane in gpus:
             side, title = (0 if number in left else 2), f"GPU {number}{', copies' * copies}"
-        places[lane] = side, number, copies == (side == 0), title
-    columns = sorted({*places.values()})
+        columns[lane] = side, number, copies == (side == 0), title
+    order = sorted({*columns.values()})
     following = [
-        pair for lane in places for pair in pairwise(task for task in graph if lanes[task] == lane)
+        pair for lane in columns for pair in pairwise(task for task in graph if lanes[task] == lane)
     ]
     # Of the waits those that others imply are left out: they would hide what holds a task up.
     needed = networkx.transitive_reduction(networkx.DiGraph([*graph.edges, *following])).edges
     waits = [pair for pair in needed if lanes[pair[0]] != lanes[pair[1]]]
-    rows, lowest = dict[int, int](), dict.fromkeys(columns, -1)
+    rows, lowest = dict[int, int](), dict.fromkeys(order, -1)
     for task in graph:
-        column = places[lanes[task]]
+        column = columns[lanes[task]]
         above = [lowest[column], *(rows[before] for before in graph.pred[task])]
         rows[task] = lowest[column] = 1 + max(above)
-    spots: dict[Point, tuple[float, float]] = {
-        t: (columns.index(places[lanes[t]]) + 0.5, row + 0.5) for t, row in rows.items()
+    places: Places = {
+        task: (order.index(columns[lanes[task]]) + 0.5, row + 0.5) for task, row in rows.items()
     }
-    arrows = [*((pair, True) for pair in waits), *((pair, False) for pair in following)]
-    return _Grid(spots, arrows, _BESIDE, titles=[title for *_, title in columns])
+    arrows: list[Arrow] = [
+        *((pair, True) for pair in waits),
+        *((pair, False) for pair in following),
+    ]
+    return [title for *_, title in order], places, arrows
 
 
 def _looks(lanes: Collection[str], *, lettered: bool) -> dict[str, tuple[str, str, dict[str, Any]]]:
@@ -236,11 +224,9 @@ def _looks(lanes: Collection[str], *, lettered: bool) -> dict[str, tuple[str, st
         alike = [lane for lane in sorted(lanes, key=by_number) if is_copy(lane) == copies]
         for i, lane in enumerate(alike):
             letter = ascii_uppercase[len(looks) % 26] * (len(looks) // 26 + 1)  # after Z: AA, BB
-            turn, place = divmod(i, len(colours)) if lettered else (0, 0)
-            colour, ink = colours[place]
-            style = {"facecolor": colour, "edgecolor": "#2b3038", "linewidth": 0.8 + 0.7 * turn}
-            style["linestyle"] = (0, (3, 2)) if copies else "-"
-            looks[lane] = letter * lettered, ink, style
+            colour, ink = colours[i % len(colours) * lettered]
+            style = {"facecolor": colour, "edgecolor": "#2b3038", "ls": "--" if copies else "-"}
+            looks[lane] = f"{letter}: " * lettered, ink, style
     return looks
 
 
@@ -250,81 +236,45 @@ def _add_legend(ax: Axes, looks: Mapping[str, Any], waits: Collection[bool], imp
     from matplotlib.patches import Patch
 
     handles: list[Any] = [
-        Patch(label=f"{letter}: {lane}".replace("$", r"\$"), **style)
+        Patch(label=f"{letter}{lane}".replace("$", r"\$"), **style)
         for lane, (letter, _, style) in looks.items()
     ]
-    for wait, name in ((True, "waits for another lane"), (False, implied)):
-        if wait in waits:
-            handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=name))
+    for wait in sorted(waits, reverse=True):
+        name = "waits for another lane" if wait else implied
+        handles.append(Line2D([], [], color=_ARROW, lw=0.6 + 0.9 * wait, label=name))
     if handles:
         how: dict[str, Any] = {"loc": "upper center", "frameon": False, "fontsize": _SMALL}
-        fit = int(ax.get_window_extent().width * 72 / ax.figure.canvas.figure.dpi / _ENTRY)
-        columns = max(1, min(fit, len(handles)))
-        ax.legend(handles=handles, ncols=columns, bbox_to_anchor=(0.5, 0), **how)
+        ax.legend(handles=handles, ncols=min(4, len(handles)), bbox_to_anchor=(0.5, 0), **how)
 
 
-def _draw_box(
-    ax: Axes,
-    place: tuple[float, float],
-    box: tuple[float, float],  # in cells
-    points: Any,
-    name: str,
-    letter: str,
-    ink: str,
-    style: dict[str, Any],
+def _add_box(
+    ax: Axes, place: tuple[float, float], points: Any, name: str, ink: str, style: dict[str, Any]
 ) -> None:
-    """Draw a task: a box with the letter of its lane at the left, and its name, where they fit."""
+    """Add a task: a box, so many points wide and high, with as much of its name as there fits."""
     from matplotlib.patches import Rectangle
 
-    (x, y), (width, height) = place, box
-    style = {**style, "linewidth": min(style["linewidth"], points[1] / 8), "zorder": 3}
-    patch = ax.add_patch(Rectangle((x - width / 2, y - height / 2), *box, **style))
-    used = _LETTER * (len(letter) + 1) * bool(letter)
-    room = width * used / points[0]  # of the letter, in cells
-    words = _label(name, int((points[0] - used) / _LETTER), int(points[1] / _LINE))
+    (x, y), (width, height) = place, _BOX
+    box = ax.add_patch(Rectangle((x - width / 2, y - height / 2), *_BOX, zorder=3, **style))
+    letters, lines = (points / (_LETTER, _LINE)).astype(int)
+    name, words = printable(name), ""
+    if lines and letters >= min(_FEWEST_LETTERS, len(name)):
+        fits = textwrap.wrap(name, letters, max_lines=min(2, lines), placeholder="\u2026")
+        words = "\n".join(fits)
     how: dict[str, Any] = {"fontsize": _SMALL, "color": ink, "ha": "center", "va": "center"}
-    how |= {"parse_math": False, "clip_path": patch, "clip_on": True, "linespacing": 1, "zorder": 4}
-    if points[1] >= _LINE and used <= points[0]:
-        if letter:
-            ax.text(x - width / 2 + room / 2, y, letter, weight="bold", **how)
-        if words:
-            ax.text(x + room / 2, y, words, **how)
+    how |= {"parse_math": False, "clip_path": box, "clip_on": True, "linespacing": 1, "zorder": 4}
+    ax.text(x, y, words, **how)
 
 
-def _label(name: str, letters: int, lines: int) -> str:
-    """A name in lines; if it is long, without its middle, as names differ at their ends."""
-    if letters < min(_FEWEST_LETTERS, len(name)) or not lines:
-        return ""
-    wrapped = textwrap.wrap(name, letters)
-    if len(wrapped) > (lines := min(2, lines)):
-        half = letters * lines // 2
-        name = f"{name[: half - 1]}\u2026{name[-half:]}"
-        wrapped = [name[i : i + letters].strip() for i in range(0, len(name), letters)]
-    return "\n".join(wrapped)
-
-
-def _draw_arrow(ax: Axes, stops: Sequence[Any], wait: bool, grid: _Grid) -> None:
-    """Draw an arrow of curves from point to point, which leave and enter boxes at their sides."""
+def _add_arrow(ax: Axes, stops: Sequence[Any], wait: bool, columns: bool) -> None:
+    """Add an arrow from point to point, which leaves and enters boxes at their sides."""
     from matplotlib.patches import FancyArrowPatch
-    from matplotlib.path import Path as Curve
+    from matplotlib.path import Path as Line
 
-    beside = bool(grid.titles) and stops[0][0] != stops[-1][0]  # to another column
-    along = np.array([1, 0] if grid.across or beside else [0, 1])
-    curves = []
+    beside = columns and stops[0][0] != stops[-1][0]  # to another column
+    ends = []
     for start, end in pairwise(stops):
-        half = along * np.sign(end - start) * grid.box / 2
-        leaves, enters = start + half, end - half
-        middle = (leaves + enters) / 2
-        bends = np.where(along, middle, leaves), np.where(along, middle, enters)
-        curves += [leaves, *bends, enters]
-    codes = [Curve.LINETO, *[Curve.CURVE4] * 3] * (len(curves) // 4)
-    arrow = FancyArrowPatch(
-        path=Curve(curves, [Curve.MOVETO, *codes[1:]]),
-        arrowstyle="-|>" if wait else "->",
-        mutation_scale=7 if wait else 5,
-        linewidth=0.6 + 0.9 * wait,
-        color=_ARROW,
-        fill=wait,
-        zorder=2 if wait else 1,
-    )
-    ax.add_patch(arrow)
+        half = np.array([1, 0] if beside else [0, 1]) * np.sign(end - start) * _BOX / 2
+        ends += [start + half, end - half]
+    look: dict[str, Any] = {"arrowstyle": "-|>" if wait else "->", "color": _ARROW, "fill": wait}
+    look |= {"mutation_scale": 7 if wait else 5, "linewidth": 0.6 + 0.9 * wait}
+    ax.add_patch(FancyArrowPatch(path=Line(ends), zorder=2 if wait else 1, **look))

@@ -10,28 +10,16 @@ from autopar.display.format import printable
 _STYLE = """
 :root {
   color-scheme: light dark;
-  --autopar-compute: #1f5fbf; --autopar-copy: #b34700; --autopar-communication: #00706b;
-  --autopar-host: #5c6670; --autopar-limit: #a3195b;
-  --color-background-primary: #ffffff; --words: #16181d; --rule: #c9ced6; --link: #1f5fbf;
+  --color-background-primary: Canvas;
+  --autopar-compute: light-dark(#1f5fbf, #7fb2ff); --autopar-copy: light-dark(#b34700, #ffab66);
+  --autopar-communication: light-dark(#00706b, #5fd3c8);
+  --autopar-host: light-dark(#5c6670, #b0bac4); --autopar-limit: light-dark(#a3195b, #ff8fbe);
 }
-@media (prefers-color-scheme: dark) {
-  :root {
-    --autopar-compute: #7fb2ff; --autopar-copy: #ffab66; --autopar-communication: #5fd3c8;
-    --autopar-host: #b0bac4; --autopar-limit: #ff8fbe;
-    --color-background-primary: #14161a; --words: #e6e8eb; --rule: #454b55; --link: #7fb2ff;
-  }
-}
-body {
-  max-width: 62rem; margin: 0 auto; padding: 1rem;
-  background: var(--color-background-primary); color: var(--words);
-  font: 1rem/1.5 system-ui, sans-serif;
-}
-h1, h2, h3, h4 { line-height: 1.25; }
+body { max-width: 62rem; margin: 0 auto; padding: 1rem; font: 1rem/1.5 system-ui, sans-serif; }
 h1, h2, h3, h4, p { overflow-wrap: anywhere; }
-a { color: var(--link); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 caption { padding: 0.25rem 0; font-weight: bold; text-align: start; }
-th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid var(--rule); }
+th, td { padding: 0.25rem 0.75rem; border-bottom: 1px solid GrayText; }
 tbody th { font-weight: normal; }
 .autopar-table-box { margin: 1rem 0; }
 """

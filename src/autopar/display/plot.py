@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autopar.display.format import heading, origins_of, printable, short_origins, unit_of
-from autopar.display.lanes_plot import LIMIT, axes_of, draw_panels, finish, write_beneath
+from autopar.display.format import origins_of, printable, short_origins, unit_of
+from autopar.display.lanes_plot import LIMIT, axes_of, draw_lanes, finish, write_beneath
 from autopar.display.rows import COLOURS
 from autopar.display.show import RICH, speaks
 from autopar.display.table import Measurements, distinct
@@ -52,12 +52,9 @@ def timeline(
 
     Args:
         timelines: One timeline, or name -> timeline for panels under one another, on one scale.
-        ax: Where to draw one; without it a figure is made.
+        ax: Where to draw; without it a figure is made.
         limit_s: The least time possible in seconds, drawn as a dashed line.
         title: What is drawn, in a few words.
-
-    Returns:
-        The axes, of the first panel; `ax.figure.axes` has all.
 
     Raises:
         TypeError: `timelines` is neither a Timeline nor a mapping to such.
@@ -66,22 +63,11 @@ def timeline(
     >>> import autopar as ap
     >>> import matplotlib.pyplot as plt
     >>> run = ap.Timeline([ap.Span("mm", "GPU 0", 0, 2e-3)])
-    >>> timeline({"serial": run, "at once": run}, title="Two products").get_title(loc="left")
-    'serial: 2.000 ms'
+    >>> axes = timeline({"serial": run, "at once": run}, title="Two products")
     >>> plt.close()
     """
-    panels, title = panels_of("timelines", timelines), heading(title)
-    first, *_ = axes = draw_panels(panels, limit_s, ax)
-    how: dict[str, Any] = {"pad": _TITLE_PAD, "parse_math": False}
-    if [*panels] == [""]:
-        first.set_title(_wrapped(title, first), **how)
-        return first
-    for one, (name, panel) in zip(axes, panels.items(), strict=True):
-        above = f"{printable(name)}: {format_seconds(panel.makespan_s)}"
-        one.set_title(above, loc="left", fontsize="medium", **how)
-    if title:
-        first.figure.suptitle(_wrapped(title, first), parse_math=False)
-    return first
+    ax = draw_lanes(panels_of("timelines", timelines), limit_s, ax)
+    return _titled(ax, title, pad=_TITLE_PAD)
 
 
 def bars(
@@ -105,35 +91,33 @@ def bars(
     >>> plt.close()
     """
     chosen = distinct(measurements)
-    limits = limits_of([one.label for one in chosen], limit_s)
-    unit, scale_s = unit_of(max(one.median_s for one in chosen))
-    (ax,) = axes_of([0.45 * len(chosen)], ax, beside=1.1)
+    labels, where = [one.label for one in chosen], [one.origin for one in chosen]
+    limits = limits_of(labels, limit_s)
+    unit, unit_s = unit_of(max(one.median_s for one in chosen))
+    ax = axes_of(32 * len(chosen), ax)
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
-        ax.barh(y, one.median_s / scale_s, height=0.6, color=COLOURS["compute"])
+        ax.barh(y, one.median_s / unit_s, height=0.6, color=COLOURS["compute"])
         # Samples go down the bar in the order taken, so that equal ones don't cover each other.
         heights = np.linspace(y - 0.2, y + 0.2, len(one.values_s))
-        times = np.array(one.values_s) / scale_s
+        times = np.array(one.values_s) / unit_s
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
             # One entry in the legend is enough; matplotlib leaves out names with an underscore.
-            label = "_limit" if any(limits[:y]) else "limit"
-            ax.vlines(limit / scale_s, y - 0.42, y + 0.42, **LIMIT, label=label)
-        words, at = format_seconds(one.median_s) + "*" * bool(one.warning), (max(times), y)
-        at = (max(at[0], (limit or 0.0) / scale_s), y)
+            name = "_limit" if any(limits[:y]) else "limit"
+            ax.vlines(limit / unit_s, y - 0.42, y + 0.42, **LIMIT, label=name)
+        words = format_seconds(one.median_s) + "*" * bool(one.warning)
+        at = max(*times, (limit or 0.0) / unit_s), y
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
-    names = [one.label for one in chosen]
-    if len({one.origin for one in chosen}) > 1:
-        names = list(map("{}\n{}".format, names, short_origins([one.origin for one in chosen])))
-    ax.set_yticks(range(len(chosen)), names)
+    if len({*where}) > 1:
+        labels = list(map("{}\n{}".format, labels, short_origins(where)))
+    ax.set_yticks(range(len(chosen)), labels)
     ax.invert_yaxis()
-    longest_s = max([one.max_s for one in chosen] + [limit for limit in limits if limit])
-    ax.set_xlim(0, 1.2 * longest_s / scale_s)  # room for the figures beside the bars
-    ax.set_title(_wrapped(title, ax))
+    ax.set_xlim(0, 1.2 * max(ax.dataLim.x1, 0.0))  # room for the figures beside the bars
     if any(limits):
         ax.legend(loc="best", fontsize="small")
     noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
     finish(ax, unit, [*origins_of(chosen), *noisy])
-    return ax
+    return _titled(ax, title)
 
 
 def graph(
@@ -182,7 +166,7 @@ def graph(
         whole = graph_plot.graph_of_run(plan, arrows or {}, names)
     else:
         whole = graph_plot.graph_of(plan)
-    return graph_plot.draw_plan(whole, ax, title=heading(title), columns=columns, hide=hide)
+    return _titled(graph_plot.draw_graph(whole, ax, columns=columns, hide=hide), title)
 
 
 def save(ax: Axes, path: str | os.PathLike[str]) -> None:
@@ -263,7 +247,9 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _wrapped(title: str, ax: Axes) -> str:
-    """A title in lines that fit into the figure."""
-    width_in = ax.figure.canvas.figure.get_figwidth()
-    return textwrap.fill(heading(title), max(20, int(width_in * _TITLE_PER_INCH)))
+def _titled(ax: Axes, title: str, **how: Any) -> Axes:
+    """The axes, with a title in lines that fit into the figure."""
+    check_type("title", title, str, "a few words.")
+    letters = max(20, int(ax.figure.canvas.figure.get_figwidth() * _TITLE_PER_INCH))
+    ax.set_title(textwrap.fill(printable(title), letters), parse_math=False, **how)
+    return ax

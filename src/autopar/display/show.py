@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, TypeVar, overload
+from typing import Any
 
-_T = TypeVar("_T")
 RICH = "AUTOPAR_RICH"  # environment: set by the docs build, which renders what a cell returns
 
 
@@ -37,10 +36,6 @@ class _Several(tuple[Any, ...]):
         return "\n".join(thing._repr_html_() for thing in self)
 
 
-@overload
-def show(thing: _T, /) -> _T: ...
-@overload
-def show(thing: Any, /, *more: Any) -> Any: ...
 def show(thing: Any, /, *more: Any) -> Any:
     """Return `thing` for a notebook or a page to render; at a terminal, print it as well.
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html
 import os
 import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,17 +16,18 @@ from xml.etree.ElementTree import Element, tostring
 from autopar.display import plot
 from autopar.display.format import badge, format_seconds, origins_of, printable
 from autopar.display.page import page
-from autopar.display.rows import MANY_SPANS, scale_of, titled
-from autopar.display.shapes import KEY, add, add_shapes
+from autopar.display.rows import scale_of
+from autopar.display.shapes import add, add_shapes
 from autopar.display.show import show
-from autopar.display.text import MARKS, lane_table, panels_of, picture, said_of, sentences
+from autopar.display.text import MARKS, lane_table, panels_of, picture, sentences
 from autopar.files import path_of, write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.chrome_trace import trace_bytes
 from autopar.timeline.span import KINDS, Timeline
 from autopar.timing.measurement import check_positive
 
-_MOST_EMBEDDED = 5_000  # spans; a trace of more would weigh a page down by over half a megabyte
+_KEY = "autopar-KEY"  # begins ids, until the content is known
+_MOST_EMBEDDED = 20_000  # spans; a trace of more would weigh a page down by half a megabyte
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +98,7 @@ class Drawing:
             raise ValueError(msg)
 
     def _plotted(self) -> Any:
-        """The drawing by matplotlib: the axes of its first panel."""
+        """The drawing on matplotlib's axes."""
         return plot.timeline(dict(self.panels), limit_s=self.limit_s, title=self.title)
 
     def _repr_html_(self) -> str:
@@ -141,18 +142,13 @@ def draw(
       copies 50.0 % hidden behind compute
     # compute   = copy
     """
-    named = panels_of("timelines", timelines)
+    panels = panels_of("timelines", timelines)
     if not isinstance(title, str) or not title.strip():
         msg = f"title is {title!r}; expected a few words, as in 'Copies behind products'."
         raise ValueError(msg)
     check_type("caption", caption, str, "a few words.")
-    for name, timeline in named.items():
-        if not timeline.spans:
-            what = f"timeline {name!r}" if name else "the timeline"
-            msg = f"{what} has no spans; expected one or more. Record some work first."
-            raise ValueError(msg)
     limit = None if limit_s is None else check_positive("limit_s", limit_s)
-    return Drawing(tuple(named.items()), title, caption, limit)
+    return Drawing(tuple(panels.items()), title, caption, limit)
 
 
 def show_timelines(
@@ -181,47 +177,39 @@ def show_timelines(
     drawing = draw(timelines, title=title, caption=caption, limit_s=limit_s)
     drawing._plotted()
     plot.show(name)
-    return show(drawing)
+    show(drawing)
+    return drawing
 
 
 def as_svg(drawing: Drawing) -> str:
     """The picture alone, which can stand in a page or in a file of its own."""
     svg = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img"})
-    svg.set("aria-labelledby", f"{KEY}-title {KEY}-desc")
+    svg.set("aria-labelledby", f"{_KEY}-title {_KEY}-desc")
     for name, value in (("width", "100%"), ("font-size", "12"), ("fill", "currentColor")):
         svg.set(name, value)
     svg.set("style", "display:block")
-    add(svg, "title", drawing.title, id=f"{KEY}-title")
-    add(svg, "desc", " ".join(_words(drawing)), id=f"{KEY}-desc")
+    add(svg, "title", drawing.title, id=f"{_KEY}-title")
+    add(svg, "desc", " ".join(_words(drawing)), id=f"{_KEY}-desc")
     add_shapes(svg, drawing.panels, drawing.kinds, drawing.scale_s, drawing.limit_s)
     text = tostring(svg, encoding="unicode")
     # Ids from the content: a page holds many drawings, and comes out the same when built again.
     content = text + drawing.caption  # a page may have one picture twice, under two captions
     digest = hashlib.sha256(content.encode(errors="backslashreplace")).hexdigest()
-    return text.replace(KEY, f"autopar-{digest[:10]}")
+    return text.replace(_KEY, f"autopar-{digest[:10]}")
 
 
 def _words(drawing: Drawing) -> list[str]:
-    shown, without = [], []
+    """What the picture shows, a text for each panel, and what is true of all."""
+    said = []
     for name, timeline in drawing.panels:
-        panel = [f"{name}:"] * bool(name)
         # Where panels come from different places, each says its own; the badges don't tell which.
         where = [f"({timeline.origin})"] * bool(len(drawing.origins) > 1 and timeline.origin)
-        shown.append(" ".join(panel + sentences(timeline) + where))
-        if left_out := said_of(titled(timeline)[1]):
-            without.append(" ".join([*panel, left_out]))
-    said = shown + without
+        said.append(" ".join([f"{name}:"] * bool(name) + sentences(timeline) + where))
+    timelines = [timeline for _, timeline in drawing.panels]
     if drawing.limit_s:
         said.append(f"Dashed: the limit, {format_seconds(drawing.limit_s)}.")
-        if any(timeline.makespan_s < drawing.limit_s for _, timeline in drawing.panels):
+        if any(timeline.makespan_s < drawing.limit_s for timeline in timelines):
             said.append("It is computed from times measured in other runs: one may end before it.")
-    counts = [Counter(span.lane for span in timeline.spans) for _, timeline in drawing.panels]
-    if max(max(count.values()) for count in counts) > MANY_SPANS:
-        said.append(
-            f"In lanes of more than {MANY_SPANS:,} spans, short ones less than half a "
-            f"pixel apart are drawn as one, the paler the less of it was busy; the figures are "
-            f"of all spans."
-        )
     return said
 
 
@@ -240,13 +228,9 @@ def _paragraph(words: str) -> str:
 
 def _download(timeline: Timeline, name: str) -> str:
     if len(timeline.spans) > _MOST_EMBEDDED:
-        return (
-            f"<p>The trace has {len(timeline.spans):,} spans, too many to carry in this page; "
-            f"<code>write_trace</code> writes it to a file.</p>"
-        )
-    data = base64.b64encode(trace_bytes(timeline)).decode()
-    file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "timeline"
-    return (
-        f'<p><a download="{file}.json" href="data:application/json;base64,{data}">{file}.json</a>, '
-        f"a trace that ui.perfetto.dev opens</p>"
-    )
+        many = f"{len(timeline.spans):,} spans, too many to carry in this page"
+        return f"<p>The trace has {many}; <code>write_trace</code> writes it to a file.</p>"
+    data = base64.b64encode(gzip.compress(trace_bytes(timeline), mtime=0)).decode()
+    file = (re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "timeline") + ".json.gz"
+    link = f'<a download="{file}" href="data:application/gzip;base64,{data}">{file}</a>'
+    return f"<p>{link}, a trace that ui.perfetto.dev opens</p>"

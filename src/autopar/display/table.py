@@ -8,10 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import repeat
 
 from autopar.display.format import (
-    NO_SHARE,
     NOTHING,
     badge,
     figures,
@@ -20,7 +18,7 @@ from autopar.display.format import (
     percent,
     short_origins,
 )
-from autopar.refusal import check_type, several
+from autopar.refusal import several
 from autopar.timing.measurement import Limit, Measurement, limits_of, require_label
 
 Measurements = Iterable[Measurement] | Mapping[str, Measurement]
@@ -31,18 +29,15 @@ _STAYS = (
     "display:block;position:sticky;left:0;width:fit-content;max-width:min(100%,85vw);"
     "text-align:left"
 )
-_SHARE = " / time"  # how the name of the column ends that has bars
-_BAR = "linear-gradient(to right,rgb(59 118 196/30%) {:.1%},transparent 0)"
-_STAR = " *"
-_NO_LIMIT = 100  # times the time that it limits: a slip in the unit
+_SHARE = " / time"  # how the name of a column ends whose cells have bars
+_BAR = "linear-gradient(to right,rgb(59 118 196/30%) {}%,transparent 0)"
 _SMALL = "margin:0.25em 0;font-size:0.875em"
-_DRAWN = re.compile(r" *(\d[\d.]*) % [#.]+")  # a share with a bar of characters
+_DRAWN = re.compile(r" *(\d[\d.]*) %( [#.]+)?")  # a share, and its bar of characters
 # A number, then at most one word for its unit. "2 × NVIDIA H200" is words, "1.2 ms *" a number.
 _NUMBER = re.compile(
     r"(under |over )?[-+]?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,8})?(\s\*|\s\s)?|" + _DRAWN.pattern
 )
 _PERCENT = re.compile(r"(?<=\d)%")
-_SAVED = re.compile(r"(-?\d[\d.]*) %")
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +57,6 @@ class Table:
     caption: str = ""  #: What it shows, in words.
     origins: tuple[str, ...] = ()  #: Where and when the figures were taken, each once.
     notes: tuple[str, ...] = ()  #: Lines beneath.
-    shares: tuple[float | None, ...] = ()  #: What a bar shows of each row, from 0 to 1.
     parts: tuple[str, ...] = ()  #: Names of rows that are shown paler, being parts of the others.
     highlight: str = ""  #: The name of the row that is shown bold.
 
@@ -82,26 +76,29 @@ class Table:
         name = html.escape(self.caption or f"Table of {self.headers[0]}")
         words = " ".join([html.escape(self.caption), *map(badge, self.origins)]).strip()
         caption = f'<caption><span style="{_STAYS}">{words}</span></caption>' if words else ""
-        head = "".join(map(_cell, self.headers, self._numeric, repeat("col")))
-        body = "\n".join(map(self._row, self.rows, self.shares or repeat(None)))
+        head = "".join(
+            _cell(header, right, "col")
+            for header, right in zip(self.headers, self._numeric, strict=True)
+        )
+        body = "\n".join(map(self._row, self.rows))
         notes = "".join(
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
             for note in self.notes
         )
-        look = "autopar-table"
-        if any(self.shares):  # what a telephone shows: all up to the bars
-            barred = [header.endswith(_SHARE) for header in self.headers]
-            look += f" autopar-first-{barred.index(True) + 1}"
+        barred = [header.endswith(_SHARE) for header in self.headers]
+        # What a telephone shows: all up to the bars.
+        first = f" autopar-first-{barred.index(True) + 1}" if any(barred) else ""
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return (
             f'<div class="autopar-table-box" tabindex="0" role="group" aria-label="{name}" '
-            f'style="overflow-x:auto">\n<table class="{look}">{caption}\n'
+            f'style="overflow-x:auto">\n<table class="autopar-table{first}">{caption}\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{notes}\n</div>"
         )
 
-    def _row(self, row: Sequence[str], share: float | None) -> str:
-        bars = [share if header.endswith(_SHARE) else None for header in self.headers]
-        cells = "".join(map(_cell, row, self._numeric, ["row", *[""] * len(row)], bars))
+    def _row(self, row: Sequence[str]) -> str:
+        cells = _cell(row[0], right=False, scope="row")
+        for header, cell, right in zip(self.headers[1:], row[1:], self._numeric[1:], strict=True):
+            cells += _cell(cell, right, barred=header.endswith(_SHARE))
         looks = {self.highlight: "font-weight:bold", **dict.fromkeys(self.parts, "opacity:0.7")}
         look = f' style="{looks[row[0]]}"' if row[0] in looks and row[0] else ""
         return f"<tr{look}>{cells}</tr>"
@@ -116,14 +113,14 @@ class Table:
         return numeric
 
 
-def _cell(text: str, right: bool, scope: str = "", share: float | None = None) -> str:
-    """A cell as HTML, with a bar for a share; with a scope it is a header."""
-    if drawn := _DRAWN.fullmatch(text):  # which are for terminals
-        text, share = f"{drawn[1]} %", float(drawn[1]) / 100
+def _cell(text: str, right: bool, scope: str = "", *, barred: bool = False) -> str:
+    """A cell as HTML, with a bar for a share if it is to have one; with a scope it is a header."""
+    bar, share = "", _DRAWN.fullmatch(text)
+    if share and (barred or share[2]):  # bars of characters are for terminals
+        text, bar = f"{share[1]} %", f"background:{_BAR.format(min(float(share[1]), 100.0))};"
     words = html.escape(text)
     if right and not scope:  # a number and its unit stay on one line
         words = words.replace(" ", "&nbsp;")
-    bar = "" if share is None else f"background:{_BAR.format(min(share, 1.0))};"
     # In place, so that a notebook, which has style rules of its own, aligns them too.
     style = f'style="{bar}text-align:{"right" if right else "left"}"'
     look = f'class="num" {style}' if right else style
@@ -138,14 +135,13 @@ def tabulate(
     origin: str | Sequence[str] = "",
     notes: Sequence[str] = (),
 ) -> Table:
-    """Put figures that are already text into a table.
+    """Make a table of figures that are text already.
 
     Args:
         headers: One name for each column.
-        rows: Cells as strings, the name of the row first; shares come out as `98.1 %`. Where one
-            in a column of what is saved is below 0 or above 100 %, a note says why.
+        rows: Cells as text, as many as there are headers; the first names its row.
         caption: What the table shows, in words.
-        origin: Where and when the figures were taken, in words: of all rows, or one for each row,
+        origin: Where and when the figures were taken: one for all rows, or one for each row,
             which says its own where they differ.
         notes: Lines to print beneath.
 
@@ -179,12 +175,7 @@ def tabulate(
     if len(set(origins)) > 1:
         headers, places = (headers[0], "where", *headers[1:]), short_origins(origins)
         cells = [(row[0], place, *row[1:]) for row, place in zip(cells, places, strict=True)]
-    saving = [i for i, header in enumerate(headers) if "saved" in header]
-    saved = [_SAVED.fullmatch(row[i]) for row in cells for i in saving]
-    if any(share and not 0 <= float(share[1]) <= 100 for share in saved):
-        notes = (*notes, NO_SHARE)
-    shown = tuple(dict.fromkeys(filter(None, origins)))
-    return Table(headers, tuple(cells), caption, shown, notes)
+    return Table(headers, tuple(cells), caption, tuple(dict.fromkeys(filter(None, origins))), notes)
 
 
 def compare(
@@ -205,15 +196,14 @@ def compare(
             label -> seconds.
         limit_name: Its column's header: `estimate`, say, for one that a time may well beat.
         baseline: The label to which a speed-up is given.
-        parts: Labels of parts of the work, shown paler; doing less, they have no speed-up. Where
-            their times are noisy, limits are marked, too.
+        parts: Labels of parts of the work, shown paler; doing less, they have no speed-up.
         highlight: The label of the row that the reader is to look at, shown bold.
         caption: What the table shows, in words.
 
     Raises:
         ValueError: There is nothing to compare, a label comes twice from one place, or a limit
-            or the baseline or a part names a label that is not there; a limit is over 100 times
-            the time; of the findings a check has failed.
+            or the baseline or a part names a label that is not there; of the findings a check has
+            failed.
 
     >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
     >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
@@ -224,44 +214,33 @@ def compare(
     overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 ×
     speed-up: over serial
     """
-    for argument, text in (("limit_name", limit_name), ("caption", caption)):
-        check_type(argument, text, str, "a few words.")
     chosen = distinct(measurements)
     labels = [one.label for one in chosen]
-    named = [("parts", part) for part in several("parts", parts, "labels, as in parts=['add'].")]
-    for argument, label in (*named, ("highlight", highlight), ("baseline", baseline)):
+    parts = several("parts", parts, "labels, as in parts=['add'].")
+    named = [("highlight", highlight), ("baseline", baseline), *(("parts", part) for part in parts)]
+    for argument, label in named:
         if label is not None:
             require_label(argument, label, labels)
     if limit_s is not None and not isinstance(limit_s, Mapping):  # parts do less than it is of
         limit_s = dict.fromkeys([label for label in labels if label not in parts], limit_s)
     limits = limits_of(labels, limit_s)
-    noisy = (
-        [one.label for one in chosen if one.warning and one.label in parts] if any(limits) else []
-    )
     shares = [limit and limit / one.median_s for limit, one in zip(limits, chosen, strict=True)]
-    for limit, share, one in zip(limits, shares, chosen, strict=True):
-        if share and share > _NO_LIMIT:
-            msg = (
-                f"limit_s is {limit:g} seconds for {one.label!r}, which takes "
-                f"{format_seconds(one.median_s)}; expected a limit near its time. Give seconds, "
-                f"not ms or µs."
-            )
-            raise ValueError(msg)
-    medians = [format_seconds(one.median_s) for one in chosen]
+    noisy = [one for one in chosen if one.warning]
+    star, no_star = (" *", "  ") if noisy else ("", "")  # so that digits stay aligned
     columns = {
         "work": labels,
-        "median": _starred(medians, [one.warning for one in chosen]),
+        "median": [
+            format_seconds(one.median_s) + (star if one.warning else no_star) for one in chosen
+        ],
         limit_name + _SHARE: _known(percent, shares),
-        limit_name: _starred(_known(format_seconds, limits), [noisy and limit for limit in limits]),
+        limit_name: _known(format_seconds, limits),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
         "speed-up": _known("{:.2f} ×".format, _speedups(chosen, baseline, parts)),
     }
-    filled = {name: cells for name, cells in columns.items() if set(cells) != {NOTHING}}
-    notes = [f"* {one.label}: {one.warning}" for one in chosen if one.warning]
-    if noisy:
-        notes.append(f"* {limit_name}: of parts whose times are noisy, {', '.join(noisy)}")
+    filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
+    notes = [f"* {one.label}: {one.warning}" for one in noisy]
     if any(share and round(share, 3) > 1 for share in shares):
         notes.append(
             f"over 100 %: faster than its {limit_name}; one of measured times has a spread, too"
@@ -270,12 +249,7 @@ def compare(
         notes.append(f"speed-up: over {baseline}")
     rows, origins = zip(*filled.values(), strict=True), [one.origin for one in chosen]
     table = tabulate(list(filled), rows, caption=caption, origin=origins, notes=notes)
-    return replace(
-        table,
-        shares=tuple(shares) if any(shares) else (),
-        parts=tuple(parts),
-        highlight=highlight or "",
-    )
+    return replace(table, parts=parts, highlight=highlight or "")
 
 
 def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
@@ -292,12 +266,10 @@ def distinct(measurements: Measurements) -> tuple[Measurement, ...]:
     expected = "several, or a mapping whose values they are. Put one into a list: compare([it])."
     chosen = several("measurements", measurements, expected, Measurement)
     counts = Counter((one.label, one.origin) for one in chosen)
-    if not chosen or max(counts.values()) > 1:
-        twice = [f"{label!r} of {origin!r}" for (label, origin), n in counts.items() if n > 1]
+    twice = [f"{label!r} of {origin!r}" for (label, origin), count in counts.items() if count > 1]
+    if twice or not chosen:
         came = f"has several with label {', '.join(twice)}" if twice else "is empty"
         msg = f"measurements {came}; expected one or more, each with a label of its own."
-        if not chosen:
-            msg += " If they are a race's, see its `failed`: where a check fails, nothing is timed."
         raise ValueError(msg)
     return chosen
 
@@ -306,18 +278,11 @@ def _known(written: Callable[[float], str], values: Iterable[float | None]) -> l
     return [NOTHING if value is None else written(value) for value in values]
 
 
-def _starred(cells: Sequence[str], stars: Iterable[object]) -> list[str]:
-    """Cells with their stars, and the width of one on the others, so that digits stay aligned."""
-    stars = list(stars)
-    room = " " * len(_STAR) if any(stars) else ""
-    return [cell + (_STAR if star else room) for cell, star in zip(cells, stars, strict=True)]
-
-
 def _speedups(
     measurements: Sequence[Measurement], baseline: str | None, parts: Sequence[str]
 ) -> list[float | None]:
+    """Over the baseline of the same machine, else over the only one."""
     bases = {one.origin: one for one in measurements if one.label == baseline}
-    # Compare on one machine where the baseline was measured there, else with the only one.
     only = next(iter(bases.values())) if len(bases) == 1 else None
     pairs = [(one, bases.get(one.origin, only)) for one in measurements]
     return [
