@@ -79,7 +79,6 @@ class Events:
         self._is_own = False  # whether `write_trace` wrote them
         self._lanes: dict[str, str] = {}  # thread of our own traces -> what it is called
         self._others: Counter[str] = Counter()  # categories that are not taken
-        self._processes: set[Any] = set()  # that made calls
         self._forward: dict[str, str] = {}  # arrows of autograd that have not ended
         self._handed: dict[str, set[str]] = {}  # thread -> those that it works for
         for event in events:
@@ -108,24 +107,22 @@ class Events:
             arguments = {}
         if type(name) is not str:
             name = f"unnamed ({name!r:.40})"
+        times_us = number(event.get("ts")), number(event.get("dur"))
+        launch = whole_number(arguments.get("correlation")) or UNKNOWN
         if kind == _WORK:
             # Copies between two GPUs name three, of which one does the work.
             device = whole_number(arguments.get("device", arguments.get("inDevice")))
             stream = whole_number(arguments.get("stream"))
             collective = _collective(arguments) if "Collective name" in arguments else ""
-            key: tuple[Any, ...] = (kind, name, category, device, stream, collective)
-        elif category == "overhead":
-            if name not in _PROFILERS:
-                return
-            key = kind, f"profiler: {name}", "thread of the profiler"
-        else:
-            thread = _thread(event)
-            if kind == "call":
-                self._processes.add(thread.partition(" thread ")[0])
-            key = kind, name, thread
-        launch, size_bytes = map(whole_number, map(arguments.get, ("correlation", "bytes")))
-        times_us = number(event.get("ts")), number(event.get("dur"))
-        self._rows.add(key, _tag, times_us, launch or UNKNOWN, size_bytes)
+            key: tuple[Any, ...] = (name, category, device, stream, collective)
+            self._rows.add(key, _work, times_us, launch, whole_number(arguments.get("bytes")))
+        elif category != "overhead":
+            pid, tid = event.get("pid"), event.get("tid")
+            if not type(pid) is type(tid) is int:
+                pid, tid = str(pid), str(tid)
+            self._rows.add((kind, name, pid, tid), _done, times_us, launch)
+        elif name in _PROFILERS:
+            self._rows.add((kind, f"profiler: {name}", "", "of the profiler"), _done, times_us)
 
     def trace(self, header: Event) -> Trace:
         """What they say, with what stands beside them in the file."""
@@ -133,7 +130,9 @@ class Events:
         if self._is_own and self._rows.tags:
             trace = self._own_trace(header)
         else:
-            if len(self._processes) > 1:
+            callers = {tag.lane for tag in self._rows.tags if tag.kind == "call"}
+            processes = {lane.partition(" thread ")[0] for lane in callers} - {"process "}
+            if len(processes) > 1:
                 self._rows.forget_launches()
                 remarks.append(
                     "Several processes are in it. Their GPUs of one number are taken as one, and "
@@ -165,7 +164,7 @@ class Events:
 
     def _hand_over(self, event: Event) -> None:
         """An arrow of autograd, from an operator to the one that computes its gradient."""
-        thread, id_ = _thread(event), str(event.get("id"))
+        thread, id_ = _thread(event.get("pid"), event.get("tid")), str(event.get("id"))
         if event.get("ph") == "s":
             self._forward[id_] = thread
         elif event.get("ph") == "f" and self._forward.get(id_, thread) != thread:
@@ -207,18 +206,21 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
-def _thread(event: Event) -> str:
-    return f"process {event.get('pid')!s:.40} thread {event.get('tid')!s:.40}"
+def _thread(pid: object, tid: object) -> str:
+    return clean(f"process {pid!s:.40} thread {tid!s:.40}")
 
 
-def _tag(kind: str, name: str, place: str, device: int = 0, stream: int = 0, of: str = "") -> Tag:
-    """What a thread did, or work of a category on a GPU, of a collective."""
-    if kind != _WORK:
-        return Tag(clean(name), clean(place), kind)
+def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
+    """What a thread did."""
+    return Tag(clean(name), _thread(pid, tid), kind)
+
+
+def _work(name: str, category: str, device: int, stream: int, collective: str) -> Tag:
+    """Work of a category on a GPU."""
     gpu = f"GPU {device}" if device != UNKNOWN else ""
     queue = f"stream {stream}" if stream != UNKNOWN else ""
-    tag = work_tag(clean(name), gpu, queue, is_copy=place in ("gpu_memcpy", "Memcpy"))
-    return tag._replace(collective=of) if tag.kind == "communication" else tag
+    tag = work_tag(clean(name), gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
+    return tag._replace(collective=collective) if tag.kind == "communication" else tag
 
 
 def _collective(arguments: Event) -> str:

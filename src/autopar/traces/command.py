@@ -130,20 +130,17 @@ def _reports(
     not each has a range or a GPU.
     """
     names = [path.name for path in paths]
-    reports, left_out, missing = [], [], False
-    error: Exception = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
+    reports: list[Report] = []
+    left_out, missing = [], False
+    error: ValueError = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
             reports.append(wanted.report(path, name))
-        except OSError as caught:
-            error = TraceError(f"{path}: {caught.strerror}")
-            missing |= path in files
-            left_out.append(str(error))
-        except TraceError as caught:
-            error = caught
-            missing |= path in files
-            left_out.append(str(error))
+        except (OSError, TraceError) as caught:
+            why = f"{path}: {caught.strerror}" if isinstance(caught, OSError) else str(caught)
+            error, missing = TraceError(why), missing or path in files
+            left_out.append(why)
         except ValueError as caught:
             error = caught
             left_out.append(f"{name}: {error}")

@@ -238,7 +238,7 @@ class _Gaps:
         of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
         for cause, when in host.did.items():  # without a thread, where nothing is
             within_s = length_within(when, *(pieces + self._shift[of]).T)
-            self.parts_s[cause] = np.bincount(of, within_s, len(lengths_s))
+            self.parts_s[cause] += np.bincount(of, within_s, len(lengths_s))
             rest_s -= self.parts_s[cause]
         rest_s = np.maximum(rest_s, 0.0) * ~ended
         self.parts_s["elsewhere"] = rest_s * launched

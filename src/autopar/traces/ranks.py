@@ -135,8 +135,8 @@ def _matched(work: Mapping[str, Records]) -> list[Collectives]:
     """
     calls: dict[tuple[str, str], dict[str, Records]] = {}
     for rank, records in work.items():
-        for group, collectives in records.parts(_group_of).items():
-            calls.setdefault(group, {})[rank] = collectives
+        for key, collectives in records.parts(_group_of).items():
+            calls.setdefault(key, {})[rank] = collectives
     matched = []
     for (group, kernel), of_rank in calls.items():
         named = [[r.tags[i].collective for i in r.tagged.tolist()] for r in of_rank.values()]

@@ -216,11 +216,11 @@ class Report:
                 for span in finding.evidence
             ]
             headers = ("evidence", "lane", "start", "end")
-            evidence = tabulate(headers, rows, caption=f"Where to look for {number}")
+            where = tabulate(headers, rows, caption=f"Where to look for {number}")
+            evidence = [where] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
-            blocks = [finding.why, cause.remedy, *[evidence] * bool(rows)]
-            yield Section(heading, blocks, 3, SITE + cause.page)
+            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
 
     def _bounds(self) -> list[Table]:
         headers = ("GPU", "busy", "at least", "busiest", "at least / time")
@@ -249,60 +249,51 @@ class Report:
 
     def _occurrences(self) -> list[dict[str, float]]:
         """Each range, in seconds, and how long GPUs were busy in it, on average."""
-        busy_s = np.zeros(len(self.view.occurrences))
-        for usage in self.view.usages:
-            within_s = length_within(usage.busy, *self.view.occurrences.times_s.T)
-            busy_s += within_s / len(self.view.usages)
-        return [
-            {
-                "start_s": span.start_s - self.view.start_s,
-                "duration_s": span.duration_s,
-                "busy_s": part_s,
-            }
-            for span, part_s in zip(self.view.occurrences.spans(), busy_s.tolist(), strict=True)
-        ]
+        ranges, usages = self.view.occurrences, self.view.usages
+        busy_s = np.zeros(len(ranges))
+        for usage in usages:
+            busy_s += length_within(usage.busy, *ranges.times_s.T) / len(usages)
+        starts_s = ranges.times_s[:, 0] - self.view.start_s
+        rows = np.column_stack((starts_s, ranges.lengths_s, busy_s)).tolist()
+        return [dict(zip(("start_s", "duration_s", "busy_s"), row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
-        headers = ("range", "start", "time", "busy")
         rows = []
         spans = self.view.occurrences.spans()
         for number, (span, times) in enumerate(zip(spans, self._occurrences(), strict=True), 1):
-            busy = format_seconds(span.duration_s), bar(times["busy_s"], span.duration_s)
-            rows.append(
-                (f"{number}: {shortened(span.name, _NAME)}", *self._clock(span.start_s), *busy)
-            )
-        note = "Busy is of all GPUs on average."
+            name, (start,) = f"{number}: {shortened(span.name, _NAME)}", self._clock(span.start_s)
+            whole, busy = format_seconds(span.duration_s), bar(times["busy_s"], span.duration_s)
+            rows.append((name, start, whole, busy))
+        headers, note = ("range", "start", "time", "busy"), "Busy is of all GPUs on average."
         return self._table("Each time that the range is there", headers, rows, note)
 
     def _drawing(self) -> list[Block]:
         """What ran when; of very much, the beginning."""
         view, said = self.view, []
-        work, ranges = view.trace.work, view.ranges
-        starts_s = np.sort(np.concatenate((work.times_s[:, 0], ranges.times_s[:, 0])))
+        trace = replace(view.trace, host=view.ranges)
+        starts_s = np.sort(np.append(trace.work.times_s[:, 0], trace.host.times_s[:, 0]))
         if len(starts_s) > _MOST_DRAWN:
-            part_s = format_seconds(float(starts_s[_MOST_DRAWN] - starts_s[0]))
-            said.append(f"Drawn are the first {part_s}: --range shows others.")
-            work, ranges = (
-                records[records.times_s[:, 0] < starts_s[_MOST_DRAWN]] for records in (work, ranges)
-            )
+            end_s = starts_s[_MOST_DRAWN]
+            said = [
+                f"Drawn are the first {format_seconds(end_s - starts_s[0])}: --range shows others."
+            ]
+            work, ranges = (one[one.times_s[:, 0] < end_s] for one in (trace.work, trace.host))
+            trace = replace(trace, work=work, host=ranges)
         title = self.name if view.range_name is None else f"{self.name}: {view.range_name}"
-        timeline = replace(view.trace, work=work, host=ranges).timeline
-        return [*said, draw(timeline, title=title)] if timeline.spans else []
+        return [*said, draw(trace.timeline, title=title)] if len(starts_s) else []
 
     def _idleness(self) -> list[Table]:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
+        least = format_seconds(noise_s(self.view.trace))
         note = (
-            f"Each gap is split over all that happened in it. Gaps of up to "
-            f"{format_seconds(noise_s(self.view.trace))} are not counted: they are between any two "
-            f"kernels."
+            f"Each gap is split over all that happened in it. Gaps of up to {least} are not "
+            f"counted: they are between any two kernels."
         )
-        rows = [
-            (
-                *(finding.where, CAUSES[finding.cause].title, f"{finding.gaps:,}"),
-                *(format_seconds(finding.idle_s), bar(finding.idle_s, self.window_s)),
-            )
-            for finding in sorted(self._idle, key=lambda finding: -finding.idle_s)
-        ]
+        rows = []
+        for finding in sorted(self._idle, key=lambda finding: -finding.idle_s):
+            time, share = format_seconds(finding.idle_s), bar(finding.idle_s, self.window_s)
+            title = CAUSES[finding.cause].title
+            rows.append((finding.where, title, f"{finding.gaps:,}", time, share))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
     def ranges(self, most: int | None = None) -> Section:
