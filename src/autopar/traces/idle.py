@@ -251,12 +251,12 @@ class _Gaps:
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
         longest = [self._longest(i, cause) for i in most]
-        names = ", ".join(
-            dict.fromkeys(shortened(span.name) for spans in longest for span in spans)
-        )
-        why = "Once" if count == 1 else f"{count:,} times"
-        why += f" it was idle {CAUSES[cause].what.format(names=names or 'no named range')}"
+        names = [span.name for span in longest[0]] or ["no named range"]
+        if cause != "elsewhere":
+            names = self._names(cause, parts_s > 0) or ["a launch"]
         cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
+        why = "Once" if count == 1 else f"{count:,} times"
+        why += f" it was idle {CAUSES[cause].what.format(names=', '.join(map(shortened, names)))}"
         if cause in _REMOVABLE:
             why += (
                 f" Without that the gaps would be up to {cost} shorter, one of them by {at_most}."
@@ -283,15 +283,25 @@ class _Gaps:
         saved_s = np.where(self.parts_s["elsewhere"] > whole_s, 0.0, np.minimum(whole_s, left_s))
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
+    def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
+        """Records that may show a cause, with their times, and when gaps are on these."""
+        host, sorts = self._host, _RECORDS.get(cause, (cause,))
+        which = np.isin(host.sorts, [_CODES[sort] for sort in sorts if sort in _CODES])
+        if cause == "profiler":  # which has threads of its own
+            return host.records[which], host.records.times_s[which], self._late
+        return host.records[which], host.on_axis[which], self._late_on_axis
+
+    def _names(self, cause: str, which: Mask) -> list[str]:
+        """What the host did in some gaps, that with the longest share first."""
+        records, times_s, late = self._records(cause)
+        names, of = records.coded(lambda tag: tag.name)
+        by_name_s = np.bincount(of, length_within(covered(late[which]), *times_s.T), len(names))
+        most = np.argsort(-by_name_s, kind="stable")[:SHOWN].tolist()
+        return [names[i] for i in most if by_name_s[i]]
+
     def _longest(self, i: int, cause: str) -> list[Span]:
         """The record with the longest share of a gap; of ranges the innermost with most of it."""
-        host, late = self._host, self._late_on_axis
-        which = np.isin(
-            host.sorts, [_CODES[sort] for sort in _RECORDS.get(cause, (cause,)) if sort in _CODES]
-        )
-        records, times_s = host.records[which], host.on_axis[which]
-        if cause == "profiler":  # which has threads of its own
-            times_s, late = records.times_s, self._late
+        records, times_s, late = self._records(cause)
         start_s, end_s = late[i]
         lengths_s = np.minimum(times_s[:, 1], end_s) - np.maximum(times_s[:, 0], start_s)
         if cause == "elsewhere":

@@ -203,7 +203,7 @@ class Report:
     def _why(self) -> Iterator[Section]:
         if not self.findings:
             return
-        said = f"{len(self.findings)} findings cost {percent(LEAST_SHARE)} of the time or more."
+        said = f"Findings of {percent(LEAST_SHARE)} of the time or more: {len(self.findings)}."
         if len(self.findings) > 1:
             said += " The same time may be in two, and to mend one may bring out another."
         if len(self.findings) > self._top:
