@@ -112,7 +112,8 @@ class Events:
         if kind == _WORK:
             # Copies between two GPUs name three, of which one does the work.
             device = whole_number(arguments.get("device", arguments.get("inDevice")))
-            stream = whole_number(arguments.get("stream"))
+            stream = arguments.get("stream")
+            stream = stream if type(stream) is int else None
             collective = _collective(arguments) if "Collective name" in arguments else ""
             key: tuple[Any, ...] = (name, category, device, stream, collective)
             self._rows.add(key, _work, times_us, launch, whole_number(arguments.get("bytes")))
@@ -215,10 +216,10 @@ def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
     return Tag(clean(name), _thread(pid, tid), kind)
 
 
-def _work(name: str, category: str, device: int, stream: int, collective: str) -> Tag:
+def _work(name: str, category: str, device: int, stream: int | None, collective: str) -> Tag:
     """Work of a category on a GPU."""
     gpu = f"GPU {device}" if device != UNKNOWN else ""
-    queue = f"stream {stream}" if stream != UNKNOWN else ""
+    queue = f"stream {stream}" if stream is not None else ""
     tag = work_tag(clean(name), gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
     return tag._replace(collective=collective) if tag.kind == "communication" else tag
 

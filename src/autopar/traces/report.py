@@ -24,7 +24,7 @@ TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
 _NAME = 44  # characters of a name, so that its times fit beside it
-_MOST_DRAWN = 50_000  # spans; each takes 20 µs and a kilobyte until it is drawn
+_MOST_DRAWN = 20_000  # spans; each takes 20 µs and a kilobyte until it is drawn
 _NO_GPU = (
     "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
     "or with nsys profile --trace=cuda,nvtx."
