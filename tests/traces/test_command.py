@@ -205,7 +205,7 @@ def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_o
     assert text.count("\nWhat ran when\n") == 3
     assert f"{folder / 'kineto.json'}\n=" in text, "two of one name are told apart"
     assert text.count("Left out:") == 2
-    assert re.search("Left out:\s+\S*lost.json:\s+No\s+such\s+file", text)
+    assert re.search(r"Left out:\s+\S*lost.json:\s+No\s+such\s+file", text)
     assert "What ran when" in said(folder, folder / "notes.json", status=1)
     for status, arguments in (
         (1, [loop]),
