@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -131,7 +132,7 @@ def _tag(each: Activity) -> Tag:
 
 def costs(of: Trace) -> dict[str, float]:
     """Cause -> what it costs in milliseconds, for those worth it."""
-    return {f.cause: round(f.cost_s / MS, 3) for f in Report(of, name="t").findings[0]}
+    return {f.cause: round(f.cost_s / MS, 3) for f in Report(of, name="t").findings}
 
 
 def split(of: Trace) -> dict[str, float]:
@@ -147,16 +148,35 @@ def gap(*calls: Span, at: float = 5.985, thread: str = "thread 1", **host: objec
     return trace(*work, calls=calls, **host)  # type: ignore[arg-type]
 
 
-def other_thread(*calls: Span, **host: object) -> Trace:
-    """The same, launched by thread 2; thread 1 launched the first work."""
-    return gap(*calls, thread="thread 2", **host)
+def parsed(text: str) -> Trace:
+    """The trace of some records in words, as in `trace_data/judgements.txt`."""
+    work: list[Activity] = []
+    host: dict[str, list[Span]] = {"call": [], "operator": [], "range": [], "python": []}
+    handed = {}
+    for kind, *words in map(shlex.split, text.split(";")):
+        if kind == "handed":
+            handed[f"thread {words[0]}"] = f"thread {words[1]}"
+        elif kind in host:
+            host[kind].append(_call(*words))
+        else:
+            what, _, by = (part.split(" ") for part in " ".join(words).partition(" by "))
+            start_ms, end_ms = map(float, what[0].split(".."))
+            options = dict(word.replace("_", " ").split("=") for word in what[1:])
+            options["gpu"] = f"GPU {options.get('gpu', 0)}"
+            called = None
+            if by != [""]:
+                called = _call(*by) if len(by) > 1 else launch(float(by[0]))
+            if kind == "copy":
+                size = options.pop("size", "1000000")
+                known = None if size == "None" else int(size)
+                work.append(copy(start_ms, end_ms, called, size=known, **options))
+            else:
+                named = kind.replace("kernel", "compute")
+                work.append(kernel(start_ms, end_ms, called, kind=named, **options))
+    groups = {f"{kind}s".replace("pythons", "python"): (*spans,) for kind, spans in host.items()}
+    return trace(*work, handed=handed, **groups)  # type: ignore[arg-type]
 
 
-def on(gpu: int, start: float, end: float, **more: str) -> Activity:
-    return kernel(start, end, gpu=f"GPU {gpu}", **more)
-
-
-def behind_event(*calls: Span, at: float = 0.2, until: float = 5.995, **host: object) -> Trace:
-    """The same, launched long before; and work of another GPU that ends as the gap does."""
-    work = kernel(0.001, 4, launch(0)), kernel(6, 9, launch(at)), on(1, 3, until)
-    return trace(*work, calls=calls, **host)  # type: ignore[arg-type]
+def _call(name: str, times: str, thread: str = "1") -> Span:
+    start_ms, end_ms = map(float, times.split(".."))
+    return call(name, start_ms, end_ms, f"thread {thread}")

@@ -171,77 +171,53 @@ def test_nothing_is_kept_of_what_is_seen_on_a_lane():
         assert made[0]() is None
 
 
-def test_an_error_of_a_task_comes_out_of_what_looks_at_it():
+def test_errors_come_through_and_the_next_session_is_unharmed():
     with cpu_lane() as lane, pytest.raises(ZeroDivisionError):
         timeline_of(lambda: [lane.submit(lambda: 1 / 0)])
+    with pytest.raises(ZeroDivisionError):
+        timeline_of(lambda: 1 / 0)
+    assert [span.name for span in timeline_of(named).spans] == ["named"]
+    with pytest.raises(TypeError, match="fn is of type int; expected a function of no arg"):
+        timeline_of(3)
+    with pytest.raises(TypeError, match=r"ways is of type list; expected label -> work"):
+        timelines_of([print])
+    with pytest.raises(TypeError, match=r"ways\['a'\] is of type int; expected a function"):
+        timelines_of({"a": 3})
 
 
 def test_where_nothing_is_seen_the_timeline_is_empty_and_a_warning_says_so():
-    with pytest.warns(UserWarning, match="the timeline is empty: no GPU.*annotate") as one:
+    with pytest.warns(UserWarning, match="the timeline is empty: no GPU.*annotate") as caught:
         assert timeline_of(lambda: 3).spans == ()
-    with pytest.warns(
-        UserWarning, match="to be seen of 'nothing': no GPU.*return the handles"
-    ) as several:
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="seen of 'nothing': no GPU.*return the handles") as caught:
         assert timelines_of({"nothing": lambda: None})["nothing"].spans == ()
-    assert one[0].filename == several[0].filename == __file__
+    assert caught[0].filename == __file__
 
 
-def test_an_error_of_the_work_comes_through_and_the_next_session_is_unharmed():
-    def fail():
-        raise ValueError("on purpose")
-
-    with pytest.raises(ValueError, match="on purpose"):
-        timeline_of(fail)
-    assert [span.name for span in timeline_of(named).spans] == ["named"]
-
-
-def test_several_ways_in_one_session_each_have_their_own_spans() -> None:
-    x = torch.rand(32, 32)
-    with cpu_lane(name="worker") as lane:
-
-        def way(name, count):
-            with annotate("range"):
-                return timeline_of_handles([lane.submit(x.mm, x, name=name) for _ in range(count)])
-
-        timelines = timelines_of({"one": lambda: way("a", 2), "two": lambda: way("b", 3)})
-    assert {
-        label: [(span.name, span.lane) for span in timeline.spans]
-        for label, timeline in timelines.items()
-    } == {
-        "one": [("range", "host"), *[("a", "worker")] * 2],
-        "two": [("range", "host"), *[("b", "worker")] * 3],
-    }
-
-
-def test_a_session_can_be_kept_as_a_trace_and_is_set_up_before_each_way(tmp_path):
+def test_several_ways_of_a_session_have_their_own_spans_and_it_can_be_kept_as_a_trace(tmp_path):
     path, calls = tmp_path / "kept.json.gz", []
 
     def way(name):
         calls.append(name)
         with annotate(name):
             torch.rand(8, 8) @ torch.rand(8, 8)
+        return [lane.submit(int, name=f"task of {name}")]
 
-    ways = {"one way": lambda: way("a"), "another": lambda: way("b")}
-    timelines = timelines_of(ways, setup=lambda: calls.append("set up"), save=path)
+    with cpu_lane(name="worker") as lane:
+        ways = {"one way": lambda: way("a"), "another": lambda: way("b")}
+        timelines = timelines_of(ways, setup=lambda: calls.append("set up"), save=path)
     assert calls == ["set up", "a", "set up", "b"]
+    for label, name in (("one way", "a"), ("another", "b")):
+        seen = [(span.name, span.lane) for span in timelines[label].spans]
+        assert seen == [(name, "host"), (f"task of {name}", "worker")]
     kept = read_evidence(path)
-    named = {span.name: span for span in kept.host.of("range").spans()}
-    assert {"one way", "another", "a", "b"} <= {*named}
-    assert named["one way"].start_s <= named["a"].start_s <= named["a"].end_s
-    (seen,) = timelines["one way"].spans
-    assert seen.duration_s == pytest.approx(named["a"].duration_s, abs=2e-6)
-    assert {"aten::rand", "aten::matmul"} <= {
-        span.name for span in kept.host.of("operator").spans()
-    }
+    spans = {span.name: span for span in kept.host.of("range").spans()}
+    assert {"one way", "another", "a", "b"} <= {*spans}
+    assert spans["one way"].start_s <= spans["a"].start_s <= spans["a"].end_s
+    length_s = timelines["one way"].spans[0].duration_s
+    assert length_s == pytest.approx(spans["a"].duration_s, abs=2e-6)
+    operators = {span.name for span in kept.host.of("operator").spans()}
+    assert {"aten::rand", "aten::matmul"} <= operators
     content = gzip.decompress(path.read_bytes()).decode()
     assert platform.node() not in content
     assert "aten::mm" not in content  # it is within another
-
-
-def test_work_is_what_can_be_called() -> None:
-    with pytest.raises(TypeError, match="fn is of type int; expected a function of no arg"):
-        timeline_of(3)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"ways is of type list; expected label -> work"):
-        timelines_of([print])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"ways\['a'\] is of type int; expected a function"):
-        timelines_of({"a": 3})  # type: ignore[dict-item]

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from trace_builder import MS, Activity, kernel, trace, work_of
 
-from autopar.display.format import format_seconds
 from autopar.timeline.intervals import length_s
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
@@ -88,17 +87,6 @@ def test_ranks_of_one_host_share_a_clock_and_who_waited_is_known() -> None:
     assert ranks.stragglers == ()
 
 
-def test_clocks_are_found_again_within_the_error() -> None:
-    clocks_ms = (0.0, 7e6, -1234.5)  # two hours late, a second early
-    ranks = certain(*calls(begun(), clocks_ms=clocks_ms))
-    for rank, clock_ms in zip(ranks.offsets_s, clocks_ms, strict=True):
-        assert ranks.offsets_s[rank] == pytest.approx(-clock_ms * MS, abs=1e-6)
-    assert ranks.error_s <= 2e-6
-    (group,) = ranks.matched
-    assert group.ranks == ("rank 0", "rank 1", "rank 2")
-    assert group.starts_s == pytest.approx(begun() * MS, abs=1e-6)
-
-
 def test_jitter_is_the_error_and_outliers_do_not_move_a_clock() -> None:
     noisy = certain(*calls(begun(100), clocks_ms=(0, 50, 0), jitter_ms=0.04))
     assert 2e-5 < noisy.error_s < 4e-5
@@ -119,17 +107,6 @@ def test_waits_by_hand() -> None:
     assert [ranks.of[rank].communication_s / MS for rank in ranks.of] == pytest.approx([6, 4.5, 1])
     assert [ranks.of[rank].came_last for rank in ranks.of] == [0, 0, 5]
     assert ranks.of["rank 2"].late_s / MS == pytest.approx(3.5)  # the others, but for 0.3 ms each
-
-
-def test_a_straggler_is_named_and_its_twin_is_not() -> None:
-    clocks_ms = (3.0, 0.0, -8.0)
-    slow = certain(*calls(begun(late={1: 0.4}), clocks_ms=clocks_ms))
-    assert slow.stragglers == ("rank 1",)
-    assert slow.of["rank 1"].came_last == 20
-    assert slow.of["rank 1"].waiting_s == 0
-    even = certain(*calls(begun(), clocks_ms=clocks_ms))
-    assert even.stragglers == ()
-    assert sum(its.came_last for its in even.of.values()) <= 20
 
 
 def test_a_lead_within_the_error_names_nobody() -> None:
@@ -154,69 +131,6 @@ def test_chance_makes_no_straggler() -> None:
     few = certain(*calls(begun(9, ranks=2, late={1: 0.4})))
     assert few.of["rank 1"].came_last == 9
     assert few.stragglers == (), "nine of nine may be chance"
-
-
-def test_what_a_rank_waits_is_taken_off_what_it_could_hide() -> None:
-    works = [[kernel(0, 1), *its, kernel(90, 99)] for its in calls(begun(late={1: 0.4}))]
-    reports = {f"rank {i}": Report(trace(*work), name=f"rank {i}") for i, work in enumerate(works)}
-    ranks = compare_ranks({name: report.view.trace for name, report in reports.items()})
-    side_by_side(ranks, {name: report.view.usages for name, report in reports.items()})
-    assert ranks is not None
-    for name, report in reports.items():
-        finding = next(its for its in report.findings[0] if its.cause == "communication")
-        assert finding.cost_s == pytest.approx(20 * _OWN_MS * MS, abs=3e-5)
-        waiting = format_seconds(ranks.of[name].waiting_s)
-        assert waiting in finding.why or name == "rank 1"
-
-
-def test_one_that_a_rank_lacks_ends_the_match_unless_they_are_numbered() -> None:
-    works = calls(begun())
-    del works[1][7]
-    assert compared(*works) is None
-    numbered = [f"allreduce {i} of group 0, ranks [0, 1, 2]" for i in range(20)]
-    works = calls(begun(), of=numbered)
-    del works[1][7], works[2][0]
-    (group,) = certain(*works).matched
-    there = [i for i in range(20) if i not in (0, 7)]
-    assert group.starts_s == pytest.approx(begun()[there] * MS, abs=1e-6)
-
-
-def test_records_that_begin_with_different_collectives_are_not_matched() -> None:
-    works = calls(begun(), clocks_ms=(0, 900, 0))
-    shifted = works[0][:-1], works[1][1:], works[2][:-1]  # as many, but others
-    assert compared(*shifted) is None
-    same = works[0][1:], works[1][1:], works[2][1:]
-    assert certain(*same).offsets_s["rank 1"] == pytest.approx(-0.9, abs=1e-6)
-
-
-def test_even_steps_fit_anywhere_so_nothing_is_said() -> None:
-    starts_ms = begun(late={1: 0.4})
-    starts_ms += np.arange(20)[:, None] * 4 - starts_ms[:, 1:2]
-    assert compared(*calls(starts_ms)) is None
-    numbered = [f"allreduce {i} of group 0, ranks [0, 1, 2]" for i in range(20)]
-    assert certain(*calls(starts_ms, of=numbered)).stragglers == ("rank 1",)
-
-
-def test_other_collectives_or_another_order_are_not_matched() -> None:
-    order = ["allreduce of group 0, ranks [0, 1]", "_allgather_base of group 0, ranks [0, 1]"] * 10
-    first, second = calls(begun(ranks=2), of=order)
-    assert compared(first, second) is not None
-    swapped = calls(begun(ranks=2), of=order[::-1])[1]
-    assert compared(first, swapped) is None
-    assert compared(first, calls(begun(ranks=2), of=[order[1]] * 20)[1]) is None
-
-
-def test_what_cannot_be_one_collective_is_not_matched() -> None:
-    one, other = begun(ranks=2, seed=1), begun(ranks=2, seed=2)
-    assert compared(calls(one)[0], calls(other)[1]) is None, "a rank ended before the other began"
-    numbered = [f"allreduce {i} of group 0, ranks [0, 1]" for i in range(20)]  # of two programs
-    assert compared(calls(one, of=numbered)[0], calls(other, of=numbered)[1]) is None
-    first, second = calls(one, of=numbered)
-    early = second[3].span
-    early = replace(early, start_s=early.start_s - 1.5 * MS, end_s=early.end_s - 1 * MS)
-    second[3] = replace(second[3], span=early)
-    (group,) = certain(first, second).matched
-    assert len(group.starts_s) == 19, "the one that can't be is left out"
 
 
 def test_groups_that_disagree_on_a_clock_make_the_error() -> None:
@@ -248,41 +162,6 @@ def test_groups_are_matched_each_for_itself_in_whatever_order() -> None:
     assert list(apart.of) == ["rank 0", "rank 1"]
 
 
-def test_without_groups_kernels_match_by_name_if_all_ranks_have_them() -> None:
-    works = calls(begun(late={2: 0.3}), of="", clocks_ms=(0, 5, 9))
-    ranks = certain(*works)
-    assert ranks.stragglers == ("rank 2",)
-    assert len(ranks.matched[0].starts_s) == 20
-    lonely = [kernel(0, 1, kind="communication", name="ncclDevKernel_SendRecv()")]
-    assert compared(*works, lonely) is None
-
-
-def test_broadcasts_and_messages_are_left_out() -> None:
-    for which in ("broadcast", "reduce", "send", "recv", "gather"):
-        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is None
-    assert compared(*calls(begun(), of="", name="ncclDevKernel_Broadcast_RING_LL()")) is None
-    for which in ("barrier", "all_to_allv", "reduce_scatter_tensor_coalesced", "all_gather"):
-        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is not None
-
-
-def test_one_rank_or_too_little_says_nothing() -> None:
-    works = calls(begun())
-    assert compare_ranks({}) is None
-    assert compared(works[0]) is None
-    assert compared(works[0], [kernel(0, 1)]) is None
-    assert compared(*(work[:4] for work in works)) is None
-    assert compared(*(work[:5] for work in works)) is not None
-
-
-def test_what_is_in_doubt_has_no_say() -> None:
-    works = calls(begun())
-    doubt = {"GPU 0": "It is wrong."}
-    traces = {"a": trace(*works[0]), "b": trace(*works[1]), "c": trace(*works[2], doubts=doubt)}
-    ranks = compare_ranks(traces)
-    assert ranks is not None
-    assert list(ranks.of) == ["a", "b"]
-
-
 def test_each_gpu_of_a_trace_is_a_rank() -> None:
     first, second = calls(begun(ranks=2, late={1: 0.2}), of="")
     one = trace(*first, *(replace(work, gpu="GPU 1") for work in second))
@@ -300,16 +179,70 @@ def test_a_thousand_ranks() -> None:
     assert len(ranks.offsets_s) == 1000
 
 
+def test_clocks_are_found_again_and_a_straggler_is_named_and_its_twin_is_not() -> None:
+    clocks_ms = (0.0, 7e6, -1234.5)  # two hours late, a second early
+    for late, stragglers in (({1: 0.4}, ("rank 1",)), ({}, ())):
+        ranks = certain(*calls(begun(late=late), clocks_ms=clocks_ms))
+        offsets_ms = [offset_s / MS for offset_s in ranks.offsets_s.values()]
+        assert offsets_ms == pytest.approx([-clock_ms for clock_ms in clocks_ms], abs=1e-3)
+        assert ranks.error_s <= 2e-6
+        assert ranks.matched[0].ranks == ("rank 0", "rank 1", "rank 2")
+        assert ranks.matched[0].starts_s == pytest.approx(begun(late=late) * MS, abs=1e-6)
+        assert ranks.stragglers == stragglers
+    assert sum(rank.came_last for rank in ranks.of.values()) <= 20
+
+
+def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
+    works = calls(begun(), clocks_ms=(0, 900, 0))
+    one, other = begun(ranks=2, seed=1), begun(ranks=2, seed=2)
+    order = [f"{name} of group 0, ranks [0, 1]" for name in ("allreduce", "allgather")] * 10
+    even_ms = begun(late={1: 0.4})
+    even_ms += np.arange(20)[:, None] * 4 - even_ms[:, 1:2]
+    first, second = calls(begun(ranks=2), of=order)
+    lonely = [kernel(0, 1, kind="communication", name="ncclDevKernel_SendRecv()")]
+    assert compared(*works) is not None
+    assert compared(first, second) is not None
+    for silent in (
+        (works[0], works[1][:7] + works[1][8:], works[2]),  # one lacks a collective
+        (works[0][:-1], works[1][1:], works[2][:-1]),  # as many, but others
+        calls(even_ms),  # even steps fit anywhere
+        (first, calls(begun(ranks=2), of=order[::-1])[1]),
+        (first, calls(begun(ranks=2), of=[order[1]] * 20)[1]),
+        (calls(one)[0], calls(other)[1]),  # a rank ended before the other began
+        (*calls(begun(), of=""), lonely),
+        (works[0],),
+        (works[0], [kernel(0, 1)]),
+        [work[:4] for work in works],
+        (),
+    ):
+        assert compared(*silent) is None
+    early = second[3].span
+    early = replace(early, start_s=early.start_s - 1.5 * MS, end_s=early.end_s - 1 * MS)
+    second[3] = replace(second[3], span=early)
+    assert len(certain(first, second).matched[0].starts_s) == 19, "what can't be is left out"
+
+
+def test_only_what_ends_together_is_matched_by_its_collective_or_its_kernel() -> None:
+    for which in ("broadcast", "reduce", "send", "recv", "gather"):
+        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is None
+    assert compared(*calls(begun(), of="", name="ncclDevKernel_Broadcast_RING_LL()")) is None
+    for which in ("barrier", "all_to_allv", "reduce_scatter_tensor_coalesced", "all_gather"):
+        assert compared(*calls(begun(), of=f"{which} of group 0, ranks [0, 1, 2]")) is not None
+    ranks = certain(*calls(begun(late={2: 0.3}), of="", clocks_ms=(0, 5, 9)))
+    assert (ranks.stragglers, len(ranks.matched[0].starts_s)) == (("rank 2",), 20)
+
+
 def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     works = calls(begun(late={1: 0.4}), clocks_ms=(0, 500, 0))
     products = [kernel(start, start + 0.1) for start in begun()[:, 0]]  # behind communication
+    products.append(kernel(200, 210))
     traces = {f"rank {i}": trace(*work, *products) for i, work in enumerate(works)}
-    ranks = compare_ranks(traces)
-    usages = {name: view_of(one).usages for name, one in traces.items()}
+    traces["rank 3"] = trace(*works[0], doubts={"GPU 0": "It is wrong, and has no say."})
+    ranks, reports = compare_ranks(traces), {n: Report(t, name=n) for n, t in traces.items()}
+    assert ranks is not None
+    usages = {name: report.view.usages for name, report in reports.items()}
     verdict, table = side_by_side(ranks, usages)
-    assert table.headers == (
-        *("rank", "busy", "computing", "communication", "exposed", "waiting", "idle", "came last"),
-    )
+    assert " ".join(table.headers).endswith("communication exposed waiting idle came last")
     assert [row[0] for row in table.rows] == ["rank 0", "rank 1", "rank 2"]
     assert [row[-1] for row in table.rows] == ["0 of 20", "20 of 20", "0 of 20"]
     (gpu,) = usages["rank 0"]
@@ -319,23 +252,20 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     assert hidden_ms > 1
     assert exposed_ms == pytest.approx(communication_ms - hidden_ms, abs=0.15)
     assert idle_ms == pytest.approx(length_s(gpu.idle) / MS, abs=0.1)
-    assert ranks is not None
     said = " ".join(table.notes)
     assert "aligned by how 20 collectives end" in said
     assert "up to 500.0 ms apart" in said
     assert verdict.startswith("rank 1 holds the others up: it came last to 20 of 20 collectives")
     assert all(len(line) <= 100 for line in str(table).splitlines())
-    even = {f"rank {i}": trace(*work) for i, work in enumerate(calls(begun()))}
-    views = {name: view_of(one).usages for name, one in even.items()}
-    verdict, _ = side_by_side(compare_ranks(even), views)
-    assert verdict.startswith("No rank is the last to most collectives.")
-
-
-def test_without_a_match_the_table_says_so_and_one_rank_has_none() -> None:
-    works = calls(begun())
-    usages = {f"rank {i}": view_of(trace(*work)).usages for i, work in enumerate(works)}
+    # What a rank waited is taken off what it could hide.
+    finding = next(f for f in reports["rank 0"].findings if f.cause == "communication")
+    assert finding.cost_s == pytest.approx(20 * _OWN_MS * MS, abs=3e-5)
+    assert "more were waiting for other ranks" in finding.why
     verdict, table = side_by_side(None, usages)
     assert all((row[5], row[7]) == ("-", "-") for row in table.rows)
     assert "who waited for whom is not known" in verdict
     assert side_by_side(None, {"rank 0": usages["rank 0"]}) == []
-    assert side_by_side(None, {}) == []
+    even = {f"rank {i}": trace(*work) for i, work in enumerate(calls(begun()))}
+    views = {name: view_of(one).usages for name, one in even.items()}
+    verdict, _ = side_by_side(compare_ranks(even), views)
+    assert verdict.startswith("No rank is the last to most collectives.")

@@ -38,81 +38,16 @@ def file(tmp_path):
     return write
 
 
-def spans_of(path):
-    return read_evidence(path).timeline.spans
-
-
 def said_by(trace):
     return work_of(trace), trace.timeline, trace.host.of("operator").spans(), trace.remarks
 
 
-def test_every_format_is_told_by_its_content(tmp_path):
-    for name, path in write_all(tmp_path).items():
-        renamed = path.rename(tmp_path / f"{name}.other")
-        trace = read_evidence(renamed)
-        assert (len(trace.work) > 2, trace.warnings, trace.doubts) == (True, (), {})
-        assert trace.origin
-
-
-def test_packed_bare_and_marked_texts_are_the_same(file):
-    plain = read_trace(os.fspath(file(kineto())))
-    assert (len(plain.spans), plain.origin) == (4, "a trace of torch.profiler")
-    assert plain.exposed_s() == pytest.approx(30e-6, abs=1e-9)
-    for content in (
-        gzip.compress(kineto().encode()),
-        kineto(indent=None),
-        json.dumps(kineto_events()),
-        b"\xef\xbb\xbf" + kineto().encode(),
-        f"\n\n {kineto()} \n",
-    ):
-        assert read_trace(file(content)) == plain
-
-
-@pytest.mark.parametrize(
-    ("content", "name", "why"),
-    [
-        (b"", "t.json", "it is empty"),
-        (gzip.compress(b"", mtime=0), "t.json", "as a trace: it begins with ''.* Expected"),
-        (b"9" * 10_000, "t.json", "as a trace: it begins with '9{20}' and has no list"),
-        (b"<!DOCTYPE html><html>404</html>", "t.json", "begins with '<!DOCTYPE html>"),
-        (b"{}", "t.json", "has no list of traceEvents"),
-        (b'{"traceEvents": 3}', "t.json", "has no list of traceEvents"),
-        (b"[]", "t.json", "no work of a GPU and no named range"),
-        (b"[]", "t.json", "with a schedule keeps one cycle only: export it in `on_trace_ready`"),
-        (b"[" * 100_000, "t.json", "trace: it ends early .* and nothing before that can be used"),
-        (
-            b'[{"ph": "X", "ts": ' + b"9" * 10_000,
-            "t.json",
-            "trace: it ends early .* nothing before",
-        ),
-        (b"NVIDIA", "t.nsys-rep", "nsys export --type sqlite t.nsys-rep"),
-        (b"SQLite format 3\0", "t.sqlite", "SQLite database that can't be read"),
-        (b"PK\3\4", "t.zip", "begins with 'PK.*Unpack all else first"),
-        ('{"traceEvents": []}'.encode("utf-16"), "t.json", "in UTF-8"),
-    ],
-    ids=itertools.count(),  # what is packed differs by the time
-)
-def test_what_is_no_trace_is_refused_by_name(file, content, name, why):
-    path = file(content, name)
-    with pytest.raises(TraceError, match=rf"{name.replace('.', '[.]')}.*{why}") as caught:
-        read_trace(path)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith(".")
-    assert isinstance(caught.value, ValueError)
-
-
-def test_folders_and_missing_files_are_refused(tmp_path):
-    with pytest.raises(IsADirectoryError):
-        read_trace(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        read_trace(tmp_path / "missing.json")
-
-
-def test_pipes_are_read_as_files_are(tmp_path, monkeypatch):
+def test_every_format_is_told_by_its_content_from_files_and_pipes(tmp_path, monkeypatch):
     (files := tmp_path / "files").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for path in write_all(files).values():
-        content, whole = path.read_bytes(), read_evidence(path)
+        content, whole = path.read_bytes(), read_evidence(path.rename(f"{path}.other"))
+        assert (len(whole.work) > 2, whole.remarks, bool(whole.origin)) == (True, (), True)
         packed = content if path.suffix == ".gz" else gzip.compress(content)
         for sent, first in itertools.product((content, packed), (1, 20, 500)):
             out, end = os.pipe()
@@ -132,30 +67,65 @@ def _send(end, *pieces):
             time.sleep(0.005)  # most often, the reader finds this piece alone
 
 
-def test_packed_files_may_be_put_together(file):
+def test_packed_bare_and_marked_texts_are_the_same(file):
     text = kineto().encode()
-    parts = gzip.compress(text[:700]) + gzip.compress(text[700:])
-    assert read_trace(file(parts)) == read_trace(file(text))
+    plain = read_trace(os.fspath(file(text)))
+    assert (len(plain.spans), plain.origin) == (4, "a trace of torch.profiler")
+    assert plain.exposed_s() == pytest.approx(30e-6, abs=1e-9)
+    for content in (
+        gzip.compress(text),
+        gzip.compress(text[:700]) + gzip.compress(text[700:]),
+        kineto(indent=None),
+        json.dumps(kineto_events()),
+        b"\xef\xbb\xbf" + text,
+        f"\n\n {kineto()} \n",
+    ):
+        assert read_trace(file(content)) == plain
 
 
-def test_an_open_file_is_named_in_errors():
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is empty"),
+        (gzip.compress(b"", mtime=0), "as a trace: it begins with ''.* Expected"),
+        (b"9" * 10_000, "as a trace: it begins with '9{20}' and has no list"),
+        (b"<!DOCTYPE html><html>404</html>", "begins with '<!DOCTYPE html>"),
+        (b'{"traceEvents": 3}', "has no list of traceEvents"),
+        (b"[]", "named range.*with a schedule keeps one cycle only: export it in `on_trace_ready`"),
+        (b"[" * 100_000, "trace: it ends early .* and nothing before that can be used"),
+        (b'[{"ph": "X", "ts": ' + b"9" * 10_000, "trace: it ends early .* nothing before"),
+        (b"SQLite format 3\0", "SQLite database that can't be read"),
+        (b"PK\3\4", "begins with 'PK.*Unpack all else first"),
+        ('{"traceEvents": []}'.encode("utf-16"), "in UTF-8"),
+    ],
+    ids=itertools.count(),  # what is packed differs by the time
+)
+def test_what_is_no_trace_is_refused_by_name(file, content, why):
+    with pytest.raises(TraceError, match=f"t[.]json.*{why}.*[.]$") as caught:
+        read_trace(file(content))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TraceError, match="nsys export --type sqlite t.nsys-rep"):
+        read_trace(file(b"NVIDIA", "t.nsys-rep"))
+
+
+def test_what_cannot_be_opened_or_read_is_named(tmp_path, file):
+    with pytest.raises(IsADirectoryError):
+        read_trace(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        read_trace(tmp_path / "missing.json")
     with pytest.raises(TraceError, match="^'standard input' can't be read as a trace: it is empty"):
         read_evidence("standard input", io.BytesIO())
-
-
-def test_a_file_that_cannot_be_read_is_named(file):
     unreadable = file(kineto())
     unreadable.chmod(0)
     # Of a process's own memory, the first page can be opened and not be read.
-    paths = [Path("/proc/self/mem")] + [unreadable] * (os.geteuid() != 0)
-    for path in paths:
+    for path in [Path("/proc/self/mem")] + [unreadable] * (os.geteuid() != 0):
         with pytest.raises(OSError, match=f"'{path}'$"):
             read_trace(path)
 
 
-def test_a_file_cut_anywhere_gives_what_comes_before(file):
+def test_a_file_cut_or_spoilt_anywhere_gives_what_comes_before(file):
     text = kineto()
-    whole = {span.name for span in spans_of(file(text))}
+    whole = {span.name for span in read_evidence(file(text)).timeline.spans}
     lengths = set()
     for end in range(text.index('"forward"'), len(text) - 1, 7):
         try:
@@ -163,13 +133,15 @@ def test_a_file_cut_anywhere_gives_what_comes_before(file):
         except TraceError:
             continue
         assert "The file is damaged" in trace.warnings[0]
+        assert trace.is_cut
         names = {span.name for span in trace.timeline.spans}
         assert names <= whole
         lengths.add(len(names))
     assert lengths == {1, 2, 3, 4}
-
-
-def test_a_large_packed_file_cut_or_spoilt_gives_what_comes_before(file):
+    for rest in ("[]", "x", '{"traceEvents": []}', "]"):
+        trace = read_evidence(file(text + rest))
+        assert (len(trace.work), len(trace.warnings)) == (3, 1)
+        assert "The file is damaged: it ends early or is not JSON after" in trace.warnings[0]
     chance = random.Random(0)
     events = [kernel(f"k{chance.random()}", 20.0 * i, 9.0) for i in range(5_000)]
     packed = gzip.compress(json.dumps(events).encode())
@@ -195,34 +167,18 @@ def test_a_text_may_come_in_pieces_of_any_size(monkeypatch, size):
             assert header == content
 
 
-@pytest.mark.parametrize("rest", ["[]", "x", '{"traceEvents": []}', "]"])
-def test_what_follows_the_end_is_damage(file, rest):
-    trace = read_evidence(file(kineto() + rest))
-    assert (len(trace.work), len(trace.warnings)) == (3, 1)
-    assert "The file is damaged: it ends early or is not JSON after" in trace.warnings[0]
-
-
-def test_two_events_that_became_one_are_damage(file):
-    text = json.dumps(kineto_events())
-    start = text.index('"args": {"device"')
-    end = text.index('"ts"', text.index("gemm 2"))
-    trace = read_evidence(file(text[:start] + text[end:]))
-    assert "The file is damaged" in trace.warnings[0]
-    assert not work_of(trace)
-
-
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
+    bad = kernel("bad", 160.0, -1.0)
     good = [*kineto_events(), kernel("other", 5.0, 9.0, device=1)]
     with pytest.warns(UserWarning, match=r"t\.json: 1 of 4 .* of 'bad' on GPU 0") as caught:
-        timeline = read_trace(file(kineto([*good, kernel("bad", 160.0, -1.0)])))
+        timeline = read_trace(file(kineto([*good, bad])))
     assert caught[0].filename == __file__
     assert timeline.lanes == ("GPU 1 stream 7", "host")
-    alone = file(kineto([*kineto_events(), kernel("bad", 160.0, -1.0)]))
     with (
         pytest.warns(UserWarning, match="'bad'"),
         pytest.raises(TraceError, match="nothing that can be trusted.*'bad' on GPU 0"),
     ):
-        read_trace(alone)
+        read_trace(file(kineto([*kineto_events(), bad])))
 
 
 _LANES = ["GPU 0 stream 7", "rank 3 GPU 1 copies to host", "host", "left \"'\\", "\u00e9 \u2192"]
@@ -266,9 +222,8 @@ def test_names_can_be_printed_and_are_cut_in_warnings(file):
     names = ["half \ud83d", "nul \0 and bell \7", "k" * 600_000]
     events = [kernel(name, 10.0 * i, 5.0) for i, name in enumerate(names, start=1)]
     trace = read_evidence(file(json.dumps([*events, kernel("k" * 5_000, 32.0, 0.0)])))
-    assert [work.span.name for work in work_of(trace)][:2] == [
-        *("half \ufffd", "nul \ufffd and bell \ufffd")
-    ]
+    shown = [work.span.name for work in work_of(trace)][:2]
+    assert shown == ["half \ufffd", "nul \ufffd and bell \ufffd"]
     assert len(trace.remarks[0]) < 400
 
 

@@ -35,8 +35,12 @@ _WHY = (  # a record can't be right, in the order in which that is looked for
 _NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MOST_NAMES = 10_000  # to keep; programs have hundreds
-_DIRECTIONS = {"HtoD": "from host", "HtoA": "from host", "DtoH": "to host", "AtoH": "to host"}
-_DIRECTIONS |= {"PtoP": "to a peer", "DtoD": "within"}
+_DIRECTIONS = {
+    **dict.fromkeys(("HtoD", "HtoA"), "from host"),
+    **dict.fromkeys(("DtoH", "AtoH"), "to host"),
+    "PtoP": "to a peer",
+    "DtoD": "within",
+}
 _DIRECTION = re.compile("|".join(_DIRECTIONS))
 _MEMORY = re.compile(r"\b(Pinned|Pageable)\b")
 
@@ -58,17 +62,17 @@ def evidence_of(
     """
     records, wrong, harms_s, zero_us = _timed(rows)
     is_host = records.where(lambda tag: tag.place == HOST)
-    its = np.flatnonzero(is_host & (wrong == UNKNOWN))
-    host = records[its[~_lies_within(records[its])]]
-    its = np.flatnonzero(~is_host & (wrong == UNKNOWN))
-    work, is_node, ahead_s = _launched(records[its], host)
+    places = np.flatnonzero(is_host & (wrong == UNKNOWN))
+    host = records[places[~_lies_within(records[places])]]
+    places = np.flatnonzero(~is_host & (wrong == UNKNOWN))
+    work, is_node, ahead_s = _launched(records[places], host)
     is_early = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
-    wrong[its[is_early]], harms_s[its[is_early]] = _NO_LAUNCH, work.lengths_s[is_early]
+    wrong[places[is_early]], harms_s[places[is_early]] = _NO_LAUNCH, work.lengths_s[is_early]
     skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_early].max(initial=0.0))
-    its, work = its[~is_early], work[~is_early]
+    places, work = places[~is_early], work[~is_early]
     overlaps_s = _overlaps(work, is_node[~is_early], in_order)
     is_cut = overlaps_s > 0
-    wrong[its[is_cut]], harms_s[its[is_cut]] = _OVERLAPS, overlaps_s[is_cut]
+    wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, overlaps_s[is_cut]
     times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
     sizes_bytes = np.where(is_cut, UNKNOWN, work.sizes_bytes)
     work = replace(work, times_s=times_s, sizes_bytes=sizes_bytes)
@@ -77,15 +81,7 @@ def evidence_of(
     if skew_s:
         skew = format_seconds(skew_s)
         warnings.append(f"Work starts up to {skew} before its launch: clocks differ by as much.")
-    # The thread that is first to name a range, or to do anything, is the host. Of the others the
-    # process is left out where the thread tells them apart.
-    firsts = (host.of(kind) for kind in ("range", "operator", "call"))
-    main = next((its.tags[its.tagged[0]].lane for its in firsts if len(its)), "")
-    threads = {tag.lane for tag in host.tags if tag.place == HOST}
-    lanes = {lane: f"{HOST} thread {lane.partition('thread ')[2]}" for lane in threads}
-    if len({*lanes.values()}) < len(lanes):
-        lanes = {lane: f"{HOST} {lane}" for lane in threads}
-    lanes[main] = HOST
+    lanes = _named_threads(host)
     tags = tuple(tag._replace(lane=lanes.get(tag.lane, tag.lane)) for tag in host.tags)
     handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
     unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
@@ -135,8 +131,7 @@ def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
     starts_us, lengths_us = rows.times_us.T
     known_us = starts_us[(starts_us > 0) & (starts_us < LATEST_US)]
     middle_us = float(np.median(known_us)) if len(known_us) else 0.0
-    apart_us = np.abs(known_us - middle_us)
-    most_us = float(np.quantile(apart_us, _MOST)) if len(apart_us) else 0.0
+    most_us = float(np.quantile(np.abs(known_us - middle_us), _MOST)) if len(known_us) else 0.0
     far_us = min(max(_FAR_US, 100 * most_us), LONGEST_US)
     # From whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
     zero_us = middle_us // 1e9 * 1e9
@@ -161,10 +156,10 @@ def _lies_within(host: Records) -> Mask:
     """Of what the host did, whether it is an operator within another of its thread."""
     is_operator = host.where(lambda tag: tag.kind == "operator")
     is_inner = np.zeros(len(host), dtype=bool)
-    for its in host.groups(lambda tag: tag.lane).values():
-        its = its[is_operator[its]]
-        ends_s = host.times_s[its, 1]
-        is_inner[its[1:]] = ends_s[1:] <= np.maximum.accumulate(ends_s)[:-1]
+    for places in host.groups(lambda tag: tag.lane).values():
+        places = places[is_operator[places]]
+        ends_s = host.times_s[places, 1]
+        is_inner[places[1:]] = ends_s[1:] <= np.maximum.accumulate(ends_s)[:-1]
     return is_inner
 
 
@@ -176,15 +171,11 @@ def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:
     """
     # Of a call of the runtime and the one of the driver that it makes, the first.
     calls = np.flatnonzero(host.where(lambda tag: tag.kind == "call") & (host.launches != UNKNOWN))
-    ids, first, group = np.unique(host.launches[calls], return_index=True, return_inverse=True)
-    # One that two processes have tells nothing.
-    processes = host.coded(lambda tag: tag.lane.rpartition("thread ")[0])[1][calls]
-    is_shared = np.unique(group[processes != processes[first[group]]])
-    ids, places = np.delete(ids, is_shared), np.delete(calls[first], is_shared)
+    ids, first = np.unique(host.launches[calls], return_index=True)
     at = np.searchsorted(ids, work.launches)
     has_launch = work.launches != UNKNOWN
     is_known = has_launch & (np.append(ids, UNKNOWN)[at] == work.launches)
-    launches = np.where(is_known, np.append(places, UNKNOWN)[at], UNKNOWN)
+    launches = np.where(is_known, np.append(calls[first], UNKNOWN)[at], UNKNOWN)
     is_graph = np.append(host.where(lambda tag: "GraphLaunch" in tag.name), False)
     is_node = is_graph[launches] | (has_launch & ~is_known & is_known.any())
     ahead_s = np.append(host.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
@@ -199,15 +190,12 @@ def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> Second
     """
     is_copy = work.where(lambda tag: tag.kind == "copy")
     overlaps_s = np.zeros(len(work))
-    for (gpu, _), its in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
-        starts_s, ends_s = work.times_s[its].T
+    for (gpu, _), places in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
+        starts_s, ends_s = work.times_s[places].T
         reached_s = np.append(-np.inf, np.maximum.accumulate(ends_s))[:-1]
-        # Of the work before, that which ends last.
-        longest = np.where(ends_s > reached_s, np.arange(len(its)), 0)
-        before = its[np.append(0, np.maximum.accumulate(longest))[:-1]]
-        waits = ((gpu in in_order) | is_copy[its] | is_copy[before]) & ~is_node[its]
+        waits = ((gpu in in_order) | is_copy[places]) & ~is_node[places]
         waits &= reached_s - starts_s > _TOLERANCE_S
-        overlaps_s[its] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
+        overlaps_s[places] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
     return overlaps_s
 
 
@@ -217,36 +205,44 @@ def _judged(
 ) -> tuple[dict[str, str], list[str]]:
     """GPU, or `host` -> why it is in doubt; and sentences on what is wrong with the others."""
     by_place = records.groups(lambda tag: tag.place)
-    nowhere = by_place[""] if "" in by_place and len(work) else np.array([], dtype=np.int64)
+    nowhere = by_place.pop("", np.array([], dtype=np.int64))  # may be of any GPU
+    if not len(work) and len(nowhere):
+        by_place["GPUs"] = nowhere
     busy = work.sets(lambda tag: tag.gpu)
     doubts: dict[str, str] = {}
     warnings: list[str] = []
-    for place in sorted({*by_place} - ({""} if len(nowhere) else set())):
-        its = by_place[place]
-        bad = its[wrong[its] != UNKNOWN]
-        good = len(its) - len(bad)
-        if place == HOST:  # by number, as one wait may be longer than all else
-            share = len(bad) / len(its)
-        else:  # what is of no known GPU may be of any
-            bad = np.concatenate((bad, nowhere))
-            busy_s = length_s(busy[place]) if place in busy else 0.0
-            share = float(harms_s[bad].sum()) / busy_s if busy_s else math.inf
+    for place, places in sorted(by_place.items()):
+        bad = places[wrong[places] != UNKNOWN]
+        count, share = len(places), len(bad) / len(places)
+        if place != HOST:  # of which one wait may be longer than all else
+            bad = np.unique(np.append(bad, nowhere))
+            count = len(np.union1d(places, nowhere))
+            share = float(harms_s[bad].sum()) / (length_s(busy[place]) if place in busy else 1e-9)
         if not len(bad):
             continue
-        size = f", {min(100 * share, 100):.1f} % of what it did" if good else ""
-        end = "" if share > _MOST_HARM else ": they were left out or cut short"
-        first, (start_us, end_us) = (
-            records.tags[records.tagged[bad[0]]],
-            1e6 * records.times_s[bad[0]],
-        )
+        tag, (start_s, end_s) = records.tags[records.tagged[bad[0]]], records.times_s[bad[0]]
+        start_us, length_us = 1e6 * float(start_s) + zero_us, 1e6 * float(end_s - start_s)
+        is_doubtful = share > _MOST_HARM
+        size = f", {100 * share:.1f} % of what it did" if share <= 1 else ""
         words = (
-            f"{len(bad):,} of {len(bad) + good:,} records of {place or 'GPUs'} can't be right"
-            f"{size}{end}. The first: the record of {what(first.name)} on "
-            f"{first.place or 'a GPU'} starts at {round(float(start_us) + zero_us, 3)} µs and "
-            f"takes {round(float(end_us - start_us), 3)} µs, {_WHY[wrong[bad[0]]]}."
+            f"{len(bad):,} of {count:,} records of {place} can't be right{size}"
+            f"{'' if is_doubtful else ': they were left out or cut short'}. The first: the record "
+            f"of {what(tag.name)} on {tag.place or 'a GPU'} starts at {round(start_us, 3)} µs and "
+            f"takes {round(length_us, 3)} µs, {_WHY[wrong[bad[0]]]}."
         )
-        if share > _MOST_HARM:
+        if is_doubtful:
             doubts[place] = words
         else:
             warnings.append(words)
     return doubts, warnings
+
+
+def _named_threads(host: Records) -> dict[str, str]:
+    """Thread -> what it is called: the first to name a range, or to do anything, is the host."""
+    threads = {tag.lane for tag in host.tags if tag.place == HOST}
+    lanes = {lane: f"{HOST} thread {lane.partition('thread ')[2]}" for lane in threads}
+    if len({*lanes.values()}) < len(lanes):  # the process tells them apart
+        lanes = {lane: f"{HOST} {lane}" for lane in threads}
+    firsts = (host.of(kind) for kind in ("range", "operator", "call"))
+    main = next((records.tags[records.tagged[0]].lane for records in firsts if len(records)), "")
+    return {**lanes, main: HOST}

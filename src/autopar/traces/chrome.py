@@ -8,8 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from autopar.timeline.chrome_trace import PROGRAM
 from autopar.timeline.span import KINDS
 from autopar.traces.check import (
@@ -33,6 +31,7 @@ _TAKEN_AS = {
     "user_annotation": "range",
     "python_function": "python",
 }
+_OWN = {kind: "range" if kind == HOST else kind for kind in KINDS}  # what `write_trace` writes
 # Of the profiler itself, or said better elsewhere: a range on the GPU doubles one of the host, and
 # what `cuda_sync` says of waits, the calls that wait say, too.
 _LEFT_OUT = {
@@ -42,7 +41,6 @@ _LEFT_OUT = {
 }
 # What CUPTI does for the profiler. Its other overhead is the driver's own, within some call.
 _PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"}
-_PROFILERS_THREAD = "thread of the profiler"
 _OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
 _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
@@ -67,9 +65,10 @@ def read_text(pieces: Iterator[str]) -> Trace:
     except TraceError as error:
         nothing = f"{text.damage}, and nothing before that can be used. Export it again."
         raise TraceError(nothing if text.damage else str(error)) from None
+    if not text.damage:
+        return trace
     cut = f"The file is damaged: {text.damage}. All figures are of what comes before."
-    warnings = (*[cut] * bool(text.damage), *trace.warnings)
-    return replace(trace, warnings=warnings, is_cut=bool(text.damage))
+    return replace(trace, warnings=(cut, *trace.warnings), is_cut=True)
 
 
 class Events:
@@ -92,60 +91,62 @@ class Events:
         category, phase = event.get("cat"), event.get("ph")
         if type(category) is not str:
             category = _NO_CATEGORY
-        if category in _LEFT_OUT:
-            self._others[category] += 1
-            if category == "fwdbwd":
-                self._hand_over(event)
+        kind = _TAKEN_AS.get(category) or (_OWN.get(category) if self._is_own else None)
+        if kind and phase == "X":
+            self._add(category, kind, event)
         elif phase == "M":
             self._take_name(event)
-        elif phase != "X":
-            if category != _NO_CATEGORY or phase is None:  # others are marks
-                self._others[f"{category} without a duration"] += 1
-        elif category in _TAKEN_AS or (self._is_own and category in KINDS):
-            if category != "overhead" or str(event.get("name")) in _PROFILERS:
-                self._add(category, event)
-        else:
-            self._others[category] += 1
+        elif category == "fwdbwd":
+            self._hand_over(event)
+        elif category not in _LEFT_OUT and (category != _NO_CATEGORY or phase in ("X", None)):
+            self._others[category if phase == "X" else f"{category} without a duration"] += 1
 
-    def _add(self, category: str, event: Event) -> None:
-        arguments, name, start, length = map(event.get, ("args", "name", "ts", "dur"))
+    def _add(self, category: str, kind: str, event: Event) -> None:
+        arguments, name = event.get("args"), event.get("name")
         if type(arguments) is not dict:
             arguments = {}
         if type(name) is not str:
             name = f"unnamed ({name!r:.40})"
-        if _TAKEN_AS.get(category) == _WORK:
+        times_us = number(event.get("ts")), number(event.get("dur"))
+        launch = whole_number(arguments.get("correlation")) or UNKNOWN
+        if kind == _WORK:
             # Copies between two GPUs name three, of which one does the work.
             device = whole_number(arguments.get("device", arguments.get("inDevice")))
             stream = arguments.get("stream")
-            collective = _collective(arguments) if "Collective name" in arguments else ""
             stream = stream if type(stream) is int else None
-            key: tuple[Any, ...] = (category, name, device, stream, collective)
-        else:
-            thread = _PROFILERS_THREAD if category == "overhead" else _thread(event)
-            key = category, name, thread
-        launch, size_bytes = map(whole_number, map(arguments.get, ("correlation", "bytes")))
-        times_us = number(start), number(length)
-        self._rows.add(key, _tag, times_us, launch or UNKNOWN, size_bytes)
+            collective = _collective(arguments) if "Collective name" in arguments else ""
+            key: tuple[Any, ...] = (name, category, device, stream, collective)
+            self._rows.add(key, _work, times_us, launch, whole_number(arguments.get("bytes")))
+        elif category != "overhead":
+            pid, tid = event.get("pid"), event.get("tid")
+            if not type(pid) is type(tid) is int:
+                pid, tid = str(pid), str(tid)
+            self._rows.add((kind, name, pid, tid), _done, times_us, launch)
+        elif name in _PROFILERS:
+            self._rows.add((kind, f"profiler: {name}", "", "of the profiler"), _done, times_us)
 
     def trace(self, header: Event) -> Trace:
         """What they say, with what stands beside them in the file."""
-        if self._is_own and len(self._rows):
+        remarks = []
+        if self._is_own and self._rows.tags:
             trace = self._own_trace(header)
         else:
-            handed = {own: its.pop() for own, its in self._handed.items() if len(its) == 1}
+            callers = {tag.lane for tag in self._rows.tags if tag.kind == "call"}
+            processes = {lane.partition(" thread ")[0] for lane in callers} - {"process "}
+            if len(processes) > 1:
+                self._rows.forget_launches()
+                remarks.append(
+                    "Several processes are in it. Their GPUs of one number are taken as one, and "
+                    "no work has a launch, as numbers of launches may be of any."
+                )
+            handed = {own: to.pop() for own, to in self._handed.items() if len(to) == 1}
             trace = evidence_of(self._rows, handed, _name_rank(self._rows, header))
             trace = replace(trace, origin=OF_TORCH)
         if not (len(trace.work) or len(trace.host.of("call", "range"))):
             raise TraceError(self._refusal(trace))
-        remarks = []
-        if strange := {name: n for name, n in self._others.items() if name not in _LEFT_OUT}:
-            remarks.append(f"Events of other categories were left out: {_listed(strange)}.")
-        callers = {tag.lane for tag in self._rows.tags if tag.kind == "call"} - {_PROFILERS_THREAD}
-        if len({lane.partition(" thread ")[0] for lane in callers}) > 1:
-            remarks.append(
-                "Several processes are in it. Their GPUs of one number are taken as one, and work "
-                "whose launch two of them may have made has none."
-            )
+        if self._others:
+            said = f"Events of other categories were left out: {_listed(self._others)}."
+            remarks.insert(0, said)
         return replace(trace, warnings=(*trace.warnings, *remarks))
 
     def _refusal(self, trace: Trace) -> str:
@@ -164,7 +165,7 @@ class Events:
 
     def _hand_over(self, event: Event) -> None:
         """An arrow of autograd, from an operator to the one that computes its gradient."""
-        thread, id_ = _thread(event), str(event.get("id"))
+        thread, id_ = _thread(event.get("pid"), event.get("tid")), str(event.get("id"))
         if event.get("ph") == "s":
             self._forward[id_] = thread
         elif event.get("ph") == "f" and self._forward.get(id_, thread) != thread:
@@ -180,10 +181,8 @@ class Events:
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
         records = self._rows.records()
-        with np.errstate(invalid="ignore"):
-            starts_s, ends_s = records.times_s.T
-            is_timed = (starts_s >= 0) & (starts_s < LATEST_US / 1e6)
-            is_timed &= (ends_s >= starts_s) & (ends_s < LATEST_US / 1e6)
+        starts_s, ends_s = records.times_s.T
+        is_timed = (starts_s >= 0) & (ends_s >= starts_s) & (ends_s < LATEST_US / 1e6)
         for place in records.tagged[~is_timed].tolist():
             self._others[f"{records.tags[place].kind} without a time"] += 1
         tags = []
@@ -208,32 +207,30 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
     return value if type(value) is dict else {}
 
 
-def _thread(event: Event) -> str:
-    return clean(f"process {event.get('pid')!s:.40} thread {event.get('tid')!s:.40}")
+def _thread(pid: object, tid: object) -> str:
+    return clean(f"process {pid!s:.40} thread {tid!s:.40}")
 
 
-def _tag(
-    category: str, name: str, place: Any, stream: int | None = None, collective: str = ""
-) -> Tag:
-    """Work of a GPU on a stream, or what a thread did."""
-    name, kind = clean(name), _TAKEN_AS.get(category, "range" if category == HOST else category)
-    if kind != _WORK:
-        return Tag(f"profiler: {name}" if category == "overhead" else name, place, kind)
-    gpu = f"GPU {place}" if place >= 0 else ""
-    queue = "" if stream is None else f"stream {stream}"
-    tag = work_tag(name, gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
+def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
+    """What a thread did."""
+    return Tag(clean(name), _thread(pid, tid), kind)
+
+
+def _work(name: str, category: str, device: int, stream: int | None, collective: str) -> Tag:
+    """Work of a category on a GPU."""
+    gpu = f"GPU {device}" if device != UNKNOWN else ""
+    queue = f"stream {stream}" if stream is not None else ""
+    tag = work_tag(clean(name), gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
     return tag._replace(collective=collective) if tag.kind == "communication" else tag
 
 
 def _collective(arguments: Event) -> str:
     """Which call of a process group a kernel belongs to; older torch does not say."""
     keys = ("Collective name", "Process Group Name", "Process Group Ranks")
-    name, group, ranks = (arguments.get(key) for key in keys)
+    name, group, ranks = map(arguments.get, keys)
     if not (type(name) is type(group) is str and name and group):
         return ""
-    sequence = arguments.get("Seq")  # since Kineto of 2026
-    number_ = f" {sequence}" if type(sequence) is int else ""
-    return clean(f"{name}{number_} of group {group}, ranks {ranks or 'unknown'}")
+    return clean(f"{name} of group {group}, ranks {ranks or 'unknown'}")
 
 
 def _name_rank(rows: Rows, header: Event) -> set[str]:

@@ -21,13 +21,12 @@ from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section, comparison
 from autopar.traces.trace import TraceError
 
-VERSION = 3  # of the JSON; changed when what was there goes or means something else
+VERSION = 4  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
 _TEXT_WIDTH = 100
 _NARROWEST = 8  # characters of a column
-_UNIT = re.compile(r"(\d) (?=(?:[nµm]?s|%|[KMG]i?B(?:/s)?)\b|%)")
 _CODE = re.compile("`([^`]+)`")
 _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a file may have any
 
@@ -59,12 +58,10 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     """
     paths = _paths(files)
     _require_own_files(wanted.outputs, [*paths, *([wanted.compare] if wanted.compare else [])])
-    if wanted.list_ranges and (output := next(iter(wanted.outputs), "")):
-        msg = f"--list-ranges only prints; got --{output}, too. Leave one of them out."
+    if wanted.list_ranges and wanted.outputs:
+        msg = f"--list-ranges only prints; got --{next(iter(wanted.outputs))}. Leave one out."
         raise ValueError(msg)
     reports, left_out, missing = _reports(paths, files, wanted)
-    if (count := len(left_out)) > 1:
-        left_out = [*left_out[: wanted.top], f"{count} of {len(paths)} files in all."]
     if wanted.list_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, wanted)
@@ -86,14 +83,12 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         text += f"\nwrote {path}\n"
     if STANDARD in wanted.outputs.values():
         text = ""
-    if wanted.fail_under is not None:
-        shares = [share for report in reports if (share := report.limit_share()) is not None]
+    shares = [share for report in reports if (share := report.limit_share()) is not None]
+    if wanted.fail_under is not None and min(shares, default=0.0) < wanted.fail_under:
         if not shares:
-            nothing = "Without work of a GPU there is nothing to hold --fail-under to."
-            return f"{text}\n{nothing}\n", UNREAD
-        if min(shares) < wanted.fail_under:
-            least, asked = percent(min(shares)), percent(wanted.fail_under)
-            return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
+            return f"{text}\nWithout work of a GPU nothing is held to --fail-under.\n", UNREAD
+        least, asked = percent(min(shares)), percent(wanted.fail_under)
+        return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
     is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
     return text, DONE if is_analysed and not missing else UNREAD
 
@@ -107,27 +102,23 @@ def _paths(files: Sequence[Path]) -> list[Path]:
             possible = (path for path in file.iterdir() if path.name.endswith(_ENDINGS))
             inside = sorted(path for path in possible if path.is_file() or not path.exists())
         for path in inside:
-            paths.setdefault(_place(path), path)
+            paths.setdefault(os.path.realpath(path), path)
     return [*paths.values()]
 
 
 def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> None:
     """Refuse to write over what is read, or over another output."""
-    taken = {_place(path): "a file that is read" for path in paths if path != STANDARD}
+    taken = {os.path.realpath(path): "a file that is read" for path in paths if path != STANDARD}
     for name, path in outputs.items():
-        if _place(path) in taken:
+        place = os.path.realpath(path)
+        if place in taken:
             msg = (
-                f"--{name} {path}: this is {taken[_place(path)]}, too; expected a file of its "
-                f"own. Give it another name."
+                f"--{name} {path}: this is {taken[place]}, too; expected a file of its own. Give "
+                f"it another name."
             )
             raise ValueError(msg)
         if path.is_file() or not path.exists():  # a device may be written to several times
-            taken[_place(path)] = f"what --{name} writes"
-
-
-def _place(path: Path) -> str:
-    """Where a file is, also if its links lead to themselves."""
-    return os.path.realpath(path)
+            taken[place] = f"what --{name} writes"
 
 
 def _reports(
@@ -139,26 +130,23 @@ def _reports(
     not each has a range or a GPU.
     """
     names = [path.name for path in paths]
-    reports, unread, refused, missing = [], [], [], False
+    reports: list[Report] = []
+    left_out, missing = [], False
+    error: ValueError = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
             reports.append(wanted.report(path, name))
-        except (TraceError, OSError) as error:
-            missing |= path in files
-            why = f"{path}: {error.strerror}" if isinstance(error, OSError) else ""
-            unread.append(why or str(error))
-        except ValueError as error:
-            refused.append(f"{name}: {error}")
-    if refused and not reports:
-        raise ValueError(" ".join(refused))
-    if not (reports or missing):
-        why = unread[0] if unread else f"no file ends in {', '.join(_ENDINGS)}"
-        more = f" None of {len(unread)} files can be read." * (len(unread) > 1)
-        unread = [f"there is no trace in {', '.join(map(str, files))}: {why}{more}"]
+        except (OSError, TraceError) as caught:
+            why = f"{path}: {caught.strerror}" if isinstance(caught, OSError) else str(caught)
+            error, missing = TraceError(why), missing or path in files
+            left_out.append(why)
+        except ValueError as caught:
+            error = caught
+            left_out.append(f"{name}: {error}")
     if not reports:
-        raise TraceError(" ".join(unread))
-    return reports, unread + refused, missing
+        raise error
+    return reports, left_out, missing
 
 
 def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
@@ -167,11 +155,7 @@ def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], R
         if len(reports) > 1:
             msg = f"--compare takes one FILE to hold against {wanted.compare}; got {len(reports)}."
             raise ValueError(msg)
-        try:
-            before = wanted.report(wanted.compare, wanted.compare.name)
-        except ValueError as error:
-            msg = f"--compare {wanted.compare}: {error}"
-            raise ValueError(msg) from error
+        before = wanted.report(wanted.compare, wanted.compare.name)
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
         return [], None
@@ -193,9 +177,9 @@ def as_text(sections: Iterable[Section]) -> str:
     """Sections for a terminal, in lines of at most 100 columns."""
     lines: list[str] = []
     for section in sections:
-        beneath = {1: "=", 2: "-"}.get(section.level)
-        heading = _filled(section.heading)
-        lines += ["", heading, *([beneath * min(len(heading), _TEXT_WIDTH)] if beneath else [])]
+        lines += ["", heading := _filled(section.heading)]
+        if beneath := {1: "=", 2: "-"}.get(section.level):
+            lines.append(beneath * min(len(heading), _TEXT_WIDTH))
         for block in section.blocks:
             if isinstance(block, str):
                 lines.append(_filled(block))
@@ -206,19 +190,14 @@ def as_text(sections: Iterable[Section]) -> str:
 
 
 def _filled(text: str) -> str:
-    """Text in lines, of which none ends between a number and its unit."""
-    held = _UNIT.sub("\\1\0", text)
-    return textwrap.fill(held, _TEXT_WIDTH, break_on_hyphens=False).replace("\0", " ")
+    return textwrap.fill(text, _TEXT_WIDTH, break_on_hyphens=False)
 
 
 def _fitted(table: Table) -> Table:
     """A table whose lines of text fit, its longest cells shortened."""
     widths = [max(map(len, cells)) for cells in zip(table.headers, *table.rows, strict=True)]
-    while (over := sum(widths) + 2 * (len(widths) - 1) - _TEXT_WIDTH) > 0:
-        if max(widths) <= _NARROWEST:
-            break
-        widest = widths.index(max(widths))
-        widths[widest] = max(widths[widest] - over, _NARROWEST)
+    while max(widths) > _NARROWEST and sum(widths) + 2 * (len(widths) - 1) > _TEXT_WIDTH:
+        widths[widths.index(max(widths))] -= 1
     headers, *rows = (tuple(map(shortened, row, widths)) for row in (table.headers, *table.rows))
     caption, notes = _filled(table.caption), tuple(map(_filled, table.notes))
     return replace(table, headers=headers, rows=tuple(rows), caption=caption, notes=notes)

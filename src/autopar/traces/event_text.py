@@ -15,20 +15,11 @@ _SHOWN = 20  # characters of what is no trace
 _PIECE = 1 << 20  # characters to decode at a time
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    decoded = dict(pairs)
-    if len(decoded) < len(pairs) and "ph" in decoded:
-        msg = "an event has a key twice"  # with a piece missing, two have become one
-        raise ValueError(msg)
-    return decoded
-
-
 class EventText:
     """A JSON text of which no more than a piece is kept: large traces would take gigabytes."""
 
     def __init__(self, pieces: Iterator[str]) -> None:
         self._pieces, self._text, self._at, self._before = pieces, "", 0, 0
-        self._decode = json.JSONDecoder(strict=False, object_pairs_hook=_unique).raw_decode
         self.damage = ""  # what ended the reading too early
 
     def decode(self, take: Callable[[Any], None]) -> Mapping[str, Any] | None:
@@ -39,45 +30,42 @@ class EventText:
             begins = f"it begins with {self._text[:_SHOWN]!r} and has no list of traceEvents"
             self.damage = self.damage or begins
             return None
-        self._at, head, rests = start.end(), start[0], ["]}", "]"]
+        self._at = start.end()
+        rests = ["]}", "]"]
         try:
-            while self._next() != "]":
-                take(self._value())
+            self._decode_events(take)
             while self._more():
                 pass
             rests.insert(0, self._text)
-        except (ValueError, TypeError, RecursionError):
+        except (ValueError, RecursionError):
             self._note_damage()
         for rest in rests:
             try:
-                whole = json.loads(head + rest, strict=False)
+                whole = json.loads(start[0] + rest, strict=False)
             except (ValueError, RecursionError):
                 self._note_damage()
             else:
                 return whole if isinstance(whole, dict) else {}
         return {}
 
-    def _note_damage(self) -> None:
-        where = f"after {self._before + self._at:,} characters"
-        self.damage = self.damage or f"it ends early or is not JSON {where}"
-
-    def _next(self) -> str:
-        """The next character that matters; none at the end."""
+    def _decode_events(self, take: Callable[[Any], None]) -> None:
+        """Hand on what comes before the end of the list, of which the text then begins."""
+        decode = json.JSONDecoder(strict=False).raw_decode
         while True:
-            self._at = _BETWEEN.match(self._text, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._text) or not self._more():
-                return self._text[self._at : self._at + 1]
-
-    def _value(self) -> Any:
-        """The next value, which may go on in the next piece of the text."""
-        while True:
+            self._at += len(_BETWEEN.match(self._text, self._at)[0])  # type: ignore[index]
             try:
-                value, self._at = self._decode(self._text, self._at)
+                event, self._at = decode(self._text, self._at)
             except json.JSONDecodeError:
+                if self._text.startswith("]", self._at):
+                    return
                 if not self._more():
                     raise
             else:
-                return value
+                take(event)
+
+    def _note_damage(self) -> None:
+        where = f"after {self._before + self._at:,} characters"
+        self.damage = self.damage or f"it ends early or is not JSON {where}"
 
     def _more(self) -> bool:
         """Take in as much again as is left, so that no text is decoded many times; if there is."""

@@ -87,7 +87,7 @@ CAUSES = {
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
         "while the thread that launches was in no operator and no call of CUDA: it ran Python, or "
-        "waited for something else.",
+        "waited for something else. In the longest it was in {names}.",
     ),
     "brief": Cause(
         "Kernels are too small",
@@ -127,14 +127,14 @@ CAUSES = {
         "Start each as soon as its data is there, on a stream of its own, and wait for it only "
         "where its result is needed.",
         "first_steps/plot_4_compute_and_copy",
-        "{work} of communication ran while this GPU computed nothing, or partly so; {waited}.",
+        "Communication, {work}, ran while this GPU computed nothing, or partly so; {waited}.",
         lambda work, _: work.where(lambda tag: tag.kind == "communication"),
     ),
     "small copies": Cause(
         "Copies are small",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
-        f"{{work}}, each of less than {_SMALL_BYTES // 1024} KiB: that is mostly fixed cost.",
+        f"Copies of less than {_SMALL_BYTES // 1024} KiB each, {{work}}: mostly fixed cost.",
         lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
     ),
     "pageable": Cause(
@@ -142,25 +142,26 @@ CAUSES = {
         "Pin the memory once, before the loop, and copy with `non_blocking=True`: the copies get "
         "shorter, and the least time too.",
         "copies/plot_1_where_a_copys_time_goes",
-        "{work}: the driver copies pageable memory twice, and the host waits meanwhile.",
+        "Copies, {work}: the driver copies pageable memory twice, and the host waits meanwhile.",
         lambda copies, _: copies.where(lambda tag: tag.memory == "pageable"),
     ),
     "one stream": Cause(
         "Copies share a stream with computing",
         "Copy on a side stream, after an event for each result.",
         "first_steps/plot_4_compute_and_copy",
-        "{work} ran on a stream that computes too ({streams}): one stream does one thing at a "
-        "time, whatever `non_blocking` says.",
+        "Copies, {work}, ran on a stream that computes too ({streams}): one stream does one thing "
+        "at a time, whatever `non_blocking` says.",
         lambda copies, gpu: copies.where(lambda tag: tag.stream in gpu.computing_streams),
     ),
     "bare copies": Cause(
         "Nothing computes while copies run",
         "Start each as soon as its source is there, and let the next chunk be computed meanwhile.",
         "copies/plot_3_copy_both_ways_while_you_compute",
-        "{work} ran while nothing computed, or partly so.",
+        "Copies, {work}, ran while nothing computed, or partly so.",
         lambda copies, _: copies.where(lambda _: True),
     ),
 }
+HIDEABLE = ("copy", "communication")  # what computing can hide
 _FASTER = ("pageable", "small copies")  # what makes copies shorter, not only hides them
 
 
@@ -178,56 +179,51 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(view: View, idle: Iterable[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """What a view could save, most expensive first; then what costs too little to matter."""
+def findings_of(view: View, idle: Iterable[Finding]) -> list[Finding]:
+    """What a view could save, most expensive first; what costs too little to matter is left out."""
     window_s = length_s(view.window)
-    every = [*(finding for usage in view.usages for finding in _of_work(usage)), *idle]
-    costly = [
+    findings = [*(finding for usage in view.usages for finding in _of_work(usage)), *idle]
+    return [
         finding
-        for finding in sorted(every, key=lambda finding: -finding.cost_s)
-        if finding.cost_s > CAUSES[finding.cause].least_share * window_s
+        for finding in sorted(findings, key=lambda finding: -finding.cost_s)
+        if finding.cost_s >= max(CAUSES[finding.cause].least_share, LEAST_SHARE) * window_s
         # At the end of a range, what comes after it is not looked at.
         and not (finding.cause == "ended" and view.range_name is not None)
     ]
-    count = sum(finding.cost_s >= LEAST_SHARE * window_s for finding in costly)
-    return costly[:count], costly[count:]
 
 
 def _of_work(usage: Usage) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
-    left = usage.work[usage.work.where(lambda tag: sort_of(tag) in ("copy", "communication"))]
+    left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
-        if not (cause.rule and len(left)):
+        if not cause.rule:
             continue
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
-        if not len(group):
-            continue
-        exposed = usage.exposed(group)
-        cost_s = length_s(without(exposed, usage.waiting))
-        waited = "some of it may be waiting for the others"
-        if len(usage.waiting):
-            waiting = format_seconds(length_s(common(exposed, usage.waiting)))
-            waited = f"{waiting} more were waiting for other ranks"
+        exposed = without(covered(group.times_s), usage.when("compute"))
+        waited_s = length_s(common(exposed, usage.waiting))
+        cost_s = length_s(exposed) - waited_s
         sort = "communication" if key == "communication" else "copy"
         if key not in _FASTER:  # no more than is computed without them can be beside them
             cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
-        streams = ", ".join(sorted(group.groups(lambda tag: tag.stream)))
-        why = cause.what.format(work=_amount(group, sort), waited=waited, streams=streams)
+        if not cost_s:
+            continue
+        waited = "some of it may be waiting for the others"
+        if waited_s:
+            waited = f"{format_seconds(waited_s)} more were waiting for other ranks"
+        streams = ", ".join(sorted({tag.stream for tag in group.present}))
+        why = cause.what.format(work=_amount(group), waited=waited, streams=streams)
         # Those that ran longest with nothing behind them.
-        hidden_s = length_within(usage.when("compute"), *group.times_s.T)
-        exposed_s = (group.lengths_s - hidden_s).round(9)
-        most = np.argsort(-exposed_s, kind="stable")[:SHOWN]
-        yield Finding(key, usage.name, cost_s, why, group[most[exposed_s[most] > 0]].spans())
+        exposed_s = group.lengths_s - length_within(usage.when("compute"), *group.times_s.T)
+        most = np.argsort(-exposed_s.round(9), kind="stable")[:SHOWN]
+        yield Finding(key, usage.name, cost_s, why, group[most].spans())
 
 
-def _amount(work: Records, sort: str) -> str:
+def _amount(work: Records) -> str:
     """How many there were, and how much they moved and how fast, if the trace tells."""
-    noun = ("copy", "copies") if sort == "copy" else ("kernel", "kernels")
     sized = work[work.sizes_bytes != UNKNOWN]
     size_bytes, busy_s = int(sized.sizes_bytes.sum()), length_s(covered(sized.times_s))
-    words = f"{len(work):,} {noun[len(work) > 1]}"
     if not size_bytes or not busy_s:
-        return words
+        return f"{len(work):,} in all"
     rate = figures(size_bytes / busy_s / 1e9)
-    return f"{words}, {figures(size_bytes / 1e6)} MB at {rate} GB/s"
+    return f"{len(work):,} in all, {figures(size_bytes / 1e6)} MB at {rate} GB/s"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -42,7 +41,7 @@ _RECORDS = {  # cause -> the sorts of records that show it, if they are not call
     "cpu": ("operators",),
     "elsewhere": ("named",),
 }
-_SORTS = ("profiler", *_DONE, "asked", "named")
+_SORTS = ("profiler", *_DONE[:-1], "asked", "named")
 _CODES = {sort: code for code, sort in enumerate(_SORTS)}
 # Some is told by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's
 # loader.
@@ -74,30 +73,31 @@ class Host:
     """
 
     def __init__(self, trace: Trace) -> None:
+        self.records, self.noise_s = trace.host, noise_s(trace)
         records, work = trace.host, trace.work
-        self.records = records
-        threads, codes = records.coded(lambda tag: tag.lane)
-        at = {thread: i for i, thread in enumerate(threads)}
-        as_one = [at.get(trace.handed.get(thread, thread), i) for thread, i in at.items()]
-        self.threads = np.array(as_one, dtype=np.int64)[codes]
-        self.noise_s = noise_s(trace)
-        is_call = records.where(lambda tag: tag.kind == "call")
-        self.sorts = _sorts_of(records, work)
-        self.of = {sort: np.flatnonzero(self.sorts == code) for sort, code in _CODES.items()}
+        threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
+        self.threads, self.sorts = threads, _sorts_of(records, work)
         every = np.concatenate((records.times_s, work.times_s))
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
-        self.on_axis = records.times_s + self.shift(self.threads)
+        self.on_axis = records.times_s + self.shift(threads)
         # While a loader was awaited, too, nobody knows what for.
-        profiler, loader = (covered(records.times_s[self.of[s]]) for s in ("profiler", "loader"))
+        profiler, loader = (
+            covered(records.times_s[self.which(sort)]) for sort in ("profiler", "loader")
+        )
         self.profiler = without(profiler, loader)
         launches = np.unique(work.launches[work.launches != UNKNOWN])
-        starts_s = self.on_axis[:, 0]
+        is_call = records.where(lambda tag: tag.kind == "call")
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
         is_launch[launches] = True  # that of other work may be outside of the window
+        starts_s = self.on_axis[:, 0]
         self.did = self._in_turn(np.sort(starts_s[is_launch]))
         is_event_wait = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
         self._ends_s = np.sort(work.times_s[:, 1])
+
+    def which(self, sort: str) -> Places:
+        """The places of the records of a sort."""
+        return np.flatnonzero(self.sorts == _CODES[sort])
 
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
@@ -121,27 +121,27 @@ class Host:
         return np.asarray(lets_wait & is_let)
 
     def _in_turn(self, launches_s: Seconds) -> dict[str, Intervals]:
-        """Sort -> when threads did it: of each moment the first sort that holds."""
+        """Cause -> when threads did what shows it: of each moment the first that holds."""
         did, taken = {}, as_array([])
         steps = np.column_stack((launches_s[:-1], launches_s[1:]))
-        for sort in _DONE:
-            when = covered(self.on_axis[self.of[_RECORDS.get(sort, (sort,))[0]]])
-            if sort == "synchronised":
+        for cause in _DONE:
+            when = covered(self.on_axis[self.which("operators" if cause == "cpu" else cause)])
+            if cause == "synchronised":
                 when = covered(np.concatenate((when, self._polls())))
-            if sort == "operators":  # of launches that follow one another closely, with all between
+            elif cause == "operators":
                 of, when = clipped(steps, without(_ALWAYS, taken))
                 is_short = when[:, 1] - when[:, 0] <= _STEP_S
                 when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
-            did[sort] = without(when, taken)
+            did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         return did
 
     def _polls(self) -> Intervals:
         """When a thread did nothing but ask whether something is done, again and again."""
         is_other = ~np.isin(self.sorts, [_CODES["asked"], _CODES["named"]])
-        asked = covered(self.on_axis[self.of["asked"]])
+        asked = covered(self.on_axis[self.which("asked")])
         edges_s = np.concatenate(([-np.inf], asked.ravel(), [np.inf])).reshape(-1, 2)
-        apart = edges_s[np.diff(edges_s)[:, 0] > _BETWEEN_S]
+        apart = edges_s[edges_s[:, 1] - edges_s[:, 0] > _BETWEEN_S]
         when = without(without(_ALWAYS, apart), covered(self.on_axis[is_other]))
         return when[when[:, 1] - when[:, 0] > _LONG_S] if len(asked) else asked
 
@@ -180,7 +180,7 @@ def idle_of(usage: Usage, host: Host) -> list[Finding]:
     whether it waited for them. From then on the work stood in its queue.
     """
     gaps = _Gaps(usage, host)
-    findings = [gaps.finding(cause) for cause, s in gaps.parts_s.items() if s.any()]
+    findings = [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
     lengths_s = usage.idle[:, 1] - usage.idle[:, 0]
     brief_s = lengths_s[lengths_s <= _NOISE_S]  # of a GPU's own clock, which no other concerns
     if (sum_s := float(brief_s.sum())) > _MUCH * length_s(usage.busy):
@@ -200,11 +200,11 @@ class _Gaps:
         follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
         self._launches = np.append(usage.work.launches, UNKNOWN)[self._nexts]
-        self._threads = np.append(host.threads, UNKNOWN)[self._launches]
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
         self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
-        self._late_on_axis = self._late + host.shift(self._threads)
+        self._shift = host.shift(np.append(host.threads, UNKNOWN)[self._launches])
+        self._late_on_axis = self._late + self._shift
         self._split()
 
     def _take_queued(self, which: Places) -> None:
@@ -230,17 +230,17 @@ class _Gaps:
     def _split(self) -> None:
         """Split gaps over what the thread did that launched what ends them; of others, no cause."""
         host, launched = self._host, self._launches != UNKNOWN
-        lengths_s = self._late[:, 1] - self._late[:, 0]
         ended = self._nexts == UNKNOWN
-        self.parts_s["ended"] = np.where(ended, lengths_s, 0.0)
+        lengths_s = self._late[:, 1] - self._late[:, 0]
+        self.parts_s["ended"] = lengths_s * ended
         self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
+        rest_s = lengths_s - self.parts_s["profiler"]
         of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
-        pieces = pieces + host.shift(self._threads[of])  # without a thread, where nothing is
-        for sort, when in host.did.items():
-            within_s = length_within(when, *pieces.T)
-            self.parts_s[sort] += np.bincount(of, within_s, len(lengths_s))
-        rest_s = lengths_s - np.sum([self.parts_s[sort] for sort in ("profiler", *_DONE)], axis=0)
-        rest_s = np.where(ended, 0.0, np.maximum(rest_s, 0.0))
+        for cause, when in host.did.items():  # without a thread, where nothing is
+            within_s = length_within(when, *(pieces + self._shift[of]).T)
+            self.parts_s[cause] += np.bincount(of, within_s, len(lengths_s))
+            rest_s -= self.parts_s[cause]
+        rest_s = np.maximum(rest_s, 0.0) * ~ended
         self.parts_s["elsewhere"] = rest_s * launched
         self.parts_s["unknown"] += rest_s * ~launched
 
@@ -248,51 +248,50 @@ class _Gaps:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
         parts_s = self.parts_s[cause]
         saved_s = self._saved(cause) if cause in _REMOVABLE else parts_s
-        which = np.flatnonzero(parts_s > 0)
-        longest = which[np.argsort(-saved_s[which].round(9), kind="stable")][:SHOWN].tolist()
-        evidence = [span for i in longest for span in self._evidence(i, cause)]
-        names = ", ".join(map(shortened, self._names(cause, which))) or "a launch"
-        cost, most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
-        count = "Once" if len(which) == 1 else f"{len(which):,} times"
-        why = f"{count} it was idle {CAUSES[cause].what.format(names=names)}"
+        count = int((parts_s > 0).sum())
+        most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
+        longest = [self._longest(i, cause) for i in most]
+        names = [span.name for span in longest[0]] or ["no named range"]
+        if cause != "elsewhere":
+            names = self._names(cause, parts_s > 0) or ["a launch"]
+        cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
+        why = "Once" if count == 1 else f"{count:,} times"
+        why += f" it was idle {CAUSES[cause].what.format(names=', '.join(map(shortened, names)))}"
         if cause in _REMOVABLE:
-            why += f" Without that the gaps would be up to {cost} shorter, one of them by {most}."
-            # By what else the host did in the same gaps.
-            if (more_s := float((saved_s - parts_s).sum())) >= saved_s.sum() / 100:
-                why += f" Of this, {format_seconds(more_s)} is counted in other findings, too."
+            why += (
+                f" Without that the gaps would be up to {cost} shorter, one of them by {at_most}."
+            )
         else:
-            why += f" Longest for {most}."
-        if cause == "elsewhere" and len(self._host.of["named"]):  # in the longest gap
-            inside = [span.name for span in self._longest(longest[0], cause)]
-            why += f" Then it was in {shortened(inside[0]) if inside else 'no named range'}."
+            why += f" Longest for {at_most}."
+        evidence = [
+            span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
+        ]
         sums_s = float(saved_s.sum()), float(parts_s.sum())
-        return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], len(which))
+        return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], count)
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""
-        parts_s = self.parts_s[cause]
+        parts_s, when = self.parts_s[cause], self._host.did[cause]
         # Of what was under way in the gap, the whole length.
-        when = self._host.did[cause]
         sums_s = np.append(0.0, np.cumsum(when[:, 1] - when[:, 0]))
         first = np.searchsorted(when[:, 1], self._late_on_axis[:, 0], side="right")
         last = np.searchsorted(when[:, 0], self._late_on_axis[:, 1], side="left")
-        saved_s = (parts_s > 0) * (sums_s[np.maximum(first, last)] - sums_s[first])
+        whole_s = sums_s[np.maximum(first, last)] - sums_s[first]
         taken = [self.parts_s[other] for other in _WAITS_TOO if other != cause]
         left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
         # Where a thread then did something unknown for longer, that may have been a wait, too.
-        left_s = np.where(self.parts_s["elsewhere"] > saved_s, parts_s, left_s)
-        return np.asarray(np.clip(saved_s, parts_s, np.maximum(left_s, parts_s)))
+        saved_s = np.where(self.parts_s["elsewhere"] > whole_s, 0.0, np.minimum(whole_s, left_s))
+        return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
     def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
         """Records that may show a cause, with their times, and when gaps are on these."""
-        host = self._host
-        its = [host.of[sort] for sort in _RECORDS.get(cause, (cause,)) if sort in _SORTS]
-        which = np.concatenate([np.array([], dtype=np.int64), *its])
+        host, sorts = self._host, _RECORDS.get(cause, (cause,))
+        which = np.isin(host.sorts, [_CODES[sort] for sort in sorts if sort in _CODES])
         if cause == "profiler":  # which has threads of its own
             return host.records[which], host.records.times_s[which], self._late
         return host.records[which], host.on_axis[which], self._late_on_axis
 
-    def _names(self, cause: str, which: Places) -> list[str]:
+    def _names(self, cause: str, which: Mask) -> list[str]:
         """What the host did in some gaps, that with the longest share first."""
         records, times_s, late = self._records(cause)
         names, of = records.coded(lambda tag: tag.name)
@@ -307,16 +306,12 @@ class _Gaps:
         lengths_s = np.minimum(times_s[:, 1], end_s) - np.maximum(times_s[:, 0], start_s)
         if cause == "elsewhere":
             spans = records[lengths_s > (end_s - start_s) / 2].spans()
-            return sorted(spans, key=lambda one: one.duration_s)[:1]
+            return sorted(spans, key=lambda span: span.duration_s)[:1]
         return records[lengths_s.argmax()[None]].spans() if (lengths_s > 0).any() else []
 
-    def _evidence(self, i: int, cause: str) -> list[Span]:
-        """The record with the longest share of a gap, or its launch; the gap; and what ended it."""
+    def _gap(self, i: int, longest: list[Span]) -> list[Span]:
+        """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
         name, (start_s, end_s) = self._usage.name, self._gaps[i].tolist()
-        launches, nexts = self._launches[i : i + 1], self._nexts[i : i + 1]
-        shown = self._longest(i, cause)
-        if not shown and launches[0] != UNKNOWN and cause in ("queued", "staged", "elsewhere"):
-            (call,) = self._host.records[launches].spans()
-            shown = [replace(call, name=f"next launch: {call.name}")]
-        shown.append(Span(f"{name} idle", name, start_s, end_s, HOST))
-        return shown + (self._usage.work[nexts].spans() if nexts[0] != UNKNOWN else [])
+        nexts = self._nexts[i : i + 1]
+        ended = self._usage.work[nexts].spans() if nexts[0] != UNKNOWN else []
+        return [*longest, Span(f"{name} idle", name, start_s, end_s, HOST), *ended]

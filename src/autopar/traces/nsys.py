@@ -54,8 +54,9 @@ def read_export(path: Path) -> Trace:
             export = _Export(connection)
             trace = evidence_of(export.records())
     except _ERRORS as error:
-        msg = f"it is an SQLite database that can't be read: {_words(error)}. Export it again."
+        msg = f"it is an SQLite database that can't be read: {error!s:.200}. Export it again."
         raise TraceError(msg) from error
+    remarks = tuple(dict.fromkeys(export.remarks))
     if not (len(trace.work) or len(trace.host.of("range"))):
         listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
         msg = (
@@ -63,14 +64,17 @@ def read_export(path: Path) -> Trace:
             f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
             f"nsys profile --trace=cuda,nvtx."
         )
-        why = " ".join((*export.remarks, *trace.remarks))
+        why = " ".join((*remarks, *trace.remarks))
         raise TraceError(f"nothing of it can be used: {why}" if why else msg)
-    warnings = (*trace.warnings, *dict.fromkeys(export.remarks))
     # Without all of its work, no idle time of a GPU is known; without all calls, no cause of it.
-    gpus = {tag.gpu for tag in trace.work.tags} if export.damage & _WORK else set()
-    in_part = {*gpus, *([HOST] if export.damage - _WORK else [])}
-    doubts = dict.fromkeys(in_part, "A table of it was read in part only.") | trace.doubts
-    return replace(trace, warnings=warnings, doubts=doubts, origin="an export of Nsight Systems")
+    doubts = {tag.gpu for tag in trace.work.tags} if export.damage & _WORK else set()
+    doubts |= {HOST} if export.damage - _WORK else set()
+    return replace(
+        trace,
+        warnings=(*trace.warnings, *remarks),
+        doubts=dict.fromkeys(doubts, "A table of it was read in part only.") | trace.doubts,
+        origin="an export of Nsight Systems",
+    )
 
 
 class _Export:
@@ -90,28 +94,25 @@ class _Export:
 
     def records(self) -> Rows:
         """What is in all tables."""
-        records, unended = Rows(), 0
+        rows, unended = Rows(), 0
         for table, naming in _NAMED_BY.items():
-            for start, end, correlation, size, *where in self._rows(
-                table, *_COLUMNS, *_WHERE, *naming
-            ):
-                if table == _RANGES:
-                    if where.pop() not in _ENDED:
-                        continue
-                    if end is None:
-                        unended += 1
-                        continue
+            columns = (*_COLUMNS, *_WHERE, *naming)
+            for start, end, correlation, size, *where in self._rows(table, *columns):
+                if table == _RANGES and where.pop() not in _ENDED:
+                    continue
+                if table == _RANGES and end is None:
+                    unended += 1
+                    continue
                 # Exact till they are divided.
                 start_ns, end_ns = number(start), number(end)
-                times_us = start_ns / 1e3, (end_ns - start_ns) / 1e3
                 launch = UNKNOWN
                 if isinstance(correlation, int):  # of 32 bits, of each process for itself
-                    launch = self._number(*where[:2]) << 32 | correlation & 0xFFFFFFFF
-                key = (table, *where)
-                records.add(key, self._tag, times_us, launch, whole_number(size))
+                    launch = self._process(*where[:2]) << 32 | correlation & 0xFFFFFFFF
+                times_us = start_ns / 1e3, (end_ns - start_ns) / 1e3
+                rows.add((table, *where), self._tag, times_us, launch, whole_number(size))
         if unended:
             self.remarks.append(f"{unended:,} NVTX ranges have no end, and were left out.")
-        return records
+        return rows
 
     def _rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table, with None for columns that its version does not have."""
@@ -123,17 +124,17 @@ class _Export:
             yield from self._connection.execute(f'SELECT {wanted} FROM "{table}"')
         except _ERRORS as error:
             self.damage.add(table)
-            self.remarks.append(f"The table {table} was read in part only: {_words(error)}.")
+            self.remarks.append(f"The table {table} was read in part only: {error!s:.200}.")
 
     def _tag(
         self, table: str, pid: Any, tid: Any, device: Any, context: Any, stream: Any, *named: Any
     ) -> Tag:
         """What a row is of: work on a stream, or a call or a range of a thread."""
-        process = f"process {self._number(pid, tid)} " if self._several else ""
+        process = f"process {self._process(pid, tid)} " if self._several else ""
         name = self._name(table, named)
         if table not in _WORK:
-            number_ = tid & 0xFFFFFF if isinstance(tid, int) else "unknown"
-            return Tag(name, f"{process}thread {number_}", "range" if table == _RANGES else "call")
+            thread = tid & 0xFFFFFF if isinstance(tid, int) else "unknown"
+            return Tag(name, f"{process}thread {thread}", "range" if table == _RANGES else "call")
         gpu = queue = ""
         if isinstance(device, int) and isinstance(stream, int):
             gpu = f"{process}GPU {device}"
@@ -142,7 +143,7 @@ class _Export:
             queue = clean(f"stream {stream}" + (f" of context {context}" * (context != first)))
         return work_tag(name, gpu, queue, is_copy=table == _COPIES)
 
-    def _number(self, pid: Any, tid: Any) -> int:
+    def _process(self, pid: Any, tid: Any) -> int:
         """The number of a process among several: all but 24 bits of a thread's."""
         serial = tid if isinstance(tid, int) else pid
         return serial >> 24 & 0xFFFFFF if self._several and isinstance(serial, int) else 0
@@ -161,8 +162,3 @@ class _Export:
         words = [self._strings.get(key, key) for key in named if key is not None]
         name = next((word for word in words if isinstance(word, str)), "unnamed")
         return clean(_VERSION.sub("", name) if table in _CALLS else name)
-
-
-def _words(error: object) -> str:
-    """What an error says, in one line of bounded length."""
-    return " ".join(f"{error!s:.200}".split())

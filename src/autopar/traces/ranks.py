@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +45,16 @@ class Rank(NamedTuple):
     came_last: int  # how many of them it began later than all others, by more than the error
     late_s: float  # by how much in all: so long the others waited for it alone
 
+    @property
+    def is_straggler(self) -> bool:
+        """Whether it came last, by more than the error, in most of its collectives.
+
+        Of two equally slow ranks each comes last in half of them, so it is two thirds at least,
+        and of few collectives so many that chance would not do it once in seven hundred times.
+        """
+        by_chance = _DEVIATIONS * math.sqrt(self.collectives) / 2
+        return self.came_last - self.collectives / 2 > max(self.collectives / 6, by_chance)
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -63,22 +72,14 @@ class Ranks:
 
     @property
     def stragglers(self) -> tuple[str, ...]:
-        """Ranks that come last, by more than the error, in most of their collectives.
-
-        Of two equally slow ranks each comes last in half of them, so it is two thirds at least,
-        and of few collectives so many that chance would not do it once in seven hundred times.
-        """
-        return tuple(
-            name
-            for name, (_, _, count, came_last, _) in self.of.items()
-            if came_last - count / 2 > max(count / 6, _DEVIATIONS * math.sqrt(count) / 2)
-        )
+        """The ranks that hold the others up."""
+        return tuple(name for name, rank in self.of.items() if rank.is_straggler)
 
     def data(self) -> dict[str, Any]:
         """All figures but the collectives themselves, to be written as JSON."""
         of = {name: rank._asdict() for name, rank in self.of.items()}
-        its = {"offsets_s": self.offsets_s, "error_s": self.error_s, "of": of}
-        return its | {"stragglers": list(self.stragglers)}
+        clocks = {"offsets_s": self.offsets_s, "error_s": self.error_s}
+        return {**clocks, "of": of, "stragglers": list(self.stragglers)}
 
 
 def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
@@ -91,109 +92,73 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     for name, trace in traces.items():
         by_gpu = trace.trusted().work.parts(lambda tag: tag.gpu)
         by_gpu.pop("", None)
-        for gpu, its in by_gpu.items():
-            if len(sent := its.of("communication")):
+        for gpu, records in by_gpu.items():
+            if len(sent := records.of("communication")):
                 work[_named(name, gpu, len(by_gpu))] = sent
-    every_s, groups = _aligned(_matched(work))
-    if not groups:
+    groups = _matched(work)
+    clocks_s = _clocks(groups)
+    offsets_s = {rank: clocks_s[rank] for rank in work if rank in clocks_s}
+    matched = []
+    for group in groups:
+        if group.ranks[0] in offsets_s:
+            by_s = np.array([offsets_s[rank] for rank in group.ranks])
+            starts_s, ends_s = group.starts_s + by_s, group.ends_s + by_s
+            matched.append(replace(group, starts_s=starts_s, ends_s=ends_s))
+    if not matched:
         return None
-    apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in groups])
+    apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in matched])
     error_s = max(_CLOCK_S, float(np.quantile(apart_s, _MOST)))
-    offsets_s = {rank: every_s[rank] for rank in work if rank in every_s}
-    of: dict[str, Rank] = {}
-    waits: dict[str, Intervals] = {}
+    of, waits = {}, {}
     for rank, offset_s in offsets_s.items():
         times_s, lates_s = [], []
-        for group in groups:
+        for group in matched:
             if rank in group.ranks:
                 i = group.ranks.index(rank)
-                last_s = group.starts_s.max(axis=1)
-                ends_s = np.minimum(last_s, group.ends_s[:, i])
-                times_s.append(np.column_stack((group.starts_s[:, i], ends_s)))
-                others_s = np.delete(group.starts_s, i, axis=1).max(axis=1)
-                lates_s.append(np.maximum(group.starts_s[:, i] - others_s, 0.0))
+                started_s, last_s = group.starts_s[:, i], group.starts_s.max(axis=1)
+                ended_s = np.minimum(last_s, group.ends_s[:, i])
+                times_s.append(np.column_stack((started_s, ended_s)))
+                lates_s.append(started_s - np.delete(group.starts_s, i, axis=1).max(axis=1))
         late_s = np.concatenate(lates_s)
-        beyond_s = late_s[late_s > error_s]
         waits[rank] = covered(np.concatenate(times_s)) - offset_s
         sums_s = length_s(covered(work[rank].times_s)), length_s(waits[rank])
+        beyond_s = late_s[late_s > error_s]
         of[rank] = Rank(*sums_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
-    return Ranks(offsets_s, error_s, tuple(groups), of, waits)
+    return Ranks(offsets_s, error_s, tuple(matched), of, waits)
 
 
 def _matched(work: Mapping[str, Records]) -> list[Collectives]:
     """The collectives of ranks, by group and order, each rank still on its own clock.
 
     Where the profiler tells no group, it is by kernel and order, of kernels that all ranks have.
-    A group is left out if one of its ranks has others than the rest, or in another order.
+    A group is left out if one of its ranks has others than the rest, or in another order, or if
+    they can't be the same.
     """
     calls: dict[tuple[str, str], dict[str, Records]] = {}
     for rank, records in work.items():
-        for group, its in records.parts(_group_of).items():
-            calls.setdefault(group, {})[rank] = its
-    found = (
-        _of_group(of_rank, is_named=bool(group))
-        for (group, kernel), of_rank in calls.items()
-        if group or (kernel and len(of_rank) == len(work))
-    )
-    return [collectives for collectives in found if collectives]
-
-
-def _aligned(groups: Iterable[Collectives]) -> tuple[dict[str, float], list[Collectives]]:
-    """What to add to the times of each rank, and the collectives on the clock of the first.
-
-    Ranks that share no group with the others have no common clock; of such sets the largest stays.
-    """
-    best: dict[str, float] = {}
-    left = every = list(groups)
-    while left:
-        offsets_s = {left[0].ranks[0]: 0.0}
-        while near := [group for group in left if not offsets_s.keys().isdisjoint(group.ranks)]:
-            left = [group for group in left if offsets_s.keys().isdisjoint(group.ranks)]
-            for group in near:
-                first = next(i for i, rank in enumerate(group.ranks) if rank in offsets_s)
-                known_s = group.ends_s[:, first] + offsets_s[group.ranks[first]]
-                by_s = np.median(known_s[:, None] - group.ends_s, axis=0).tolist()
-                offsets_s = dict(zip(group.ranks, by_s, strict=True)) | offsets_s
-        best = max(best, offsets_s, key=len)
-    moved = []
-    for group in every:
-        if group.ranks[0] in best:
-            by = np.array([best[rank] for rank in group.ranks])
-            moved.append(replace(group, starts_s=group.starts_s + by, ends_s=group.ends_s + by))
-    return best, moved
+        for key, collectives in records.parts(_group_of).items():
+            calls.setdefault(key, {})[rank] = collectives
+    matched = []
+    for (group, kernel), of_rank in calls.items():
+        named = [[r.tags[i].collective for i in r.tagged.tolist()] for r in of_rank.values()]
+        is_known = group or (kernel and len(of_rank) == len(work))
+        if not is_known or len(named) < 2 or any(names != named[0] for names in named):
+            continue
+        times_s = np.stack([records.times_s for records in of_rank.values()], axis=1)
+        starts_s, ends_s = times_s.transpose(2, 0, 1)
+        offsets_s = np.median(ends_s[:, :1] - ends_s, axis=0)
+        begun_s, ended_s = (starts_s + offsets_s).max(axis=1), (ends_s + offsets_s).min(axis=1)
+        possible = begun_s <= ended_s + _CLOCK_S  # none ends before all have begun
+        if possible.sum() >= max(_FEWEST, _MOST * len(possible)) and _fits_only_so(ends_s):
+            matched.append(Collectives(tuple(of_rank), starts_s[possible], ends_s[possible]))
+    return matched
 
 
 def _group_of(tag: Tag) -> tuple[str, str]:
     """The group of a collective that all ranks end together, or the kernel; else nothing."""
     name, _, group = tag.collective.partition(" of group ")
-    if not ends_together(tag.name, name.partition(" ")[0]):
+    if not ends_together(tag.name, name):
         return "", ""
     return group, "" if group else tag.name
-
-
-def _of_group(of_rank: Mapping[str, Records], *, is_named: bool) -> Collectives | None:
-    """The collectives of a group, if each rank has the same ones and they can be the same."""
-    lists = [its.coded(lambda tag: tag.collective) for its in of_rank.values()]
-    named = [[names[code] for code in codes.tolist()] for names, codes in lists]
-    is_numbered = is_named and all(
-        name[: name.index(" of ")].count(" ") for names, _ in lists for name in names
-    )
-    shared = set.intersection(*map(set, named))
-    # Then one that a rank lacks does not matter.
-    kept = [[not is_numbered or name in shared for name in names] for names in named]
-    named = [list(compress(names, which)) for names, which in zip(named, kept, strict=True)]
-    if len(named) < 2 or not named[0] or any(names != named[0] for names in named):
-        return None
-    times_s = [its.times_s[which] for its, which in zip(of_rank.values(), kept, strict=True)]
-    starts_s, ends_s = np.stack(times_s, axis=1).transpose(2, 0, 1)
-    offsets_s = np.median(ends_s[:, :1] - ends_s, axis=0)
-    begun_s, ended_s = (starts_s + offsets_s).max(axis=1), (ends_s + offsets_s).min(axis=1)
-    possible = begun_s <= ended_s + _CLOCK_S  # none ends before all have begun
-    if possible.sum() < max(_FEWEST, _MOST * len(possible)):
-        return None
-    if not (is_numbered or _fits_only_so(ends_s)):
-        return None
-    return Collectives(tuple(of_rank), starts_s[possible], ends_s[possible])
 
 
 def _fits_only_so(ends_s: Times) -> bool:
@@ -208,6 +173,26 @@ def _fits_only_so(ends_s: Times) -> bool:
     return bool((shifted_s > 2 * apart_s(ends_s, ends_s) + _CLOCK_S).all())
 
 
+def _clocks(groups: Sequence[Collectives]) -> dict[str, float]:
+    """What to add to the times of each rank, so that all are on the clock of one.
+
+    Ranks that share no group with the others have no common clock; of such sets the largest stays.
+    """
+    best: dict[str, float] = {}
+    left = [*groups]
+    while left:
+        offsets_s = {left[0].ranks[0]: 0.0}
+        while near := [group for group in left if not offsets_s.keys().isdisjoint(group.ranks)]:
+            left = [group for group in left if group not in near]
+            for group in near:
+                first = next(i for i, rank in enumerate(group.ranks) if rank in offsets_s)
+                known_s = group.ends_s[:, first] + offsets_s[group.ranks[first]]
+                by_s = np.median(known_s[:, None] - group.ends_s, axis=0).tolist()
+                offsets_s = dict(zip(group.ranks, by_s, strict=True)) | offsets_s
+        best = max(best, offsets_s, key=len)
+    return best
+
+
 def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> list[str | Table]:
     """Who waited for whom, and what each rank did, from the usages of each trace.
 
@@ -215,21 +200,20 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
     """
     gpus = {name: [gpu for gpu in its if gpu.name != OTHER_LANES] for name, its in usages.items()}
     shown = [(_named(name, gpu.name, len(its)), gpu) for name, its in gpus.items() for gpu in its]
-    for rank, gpu in shown:
-        gpu.waiting = ranks.waits.get(rank, gpu.waiting) if ranks else gpu.waiting
     if len(shown) < 2:
         return []
     longest_s = max(length_s(gpu.busy) + length_s(gpu.idle) for _, gpu in shown)
     rows = []
-    for rank, gpu in shown:
+    for name, gpu in shown:
+        waiting = came_last = NOTHING
+        if ranks and (rank := ranks.of.get(name)):
+            gpu.waiting = ranks.waits[name]
+            waiting = like(rank.waiting_s, longest_s)
+            came_last = f"{rank.came_last:,} of {rank.collectives:,}"
         computing, communicating = gpu.when("compute"), gpu.when("communication")
         sets = (gpu.busy, computing, communicating, without(communicating, computing), gpu.idle)
         *busy, idle = (like(length_s(times), longest_s) for times in sets)
-        waiting = came_last = NOTHING
-        if ranks and (its := ranks.of.get(rank)):
-            waiting = like(its.waiting_s, longest_s)
-            came_last = f"{its.came_last:,} of {its.collectives:,}"
-        rows.append((shortened(rank, _WIDEST), *busy, waiting, idle, came_last))
+        rows.append((shortened(name, _WIDEST), *busy, waiting, idle, came_last))
     headers = ("rank", "busy", "computing", "communication", "exposed", "waiting", "idle")
     notes = ["Exposed: communication while the same rank did not compute."]
     if ranks:
@@ -254,16 +238,17 @@ def _verdict(ranks: Ranks | None) -> Iterator[str]:
     if ranks is None:
         yield "No collectives could be matched with certainty, so who waited for whom is not known."
         return
-    stragglers = sorted(ranks.stragglers, key=lambda rank: -ranks.of[rank].late_s)
-    for rank in stragglers[:_MOST_NAMED]:
-        its = ranks.of[rank]
+    stragglers = sorted(ranks.stragglers, key=lambda name: -ranks.of[name].late_s)
+    for name in stragglers[:_MOST_NAMED]:
+        rank = ranks.of[name]
         yield (
-            f"{rank} holds the others up: it came last to {its.came_last:,} of {its.collectives:,} "
-            f"collectives, and they waited {format_seconds(its.late_s)} for it alone."
+            f"{name} holds the others up: it came last to {rank.came_last:,} of "
+            f"{rank.collectives:,} collectives, and they waited {format_seconds(rank.late_s)} for "
+            f"it alone."
         )
     if not stragglers:
-        rank = max(ranks.of, key=lambda rank: ranks.of[rank].waiting_s)
+        name = max(ranks.of, key=lambda name: ranks.of[name].waiting_s)
         yield (
             f"No rank is the last to most collectives. The longest wait for others is that of "
-            f"{rank}, {format_seconds(ranks.of[rank].waiting_s)} in all."
+            f"{name}, {format_seconds(ranks.of[name].waiting_s)} in all."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
@@ -13,18 +14,17 @@ from autopar.display.format import format_seconds, like, percent, shortened
 from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
-from autopar.traces.findings import CAUSES, LEAST_SHARE, Finding, findings_of
+from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
 from autopar.traces.idle import Host, idle_of, noise_s
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Trace
-from autopar.traces.utilization import OTHER_LANES, Usage, view_of
+from autopar.traces.utilization import OTHER_LANES, view_of
 
 SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
-_MANY = 10  # times as long: what is more is said so, and not in percent
 _NAME = 44  # characters of a name, so that its times fit beside it
-_BEHIND = ("copy", "communication")  # what computing can hide
+_MOST_DRAWN = 20_000  # spans; each takes 20 µs and a kilobyte until it is drawn
 _NO_GPU = (
     "No work of a GPU is in it. If there should be, record with ProfilerActivity.CUDA, "
     "or with nsys profile --trace=cuda,nvtx."
@@ -64,65 +64,67 @@ class Report:
         self.view = view = view_of(trace, range_name, gpu)
         self.window_s = length_s(view.window)
         self._top = top
-        self._gpus = [usage.name for usage in view.usages if usage.name != OTHER_LANES]
+        self._gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
 
     @cached_property
-    def _idle(self) -> dict[str, list[Finding]]:
+    def _idle(self) -> list[Finding]:
         host = Host(self.view.trace)
-        gpus = (usage for usage in self.view.usages if usage.name in self._gpus)
-        return {gpu.name: idle_of(gpu, host) for gpu in gpus}
+        return [finding for gpu in self._gpus for finding in idle_of(gpu, host)]
 
     @cached_property
-    def findings(self) -> tuple[list[Finding], list[Finding]]:
-        """Those worth their cost, most expensive first, and the others."""
-        return findings_of(self.view, chain(*self._idle.values()))
+    def findings(self) -> list[Finding]:
+        """What less than all overlap costs, most expensive first."""
+        return findings_of(self.view, self._idle)
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """What tables and files show of each GPU; times in seconds."""
-        return {usage.name: self._figures_of(usage) for usage in self.view.usages}
-
-    def _figures_of(self, usage: Usage) -> dict[str, Any]:
-        busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
-        hidden_s = {sort: usage.hidden_s(sort) for sort in _BEHIND if busy_s.get(sort)}
-        idle = self._idle.get(usage.name, [])
-        return {
-            "busy_s": length_s(usage.busy),
-            "idle_s": length_s(usage.idle),
-            "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
-            "kinds_busy_s": busy_s,
-            "hidden_s": hidden_s,
-            "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
-            "gaps": len(usage.idle),
-            "idle_by_cause_s": {finding.cause: finding.idle_s for finding in idle},
-            "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
-        }
+        """GPU -> its figures; times in seconds."""
+        figures: dict[str, dict[str, Any]] = {}
+        for usage in self.view.usages:
+            busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
+            hidden_s = {sort: usage.hidden_s(sort) for sort in HIDEABLE if busy_s.get(sort)}
+            resource, bound_s = usage.bound
+            figures[usage.name] = {
+                "busy_s": length_s(usage.busy),
+                "idle_s": length_s(usage.idle),
+                "lanes_busy_s": {lane: length_s(when) for lane, when in usage.lanes.items()},
+                "kinds_busy_s": busy_s,
+                "hidden_s": hidden_s,
+                "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
+                "gaps": len(usage.idle),
+                "idle_by_cause_s": {
+                    finding.cause: finding.idle_s
+                    for finding in self._idle
+                    if finding.where == usage.name
+                },
+                "bound": {"resource": resource, "seconds": bound_s},
+            }
+        return figures
 
     def limit_share(self) -> float | None:
         """The lower bound over the time, of the GPU that is farthest from it; None without GPUs."""
-        bounds_s = [self.figures[gpu]["bound"]["seconds"] for gpu in self._gpus]
+        bounds_s = [usage.bound[1] for usage in self._gpus]
         return min(bounds_s) / self.window_s if bounds_s else None
 
     def data(self) -> dict[str, Any]:
         """All figures, to be written as JSON; times in seconds from where the trace begins."""
-        view, findings = self.view, []
-        for finding in chain(*self.findings):
-            cause, start_s = CAUSES[finding.cause], view.start_s
-            times = [
+        start_s, findings = self.view.start_s, []
+        for finding in self.findings:
+            cause = CAUSES[finding.cause]
+            evidence = [
                 (span.name, span.lane, span.start_s - start_s, span.end_s - start_s)
                 for span in finding.evidence
             ]
-            its = {"cause": finding.cause, "where": finding.where, "cost_s": finding.cost_s}
-            its |= {"title": cause.title, "why": finding.why, "remedy": cause.remedy}
-            findings.append(its | {"page": SITE + cause.page, "evidence": times})
+            words = {"title": cause.title, "remedy": cause.remedy, "page": SITE + cause.page}
+            findings.append({**finding._asdict(), **words, "evidence": evidence})
         return {
             "name": self.name,
-            "origin": view.trace.origin,
+            "origin": self.view.trace.origin,
             "verdict": self.verdict(),
-            "range": view.range_name,
+            "range": self.view.range_name,
             "occurrences": self._occurrences(),
-            "warnings": list(view.trace.warnings),
-            "doubts": dict(view.trace.doubts),
+            "warnings": list(self.view.trace.warnings),
+            "doubts": dict(self.view.trace.doubts),
             "window_s": self.window_s,
             "gpus": self.figures,
             "findings": findings,
@@ -132,22 +134,21 @@ class Report:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
-            empty = [_NO_GPU, ONE_CYCLE][: 1 + (self.view.trace.origin == OF_TORCH)]
-            return [] if self.view.usages or is_doubtful else [" ".join(empty)]
-        figures = [self.figures[gpu] for gpu in self._gpus]
-        busy = [percent(s, self.window_s) for s in sorted(its["busy_s"] for its in figures)]
-        name = self._gpus[0] if len(figures) == 1 else f"{len(figures)} GPUs"
-        bound = max((its["bound"] for its in figures), key=lambda bound: bound["seconds"])
-        alone = "computing" if bound["resource"] == "compute" else bound["resource"]
+            hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
+            return [] if self.view.usages or is_doubtful else [_NO_GPU + hint]
+        busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
+        shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
+        name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
+        resource, bound_s = max((gpu.bound for gpu in self._gpus), key=lambda bound: bound[1])
+        alone = "computing" if resource == "compute" else resource
         lines = [
-            f"{name} busy for {' to '.join(dict.fromkeys((busy[0], busy[-1])))} of "
-            f"{format_seconds(self.window_s)}.",
-            f"It takes at least {format_seconds(bound['seconds'])}, which is {alone} alone, with "
-            f"kernels and copies as fast and as many at once as here.",
+            f"{name} busy for {' to '.join(shares)} of {format_seconds(self.window_s)}.",
+            f"It takes at least {format_seconds(bound_s)}, which is {alone} alone, with kernels "
+            f"and copies as fast and as many at once as here.",
         ]
-        exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in figures)
+        exposed_s = max(its["exposed_s"].get("communication", 0.0) for its in self.figures.values())
+        waiting_s = max(length_s(gpu.waiting) for gpu in self._gpus)
         if exposed_s > _MUCH * self.window_s:
-            waiting_s = max(length_s(usage.waiting) for usage in self.view.usages)
             whose = "Some of that may be waiting for other ranks, which the files of all tell."
             if waiting_s:
                 whose = f"Up to {format_seconds(waiting_s)} of it was waiting for other ranks."
@@ -155,11 +156,11 @@ class Report:
                 f"Communication ran with no computing beside it for up to "
                 f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
-        if top := next(iter(self.findings[0]), None):
+        for top in self.findings[:1]:
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
-            title, remedy = CAUSES[top.cause].title, CAUSES[top.cause].remedy
-            lines.append(f"Most is lost on {top.where}, {cost}: {title}. {remedy}")
-        else:
+            cause = CAUSES[top.cause]
+            lines.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
+        if not self.findings:
             lines.append("No findings: nothing was seen that more overlap could save.")
         return lines
 
@@ -174,10 +175,8 @@ class Report:
             yield Section("What was named", self.ranges(self._top).blocks)
         if len(view.occurrences):
             yield Section("Each time", self._each_time())
-        if (timeline := view.timeline).spans:
-            limit = f": {view.range_name}" if view.range_name is not None else ""
-            drawing = draw(timeline, title=f"{self.name}{limit}")
-            yield Section("What ran when", [drawing])
+        if drawing := self._drawing():
+            yield Section("What ran when", drawing)
         if idleness := self._idleness():
             yield Section("When nothing ran", idleness)
 
@@ -187,10 +186,9 @@ class Report:
             yield f"{trace.origin[0].upper()}{trace.origin[1:]}."
         if view.range_name is not None:
             count = len(view.occurrences)
-            times = "once" if count == 1 else f"{count:,} times"
             yield (
-                f"Limited to {view.range_name!r}, {times}, {format_seconds(self.window_s)} in all, "
-                f"to the end of the work launched in it."
+                f"Limited to {view.range_name!r}, {'once' if count == 1 else f'{count:,} times'}, "
+                f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
             )
         if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it."
@@ -200,43 +198,42 @@ class Report:
         yield from (f"Warning: {warning}" for warning in self.view.trace.warnings)
         for place, why in self.view.trace.doubts.items():
             what = "nothing that depends on its calls" if place == HOST else "no time of it"
-            yield f"In doubt: {place or 'all GPUs'}: {what} is given. {why}"
+            yield f"In doubt: {place}: {what} is given. {why}"
 
     def _why(self) -> Iterator[Section]:
-        expensive, cheap = self.findings
-        if not expensive and not cheap:
+        if not self.findings:
             return
-        least, counts = percent(LEAST_SHARE), (len(expensive), len(cheap))
-        said = "Findings of {} of the time or more: {}; of less: {}.".format(least, *counts)
-        if len(expensive) > 1:
+        said = f"Findings of {percent(LEAST_SHARE)} of the time or more: {len(self.findings)}."
+        if len(self.findings) > 1:
             said += " The same time may be in two, and to mend one may bring out another."
-        if len(expensive) > self._top:
-            said += f" Shown are {self._top}: --top {len(expensive)} shows all."
+        if len(self.findings) > self._top:
+            said += f" Shown are {self._top}: --top {len(self.findings)} shows all."
         yield Section("Why no more overlap?", [said])
-        for number, finding in enumerate(expensive[: self._top], start=1):
+        for number, finding in enumerate(self.findings[: self._top], start=1):
             cause, share = CAUSES[finding.cause], percent(finding.cost_s, self.window_s)
             rows = [
                 (shortened(span.name, _NAME), span.lane, *self._clock(span.start_s, span.end_s))
                 for span in finding.evidence
             ]
             headers = ("evidence", "lane", "start", "end")
-            evidence = self._table(f"Where to look for {number}", headers, rows)
+            where = tabulate(headers, rows, caption=f"Where to look for {number}")
+            evidence = [where] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
             yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
 
     def _bounds(self) -> list[Table]:
-        headers = ("GPU", "time", "busy", "at least", "busiest", "at least / time")
+        headers = ("GPU", "busy", "at least", "busiest", "at least / time")
         note = (
-            "At least: how long the busiest resource works, computing or copies in one direction. "
-            "As fast and as many at once as here, no order of them takes less. "
-            "Communication is not in it: it may be waiting."
+            f"Of {format_seconds(self.window_s)}. At least: how long the busiest resource works, "
+            "computing or copies in one direction. As fast and as many at once as here, no order "
+            "of them takes less. Communication is not in it: it may be waiting."
         )
-        whole_s, rows = self.window_s, []
+        rows = []
         for gpu, its in self.figures.items():
-            resource, bound_s = its["bound"].values()
-            times = format_seconds(whole_s), bar(its["busy_s"], whole_s), like(bound_s, whole_s)
-            rows.append((gpu, *times, resource, bar(bound_s, whole_s)))
+            (resource, bound_s), busy = its["bound"].values(), bar(its["busy_s"], self.window_s)
+            bound = like(bound_s, self.window_s), resource, bar(bound_s, self.window_s)
+            rows.append((gpu, busy, *bound))
         return self._table("The time against its lower bound", headers, rows, note)
 
     def _hidings(self) -> list[Table]:
@@ -245,36 +242,45 @@ class Report:
         rows = []
         for gpu, its in self.figures.items():
             for sort, hidden_s in its["hidden_s"].items():
-                busy_s, exposed_s = its["kinds_busy_s"][sort], its["exposed_s"][sort]
-                times = (like(time_s, busy_s) for time_s in (busy_s, hidden_s, exposed_s))
+                busy_s = its["kinds_busy_s"][sort]
+                times = (like(time_s, busy_s) for time_s in (busy_s, hidden_s, busy_s - hidden_s))
                 rows.append((gpu, sort, *times, bar(hidden_s, busy_s)))
         return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrences(self) -> list[dict[str, float]]:
-        """Figures of each range, in seconds; what GPUs did is of all of them on average."""
-        times_s, usages = self.view.occurrences.times_s, self.view.usages
-        columns = {"start_s": times_s[:, 0] - self.view.start_s}
-        columns["duration_s"] = self.view.occurrences.lengths_s
-        for sort in ("busy", "compute", *_BEHIND):
-            sets = [usage.busy if sort == "busy" else usage.when(sort) for usage in usages]
-            within_s = sum((length_within(one, *times_s.T) for one in sets), np.zeros(len(times_s)))
-            columns[f"{sort}_s"] = within_s / (len(usages) or 1)
-        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-        return [dict(zip(columns, row, strict=True)) for row in rows]
+        """Each range, in seconds, and how long GPUs were busy in it, on average."""
+        ranges, usages = self.view.occurrences, self.view.usages
+        busy_s = np.zeros(len(ranges))
+        for usage in usages:
+            busy_s += length_within(usage.busy, *ranges.times_s.T) / len(usages)
+        starts_s = ranges.times_s[:, 0] - self.view.start_s
+        rows = np.column_stack((starts_s, ranges.lengths_s, busy_s)).tolist()
+        return [dict(zip(("start_s", "duration_s", "busy_s"), row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
-        headers = ["range", "start", "time", "busy", "computing", "copies", "communication"]
-        notes = ["Busy and the columns after it are of all GPUs on average."]
-        if not self.view.usages:
-            del headers[3:], notes[:]
-        spans, rows = self.view.occurrences.spans(), []
-        for number, (span, its) in enumerate(zip(spans, self._occurrences(), strict=True), start=1):
-            whole_s, name = its["duration_s"], f"{number}: {shortened(span.name, 24)}"
-            times = (like(its[f"{sort}_s"], whole_s) for sort in ("compute", *_BEHIND))
-            whole = format_seconds(whole_s), bar(its["busy_s"], whole_s)
-            row = name, *self._clock(span.start_s), *whole, *times
-            rows.append(row[: len(headers)])
-        return self._table("Each time that the range is there", headers, rows, *notes)
+        rows = []
+        spans = self.view.occurrences.spans()
+        for number, (span, times) in enumerate(zip(spans, self._occurrences(), strict=True), 1):
+            name, (start,) = f"{number}: {shortened(span.name, _NAME)}", self._clock(span.start_s)
+            whole, busy = format_seconds(span.duration_s), bar(times["busy_s"], span.duration_s)
+            rows.append((name, start, whole, busy))
+        headers, note = ("range", "start", "time", "busy"), "Busy is of all GPUs on average."
+        return self._table("Each time that the range is there", headers, rows, note)
+
+    def _drawing(self) -> list[Block]:
+        """What ran when; of very much, the beginning."""
+        view, said = self.view, []
+        trace = replace(view.trace, host=view.ranges)
+        starts_s = np.sort(np.append(trace.work.times_s[:, 0], trace.host.times_s[:, 0]))
+        if len(starts_s) > _MOST_DRAWN:
+            end_s = starts_s[_MOST_DRAWN]
+            said = [
+                f"Drawn are the first {format_seconds(end_s - starts_s[0])}: --range shows others."
+            ]
+            work, ranges = (one[one.times_s[:, 0] < end_s] for one in (trace.work, trace.host))
+            trace = replace(trace, work=work, host=ranges)
+        title = self.name if view.range_name is None else f"{self.name}: {view.range_name}"
+        return [*said, draw(trace.timeline, title=title)] if len(starts_s) else []
 
     def _idleness(self) -> list[Table]:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
@@ -284,10 +290,10 @@ class Report:
             f"counted: they are between any two kernels."
         )
         rows = []
-        for gpu, its in self._idle.items():
-            for one in sorted(its, key=lambda one: -one.idle_s):
-                time, share = format_seconds(one.idle_s), bar(one.idle_s, self.window_s)
-                rows.append((gpu, CAUSES[one.cause].title, f"{one.gaps:,}", time, share))
+        for finding in sorted(self._idle, key=lambda finding: -finding.idle_s):
+            time, share = format_seconds(finding.idle_s), bar(finding.idle_s, self.window_s)
+            title = CAUSES[finding.cause].title
+            rows.append((finding.where, title, f"{finding.gaps:,}", time, share))
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
     def ranges(self, most: int | None = None) -> Section:
@@ -308,7 +314,7 @@ class Report:
         self, caption: str, headers: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
     ) -> list[Table]:
         """A table of the first rows, if there are any."""
-        if len(rows) > self._top and headers[0] != "evidence":
+        if len(rows) > self._top:
             more = f"And {len(rows) - self._top:,} rows more: --top {len(rows)} shows them."
             rows, notes = rows[: self._top], (more, *notes)
         return [tabulate(headers, rows, caption=caption, notes=notes)] if rows else []
@@ -333,17 +339,15 @@ def comparison(before: Report, after: Report) -> Section:
         for gpu, its in report.figures.items():
             times_s |= {f"{gpu} {words}": its[f"{words}_s"] for words in ("busy", "idle")}
             times_s |= {f"{gpu} {sort} exposed": s for sort, s in its["exposed_s"].items() if s}
-        for finding in chain(*report.findings):
+        for finding in report.findings:
             times_s[f"{finding.where}: {CAUSES[finding.cause].title}"] = finding.cost_s
         columns.append(times_s)
-    cells = []
+    rows = []
     for words in dict.fromkeys(chain(*columns)):
-        one_s, other_s = (times_s.get(words, 0.0) for times_s in columns)
-        change = f"{100 * (other_s / one_s - 1):+.1f} %" if one_s else "new"
-        if one_s and other_s > _MANY * one_s:
-            change = f"{other_s / one_s:,.0f} times"
-        cells.append((words, format_seconds(one_s), format_seconds(other_s), change))
-    headers = ("what", "before", "after", "change")
-    width, caption = 3 + is_certain, f"{before.name}, and then {after.name}"
-    table = tabulate(headers[:width], [row[:width] for row in cells], caption=caption)
+        before_s, after_s = (times_s.get(words, 0.0) for times_s in columns)
+        change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
+        rows.append((words, format_seconds(before_s), format_seconds(after_s), change))
+    headers, shown = ("what", "before", "after", "change"), 3 + is_certain
+    caption = f"{before.name}, and then {after.name}"
+    table = tabulate(headers[:shown], [row[:shown] for row in rows], caption=caption)
     return Section("Before and after", [*said, table], level=1)

@@ -55,9 +55,7 @@ class Tag(NamedTuple):
     gpu: str = ""  # such as `GPU 0` or `rank 1 GPU 0`; empty for work that was not on a GPU
     stream: str = ""  # its in-order queue, if the trace tells
     memory: str = ""  # the host's side of a copy: `pinned` or `pageable`, if the trace tells
-    # Of communication: such as `allreduce of group 0, ranks [0, 1]`, with its number in the group
-    # after its name if the trace tells.
-    collective: str = ""
+    collective: str = ""  # such as `allreduce of group 0, ranks [0, 1]`, if the trace tells
 
     @property
     def place(self) -> str:
@@ -88,6 +86,11 @@ class Records:
         """How long each took."""
         return self.times_s[:, 1] - self.times_s[:, 0]
 
+    @property
+    def present(self) -> list[Tag]:
+        """The tags that some record has."""
+        return [self.tags[place] for place in np.unique(self.tagged).tolist()]
+
     def where(self, rule: Callable[[Tag], bool]) -> Mask:
         """Of each record, whether something is true of its tag."""
         return np.array([rule(tag) for tag in self.tags], dtype=bool)[self.tagged]
@@ -106,23 +109,23 @@ class Records:
         """Key -> the places of the records that have it; many keys cost no more than few."""
         keys, codes = self.coded(key)
         order = np.argsort(codes, kind="stable")
-        found, first = np.unique(codes[order], return_index=True)
-        its = np.split(order, first[1:])[: len(found)]
-        groups = sorted(zip(found.tolist(), its, strict=True), key=lambda group: group[1][0])
-        return {keys[code]: those for code, those in groups}
+        present, starts = np.unique(codes[order], return_index=True)
+        places = np.split(order, starts[1:])[: len(present)]
+        by_start = sorted(zip(present, places, strict=True), key=lambda group: group[1][0])
+        return {keys[code]: group for code, group in by_start}
 
     def parts(self, key: Callable[[Tag], _K]) -> dict[_K, Records]:
         """Key -> the records that have it, with no other tags than theirs."""
         parts = {}
-        for name, its in self.groups(key).items():
-            present, tagged = np.unique(self.tagged[its], return_inverse=True)
-            tags = tuple(self.tags[i] for i in present.tolist())
-            parts[name] = replace(self[its], tags=tags, tagged=tagged)
+        for name, places in self.groups(key).items():
+            part = self[places]
+            tagged = np.unique(part.tagged, return_inverse=True)[1]
+            parts[name] = replace(part, tags=tuple(part.present), tagged=tagged)
         return parts
 
     def sets(self, key: Callable[[Tag], _K]) -> dict[_K, Intervals]:
         """Key -> the set of times in which there was a record that has it."""
-        return {name: covered(self.times_s[its]) for name, its in self.groups(key).items()}
+        return {name: covered(self.times_s[group]) for name, group in self.groups(key).items()}
 
     def within(self, window: Intervals) -> Records:
         """What lies in a set of times, cut at its edges."""
@@ -169,8 +172,9 @@ class Rows:
         self._times_us.extend(times_us)
         self._others.extend((place, launch, size_bytes))
 
-    def __len__(self) -> int:
-        return len(self._times_us) // 2
+    def forget_launches(self) -> None:
+        """Leave open which call asked for which work."""
+        np.asarray(self._others).reshape(-1, 3)[:, 1] = UNKNOWN
 
     @property
     def times_us(self) -> Intervals:

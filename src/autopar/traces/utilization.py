@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from autopar.timeline.intervals import Intervals, as_array, common, covered, length_s, without
-from autopar.timeline.span import Timeline
 from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
 _MOST_NAMED = 20  # in a message
@@ -54,10 +53,6 @@ class Usage:
         """Seconds in which work of a sort ran, and compute did too, on this GPU."""
         return length_s(common(self.when(sort), self.when("compute")))
 
-    def exposed(self, work: Records) -> Intervals:
-        """The set of times in which some of its work ran, and no compute on this GPU."""
-        return without(covered(work.times_s), self.when("compute"))
-
 
 @dataclass(frozen=True, eq=False)
 class View:
@@ -72,11 +67,6 @@ class View:
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
     occurrences: Records = NONE
-
-    @property
-    def timeline(self) -> Timeline:
-        """What GPUs did and what the program named, in the window."""
-        return replace(self.trace, host=self.ranges).timeline
 
 
 def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None) -> View:
