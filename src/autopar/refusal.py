@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from inspect import CO_VARKEYWORDS
 from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 _PLAIN = {bool, int, float, complex, str, bytes, type, type(None)}
 _PLAIN |= {FunctionType, BuiltinFunctionType}
@@ -28,48 +28,36 @@ def what(value: object) -> str:
 
 
 class NoValue:
-    """What stands for a result: operators and torch's functions refuse it, and say what to do."""
+    """What stands for a result: what Python or NumPy would do with it as it is, is refused.
+
+    Other operators and torch's functions refuse it by themselves, and name its type.
+    """
 
     __slots__ = ()
     __array_ufunc__ = None  # so that NumPy asks the operators here
     _HOW = ""  # how to get the result
 
-    @classmethod
-    def __torch_function__(cls, fn: Any, *_: object) -> Any:
-        """Refuse to be an argument of one of torch's functions, or an operand of a tensor."""
-        return refuse_no_value(cls, getattr(fn, "__name__", "a function of torch"))
-
     def __eq__(self, other: object) -> bool:
         """Whether it is the other one; what may be a result is refused."""
         if other is not None and not isinstance(other, NoValue):
-            refuse_no_value(type(self), "eq")
+            refuse_no_value(type(self), "==")
         return self is other
 
     __hash__ = object.__hash__
 
-    def __format__(self, spec: str) -> str:
-        """Refuse the formats of numbers."""
-        return refuse_no_value(type(self), "format") if spec else str(self)
+    def __bool__(self) -> bool:
+        """Refuse to be a condition."""
+        return refuse_no_value(type(self), "bool")
 
-    if not TYPE_CHECKING:  # which is to find what is no attribute
-
-        def __getattr__(self, name: str) -> object:
-            kind = type(self)
-            msg = f"a {kind.__name__} has no attribute {name!r}, being no result; {kind._HOW}"
-            raise AttributeError(msg, name=name, obj=self)
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        """Refuse to be an array."""
+        refuse_no_value(type(self), "array")
 
 
-def refuse_no_value(kind: type[NoValue], operation: str) -> Any:
+def refuse_no_value(kind: type[NoValue], operation: str) -> NoReturn:
     """Refuse what stands for a result where an operation is to have the result."""
     msg = f"{operation!r} got a {kind.__name__}, which is no result; {kind._HOW}"
     raise TypeError(msg)
-
-
-_TWO = ["add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
-_OTHERS = ["lt", "le", "gt", "ge", "getitem", "neg", "pos", "abs", "invert", "int", "float"]
-_OTHERS += ["bool", "len", "index", "round", "array"]
-for _name in (*_TWO, *(f"r{name}" for name in _TWO), *_OTHERS):
-    setattr(NoValue, f"__{_name}__", lambda self, *_, name=_name: refuse_no_value(type(self), name))
 
 
 def whole_number(

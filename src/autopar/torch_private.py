@@ -7,7 +7,6 @@ lacking ends the import with torch's own error, as hardly anything would work wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -50,10 +49,7 @@ def _find(path: str, needed_for: str) -> Any:
     value: Any = torch
     for part in path.split("."):
         value = getattr(value, part, None)
-    return _lacking(path, needed_for) if value is None else value
 
-
-def _lacking(path: str, needed_for: str) -> Callable[..., NoReturn]:
     def lacks(*args: object, **kwargs: object) -> NoReturn:
         msg = (
             f"torch {torch.__version__} has no torch.{path}, which is needed {needed_for}; "
@@ -61,7 +57,7 @@ def _lacking(path: str, needed_for: str) -> Callable[..., NoReturn]:
         )
         raise RuntimeError(msg)
 
-    return lacks
+    return lacks if value is None else value
 
 
 # Operators: what they declare
@@ -99,7 +95,6 @@ disable_current_modes = _python_dispatch._disable_current_modes  # to look at te
 get_dispatch_mode = _find("_C._get_dispatch_mode", "to trace code")
 FAKE = torch._C._TorchDispatchModeKey.FAKE  # of the mode that makes tensors without memory
 set_versions = _find("_C._autograd._unsafe_set_version_counter", "to trace changes in place")
-function_modes = overrides._get_current_function_mode_stack
 without_function_mode = overrides._pop_mode_temporarily  # to ask what code asks of its own
 plain_functions = torch._C._disabled_torch_function_impl  # of subclasses that add none of their own
 ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under autocast")
