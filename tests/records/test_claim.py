@@ -37,6 +37,7 @@ def test_an_estimate_lies_in_its_interval_which_is_wider_with_more_noise_and_the
     drift = (1.0, 1.2, 1.4, 1.6, 1.8)  # which both ways share, as rounds are drawn together
     alike = record_of({"one": [2 * s for s in drift], "two": drift}).estimate(speedup)
     assert alike.low == pytest.approx(alike.high) == pytest.approx(2.0)
+    assert ap.Findings([]).estimate(lambda _: 3).samples == 0  # of a timeline alone
 
 
 def test_a_record_tells_what_a_way_hides_of_its_parts_and_their_limit():

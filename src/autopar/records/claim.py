@@ -89,8 +89,9 @@ def estimate(figure: Figure, measurements: Mapping[str, Measurement]) -> Estimat
             figures.append(math.nan)
     value, *resampled = figures
     low, high = np.quantile(resampled, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # NaN if one of them is
-    samples = min(len(measurement.values_s) for measurement in measurements.values())
-    return Estimate(value, float(np.minimum(value, low)), float(np.maximum(value, high)), samples)
+    counts = [len(measurement.values_s) for measurement in measurements.values()]
+    low, high = float(np.minimum(value, low)), float(np.maximum(value, high))
+    return Estimate(value, low, high, samples=min(counts, default=0))
 
 
 @dataclass(frozen=True, repr=False)
