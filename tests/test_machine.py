@@ -200,7 +200,6 @@ class RoundsClock:
 def test_capacity_counts_what_all_get_done_in_units_of_one_alone(monkeypatch, workers):
     monkeypatch.setattr("autopar.machine.time", RoundsClock(workers))
     assert capacity(workers, rounds=2, size=8).cores == pytest.approx(workers / 1.6)
-    assert repr(Capacity(2, 1.0834)) == "Capacity(workers=2, cores=1.08)"
     assert str(Capacity(2, 1.0834)) == (
         "2 threads at once multiply matrices 1.08 times as fast as one thread alone, measured now; "
         "a busy machine gives less"

@@ -101,8 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--fail-under", type=_share, metavar="SHARE", help=_FAIL_UNDER)
     for ending, what in _OUTPUTS.items():
         add(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
-    add = verbs.add_parser("record", help="run scripts of the gallery, and write their records")
-    add = add.add_argument
+    what = "run scripts of the gallery, and write their records"
+    add = verbs.add_parser("record", help=what).add_argument
     add("scripts", nargs="*", metavar="SCRIPT", help=_SCRIPTS)
     add("--to", type=Path, metavar="FOLDER", help="read and write records here")
     add("--check", action="store_true", help="run nothing, list outdated records")

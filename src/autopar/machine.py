@@ -98,7 +98,7 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Capacity:
     """How much a machine does: `workers` threads at once get done what `cores` alone would.
 
@@ -108,9 +108,6 @@ class Capacity:
 
     workers: int
     cores: float
-
-    def __repr__(self) -> str:
-        return f"Capacity(workers={self.workers}, cores={self.cores:.2f})"
 
     def __str__(self) -> str:
         return (

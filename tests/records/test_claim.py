@@ -79,7 +79,7 @@ def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
     assert findings.estimate(speedup).origin == "here"
 
 
-@pytest.mark.parametrize(("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False)])
+@pytest.mark.parametrize(("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False), (4.0, False)])
 def test_a_claim_of_a_hidden_share_that_can_not_be_says_that_it_is_noise(together_s, noted):
     record = record_of({"a": [4.0] * 7, "b": [1.0] * 7, "way": [together_s] * 7})
     claim = ap.claim("It hides.", record.hidden("way", ["a", "b"]), at_least=0.5, unit="%")
@@ -118,6 +118,13 @@ def test_a_claim_gets_a_verdict_and_says_it_with_its_origin(bounds, verdict):
     assert str(claim).startswith(f"Claim {verdict}: One takes longer than two. 2 (")
     assert str(claim).endswith(f"5 samples); {claim.bound}. [{record.origin}]")
     assert verdict in claim._repr_html_()
+
+
+def test_an_interval_that_ends_at_the_bound_can_not_be_told():
+    estimate = ap.Estimate(1.0, 0.5, 2.0, samples=9)
+    for bounds in ({"at_least": 2}, {"at_most": 0.5}):
+        assert ap.claim("So.", estimate, **bounds).verdict == "too noisy to tell"
+    assert "autopar-live" not in ap.claim("So.", estimate, at_least=2)._repr_html_()  # no origin
 
 
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.sampled_from(["", "%", "×"]))

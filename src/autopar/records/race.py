@@ -51,18 +51,18 @@ def race(
     """Check that several ways give one result, time them in turn, and see what ran when.
 
     First each way runs once, and its result is compared bit for bit with the expected one, signs of
-    zeros and what NaNs hold aside: if they differ, a warning says in what, nothing is timed, and
-    `failed` of the findings names the check.
-    Then all ways and parts are timed by `measure_in_turn`. At last those
-    to be seen run under the profiler, and how long each timeline is beside the clock's median is
-    kept, so that a page can tell whether both saw the same.
+    zeros and what NaNs hold aside. If they differ, a warning says in what, nothing is timed, and
+    `failed` of the findings names the check. The first result is copied before another way runs.
+    Ways whose results lie in the same memory are refused without `reset`: what one has left there
+    would count as the result of the next.
 
-    The first result is copied before another way runs. Ways whose results lie in the same memory
-    are refused without `reset`: what one has left there would count as the result of the next.
+    Then all ways and parts are timed by `measure_in_turn`. At last those to be seen run under the
+    profiler, and how long each timeline is beside the clock's median is kept, so that a page can
+    tell whether both saw the same.
 
     A way that hands work to lanes returns their handles, alone or in containers: they are waited
-    for, their results are compared, and their spans are part of the timeline, with those of the
-    tasks that they waited for. A Timeline beside them is shown, too, and not compared.
+    for, their results are compared, and their spans, with those of tasks that they waited for, are
+    part of the timeline. A Timeline beside them is shown, too, and not compared.
 
     Args:
         ways: Label to work, called without arguments. The first is the baseline.
@@ -82,12 +82,6 @@ def race(
         repeats: Rounds, at least three.
         calls: Calls in each sample, for work of microseconds, as in `measure`.
         flops: Label to floating-point operations, for the ways and parts that are to have a rate.
-
-    Returns:
-        Measurements, timelines and checks, for `recorded` or `observed`.
-
-    Warns:
-        UserWarning: The result of a way differs, or nothing is to be seen of one.
 
     Raises:
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a module.
@@ -109,13 +103,12 @@ def race(
     if expected is None and len(ways) == 1:
         msg = f"ways has {[*ways]} alone; expected a baseline before it, or `expected`."
         raise ValueError(msg)
+    labels, compared = [*ways], [*ways][expected is None :]
     by_label("flops", flops, [*parts, *ways])
-    by_label(
-        "close", close, [*ways][expected is None :], partial(positive, expected=_CLOSE, below=1)
-    )
+    by_label("close", close, compared, partial(positive, expected=_CLOSE, below=1))
     see = several("see", see, "labels of the ways, in a list.")
     for label in see:
-        require_label("see", label, [*ways])
+        require_label("see", label, labels)
     if reset is not None:
         check_work("reset", reset)
     differences = _differences(ways, expected, close, reset)
