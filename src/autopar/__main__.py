@@ -52,7 +52,6 @@ _FAIL_UNDER = (
     "end with status 3 if a GPU's column 'at least / time' is below SHARE, such as 90%%: its work "
     "could then be done in less than 90%% of the time"
 )
-_AGAIN = "On a machine that has what it needs run: python -m autopar record SCRIPT"
 _RANGE = "look only at ranges of this name, which NVTX or record_function gave"
 _SCRIPTS = "a script, or a part of its path in the gallery; without any, all of the gallery"
 _OUTPUTS = {
@@ -181,8 +180,8 @@ def _record(options: argparse.Namespace) -> int:
     if options.check:
         stale = stale_records(scripts, folder)
         stale += [] if named else unshown_records(gallery, folder)
-        lines = [*map(_shortened, stale), f"{len(stale)} records do not hold. {_AGAIN}"]
-        print("\n".join(lines) if stale else f"The records of {len(scripts)} scripts hold.")
+        end = f"{len(stale) or 'None'} of the records of {len(scripts)} scripts are outdated."
+        print("\n".join([*stale, end]))
         return 1 if stale else 0
     if not num_gpus():
         return _complain(
@@ -196,13 +195,6 @@ def _record(options: argparse.Namespace) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}; no record of theirs was replaced", file=sys.stderr)
     return 1 if failed or stale else 0
-
-
-def _shortened(line: str) -> str:
-    """What is wrong with a record, and with which script it is made again."""
-    why, _, remedy = line.partition(". ")
-    script = remedy.partition(" gallery/")[2].removesuffix(".py")
-    return f"{why}. {script or remedy}"
 
 
 def _named(name: str, gallery: Sequence[Path]) -> list[Path]:

@@ -79,7 +79,9 @@ def test_findings_tell_what_a_record_of_them_does_unless_a_check_has_failed():
     assert findings.estimate(speedup).origin == "here"
 
 
-@pytest.mark.parametrize(("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False), (4.0, False)])
+@pytest.mark.parametrize(
+    ("together_s", "noted"), [(6.0, True), (3.9, True), (5.0, False), (4.0, False)]
+)
 def test_a_claim_of_a_hidden_share_that_can_not_be_says_that_it_is_noise(together_s, noted):
     record = record_of({"a": [4.0] * 7, "b": [1.0] * 7, "way": [together_s] * 7})
     claim = ap.claim("It hides.", record.hidden("way", ["a", "b"]), at_least=0.5, unit="%")
