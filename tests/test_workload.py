@@ -28,11 +28,8 @@ def test_products_keep_their_magnitude():
     ("refused", "match"),
     [
         (lambda: workload.product_flops(-1), "size is -1; expected a whole number"),
-        (lambda: workload.product_bytes(-1), "size is -1; expected a whole number"),
-        (lambda: workload.product_flops(2, "a"), "count is 'a'; expected a whole number"),
         (lambda: workload.product_bytes(2, "a"), "count is 'a'; expected a whole number"),
         (lambda: workload.matrix(0), "size is 0; expected"),
-        (lambda: workload.matrix("10"), "size is '10'; expected"),
         (lambda: workload.matrix(2, "gpu"), "device is 'gpu'; expected the CPU or a CUDA GPU"),
         (lambda: workload.matrix(2, seed=1.5), "seed is 1.5; expected a whole number"),
         (lambda: workload.delay("cpu", -1), "cycles is -1; expected"),

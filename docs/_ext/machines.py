@@ -13,7 +13,6 @@ import re
 import symtable
 from collections import Counter
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -21,8 +20,8 @@ from unittest import mock
 import autopar
 from autopar.records.claim import CLAIMS_TO, Claim
 from autopar.records.gallery import GALLERY, scripts_of, shown_by
-from autopar.records.record import EARLIER, Record
-from autopar.records.store import FOLDER, load_record
+from autopar.records.record import Record
+from autopar.records.store import FOLDER, load_record, preference
 
 
 def machine_of(hardware):
@@ -50,7 +49,7 @@ def comparable() -> dict[str, dict[str, Record]]:
         return [record.parameters, *(part.keys() for part in parts)]
 
     everywhere = [it for records in records_by_machine().values() for it in records.values()]
-    everywhere.sort(key=lambda it: (not it.code_changed, datetime.fromisoformat(it.recorded_at)))
+    everywhere.sort(key=preference)
     newest = {it.experiment: measured(it) for it in everywhere}  # the last of each name
     return {
         machine: {name: it for name, it in records.items() if measured(it) == newest[name]}
@@ -124,15 +123,17 @@ def claims_by_machine() -> list[Told]:
 
 
 def newest_claims(page: str) -> list[Claim]:
-    """Each claim of a page by one record: of the present code if there is one, then the newest."""
+    """Each claim of a page by the record that the page shows."""
+    script = (GALLERY / f"{page.removeprefix('/auto_gallery/')}.py").read_text(encoding="utf-8")
+    names = [experiment.name for experiment in experiments() if f'"{experiment.name}"' in script]
+    shown = {autopar.newest_record(name).origin for name in names}
 
-    def freshness(claim):
+    def is_shown(claim):
         day = re.search(r"\d{4}-\d\d-\d\d", claim.estimate.origin)
-        return EARLIER not in claim.estimate.origin, day and day[0]
+        return claim.estimate.origin in shown, day and day[0]
 
-    return [
-        max(it.by_machine.values(), key=freshness) for it in claims_by_machine() if it.page == page
-    ]
+    told = (it.by_machine.values() for it in claims_by_machine() if it.page == page)
+    return [max(claims, key=is_shown) for claims in told]
 
 
 class Missing(Exception):

@@ -7,24 +7,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
-_INTERRUPTED = 130  # as shells report for a program that ended because of Ctrl-C
 
-
-def _end(*_: object) -> None:
-    os._exit(_INTERRUPTED)
+def _on_interrupt(handler: Any, instead_of: Any) -> None:
+    """Change what Ctrl-C does, unless it is ignored, as in a job in the background."""
+    if signal.getsignal(signal.SIGINT) is instead_of:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _end_at_interrupts() -> None:
     """Let Ctrl-C end the process at once: in imports its error comes out as another, or not."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored
-        signal.signal(signal.SIGINT, _end)
+    _on_interrupt(signal.SIG_DFL, instead_of=signal.default_int_handler)
 
 
 def _hear_interrupts() -> None:
     """Let Ctrl-C raise its error again, which closes what is open, once all is imported."""
-    if signal.getsignal(signal.SIGINT) is _end:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    _on_interrupt(signal.default_int_handler, instead_of=signal.SIG_DFL)
 
 
 if __name__ == "__main__":
@@ -42,6 +41,7 @@ from autopar.records.provenance import __version__
 
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
 _PACKAGES = Path(__file__).parents[1]
+_INTERRUPTED = 130  # as shells report for a program that ended because of Ctrl-C
 _UNREAD = 141  # as shells report for a program that ended because nobody reads on
 _TIMEOUT_S = 900.0  # no script takes a third of it
 _TRACES = (
@@ -52,7 +52,6 @@ _FAIL_UNDER = (
     "end with status 3 if a GPU's column 'at least / time' is below SHARE, such as 90%%: its work "
     "could then be done in less than 90%% of the time"
 )
-_AGAIN = "On a machine that has what it needs run: python -m autopar record SCRIPT"
 _RANGE = "look only at ranges of this name, which NVTX or record_function gave"
 _SCRIPTS = "a script, or a part of its path in the gallery; without any, all of the gallery"
 _OUTPUTS = {
@@ -63,16 +62,14 @@ _OUTPUTS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit status: 0, 1 if it failed, 2 if it can't be done here."""
+    if arguments is None:  # this process is there for nothing else
+        _end_at_interrupts()
+    options = _parser().parse_args(arguments)
+    verb = {"devices": _devices, "timeline": _timeline, "record": _record}[options.verb]
     try:
-        if arguments is None:  # this process is there for nothing else
-            _end_at_interrupts()
-        try:
-            return _run_verb(arguments)
-        finally:
-            if sys.stdout:  # it may be closed
-                sys.stdout.flush()
-            if arguments is None:
-                _end_at_interrupts()
+        status = verb(options)
+        if sys.stdout:  # it may be closed
+            sys.stdout.flush()
     except KeyboardInterrupt:
         return _INTERRUPTED
     except OSError as error:
@@ -82,9 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _UNREAD if isinstance(error, BrokenPipeError) else _complain(str(error), 1)
+    return status
 
 
-def _run_verb(arguments: Sequence[str] | None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m autopar", description=__doc__)
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -102,27 +100,12 @@ def _run_verb(arguments: Sequence[str] | None) -> int:
     add("--fail-under", type=_share, metavar="SHARE", help=_FAIL_UNDER)
     for ending, what in _OUTPUTS.items():
         add(f"--{ending}", type=_place, metavar="OUT", help=f"write {what}")
-    record = verbs.add_parser("record", help="run scripts of the gallery, and write their records")
-    record.add_argument("scripts", nargs="*", metavar="SCRIPT", help=_SCRIPTS)
-    record.add_argument("--to", type=Path, metavar="FOLDER", help="read and write records here")
-    record.add_argument("--check", action="store_true", help="run nothing, list outdated records")
-    options = parser.parse_args(arguments)
-    if options.verb == "timeline":
-        return _timeline(options)
-    if options.verb == "devices":
-        return _devices()
-    return _record(options.scripts, options.to, check=options.check)
-
-
-def _devices() -> int:
-    from autopar.machine import capacity, describe
-
-    _hear_interrupts()
-    machine = describe()
-    machine["software"] = {"autopar": __version__, **machine["software"]}
-    print(machine)
-    print(f"capacity\n  {capacity()}")
-    return 0
+    what = "run scripts of the gallery, and write their records"
+    add = verbs.add_parser("record", help=what).add_argument
+    add("scripts", nargs="*", metavar="SCRIPT", help=_SCRIPTS)
+    add("--to", type=Path, metavar="FOLDER", help="read and write records here")
+    add("--check", action="store_true", help="run nothing, list outdated records")
+    return parser
 
 
 def _place(text: str) -> Path:
@@ -149,6 +132,16 @@ def _share(text: str) -> float:
     return share
 
 
+def _devices(_: argparse.Namespace) -> int:
+    from autopar.machine import capacity, describe
+
+    _hear_interrupts()
+    machine = describe()
+    machine["software"] = {"autopar": __version__, **machine["software"]}
+    print(f"{machine}\ncapacity\n  {capacity()}")
+    return 0
+
+
 def _timeline(options: argparse.Namespace) -> int:
     from autopar.traces.command import UNREAD, Wanted, inspect
     from autopar.traces.trace import TraceError
@@ -168,52 +161,40 @@ def _timeline(options: argparse.Namespace) -> int:
     return status
 
 
-def _record(names: Sequence[str], to: Path | None, *, check: bool) -> int:
+def _record(options: argparse.Namespace) -> int:
     """Run each script in a process of its own, so that none warms a pool for another."""
     from autopar.device import num_gpus
     from autopar.records.gallery import scripts_of, stale_records, unshown_records
     from autopar.records.store import FOLDER
 
     _hear_interrupts()
-    folder = to or FOLDER
-    gallery = scripts_of(Path("gallery").resolve())
-    chosen = {name: _named(name, gallery) for name in names}
-    missing = [name for name, scripts in chosen.items() if not scripts]
-    scripts = list(dict.fromkeys(itertools.chain(*chosen.values()))) if names else gallery
+    folder, gallery = options.to or FOLDER, scripts_of(Path("gallery").resolve())
+    named = {name: _named(name, gallery) for name in options.scripts}
+    missing = [name for name, scripts in named.items() if not scripts]
+    scripts = list(dict.fromkeys(itertools.chain(*named.values()))) if named else gallery
     if missing or not scripts:
         return _complain(
             f"no such script: {', '.join(missing) or 'gallery/**/plot_*.py'}. Run this from the "
             f"root of a checkout, or name the scripts."
         )
-    if check:
+    if options.check:
         stale = stale_records(scripts, folder)
-        stale += () if names else unshown_records(gallery, folder)
-        lines = [*map(_shortened, stale), f"{len(stale)} records do not hold. {_AGAIN}"]
-        print("\n".join(lines) if stale else f"The records of {len(scripts)} scripts hold.")
+        stale += [] if named else unshown_records(gallery, folder)
+        end = f"{len(stale) or 'None'} of the records of {len(scripts)} scripts are outdated."
+        print("\n".join([*stale, end]))
         return 1 if stale else 0
     if not num_gpus():
         return _complain(
             "recording needs CUDA GPUs, and PyTorch sees none here. The records that come with "
             "autopar were measured on a machine that has them; the site builds from those."
         )
-    start_s = time.perf_counter()
-    counts = {script: _run(script, folder.resolve()) for script in scripts}
-    failed = [script.name for script, count in counts.items() if count is None]
-    count = sum(filter(None, counts.values()))
-    print(f"{count} records of {len(counts)} scripts in {time.perf_counter() - start_s:.0f} s")
+    failed = [script.name for script in scripts if not _run(script, folder.resolve())]
     stale = stale_records([script for script in scripts if script in gallery], folder, FOLDER)
     if stale:
         print("\n".join(stale), file=sys.stderr)
     if failed:
         print(f"failed: {', '.join(failed)}; no record of theirs was replaced", file=sys.stderr)
     return 1 if failed or stale else 0
-
-
-def _shortened(line: str) -> str:
-    """What is wrong with a record, and with which script it is made again."""
-    why, _, remedy = line.partition(". ")
-    script = remedy.partition(" gallery/")[2].removesuffix(".py")
-    return f"{why}. {script or remedy}"
 
 
 def _named(name: str, gallery: Sequence[Path]) -> list[Path]:
@@ -223,34 +204,33 @@ def _named(name: str, gallery: Sequence[Path]) -> list[Path]:
     return [path for path in gallery if name in f"{path.parent.name}/{path.stem}"]
 
 
-def _run(script: Path, folder: Path) -> int | None:
-    """Run a script as a reader would; the number of its records, None if it failed.
+def _run(script: Path, folder: Path) -> bool:
+    """Run a script as a reader would; whether it ran to its end.
 
-    They come to the folder when it has run to its end: till then a check of it may fail.
+    Its records come to the folder then: till then a check of it may fail.
     """
     from autopar.files import write_atomically
     from autopar.records.experiment import RECORD_TO
 
     print(f"recording {script.name} ...", flush=True)
-    start_s, why, count = time.perf_counter(), "", 0
+    start_s, paths = time.perf_counter(), list[Path]()
     packages = os.pathsep.join([str(_PACKAGES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
         variables = {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": packages}
         environment, command = os.environ | variables, [sys.executable, "-u", str(script)]
         try:
             subprocess.run(command, cwd=figures, env=environment, timeout=_TIMEOUT_S, check=True)
-        except subprocess.CalledProcessError as error:
-            why = f"exit status {error.returncode}"
-        except subprocess.TimeoutExpired:
-            why = "not done by then"
-        for path in () if why else sorted(Path(records).glob("*/*")):
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            print(f"{script.name}: FAILED: {error}", flush=True)
+            return False
+        paths = sorted(Path(records).glob("*/*"))
+        for path in paths:
             place = folder / path.relative_to(records)
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, path.read_bytes())
-            count += place.suffix == ".json"
-    ending = f"FAILED ({why})" if why else f"{count} records"
-    print(f"{script.name}: {ending} in {time.perf_counter() - start_s:.1f} s", flush=True)
-    return None if why else count
+    count = sum(path.suffix == ".json" for path in paths)
+    print(f"{script.name}: {count} records in {time.perf_counter() - start_s:.1f} s", flush=True)
+    return True
 
 
 def _complain(message: str, status: int = 2) -> int:

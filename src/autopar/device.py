@@ -72,6 +72,7 @@ def try_all_gpus() -> list[torch.device]:
 
 def present(device: torch.device | str | int) -> torch.device:
     """The device with its index, refused if not here; `0` is a GPU, `"cuda"` the current one."""
+    here = ", ".join(map(str, try_all_gpus()))
     try:
         processor = gpu(device) if isinstance(device, int) else torch.device(device)
         if processor.type not in ("cpu", "cuda"):
@@ -79,7 +80,7 @@ def present(device: torch.device | str | int) -> torch.device:
     except (RuntimeError, TypeError, ValueError) as error:
         msg = (
             f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu', 'cuda:0', "
-            f"autopar.gpu(0) or a torch.device. This machine has {_here()}."
+            f"autopar.gpu(0) or a torch.device. This machine has {here}."
         )
         raise ValueError(msg) from error
     if processor.type == "cpu":
@@ -88,15 +89,11 @@ def present(device: torch.device | str | int) -> torch.device:
         processor = gpu(torch.cuda.current_device())
     if processor.index is None or processor.index >= num_gpus():
         msg = (
-            f"device is {processor}, which is not on this machine: it has {_here()}. Pass one "
+            f"device is {processor}, which is not on this machine: it has {here}. Pass one "
             f"of these, or take try_gpu({processor.index or 0}), which falls back to the CPU."
         )
         raise ValueError(msg)
     return processor
-
-
-def _here() -> str:
-    return ", ".join(map(str, try_all_gpus()))
 
 
 def synchronize(*devices: torch.device | str | int) -> None:

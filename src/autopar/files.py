@@ -25,15 +25,14 @@ def path_of(path: Path | str | os.PathLike[str]) -> Path:
 def write_atomically(path: Path | str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file so that nobody ever sees half of it, also if this process dies.
 
-    A symbolic link stays, and the file that it leads to is replaced. The mode and the owner stay,
-    and other hard links to the old file keep what it held. A device, a pipe and what this process
-    prints to (`/dev/stdout`) are written to and never replaced.
+    A symbolic link stays, and the file that it leads to is replaced; its mode stays. A device, a
+    pipe and what this process prints to (`/dev/stdout`) are written to and never replaced.
 
     Raises:
         OSError: The folder is not there, or it or the file can't be written to; the old file is as
             it was.
     """
-    path, data = path_of(path), _bytes(content)
+    path, data = path_of(path), content.encode() if isinstance(content, str) else content
     end = Path(os.path.realpath(path))
     if end.is_dir():
         msg = f"path is {str(path)!r}, which is a folder; expected the path of a file in it."
@@ -42,17 +41,18 @@ def write_atomically(path: Path | str | os.PathLike[str], content: str | bytes) 
         msg = f"path is {str(path)!r}, but there is no folder {str(end.parent)!r}; make it first."
         raise FileNotFoundError(msg)
     try:
-        old = None
+        mode = None
         with suppress(FileNotFoundError), os.fdopen(os.open(path, os.O_WRONLY), "wb") as file:
             old = os.fstat(file.fileno())
-            if printed_to := [number for number in (1, 2) if _is_open_at(number, old)]:
-                with os.fdopen(os.dup(printed_to[0]), "wb") as printed:  # goes on where that stands
-                    printed.write(data)
-                return
-            if not stat.S_ISREG(old.st_mode):
+            mode = stat.S_IMODE(old.st_mode)
+            for printed_to in (1, 2):
+                if _is_open_at(printed_to, old):  # which goes on where that stands
+                    os.dup2(printed_to, file.fileno())
+                    mode = None
+            if mode is None or not stat.S_ISREG(old.st_mode):
                 file.write(data)
                 return
-        _replace(end, data, old)
+        _replace(end, data, mode)
     except OSError as error:  # a full disk names no file, and others name the draft
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -65,18 +65,14 @@ def write_output(path: str | os.PathLike[str], content: str | bytes) -> None:
     if not sys.stdout:  # it is closed
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     sys.stdout.flush()
-    sys.stdout.buffer.write(_bytes(content))
+    sys.stdout.buffer.write(content.encode() if isinstance(content, str) else content)
     sys.stdout.buffer.flush()
 
 
 def append_line(path: str | os.PathLike[str], line: str) -> None:
     """Add a line to a file, at once, so that those of several processes don't mix."""
     with Path(path).open("ab", buffering=0) as file:
-        file.write(_bytes(f"{line}\n"))
-
-
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+        file.write(f"{line}\n".encode())
 
 
 def _is_open_at(descriptor: int, status: os.stat_result) -> bool:
@@ -85,15 +81,13 @@ def _is_open_at(descriptor: int, status: os.stat_result) -> bool:
     return False
 
 
-def _replace(path: Path, data: bytes, old: os.stat_result | None) -> None:
+def _replace(path: Path, data: bytes, mode: int | None) -> None:
     draft = path.with_name(f".{secrets.token_hex(8)}.draft")  # short, and nobody else's
     try:
         with draft.open("xb") as file:
-            if old:
-                with suppress(OSError, AttributeError):  # only root may, and not on each system
-                    os.chown(draft, old.st_uid, old.st_gid)
-                draft.chmod(stat.S_IMODE(old.st_mode))
             file.write(data)
+        if mode is not None:
+            draft.chmod(mode)
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

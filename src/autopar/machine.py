@@ -9,7 +9,7 @@ import platform
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -35,10 +35,7 @@ class Description(dict[str, Fields]):
     """
 
     def __str__(self) -> str:
-        lines: list[str] = []
-        for part, fields in self.items():
-            lines += [part, *_lines(fields, indent=2)]
-        return "\n".join(lines)
+        return "\n".join(_lines(self, ""))
 
 
 def describe() -> Description:
@@ -101,7 +98,7 @@ def page_faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Capacity:
     """How much a machine does: `workers` threads at once get done what `cores` alone would.
 
@@ -111,9 +108,6 @@ class Capacity:
 
     workers: int
     cores: float
-
-    def __repr__(self) -> str:
-        return f"Capacity(workers={self.workers}, cores={self.cores:.2f})"
 
     def __str__(self) -> str:
         return (
@@ -163,9 +157,8 @@ def capacity(workers: int | None = None, *, rounds: int = 5, size: int = 384) ->
                 start_s, end_s = pool.submit(work, False).result()
                 starts_s, ends_s = zip(*pool.map(work, [True] * workers), strict=True)
                 ratios.append(workers * (end_s - start_s) / (max(ends_s) - min(starts_s)))
-        except BaseException:
+        finally:
             barrier.abort()  # for those that wait there for one that was not begun
-            raise
     return Capacity(workers, statistics.median(ratios))
 
 
@@ -220,11 +213,9 @@ def _describe_gpu(i: int) -> Fields:
 
 def _active_nvlinks(nvml: Any, handle: Any) -> int:
     active = 0
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
+    with contextlib.suppress(nvml.NVMLError):  # links are numbered without gaps
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
             active += nvml.nvmlDeviceGetNvLinkState(handle, link) == nvml.NVML_FEATURE_ENABLED
-        except nvml.NVMLError:
-            break  # links are numbered without gaps: past the last one
     return active
 
 
@@ -251,15 +242,16 @@ def _memory_bytes() -> int | str:
         return "not read: this system does not tell"
 
 
-def _lines(fields: Fields, indent: int) -> list[str]:
-    lines = []
+def _lines(fields: Fields, indent: str) -> Iterator[str]:
     for name, value in fields.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            for i, part in enumerate(value):
-                lines += [f"{'':{indent}}{name}[{i}]", *_lines(part, indent + 2)]
+        if isinstance(value, dict):
+            yield f"{indent}{name}"
+            yield from _lines(value, f"{indent}  ")
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield from _lines({f"{name}[{i}]": part for i, part in enumerate(value)}, indent)
+        elif isinstance(value, list):
+            yield f"{indent}{name}: {', '.join(value) or 'none'}"
+        elif name.endswith("_bytes") and isinstance(value, int):
+            yield f"{indent}{name}: {value} ({value / 2**30:.1f} GiB)"
         else:
-            shown = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
-            if name.endswith("_bytes") and isinstance(value, int):
-                shown = f"{value} ({value / 2**30:.1f} GiB)"
-            lines.append(f"{'':{indent}}{name}: {shown}")
-    return lines
+            yield f"{indent}{name}: {value}"

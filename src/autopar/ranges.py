@@ -42,7 +42,7 @@ class annotate:
         name: What the tools show.
 
     Raises:
-        TypeError: The name is not a string, as when the decorator's parentheses are forgotten.
+        TypeError: The name is no string, as where the decorator's parentheses are forgotten.
 
     >>> with annotate("forward"):
     ...     pass
@@ -58,28 +58,25 @@ class annotate:
     def __init__(self, name: str) -> None:
         check_type("name", name, str, "a string, as in annotate('forward').")
         self.name = name
-        self._records: list[profiler.record_function | None] | None = None
+        self._records: list[profiler.record_function | None] = []
 
     def __repr__(self) -> str:
         return f"annotate({self.name!r})"
 
     def __enter__(self) -> None:
-        if profiler._is_profiler_enabled:
-            record = profiler.record_function(self.name)
+        record = profiler.record_function(self.name) if profiler._is_profiler_enabled else None
+        if record is not None:
             record.__enter__()
-            self._records = [*(self._records or ()), record]
-        elif self._records:
-            self._records.append(None)  # entered again, after a profiler that has stopped
+        self._records.append(record)  # it may be entered again before it ends
         if nvtx is not None:
             nvtx.rangePushA(self.name)
 
     def __exit__(self, *raised: Any) -> None:
         if nvtx is not None:
             nvtx.rangePop()
-        if self._records:
-            record = self._records.pop()
-            if record is not None:
-                record.__exit__(*raised)
+        record = self._records.pop()
+        if record is not None:
+            record.__exit__(*raised)
 
     def __call__(self, fn: Callable[_P, _R]) -> Callable[_P, _R]:
         """Annotate every call of `fn`."""

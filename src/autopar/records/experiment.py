@@ -89,9 +89,10 @@ def recorded(
 ) -> Record:
     """Run an experiment if this machine has all it needs, else load what one measured that has.
 
-    A record must have been measured with these parameters. One of this very code is taken, if there
-    is one; else the record's origin says that it is of earlier code, which cells of a notebook are
-    not held against. It is also loaded where a profiler that the experiment starts does not work.
+    A record must have been measured with these parameters. Of several, those of this very code come
+    first, then those whose samples are not noisy, then the newest. The origin of one of earlier
+    code says so; cells of a notebook are not held against records. A record is also loaded where a
+    profiler that the experiment starts does not work.
 
     Args:
         experiment: A function of keyword arguments that returns `Findings`.
@@ -102,8 +103,8 @@ def recorded(
         programs: Programs that it starts, which must be on the path.
         modules: Python modules that it imports, beside those that autopar needs.
         variables: Environment variables that it reads, which must be set.
-        folder: Where records lie, one folder per machine, of which the newest record is taken;
-            those that come with autopar if not given.
+        folder: Where records lie, one folder per machine; those that come with autopar if not
+            given.
 
     Raises:
         RecordError: There is none, or it is damaged, edited or of other parameters.
@@ -118,16 +119,20 @@ def recorded(
     """
     _check(experiment, name, parameters, gpus)
     whole_number("threads", threads, 1, of=", as many as the experiment needs")
-    names = "a list of names, even of a single one."
-    programs, modules = several("programs", programs, names), several("modules", modules, names)
-    variables = several("variables", variables, names)
+    has: dict[str, object] = {}
+    if gpus:
+        has[f"{gpus} GPU{'s' * (gpus > 1)}"] = num_gpus() >= gpus
+    if threads > 1:
+        has[f"{threads} CPU threads"] = (os.cpu_count() or 1) >= threads
+    of_one = "a list of names, even of a single one."
+    for program in several("programs", programs, of_one):
+        has[program] = shutil.which(program)
+    for module in several("modules", modules, of_one):
+        has[module] = importlib.util.find_spec(module.partition(".")[0])
+    for variable in several("variables", variables, of_one):
+        has[variable] = os.environ.get(variable)
+    lacking = [need for need, is_here in has.items() if not is_here]
     record_to = os.environ.get(RECORD_TO)
-    needs: dict[str, object] = {f"{gpus} GPU{'s' * (gpus > 1)}": num_gpus() >= gpus} if gpus else {}
-    needs |= {f"{threads} CPU threads": (os.cpu_count() or 1) >= threads} if threads > 1 else {}
-    needs |= {program: shutil.which(program) for program in programs}
-    needs |= {module: importlib.util.find_spec(module.partition(".")[0]) for module in modules}
-    needs |= {variable: os.environ.get(variable) for variable in variables}
-    lacking = [need for need, there in needs.items() if not there]
     if not lacking:
         try:
             record = observed(experiment, name=name, parameters=parameters, gpus=gpus)
@@ -137,17 +142,18 @@ def recorded(
             if record_to:
                 write_record(record, record_to)
             return record
-    again = f"On a machine with {' and '.join(needs)} run: {_command(experiment)}"
-    if record_to:
+    elif record_to:
         print(f"{name}: not measured, for want of {', '.join(lacking)}")
+    again = f"On a machine with {' and '.join(has)} run: {_command(experiment)}"
     return newest_of(Wanted(name, partial(code_digest, experiment), parameters, again), folder)
 
 
 def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """Load the record that an experiment of the gallery has left, without the experiment.
 
-    In a checkout it says so if the gallery's code is another by now, parameters included. An
-    installed autopar has no gallery: its records were checked before.
+    Of several it is the one that `recorded` takes. In a checkout it says so if the gallery's code
+    is another by now, parameters included. An installed autopar has no gallery: its records were
+    checked before.
 
     Args:
         name: The record's name.
@@ -162,7 +168,8 @@ def newest_record(name: str, folder: Path | str | None = None) -> Record:
     """
     scripts = [] if folder else gallery.scripts_of()
     shown = gallery.shown_by(script for script in scripts if name in script.read_text())
-    return newest_of(next((one for one in shown if one.name == name), Wanted(name)), folder)
+    by_name = {wanted.name: wanted for wanted in shown}
+    return newest_of(by_name.get(name, Wanted(name)), folder)
 
 
 def _check(experiment: Experiment, name: str, parameters: Mapping[str, Any], gpus: int) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from autopar.display.format import NO_SHARE, origins_of
-from autopar.records.claim import Estimate, Figure, interval, unmeasured
+from autopar.records.claim import ByLabel, Estimate, Figure, estimate
 from autopar.refusal import several, whole_number
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement, hidden_share
@@ -28,7 +28,7 @@ class RecordError(RuntimeError):
     """
 
 
-class _Derived:
+class _Timed:
     """What findings and records tell of their timings."""
 
     measurements: Any  # several, by label or not
@@ -42,7 +42,7 @@ class _Derived:
     @property
     def origin(self) -> str:
         """Where and when it was measured, in words."""
-        return " and ".join(origins_of(self._timed.values()))
+        return " and ".join(origins_of(self._by_label().values()))
 
     @property
     def failed(self) -> list[str]:
@@ -59,7 +59,8 @@ class _Derived:
             KeyError: It asks for a label under which nothing was measured.
             ValueError: A check has failed.
         """
-        return Estimate(*interval(figure, self._timed), self.origin, self.processors)
+        estimated = estimate(figure, self._by_label())
+        return replace(estimated, origin=self.origin, machine=self.processors)
 
     def hidden(self, way: str, parts: Sequence[str]) -> Estimate:
         """The share of the shorter parts' time that a way saves, by the clock: see `hidden_share`.
@@ -75,12 +76,12 @@ class _Derived:
             KeyError: Nothing was measured under one of the labels.
             ValueError: There are not two parts, the way is one of them, or a check has failed.
         """
-        alone = [part.label for part in self._alone(parts, 2)]
+        alone = [part.label for part in self._measured(parts, least=2)]
         if way in alone:
             msg = f"way is {way!r}, one of parts itself; expected the label of what does all parts."
             raise ValueError(msg)
         share = self.estimate(lambda s: hidden_share([s[part] for part in alone], s[way]))
-        return replace(share, note=NO_SHARE) if share.value < 0 or share.value > 1 else share
+        return share if 0 <= share.value <= 1 else replace(share, note=NO_SHARE)
 
     def limit_s(self, parts: Sequence[str], pieces: int = 0) -> float:
         """The least time in seconds in which parts of the work can be done at the same time.
@@ -99,33 +100,28 @@ class _Derived:
                 failed.
         """
         whole_number("pieces", pieces, 0)
-        *others_s, longest_s = sorted(part.min_s for part in self._alone(parts, 1))
+        *others_s, longest_s = sorted(part.min_s for part in self._measured(parts, least=1))
         return longest_s + (sum(others_s) / pieces if pieces else 0.0)
 
-    def _alone(self, parts: Sequence[str], least: int) -> list[Measurement]:
-        """The measurements of parts by their labels."""
+    def _measured(self, parts: Sequence[str], least: int) -> list[Measurement]:
         expected = f"labels of what was measured in a list, at least {least}."
-        named, timed = several("parts", parts, expected, str), self._timed
-        if len(named) < least:
-            msg = f"parts is {[*named]}; expected {expected}"
+        labels, timed = several("parts", parts, expected, str), self._by_label()
+        if len(labels) < least:
+            msg = f"parts is {[*labels]}; expected {expected}"
             raise ValueError(msg)
-        for part in named:
-            if part not in timed:
-                raise unmeasured(part, timed)
-        return [timed[part] for part in named]
+        return [timed[label] for label in labels]
 
-    @property
-    def _timed(self) -> dict[str, Measurement]:
-        several = self.measurements
+    def _by_label(self) -> ByLabel[Measurement]:
         if self.failed:
             msg = f"no timings count, as a check failed: {', '.join(self.failed)}. Mend that first."
             raise ValueError(msg)
+        several = self.measurements
         timed = several.values() if isinstance(several, Mapping) else several
-        return {one.label: one for one in timed}
+        return ByLabel({measurement.label: measurement for measurement in timed})
 
 
 @dataclass(frozen=True)
-class Findings(_Derived):
+class Findings(_Timed):
     """What an experiment returns.
 
     Args:
@@ -163,7 +159,7 @@ class Findings(_Derived):
 
 
 @dataclass(frozen=True, repr=False)
-class Record(_Derived):
+class Record(_Timed):
     """An experiment's findings with all that is needed to believe them; they never change.
 
     >>> import autopar as ap
@@ -192,7 +188,7 @@ class Record(_Derived):
     def __post_init__(self) -> None:
         """Let every measurement and timeline say where it comes from, and let none be replaced."""
         for name, by_label in (("measurements", self.measurements), ("timelines", self.timelines)):
-            named = {label: replace(it, origin=self.origin) for label, it in by_label.items()}
+            named = {label: replace(thing, origin=self.origin) for label, thing in by_label.items()}
             object.__setattr__(self, name, MappingProxyType(named))
 
     @property

@@ -18,10 +18,9 @@ from autopar.timeline.span import Span, Timeline
 from autopar.timing.measurement import Measurement
 
 SCHEMA = 1
-_MAX_BYTES = 100_000  # a record is read by people and travels with the package
-_MAX_FILE_BYTES = 300_000  # so does a file beside it
-_BY_LINES = ("measurements", "timelines", "hardware", "software")  # a line for each part of them
 FOLDER = Path(__file__).parents[1] / "recorded"
+_MAX_BYTES = 300_000  # of a record, and of a file beside it: they travel with the package
+_BY_LINES = ("measurements", "timelines", "hardware", "software")  # a line for each part of them
 _NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder where it belongs
 
 
@@ -38,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
-    """Load the record that was measured last, on whichever machine; of the current code, if any is.
+    """Load a record, on whichever machine it was measured: see `preference`.
 
     Of a digest, one of earlier code says so; one of other parameters is refused.
     """
@@ -46,8 +45,8 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
     check_name(name, "experiment")
     folder = Path(folder or FOLDER)
     records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
-    names = {path.stem for path in folder.glob("*/*.json")} if parameters is None else ()
-    nearest = ", ".join(difflib.get_close_matches(name, sorted(names), cutoff=0.0))
+    names = sorted({path.stem for path in folder.glob("*/*.json")})
+    nearest = ", ".join(difflib.get_close_matches(name, names, cutoff=0.0))
     near = f"The nearest names are {nearest}. " if nearest else ""  # it may be misspelled
     _require(records, f"{folder.name}/*/{name}.json: there is no such record. {near}{again}")
     if parameters is not None:
@@ -56,37 +55,40 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
         records = [record for record in records if record.parameters == now]
         _require(records, f"{name}.json: was measured with parameters {was}, now {now}. {again}")
     if digest:
+        digests = [digest(record.parameters) for record in records]
         records = [
-            replace(one, code_changed=digest(one.parameters) not in ("", one.digest))
-            for one in records
+            replace(record, code_changed=now not in ("", record.digest))
+            for record, now in zip(records, digests, strict=True)
         ]
-    return max(
-        records, key=lambda one: (not one.code_changed, datetime.fromisoformat(one.recorded_at))
-    )
+    return max(records, key=preference)
+
+
+def preference(record: Record) -> tuple[bool, bool, datetime]:
+    """What pages show first: the present code, then samples without noise, then the newest."""
+    is_calm = not any(measurement.warning for measurement in record.measurements.values())
+    return not record.code_changed, is_calm, datetime.fromisoformat(record.recorded_at)
 
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
     """Write a record and its files to its machine's folder, if they are sound and small."""
-    named = record.processors.lower().replace("×", "x")
-    machine = re.sub(r"[^a-z0-9]+", "-", named).strip("-")
+    machine = re.sub(r"[^a-z0-9]+", "-", record.processors.lower().replace("×", "x")).strip("-")
     check_name(machine, "machine")
     check_name(record.experiment, "experiment")
     path = Path(folder) / machine / f"{record.experiment}.json"
     try:
-        content = _content(record)
-        _require(record.digest, "has no digest of what was measured")
-        too_large = f"it takes {len(content)} bytes, over {_MAX_BYTES}; keep fewer spans or samples"
-        _require(len(content) <= _MAX_BYTES, too_large)
-        for name, part in record.files.items():
+        _require(record.digest, "it has no digest of what was measured")
+        for name in record.files:
             check_name(name, "file")
-            too_large = f"{name} takes {len(part)} bytes, over {_MAX_FILE_BYTES}"
-            _require(len(part) <= _MAX_FILE_BYTES, too_large)
+        files = {**record.files, path.name: _content(record)}
+        for name, content in files.items():
+            too_large = f"{name} takes {len(content)} bytes, over {_MAX_BYTES}; keep less"
+            _require(len(content) <= _MAX_BYTES, too_large)
     except (RecordError, TypeError, ValueError) as error:
         msg = f"{path.name}: can't be written: {error}"
         raise RecordError(msg) from error
     path.parent.mkdir(parents=True, exist_ok=True)
-    for name, part in {**record.files, path.name: content}.items():
-        write_atomically(path.parent / name, part)
+    for name, content in files.items():
+        write_atomically(path.parent / name, content)
     return path
 
 
@@ -103,9 +105,9 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
 
 def check_name(name: str, what: str) -> None:
     """Refuse a name that would lead out of the folder, or to a record where none is meant."""
-    plain = isinstance(name, str) and _NAME.fullmatch(name) and not name.lower().endswith(".json")
+    is_plain = isinstance(name, str) and _NAME.fullmatch(name) and not name.endswith(".json")
     expected = "expected letters, digits, spaces, - and _. Leave out an ending .json"
-    _require(plain, f"{what} name {name!r} is no file's name; {expected}")
+    _require(is_plain, f"{what} name {name!r} is no file's name; {expected}")
 
 
 def _require(held: object, otherwise: str) -> None:
@@ -113,37 +115,23 @@ def _require(held: object, otherwise: str) -> None:
         raise RecordError(otherwise)
 
 
-def _read(path: Path) -> bytes:
-    _require(path.is_file(), f"{path.name} is missing: there is no such file")
-    return path.read_bytes()
-
-
 def _loaded(path: Path) -> Record:
-    try:
-        fields = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        msg = f"is not whole JSON ({error})"
-        raise RecordError(msg) from None
-    is_record = isinstance(fields, dict) and "schema" in fields
-    _require(is_record, "is not a record: it has no schema version")
-    version = fields["schema"]
+    fields = json.loads(path.read_bytes())
+    version = fields.pop("schema")
     _require(version == SCHEMA, f"has schema version {version!r}; this autopar reads {SCHEMA}")
     seal = fields.pop("seal", None)
-    _require(seal == _seal(fields), "was edited: its contents don't match its seal")
-    _require(
-        fields["experiment"] == path.stem,
-        f"is a record of {fields['experiment']!r}, not {path.stem!r}",
-    )
-    files = {}
+    was_sealed = _seal({"schema": version, **fields})
+    _require(seal == was_sealed, "was edited: its contents don't match its seal")
+    name, files = fields["experiment"], {}
+    _require(name == path.stem, f"is a record of {name!r}, not {path.stem!r}")
     for name, sha256 in fields.get("files", {}).items():
         check_name(name, "file")
-        files[name] = _read(path.with_name(name))
+        files[name] = path.with_name(name).read_bytes()
         is_same = _sha256(files[name]) == sha256
         _require(is_same, f"its file {name} is not the one that was recorded")
-    del fields["schema"]
-    parts = {label: Measurement(label, **of) for label, of in fields["measurements"].items()}
+    measurements = {label: Measurement(label, **of) for label, of in fields["measurements"].items()}
     timelines = {label: _unpack(packed) for label, packed in fields["timelines"].items()}
-    decoded = {"measurements": parts, "timelines": timelines, "files": files}
+    decoded = {"measurements": measurements, "timelines": timelines, "files": files}
     return Record(**{**fields, **decoded}, live=False)
 
 
