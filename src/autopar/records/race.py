@@ -13,7 +13,7 @@ import torch
 
 from autopar.device import synchronize
 from autopar.display.format import shortened
-from autopar.effects.access import Places
+from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import ranges_of
 from autopar.lanes.handle import Handle
 from autopar.records.record import Findings
@@ -53,8 +53,8 @@ def race(
     First each way runs once, and its result is compared bit for bit with the expected one, signs of
     zeros and what NaNs hold aside. If they differ, a warning says in what, nothing is timed, and
     `failed` of the findings names the check. The first result is copied before another way runs.
-    Ways whose results lie in the same memory are refused without `reset`: what one has left there
-    would count as the result of the next.
+    A way whose result lies in the memory of the first one's, or of the one before it, is refused
+    without `reset`: what that one has left there would count as its result.
 
     Then all ways and parts are timed by `measure_in_turn`. At last those to be seen run under the
     profiler, and how long each timeline is beside the clock's median is kept, so that a page can
@@ -148,19 +148,16 @@ def _differences(
     wanted, than = None, "what is expected"
     if expected is not None:
         wanted = copy.deepcopy(_comparable("expected", _leaves(expected)))
-    labels, memory = [*ways], Places()
-    kept = []  # all results, or a later one might lie in the memory of an earlier one that is gone
-    for number, (label, way) in enumerate(ways.items()):
+    held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
+    for label, way in ways.items():
         if reset is not None:
             reset()
         leaves = _leaves(way())
         if reset is None:
-            kept.append(leaves)
-            lies = [*ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])]
-            for earlier in set().union(*map(memory.at, lies)):
-                _refuse_shared(labels[earlier], label)
-            for place in lies:
-                memory.add(place, number)
+            for earlier, result in held:
+                if _share_memory(result, leaves):
+                    _refuse_shared(earlier, label)
+            held = [*held[:1], (label, leaves)]
         values = _comparable(f"the way {label!r}", leaves)
         if wanted is not None:
             share = close.get(label, 0.0)
@@ -175,6 +172,18 @@ def _differences(
         else:
             wanted, than = copy.deepcopy(values), label
     return differences
+
+
+def _share_memory(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+    """Whether arrays or tensors of two results lie in the same memory."""
+    memory = Places()
+    for place in _places(first):
+        memory.add(place, 0)
+    return any(memory.at(place) for place in _places(second))
+
+
+def _places(leaves: Mapping[str, Any]) -> list[ByteRange]:
+    return [*ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])]
 
 
 def _refuse_shared(first: str, second: str) -> NoReturn:

@@ -19,7 +19,8 @@ from autopar.timing.measurement import Measurement
 
 SCHEMA = 1
 FOLDER = Path(__file__).parents[1] / "recorded"
-_MAX_BYTES = 300_000  # of a record, and of a file beside it: they travel with the package
+_MAX_BYTES = 100_000  # a record is read by people and travels with the package
+_MAX_FILE_BYTES = 300_000  # so does a file beside it
 _BY_LINES = ("measurements", "timelines", "hardware", "software")  # a line for each part of them
 _NAME = re.compile(r"\w([\w .,()+-]{0,98}[\w)])?")  # of one file, in the folder where it belongs
 
@@ -81,8 +82,9 @@ def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
             check_name(name, "file")
         files = {**record.files, path.name: _content(record)}
         for name, content in files.items():
-            too_large = f"{name} takes {len(content)} bytes, over {_MAX_BYTES}; keep less"
-            _require(len(content) <= _MAX_BYTES, too_large)
+            most = _MAX_BYTES if name == path.name else _MAX_FILE_BYTES
+            too_large = f"{name} takes {len(content)} bytes, over {most}; keep less"
+            _require(len(content) <= most, too_large)
     except (RecordError, TypeError, ValueError) as error:
         msg = f"{path.name}: can't be written: {error}"
         raise RecordError(msg) from error
