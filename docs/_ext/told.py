@@ -27,12 +27,15 @@ class _Noting(UserDict):
         """All of them: who walks over them has asked for none."""
         return self.data.values()
 
+    def items(self):
+        """All with their labels, likewise."""
+        return self.data.items()
+
 
 class _Asked(Record):
     """A record of which it is noted what a figure asks for."""
 
-    @property
-    def _timed(self):
+    def _by_label(self):
         return self.measurements
 
     def estimate(self, figure):

@@ -35,7 +35,15 @@ _T = TypeVar("_T")
 
 
 class ByLabel(dict[str, _T]):
-    """What was measured by label; an error for a label under which nothing was."""
+    """What was measured by label, and for which labels it was asked; others are refused."""
+
+    def __init__(self, by_label: Mapping[str, _T]) -> None:
+        super().__init__(by_label)
+        self.asked = set[str]()
+
+    def __getitem__(self, label: str) -> _T:
+        self.asked.add(label)
+        return super().__getitem__(label)
 
     def __missing__(self, label: str) -> NoReturn:
         known = ", ".join(map(repr, self))
@@ -79,17 +87,17 @@ def estimate(figure: Figure, measurements: Mapping[str, Measurement]) -> Estimat
         values_s = np.array(measurement.values_s)
         drawn = np.random.default_rng(0).integers(len(values_s), size=(_RESAMPLES, len(values_s)))
         medians_s[label] = [measurement.median_s, *np.median(values_s[drawn], axis=1).tolist()]
-    figures = []
+    figures, asked = [], set[str]()
     for i in range(1 + _RESAMPLES):
+        seconds = ByLabel({label: of[i] for label, of in medians_s.items()})
         try:
-            figures.append(
-                float(figure(ByLabel({label: of[i] for label, of in medians_s.items()})))
-            )
+            figures.append(float(figure(seconds)))
         except (ZeroDivisionError, ValueError):  # as of shares that no run can have
             figures.append(math.nan)
+        asked |= seconds.asked
     value, *resampled = figures
     low, high = np.quantile(resampled, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))  # NaN if one of them is
-    counts = [len(measurement.values_s) for measurement in measurements.values()]
+    counts = [len(measurements[label].values_s) for label in asked]
     low, high = float(np.minimum(value, low)), float(np.maximum(value, high))
     return Estimate(value, low, high, samples=min(counts, default=0))
 
@@ -130,7 +138,7 @@ class Claim:
         """The figure in words, with its interval if it has one."""
         value, estimate = self._shown(self.estimate.value), self.estimate
         if math.isnan(estimate.low):
-            return f"{value} (no interval: some samples give no such figure)"
+            return f"{value} (no interval: it can't be worked out from some of the samples)"
         if estimate.low == estimate.high:
             return value
         ends = f"{self._shown(estimate.low)} to {self._shown(estimate.high)}"
