@@ -89,7 +89,7 @@ def on_ranks(
         from autopar.distributed.member import take_part  # torch.distributed is slow to import
 
         return take_part(fn, args, ranks, device, timeout_s)
-    check_source("fn", fn)
+    check_source(fn)
     options = {"ranks": ranks, "device": device, "timeout_s": timeout_s}
     with tempfile.TemporaryDirectory() as folder:
         given, returned = Path(folder) / "given", Path(folder) / "returned"

@@ -44,9 +44,7 @@ def covered(intervals: Intervals) -> Intervals:
 
 def common(first: Intervals, second: Intervals) -> Intervals:
     """Where two sets both cover."""
-    edges, depths = _depths([first, second])
-    both = (depths == 2) & (edges[1:] > edges[:-1])
-    return np.column_stack((edges[:-1][both], edges[1:][both]))
+    return clipped(first, second)[1]
 
 
 def without(first: Intervals, second: Intervals) -> Intervals:
@@ -55,18 +53,6 @@ def without(first: Intervals, second: Intervals) -> Intervals:
         return first
     bounds = np.concatenate(([-np.inf], second.ravel(), [np.inf]))
     return common(first, bounds.reshape(-1, 2))
-
-
-def at_once(sets: Sequence[Intervals], window: Intervals) -> dict[int, float]:
-    """How many seconds of a window 0, 1, 2, ... of the sets covered."""
-    edges, depths = _depths([window, *(common(one, window) for one in sets)])
-    lengths = np.diff(edges)
-    # The window itself is one deep everywhere in it; what lies between two windows is not counted.
-    return {
-        count: float(lengths[depths == count + 1].sum())
-        for count in range(len(sets) + 1)
-        if count == 0 or lengths[depths == count + 1].any()
-    }
 
 
 def length_s(intervals: Intervals) -> float:
@@ -115,15 +101,3 @@ def _length_until(
     begun = np.searchsorted(intervals[:, 0], times_s, side="right")
     ends_s = np.concatenate(([-np.inf], intervals[:, 1]))[begun]
     return sums_s[begun] - np.maximum(ends_s - times_s, 0.0)
-
-
-def _depths(sets: Sequence[Intervals]) -> tuple[Intervals, npt.NDArray[np.int64]]:
-    """Sorted edges, and between each two of them how many of the sets cover.
-
-    Where edges are equal, something of no length lies between them.
-    """
-    starts = np.concatenate([one[:, 0] for one in sets])
-    edges = np.concatenate([starts, *(one[:, 1] for one in sets)])
-    order = np.argsort(edges, kind="stable")  # by runs, and each set brings two that are sorted
-    steps = np.where(order < len(starts), 1, -1)
-    return edges[order], np.cumsum(steps)[:-1]

@@ -16,7 +16,7 @@ from typing import Any
 
 from autopar.effects.loads import chains
 from autopar.files import write_atomically
-from autopar.refusal import several
+from autopar.refusal import several, what
 
 SOURCES = Path(__file__).parents[2]
 # By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
@@ -35,7 +35,6 @@ if {at_once}:
 def in_fresh_process(
     fn: Callable[..., Any],
     *args: Any,
-    uses: tuple[Callable[..., Any], ...] = (),
     python: str | None = None,
     environment: Mapping[str, str] | None = None,
     under: Sequence[str] = (),
@@ -49,14 +48,12 @@ def in_fresh_process(
     Args:
         fn: A function whose source can be read.
         *args: Its arguments; they, and what it returns, must be JSON.
-        uses: Functions that it finds in other ways.
         python: The interpreter to run; this one if not given. It finds this autopar.
         environment: Variables to set there beside the ones that are set here.
         under: A command that runs the interpreter, such as `nsys profile` with its options.
 
     Raises:
-        TypeError: `fn`, or one of `uses`, is not a function with a name and a source, or `under` is
-            one string.
+        TypeError: `fn` is not a function with a name and a source, or `under` is one string.
         RuntimeError: The process failed; the message has the end of what it printed.
 
     >>> def doubled(x):
@@ -64,12 +61,10 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
-    uses = several("uses", uses, "functions, as in uses=(helper,).")
+    check_source(fn)
     under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
-    for argument, function in [("fn", fn), *(("uses", used) for used in uses)]:
-        check_source(argument, function)
-    sources = {name: text for used in (*uses, fn) for name, text in sources_of(used).items()}
-    program = "\n\n".join([*sources.values(), _CALL.format(name=fn.__name__, at_once=not under)])
+    main = _CALL.format(name=fn.__name__, at_once=not under)
+    program = "\n\n".join([*sources_of(fn).values(), main])
     path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
         file = Path(folder) / f"{fn.__name__}.py"
@@ -112,14 +107,14 @@ def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
     return False
 
 
-def check_source(argument: str, fn: Callable[..., Any]) -> None:
+def check_source(fn: Callable[..., Any]) -> None:
     """Refuse what has no source that a new process could be given."""
     function = inspect.unwrap(fn) if callable(fn) else fn
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
-        what = "a lambda" if isinstance(function, FunctionType) else f"of type {type(fn).__name__}"
+        came = "a lambda" if isinstance(function, FunctionType) else what(fn)
         msg = (
-            f"{argument} is {what}; expected a function that is written with def, so that the new "
-            f"process can be given its source. Define it, and pass its name."
+            f"fn is {came}; expected a function that is written with def, so that the "
+            f"new process can be given its source. Define it, and pass its name."
         )
         raise TypeError(msg)
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from autopar.device import present, synchronize
-from autopar.lanes.handle import Handle, handles_in
+from autopar.lanes.handle import handles_in
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
@@ -205,8 +203,7 @@ def measure_in_turn(
         for label, way in ways.items():
             if setup is not None:
                 setup()
-            work = way if calls == 1 else functools.partial(_call, way, calls)
-            sample_s = _sample(work, waited)
+            sample_s = _sample(way, calls, waited)
             if i >= 0:
                 samples_s[label].append(sample_s / calls)
     origin = f"measured live on {processor_names(waited)}"
@@ -228,38 +225,31 @@ def check_ways(argument: str, ways: Mapping[str, Work]) -> None:
         check_work(f"{argument}[{label!r}]", way)
 
 
-def _sample(fn: Work, devices: list[torch.device] | None) -> float:
-    """Seconds that `fn` and the devices take, from idle to done."""
+def _sample(fn: Work, calls: int, devices: list[torch.device] | None) -> float:
+    """Seconds that calls of `fn` and the devices take, from idle to done."""
     synchronize()
     collecting = gc.isenabled()
     gc.disable()
     try:
         start_s = time.perf_counter()
+        for _ in itertools.repeat(None, calls - 1):  # the least that a loop takes
+            fn()
         kept = fn()
         _wait(devices)
         end_s = time.perf_counter()
         handles = [*handles_in(kept)]  # outside the clock, as to look through many takes long
-        if handles and devices != []:
-            _wait_for_tasks(handles)
+        waited_for = handles if devices != [] else []
+        for handle in waited_for:
+            handle.wait()
             end_s = time.perf_counter()
     finally:
         if collecting:
             gc.enable()
-    _wait_for_tasks(handles)
+    for handle in handles:
+        handle.wait()
     synchronize()
     del kept  # freed here, outside the clock
     return end_s - start_s
-
-
-def _wait_for_tasks(handles: Iterable[Handle[Any]]) -> None:
-    for handle in handles:
-        handle.wait()
-
-
-def _call(fn: Work, calls: int) -> object:
-    for _ in itertools.repeat(None, calls - 1):  # the least that a loop takes
-        fn()
-    return fn()
 
 
 def _present(devices: Devices | None) -> list[torch.device] | None:
