@@ -68,6 +68,7 @@ def test_named_devices_and_no_others_are_waited_for(waited):
         (2, 2, r"cuda:2.*it has cuda:0, cuda:1.*try_gpu\(2\)"),
         (2, "meta", "'meta'; expected the CPU or a CUDA GPU"),
         (2, "gpu", "'gpu'; expected the CPU or a CUDA GPU, as 'cpu', 'cuda:0', autopar.gpu"),
+        (2, torch.ones(9), "device is of type Tensor; expected .* or a tensor's x.device"),
         (2, True, "True; expected the CPU or a CUDA GPU"),
         (2, 128, "128; expected the CPU or a CUDA GPU"),
     ],

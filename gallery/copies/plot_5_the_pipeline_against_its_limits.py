@@ -111,11 +111,12 @@ ap.show(ap.compare(large.measurements, limit_s=limits_s, parts=[BUS, CPU], highl
 SMALL = {"size_mb": 16, "count": 60, "rings": RINGS}
 small = ap.recorded(into_the_host, name="b5_ordinary_memory_16_mb", parameters=SMALL)
 reached = large.estimate(lambda s: s[BUS] / s[PINNED])
-gains = [size.estimate(lambda s: s[COPY] / s[DEFAULT]) for size in (large, small)]
-faster = "Into ordinary memory the default ring is faster than copy_."
+of_64, of_16 = (size.estimate(lambda s: s[COPY] / s[DEFAULT]) for size in (large, small))
+faster = "Into ordinary memory the default ring is faster than copy_, with {} MB each."
 ap.show(
     ap.claim("Into pinned memory, copies keep up with the bus.", reached, at_least=0.9, unit="%"),
-    ap.claim(faster, min(gains, key=lambda gain: gain.value), at_least=1.3, unit="×"),
+    ap.claim(faster.format(LARGE["size_mb"]), of_64, at_least=1.3, unit="×"),
+    ap.claim(faster.format(SMALL["size_mb"]), of_16, at_least=1.3, unit="×"),
 )
 
 # %%

@@ -111,7 +111,7 @@ def middle(record, way, power=-1):
     return record.estimate(lambda s: torch.tensor(gains(s, way)).nanmedian().item() ** power)
 
 
-_, ax = plt.subplots(figsize=(6.4, 6.4), layout="constrained")
+_, ax = plt.subplots(figsize=(4.6, 6.4), layout="constrained")
 median_s = {label: one.median_s for label, one in gpu.measurements.items()}
 for i, way in enumerate(WAYS):
     more = [gain - 1 for gain in gains(median_s, way)]

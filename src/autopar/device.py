@@ -9,7 +9,7 @@ import weakref
 
 import torch
 
-from autopar.refusal import whole_number
+from autopar.refusal import what, whole_number
 from autopar.torch_private import empty_host_cache, has_context
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it doesn't wait for the default stream
@@ -79,8 +79,8 @@ def present(device: torch.device | str | int) -> torch.device:
             raise TypeError(device)
     except (RuntimeError, TypeError, ValueError) as error:
         msg = (
-            f"device is {device!r}; expected the CPU or a CUDA GPU, as 'cpu', 'cuda:0', "
-            f"autopar.gpu(0) or a torch.device. This machine has {here}."
+            f"device is {what(device)}; expected the CPU or a CUDA GPU, as 'cpu', 'cuda:0', "
+            f"autopar.gpu(0) or a tensor's x.device. This machine has {here}."
         )
         raise ValueError(msg) from error
     if processor.type == "cpu":

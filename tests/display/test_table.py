@@ -50,7 +50,7 @@ def test_limits_by_label_below_time_and_by_another_name():
     assert column(table, "limit") == ["-", "63.00 ms"]
     assert column(table, "limit / time") == ["-", "50.0 %"]
     assert column(compare([serial], limit_s=0.2, limit_name="plan"), "plan / time") == ["105.8 %"]
-    beaten = "over 100 %: faster than its limit; one of measured times has a spread, too"
+    beaten = "over 100 %: faster than its limit; a limit made of measured times has a spread, too"
     assert beaten in compare([serial, overlapped], limit_s=0.13).notes
     assert beaten not in compare([serial, overlapped], limit_s=0.126).notes
     assert compare(Findings([serial])) == compare([serial])  # or what has them

@@ -243,7 +243,8 @@ def compare(
     notes = [f"* {one.label}: {one.warning}" for one in noisy]
     if any(share and round(share, 3) > 1 for share in shares):
         notes.append(
-            f"over 100 %: faster than its {limit_name}; one of measured times has a spread, too"
+            f"over 100 %: faster than its {limit_name}; a limit made of measured times has a "
+            f"spread, too"
         )
     if baseline is not None:
         notes.append(f"speed-up: over {baseline}")

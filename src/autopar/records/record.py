@@ -189,7 +189,7 @@ class Record(_Timed):
         """Let every measurement and timeline say where it comes from, and let none be replaced."""
         for name, by_label in (("measurements", self.measurements), ("timelines", self.timelines)):
             named = {label: replace(thing, origin=self.origin) for label, thing in by_label.items()}
-            object.__setattr__(self, name, MappingProxyType(named))
+            object.__setattr__(self, name, MappingProxyType(ByLabel(named)))
 
     @property
     def processors(self) -> str:
