@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["bars", "graph", "save", "show", "timeline"]
 _TITLE_PER_INCH = 8  # characters
 _TITLE_PAD = 12  # points, so that the limit's label fits beneath a title
+_LABEL_LETTERS = 32  # in a line of what a bar is called
 # Backends that only write files; all others have a window or a page to show figures in.
 _FILE_BACKENDS = {"agg", "cairo", "pdf", "pgf", "ps", "svg", "template"}
 
@@ -91,8 +92,9 @@ def bars(
     >>> plt.close()
     """
     chosen = distinct(measurements)
-    labels, where = [one.label for one in chosen], [one.origin for one in chosen]
-    limits = limits_of(labels, limit_s)
+    where = [one.origin for one in chosen]
+    limits = limits_of([one.label for one in chosen], limit_s)
+    labels = [textwrap.fill(printable(one.label), _LABEL_LETTERS) for one in chosen]
     unit, unit_s = unit_of(max(one.median_s for one in chosen))
     ax = axes_of(32 * len(chosen), ax)
     for y, (one, limit) in enumerate(zip(chosen, limits, strict=True)):
@@ -110,7 +112,7 @@ def bars(
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
     if len({*where}) > 1:
         labels = list(map("{}\n{}".format, labels, short_origins(where)))
-    ax.set_yticks(range(len(chosen)), labels)
+    ax.set_yticks(range(len(chosen)), labels, parse_math=False)
     ax.invert_yaxis()
     ax.set_xlim(0, 1.2 * max(ax.dataLim.x1, 0.0))  # room for the figures beside the bars
     if any(limits):
