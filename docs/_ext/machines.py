@@ -116,7 +116,7 @@ def claims_by_machine() -> list[Told]:
                 made = {
                     machine: claim
                     for machine, records in comparable().items()
-                    if (claim := told_by(records, needed, call))
+                    if (claim := told_by(records, needed, call)) is not None
                 }
                 told += [Told(page_of(script), made)] if made else []
     return told

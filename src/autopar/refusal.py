@@ -32,6 +32,7 @@ class NoValue:
 
     __slots__ = ()
     __array_ufunc__ = None  # so that NumPy asks the operators here
+    __iter__ = None  # or Python would make an iterator of `__getitem__`
     _HOW = ""  # how to get the result
 
     @classmethod

@@ -129,6 +129,11 @@ def test_an_interval_that_ends_at_the_bound_can_not_be_told():
     assert "autopar-live" not in ap.claim("So.", estimate, at_least=2)._repr_html_()  # no origin
 
 
+def test_a_claim_is_no_condition():
+    with pytest.raises(TypeError, match="its verdict, which is 'does not hold here'"):
+        bool(ap.claim("So.", 0.5, at_least=1))
+
+
 @given(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9), st.sampled_from(["", "%", "×"]))
 @settings(deadline=None, derandomize=True)
 def test_a_figure_is_never_rounded_to_a_bound_that_it_misses(value, bound, unit):

@@ -2,9 +2,10 @@
 
 Looking calls no method of the objects that are looked at, such as `__getattr__` and `__iter__`.
 
-Looked into are attributes of objects and classes, lists, dictionaries and sets, variables of
-closures, global names that are used, and gradients; the insides of other libraries' objects are
-not, modules and optimizers excepted.
+Looked into are attributes of objects and classes that are written in Python, lists, dictionaries
+and sets, variables of closures, global names that are used, and gradients. Not looked into are
+torch's own objects, but for modules, optimizers and scalers, and what C keeps, such as bytearrays,
+locks, and variables of threads and contexts.
 """
 
 from __future__ import annotations
@@ -24,17 +25,19 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.loads import ABSENT, LIBRARIES, is_library, names_in
+from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
 from autopar.torch_private import FakeTensor
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_OPEN = (  # of libraries' classes, those whose objects are looked into
+_CONTAINERS = (tuple, list, dict, set, deque)
+_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+_WRITTEN_IN_PYTHON = 1 << 9  # a flag of classes
+_OPEN = (  # of torch's and Python's other classes, those whose objects are looked into
     *(torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler),
-    types.SimpleNamespace,
+    *(torch.amp.GradScaler, types.SimpleNamespace),
 )
-_OPEN_HOMES = {"argparse", "collections"}  # of these, all that are no builtins: plain holders
-_CLOSED = (bytearray, memoryview, threading.local, torch.jit.ScriptModule)  # never looked into
+_CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.ScriptModule)
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 _SETTINGS = (
@@ -109,6 +112,8 @@ class State:
         kind: Any = type(value)
         if is_array(value) or is_a(value, _CLOSED):
             return
+        if is_a(value, _CONTAINERS) and kind.__module__ != "builtins":  # it may have attributes
+            self._hold_object(name, value)
         if is_a(value, tuple):
             self._left += [(f"{name}[{i}]", part) for i, part in enumerate(tuple.__iter__(value))]
         elif is_a(value, dict):
@@ -150,7 +155,11 @@ class State:
         elif _is_iterator(kind) or is_a(value, (types.MethodType, functools.partial)):
             self.iterators += [name] if _is_iterator(kind) else []
             self._left += [(name, part) for part in gc.get_referents(value)]
-        elif is_a(value, _OPEN) or _root(kind) not in LIBRARIES or kind.__module__ in _OPEN_HOMES:
+        elif is_a(value, _BOUND):  # as `append` of a list
+            self._left.append((name, value.__self__))
+        elif is_a(value, _OPEN) or (
+            kind.__flags__ & _WRITTEN_IN_PYTHON and _root(kind) not in ("torch", "autopar")
+        ):
             self._left.append((name, kind))
             self._hold_object(name, value)
             if is_a(value, torch.nn.Module):

@@ -96,6 +96,8 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
     except Exception as error:
         msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
         attempt.forget(error)
+        if _met_compiler(error):
+            torch.compiler.reset()  # or it would go on with what it has learned of a trace
         raise ValueError(msg) from error
     left = attempt.forget()
     if left:
@@ -156,14 +158,15 @@ class _Attempt:
     def _watched(self, args: Any, kwargs: Any) -> Any:
         """What the function returns, unless it was refused, whatever came of that."""
         assert self._watch is not None
-        value = None
+        value = failure = None
         try:
             value = self._fn(*args, **kwargs)
         except Exception as error:
             if self._watch.refused is None or str(self._watch.refused) in str(error):
                 raise
+            failure = error
         if self._watch.refused is not None:
-            raise self._watch.refused
+            raise self._watch.refused from failure
         return value
 
     def calls(self, module: torch.fx.GraphModule) -> Traced:
@@ -271,6 +274,16 @@ def _is_idle(node: torch.fx.Node) -> bool:
     """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
     is_shape = getattr(node.meta.get("val"), "is_meta", False)
     return is_shape or node.target is operator.getitem or node.target in _IDLE
+
+
+def _met_compiler(error: BaseException | None) -> bool:
+    """Whether an error has come by way of torch's compiler, which `torch.cond` calls, too."""
+    while error is not None:
+        frames = traceback.walk_tb(error.__traceback__)
+        if any("_dynamo" in Path(frame.f_code.co_filename).parts for frame, _ in frames):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _taken_from(tensor: torch.Tensor) -> str:

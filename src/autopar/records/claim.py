@@ -145,6 +145,11 @@ class Claim:
         kind = "range" if estimate.samples < _ENOUGH else "95 % interval"
         return f"{value} ({ends}: {kind}, {estimate.samples} samples)"
 
+    def __bool__(self) -> NoReturn:
+        """Refuse to be a condition: a claim may also be too noisy to tell."""
+        msg = f"a Claim is neither true nor false; ask for its verdict, which is {self.verdict!r}."
+        raise TypeError(msg)
+
     def _shown(self, value: float) -> str:
         """A figure or a bound as text, with as many digits as tell the one from the other."""
         bounds = {self.low, self.high} - {value}
