@@ -248,6 +248,33 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
             main(["timeline", str(file), *option])
 
 
+def test_what_can_not_be_judged_does_not_pass(
+    files: dict[str, Path], tmp_path: Path, said: Said
+) -> None:
+    good = files["kineto.json"]
+    events = json.loads(good.read_text())
+    kernel = next(event for event in events["traceEvents"] if event.get("cat") == "kernel")
+    args = {**kernel["args"], "device": 1}
+    events["traceEvents"].append({**kernel, "args": args, "ts": 0})
+    (doubtful := tmp_path / "doubtful.json").write_text(json.dumps(events))
+    (cut := tmp_path / "cut.json").write_text(good.read_text()[:-10])
+    (folder := tmp_path / "folder").mkdir()
+    (folder / "good.json").write_text(good.read_text())
+    (folder / "empty.json").write_text("")
+    write_trace(Timeline((Span("step", "host", 0, 1, "host"),)), bare := tmp_path / "bare.json")
+    for given, name in (
+        ((doubtful,), "doubtful.json"),
+        ((cut,), "cut.json"),
+        ((good, bare), "bare.json"),
+        ((folder,), str(folder / "empty.json")),
+    ):
+        text = said(*given, "--fail-under", "5%", status=1)
+        assert f"so not held to --fail-under: {name}." in " ".join(text.split())
+        assert "which is under" in said(*given, "--fail-under", "1", status=3)
+        assert "held to" not in said(*given)
+    assert "held to" not in said(doubtful, "--gpu", "0", "--fail-under", "5%")
+
+
 def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path: Path) -> None:
     import html5lib
 

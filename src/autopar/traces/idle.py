@@ -198,8 +198,8 @@ def _only_fetched(work: Records, host: Host) -> Mask:
     threads = np.append(host.threads, UNKNOWN)[work.launches]
     computes = work.where(lambda tag: tag.kind != "copy") & (threads != UNKNOWN)
     feeds = np.isin(threads, np.append(threads[computes], UNKNOWN))
-    is_fetched: Mask = work.where(lambda tag: tag.lane.endswith(" to host")) & ~feeds
-    return is_fetched & computes.any()
+    is_fetched = work.where(lambda tag: tag.lane.endswith(" to host")) & ~feeds
+    return np.asarray(is_fetched & computes.any())
 
 
 class _Gaps:
