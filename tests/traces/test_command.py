@@ -18,6 +18,7 @@ from trace_builder import MS, kernel, launch, named, parsed, trace
 
 import autopar
 from autopar.__main__ import main
+from autopar.display.format import format_seconds
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
 from autopar.traces import report
@@ -130,6 +131,27 @@ def test_changes_are_given_but_not_of_damaged_traces(
         assert max(map(len, text.splitlines())) <= 100
     text = said(good, "--compare", files["nsys.sqlite"])
     assert re.search(r"\ntime +[\d.]+ µs +[\d.]+ µs +[+-][\d.]+ %", text)
+
+
+@pytest.mark.parametrize("apart_s", [0.0015, 3600.0])
+@pytest.mark.parametrize("start_s", [0.5, 999.95, 1_730_000_000.0])
+def test_times_of_ranks_are_on_one_clock_wherever_it_begins(
+    tmp_path: Path, said: Said, apart_s: float, start_s: float
+) -> None:
+    collective = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    for rank in (0, 1):
+        starts_us = [1e6 * (start_s + rank * apart_s) + 1e4 * i + 10 * i**2 for i in range(12)]
+        kernels = [
+            trace_files.kernel(collective, at - 99 * rank, 300 + 99 * rank) for at in starts_us
+        ]
+        (tmp_path / f"rank{rank}.json").write_text(trace_files.kineto(kernels))
+    data = json.loads(said(tmp_path, "--json", "-"))
+    offsets_s = data["ranks"]["offsets_s"]
+    assert offsets_s["rank1.json"] - offsets_s["rank0.json"] == pytest.approx(-apart_s, abs=2e-6)
+    begun_s = [traced["start_s"] + offsets_s[traced["name"]] for traced in data["traces"]]
+    assert begun_s[0] - begun_s[1] == pytest.approx(99e-6, abs=2e-6)
+    text = " ".join(said(tmp_path).split())
+    assert f"up to {format_seconds(apart_s)} apart" in text
 
 
 def test_a_range_is_counted_and_limits_all_figures() -> None:

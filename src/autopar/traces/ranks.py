@@ -54,7 +54,7 @@ class Rank(NamedTuple):
 class Ranks:
     """Ranks whose collectives could be matched.
 
-    Seconds of a trace plus its offset are on one clock, that of one of the ranks. In 95 % of the
+    Times of a file plus its offset are on one clock, that of one of the ranks. In 95 % of the
     matched collectives the ends on all ranks lie no further apart than the error, in seconds.
     """
 
@@ -79,12 +79,14 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     nothing can be matched with certainty.
     """
     work: dict[str, Records] = {}
+    zeros_s: dict[str, float] = {}
     for name, trace in traces.items():
         by_gpu = trace.trusted().work.parts(lambda tag: tag.gpu)
         by_gpu.pop("", None)
         for gpu, records in by_gpu.items():
             if len(sent := records.of("communication")):
-                work[_named(name, gpu, len(by_gpu))] = sent
+                rank = _named(name, gpu, len(by_gpu))
+                work[rank], zeros_s[rank] = sent, trace.zero_s
     groups = _matched(work)
     clocks_s = _clocks(groups)
     offsets_s = {rank: clocks_s[rank] for rank in work if rank in clocks_s}
@@ -116,6 +118,10 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         waits_s = np.concatenate([group.waits_s for group in matched if rank in group.ranks])
         if _holds_up(of[rank].late_s, *np.where(waits_s > error_s, waits_s, 0.0).T):
             stragglers.append(rank)
+    zero_s = zeros_s[
+        next(iter(offsets_s))
+    ]  # each trace has its own, for the precision of its times
+    offsets_s = {rank: by_s - (zeros_s[rank] - zero_s) for rank, by_s in offsets_s.items()}
     return Ranks(offsets_s, error_s, tuple(matched), of, waits, tuple(stragglers))
 
 

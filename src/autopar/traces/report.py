@@ -124,6 +124,7 @@ class Report:
             "occurrences": self._occurrences(),
             "warnings": list(self.view.trace.warnings),
             "doubts": dict(self.view.trace.doubts),
+            "start_s": self.view.trace.zero_s + start_s,  # on the clock of its file
             "window_s": self.window_s,
             "gpus": self.figures,
             "findings": findings,
@@ -172,12 +173,9 @@ class Report:
             yield Section("How far from the limit", self._bounds() + self._hidings())
         elif len(view.ranges) and view.range_name is None:
             yield Section("What was named", self.ranges(self._top).blocks)
-        if len(view.occurrences):
-            yield Section("Each time", self._each_time())
-        if drawing := self._drawing():
-            yield Section("What ran when", drawing)
-        if idleness := self._idleness():
-            yield Section("When nothing ran", idleness)
+        headings = ("Each time", "What ran when", "When nothing ran")
+        blocks = (self._each_time(), self._drawing(), self._idleness())
+        yield from (Section(*part) for part in zip(headings, blocks, strict=True) if part[1])
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace

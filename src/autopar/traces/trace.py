@@ -207,6 +207,7 @@ class Trace:
     doubts: dict[str, str] = field(default_factory=dict)
     origin: str = ""
     alignment_error_s: float = 0.0  # by how much clocks of different lanes may disagree
+    zero_s: float = 0.0  # its times count from here, on the clock of its file
     is_cut: bool = False  # its file was read in part: of what is missing nobody knows
 
     @property
