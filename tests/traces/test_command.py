@@ -255,6 +255,14 @@ def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Sai
         assert words in said(*arguments, status=status)
 
 
+def test_standard_input_may_be_closed(
+    files: dict[str, Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed" in said("-", status=1)
+    assert "What ran when" in said(files["own.json"], "-", status=1)
+
+
 def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> None:
     file = files["kineto.json"]
     assert len(said(file, "--brief").splitlines()) <= 9
@@ -284,10 +292,12 @@ def test_what_can_not_be_judged_does_not_pass(
     (folder / "good.json").write_text(good.read_text())
     (folder / "empty.json").write_text("")
     write_trace(Timeline((Span("step", "host", 0, 1, "host"),)), bare := tmp_path / "bare.json")
+    write_trace(Timeline((Span("mm", "a lane", 0, 1),)), lanes := tmp_path / "lanes.json")
     for given, name in (
         ((doubtful,), "doubtful.json"),
         ((cut,), "cut.json"),
         ((good, bare), "bare.json"),
+        ((good, lanes), "lanes.json"),
         ((folder,), str(folder / "empty.json")),
     ):
         text = said(*given, "--fail-under", "5%", status=1)

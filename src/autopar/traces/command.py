@@ -46,6 +46,9 @@ class Wanted:
 
     def report(self, path: Path, name: str) -> Report:
         """The report of one trace."""
+        if path == STANDARD and sys.stdin is None:
+            msg = "standard input is closed; expected a trace there. Name a file."
+            raise TraceError(msg)
         trace = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
         return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
@@ -86,25 +89,22 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     if wanted.fail_under is not None:
         why, status = _held(reports, unread, wanted.fail_under)
         if status:
-            return f"{text}\n{why}\n", status
+            return f"{text}\n{_shown([Section(why, [], level=3)])}", status
     is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
     return text, DONE if is_analysed and not {*unread} & {*map(str, files)} else UNREAD
 
 
 def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tuple[str, int]:
     """Why not each GPU is as near to its lower bound as it has to be, and the exit status."""
-    shares = {report.name: report.limit_share() for report in reports}
-    known = [share for share in shares.values() if share is not None]
-    if min(known, default=least) < least:
-        return (
-            f"At least / time is {percent(min(known))}, which is under {percent(least)}.",
-            TOO_FAR,
-        )
-    wholes = [report.name for report in reports if report.view.trace.is_whole]
-    unsure = [name for name, share in shares.items() if share is None or name not in wholes]
-    names = ", ".join((*unsure, *unread))
+    shares = [share for report in reports if (share := report.limit_share()) is not None]
+    worst = min(shares, default=least)
+    if worst < least:
+        return f"At least / time is {percent(worst)}, which is under {percent(least)}.", TOO_FAR
+    wholes = [report for report in reports if report.view.trace.is_whole]
+    unsure = [each for each in reports if each not in wholes or each.limit_share() is None]
+    names = ", ".join([*(report.name for report in unsure), *unread])
     why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
-    return (_printed(_filled(why)), UNREAD) if names else ("", DONE)
+    return (why, UNREAD) if names else ("", DONE)
 
 
 def _paths(files: Sequence[Path]) -> list[Path]:
@@ -145,8 +145,7 @@ def _reports(
     """
     names = [path.name for path in paths]
     reports: list[Report] = []
-    left_out: list[str] = []
-    unread: list[str] = []
+    left_out, unread = [], []
     error: ValueError = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
@@ -181,15 +180,10 @@ def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], R
     return [Section("Side by side", blocks, level=1)], ranks
 
 
-def _shown(sections: Iterable[Section], left_out: Iterable[str]) -> str:
-    """Sections, and what is missing in them."""
+def _shown(sections: Iterable[Section], left_out: Iterable[str] = ()) -> str:
+    """Sections, and what is missing in them, as the terminal can show it."""
     text = as_text(sections)
     text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)
-    return _printed(text)
-
-
-def _printed(text: str) -> str:
-    """Text as standard output can show it."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return printable(text).encode(encoding, "replace").decode(encoding)
 
