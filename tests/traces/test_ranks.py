@@ -237,6 +237,7 @@ def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
         (calls(one)[0], calls(other)[1]),  # a rank ended before the other began
         (*calls(begun(), of=""), lonely),
         (works[0],),
+        (works[0], works[0], works[2]),  # the same file twice
         (works[0], [kernel(0, 1)]),
         [work[:4] for work in works],
         (),

@@ -118,19 +118,16 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         waits_s = np.concatenate([group.waits_s for group in matched if rank in group.ranks])
         if _holds_up(of[rank].late_s, *np.where(waits_s > error_s, waits_s, 0.0).T):
             stragglers.append(rank)
-    zero_s = zeros_s[
-        next(iter(offsets_s))
-    ]  # each trace has its own, for the precision of its times
-    offsets_s = {rank: by_s - (zeros_s[rank] - zero_s) for rank, by_s in offsets_s.items()}
+    first_s = zeros_s[next(iter(offsets_s))]  # traces have their own, so that times are precise
+    offsets_s = {rank: by_s - (zeros_s[rank] - first_s) for rank, by_s in offsets_s.items()}
     return Ranks(offsets_s, error_s, tuple(matched), of, waits, tuple(stragglers))
 
 
 def _holds_up(late_s: float, alone_s: Seconds, waited_s: Seconds) -> bool:
     """Whether others waited for a rank alone far longer than they do for any by chance.
 
-    Of two equally slow ranks each is the last half of the time, so it is two thirds at least of
-    what is waited for some rank alone, and so much that a coin, thrown for each of these, would not
-    give it once in seven hundred times: of few, or of one long one, chance gives all.
+    Of two equally slow ranks each is waited for half of the time, so two thirds at least is asked,
+    and so much that chance would not give it once in seven hundred times, as of few or of one long.
     """
     sum_s, by_chance_s = alone_s.sum(), _DEVIATIONS * np.linalg.norm(alone_s) / 2
     is_most = late_s - sum_s / 2 > max(sum_s / 6, by_chance_s)
@@ -158,8 +155,10 @@ def _matched(work: Mapping[str, Records]) -> list[Collectives]:
         starts_s, ends_s = times_s.transpose(2, 0, 1)
         offsets_s = np.median(ends_s[:, :1] - ends_s, axis=0)
         begun_s, ended_s = (starts_s + offsets_s).max(axis=1), (ends_s + offsets_s).min(axis=1)
+        is_of_each = len(np.unique(starts_s, axis=1).T) == len(of_rank)  # none is a copy of another
         possible = begun_s <= ended_s + _CLOCK_S  # none ends before all have begun
-        if possible.sum() >= max(_FEWEST, _MOST * len(possible)) and _fits_only_so(ends_s):
+        is_enough = possible.sum() >= max(_FEWEST, _MOST * len(possible))
+        if is_of_each and is_enough and _fits_only_so(ends_s):
             matched.append(Collectives(tuple(of_rank), starts_s[possible], ends_s[possible]))
     return matched
 

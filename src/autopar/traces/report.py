@@ -174,8 +174,9 @@ class Report:
         elif len(view.ranges) and view.range_name is None:
             yield Section("What was named", self.ranges(self._top).blocks)
         headings = ("Each time", "What ran when", "When nothing ran")
-        blocks = (self._each_time(), self._drawing(), self._idleness())
-        yield from (Section(*part) for part in zip(headings, blocks, strict=True) if part[1])
+        blocks: list[Sequence[Block]] = [self._each_time(), self._drawing(), self._idleness()]
+        parts = zip(headings, blocks, strict=True)
+        yield from (Section(heading, said) for heading, said in parts if said)
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
