@@ -178,8 +178,11 @@ def _record(options: argparse.Namespace) -> int:
             f"root of a checkout, or name the scripts."
         )
     if options.check:
-        stale = stale_records(scripts, folder)
-        stale += [] if named else unshown_records(gallery, folder)
+        try:
+            stale = stale_records(scripts, folder)
+            stale += [] if named else unshown_records(gallery, folder)
+        except ValueError as error:  # of a script that can't be read
+            return _complain(str(error))
         end = f"{len(stale) or 'None'} of the records of {len(scripts)} scripts are outdated."
         print("\n".join([*stale, end]))
         return 1 if stale else 0

@@ -1,11 +1,13 @@
 """The gallery read without running it: which records it shows, and whether they still hold."""
 
 import ast
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from autopar.__main__ import main
 from autopar.records import gallery
 from autopar.records.experiment import newest_record
 from autopar.records.gallery import scripts_of, shown_by, stale_records, unshown_records
@@ -99,6 +101,15 @@ def test_what_only_running_tells_is_refused(scripts, old, new):
     change(scripts, old, new)
     with pytest.raises(ValueError, match=r"plot_1_page\.py:\d+: recorded.* can't be read without"):
         shown_by(scripts)
+
+
+@pytest.mark.parametrize("text", [b"def (", b"\0", b"\xff"], ids=["syntax", "null", "bytes"])
+def test_a_script_that_is_no_python_is_refused_by_name(scripts, capsys, text):
+    scripts[0].write_bytes(text)
+    assert main(["record", "--check", str(scripts[0])]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf".*{scripts[0]} can't be read: .* Mend it, and try again\.\n", err)
 
 
 def test_the_newest_record_is_checked_against_the_gallery(records, scripts, monkeypatch):

@@ -98,6 +98,10 @@ def test_files_lie_beside_the_record_and_are_those_that_were_recorded(record, tm
     path = write_record(live, tmp_path)
     beside = path.with_name("report.sqlite")
     assert load_record(path).files == live.files == {"report.sqlite": beside.read_bytes()}
+    beside.unlink()
+    with pytest.raises(RecordError, match=r"can't be read .*No such file.*report\.sqlite"):
+        load_record(path)
+    beside.write_bytes(bytes(300_000))
     beside.write_bytes(b"another")
     with pytest.raises(RecordError, match=r"report\.sqlite is not the one that was recorded"):
         load_record(path)

@@ -18,6 +18,7 @@ from trace_builder import MS, kernel, launch, named, parsed, trace
 
 import autopar
 from autopar.__main__ import main
+from autopar.display.format import format_seconds
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
 from autopar.traces import report
@@ -132,6 +133,27 @@ def test_changes_are_given_but_not_of_damaged_traces(
     assert re.search(r"\ntime +[\d.]+ µs +[\d.]+ µs +[+-][\d.]+ %", text)
 
 
+@pytest.mark.parametrize("apart_s", [0.0015, 3600.0])
+@pytest.mark.parametrize("start_s", [0.5, 999.95, 1_730_000_000.0])
+def test_times_of_ranks_are_on_one_clock_wherever_it_begins(
+    tmp_path: Path, said: Said, apart_s: float, start_s: float
+) -> None:
+    collective = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    for rank in (0, 1):
+        starts_us = [1e6 * (start_s + rank * apart_s) + 1e4 * i + 10 * i**2 for i in range(12)]
+        kernels = [
+            trace_files.kernel(collective, at - 99 * rank, 300 + 99 * rank) for at in starts_us
+        ]
+        (tmp_path / f"rank{rank}.json").write_text(trace_files.kineto(kernels))
+    data = json.loads(said(tmp_path, "--json", "-"))
+    offsets_s = data["ranks"]["offsets_s"]
+    assert offsets_s["rank1.json"] - offsets_s["rank0.json"] == pytest.approx(-apart_s, abs=2e-6)
+    begun_s = [traced["start_s"] + offsets_s[traced["name"]] for traced in data["traces"]]
+    assert begun_s[0] - begun_s[1] == pytest.approx(99e-6, abs=2e-6)
+    text = " ".join(said(tmp_path).split())
+    assert f"up to {format_seconds(apart_s)} apart" in text
+
+
 def test_a_range_is_counted_and_limits_all_figures() -> None:
     said = text_of(BUSY, range_name="st?p")
     assert "Limited to 'st?p', 2 times, 6.000 ms in all" in said
@@ -233,6 +255,14 @@ def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Sai
         assert words in said(*arguments, status=status)
 
 
+def test_standard_input_may_be_closed(
+    files: dict[str, Path], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert "standard input is closed" in said("-", status=1)
+    assert "What ran when" in said(files["own.json"], "-", status=1)
+
+
 def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> None:
     file = files["kineto.json"]
     assert len(said(file, "--brief").splitlines()) <= 9
@@ -246,6 +276,35 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     for option in (("--top", "0"), ("--fail-under", "2"), ("--fail-under", "much")):
         with pytest.raises(SystemExit, match="2"):
             main(["timeline", str(file), *option])
+
+
+def test_what_can_not_be_judged_does_not_pass(
+    files: dict[str, Path], tmp_path: Path, said: Said
+) -> None:
+    good = files["kineto.json"]
+    events = json.loads(good.read_text())
+    kernel = next(event for event in events["traceEvents"] if event.get("cat") == "kernel")
+    args = {**kernel["args"], "device": 1}
+    events["traceEvents"].append({**kernel, "args": args, "ts": 0})
+    (doubtful := tmp_path / "doubtful.json").write_text(json.dumps(events))
+    (cut := tmp_path / "cut.json").write_text(good.read_text()[:-10])
+    (folder := tmp_path / "folder").mkdir()
+    (folder / "good.json").write_text(good.read_text())
+    (folder / "empty.json").write_text("")
+    write_trace(Timeline((Span("step", "host", 0, 1, "host"),)), bare := tmp_path / "bare.json")
+    write_trace(Timeline((Span("mm", "a lane", 0, 1),)), lanes := tmp_path / "lanes.json")
+    for given, name in (
+        ((doubtful,), "doubtful.json"),
+        ((cut,), "cut.json"),
+        ((good, bare), "bare.json"),
+        ((good, lanes), "lanes.json"),
+        ((folder,), str(folder / "empty.json")),
+    ):
+        text = said(*given, "--fail-under", "5%", status=1)
+        assert f"so not held to --fail-under: {name}." in " ".join(text.split())
+        assert "which is under" in said(*given, "--fail-under", "1", status=3)
+        assert "held to" not in said(*given)
+    assert "held to" not in said(doubtful, "--gpu", "0", "--fail-under", "5%")
 
 
 def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from trace_builder import call, costs, gap, kernel, launch, operator, parsed, trace
 
+from autopar.traces.command import as_page, as_text
 from autopar.traces.findings import CAUSES
+from autopar.traces.report import Report, comparison
 from autopar.traces.trace import Trace
 
 _TABLE = Path(__file__).parents[1] / "trace_data" / "judgements.txt"
@@ -55,6 +58,21 @@ def test_a_cause_is_found_with_its_cost_and_not_in_its_twin(
 ) -> None:
     assert costs(seen).get(cause) == pytest.approx(cost_ms, abs=1e-3)
     assert cause not in costs(twin)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [said for judgement in JUDGEMENTS for said in judgement[3:]],
+    ids=[f"{what}, {which}" for what, *_ in JUDGEMENTS for which in ("seen", "twin")],
+)
+def test_every_finding_has_its_report(said: Trace) -> None:
+    report = Report(said, name="t")
+    sections = [*report.sections(), report.ranges(), comparison(report, report)]
+    assert as_text(sections)
+    assert as_page(sections, title="t")
+    json.dumps(report.data(), allow_nan=False)
+    headings = [section.heading for section in sections if section.level == 3]
+    assert len(headings) == len(report.findings)
 
 
 def test_every_cause_is_judged() -> None:

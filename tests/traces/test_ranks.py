@@ -133,6 +133,32 @@ def test_chance_makes_no_straggler() -> None:
     assert few.stragglers == (), "nine of nine may be chance"
 
 
+@pytest.mark.parametrize("more", [1, 2, 7])
+def test_a_straggler_is_named_however_many_collectives_follow_and_by_turns_nobody_is(
+    more: int,
+) -> None:
+    def followed(starts_ms: np.ndarray) -> Ranks:
+        """What ranks begin together, each time after what they came late to."""
+        starts_ms = starts_ms + 3 * np.arange(len(starts_ms))[:, None]
+        noise_ms = np.random.default_rng(2).uniform(0, 0.01, (more, *starts_ms.shape))
+        after_ms = starts_ms.max(axis=1, keepdims=True) + 0.25
+        after_ms = [after_ms + 0.25 * i + noise for i, noise in enumerate(noise_ms)]
+        return certain(*calls(np.stack([starts_ms, *after_ms], axis=1).reshape(-1, 3)))
+
+    late = followed(begun(40, late={1: 2}))
+    assert late.stragglers == ("rank 1",)
+    assert late.of["rank 1"].came_last < 0.7 * late.of["rank 1"].collectives
+    turns_ms = begun(40)
+    turns_ms[np.arange(40), np.arange(40) % 3] += 2
+    once_ms = begun(40)
+    once_ms[20, 1] += 800
+    once_ms[21:] += 900
+    nearly_ms = begun(40)
+    nearly_ms[:] = nearly_ms[:, :1] + (0, 2, 2.02)  # two are slow, and one a little more
+    for silent in (turns_ms, once_ms, nearly_ms, begun(40)):
+        assert followed(silent).stragglers == ()
+
+
 def test_groups_that_disagree_on_a_clock_make_the_error() -> None:
     of = "allreduce of group 0, ranks [0, 1]", "allreduce of group 1, ranks [0, 1]"
     first, second = calls(begun(ranks=2), of=of[0])
@@ -211,6 +237,7 @@ def test_what_may_not_be_the_same_collectives_is_not_matched() -> None:
         (calls(one)[0], calls(other)[1]),  # a rank ended before the other began
         (*calls(begun(), of=""), lonely),
         (works[0],),
+        (works[0], works[0], works[2]),  # the same file twice
         (works[0], [kernel(0, 1)]),
         [work[:4] for work in works],
         (),
@@ -268,4 +295,4 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     even = {f"rank {i}": trace(*work) for i, work in enumerate(calls(begun()))}
     views = {name: view_of(one).usages for name, one in even.items()}
     verdict, _ = side_by_side(compare_ranks(even), views)
-    assert verdict.startswith("No rank is the last to most collectives.")
+    assert verdict.startswith("No rank alone holds the others up.")

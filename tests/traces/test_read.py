@@ -167,6 +167,18 @@ def test_a_text_may_come_in_pieces_of_any_size(monkeypatch, size):
             assert header == content
 
 
+@pytest.mark.parametrize(
+    ("begin", "is_read_on"), [("x", False), ("", True), (" \n", True), ("{", True)]
+)
+def test_of_what_is_no_trace_no_more_than_its_beginning_is_read(monkeypatch, begin, is_read_on):
+    monkeypatch.setattr(event_text, "_PIECE", 8)
+    pieces = iter([begin.ljust(8)] + ["{" + 7 * " "] * 100)
+    text = event_text.EventText(pieces)
+    assert text.decode(lambda _: None) is None
+    assert "has no list of traceEvents" in text.damage
+    assert (not list(pieces)) == is_read_on
+
+
 def test_warnings_are_given_and_gpus_in_doubt_left_out(file):
     bad = kernel("bad", 160.0, -1.0)
     good = [*kineto_events(), kernel("other", 5.0, 9.0, device=1)]

@@ -66,14 +66,19 @@ def unshown_records(scripts: Iterable[Path], folder: Path) -> list[str]:
 
 
 def shown_by(scripts: Iterable[Path]) -> list[Wanted]:
-    """What scripts show by `recorded(...)`; ValueError where only running them would tell that."""
+    """What scripts show by `recorded(...)`; ValueError where that can't be read."""
     records = []
     for script in scripts:
-        text = script.read_text(encoding="utf-8")
+        try:
+            text = script.read_text(encoding="utf-8")
+            tree = ast.parse(text, script)
+        except (SyntaxError, ValueError) as error:
+            msg = f"{script} can't be read: {error}; expected Python. Mend it, and try again."
+            raise ValueError(msg) from error
         again = f"On a machine that has what it needs run: {command_of(script)}"
         calls = [
             (call, statement.lineno)
-            for statement in ast.parse(text).body
+            for statement in tree.body
             for call in ast.walk(statement)
             if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("recorded")
         ]

@@ -100,7 +100,11 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
     try:
         return _loaded(path)
     except Exception as error:  # whatever anyone may have written
-        why = str(error) if isinstance(error, RecordError) else f"it can't be read ({error!r})"
+        why = (
+            str(error)
+            if isinstance(error, RecordError)
+            else f"it can't be read ({type(error).__name__}: {error})"
+        )
         msg = f"{path.parent.name}/{path.name}: {why}. {again}"
         raise RecordError(msg) from None
 

@@ -86,7 +86,8 @@ def evidence_of(
     handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
     unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
     host = replace(host, tags=tags, launches=unknown, sizes_bytes=unknown)
-    return Trace(work, host, handed, tuple(warnings), doubts, alignment_error_s=skew_s)
+    trace = Trace(work, host, handed, tuple(warnings), doubts, alignment_error_s=skew_s)
+    return replace(trace, zero_s=zero_us / 1e6)
 
 
 def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:

@@ -46,6 +46,9 @@ class Wanted:
 
     def report(self, path: Path, name: str) -> Report:
         """The report of one trace."""
+        if path == STANDARD and sys.stdin is None:
+            msg = "standard input is closed; expected a trace there. Name a file."
+            raise TraceError(msg)
         trace = read_evidence(path, sys.stdin.buffer if path == STANDARD else None)
         return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
@@ -54,14 +57,14 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
     """Report on trace files or folders of them, each on its own clock.
 
     Returns the text to print and the exit status: 0, 1 if nothing could be analysed or a file that
-    was named could not be read, 3 if a GPU is farther from its lower bound than it may be.
+    was named could not be read, or not be held to a bound, 3 if a GPU is too far from its bound.
     """
     paths = _paths(files)
     _require_own_files(wanted.outputs, [*paths, *([wanted.compare] if wanted.compare else [])])
     if wanted.list_ranges and wanted.outputs:
         msg = f"--list-ranges only prints; got --{next(iter(wanted.outputs))}. Leave one out."
         raise ValueError(msg)
-    reports, left_out, missing = _reports(paths, files, wanted)
+    reports, left_out, unread = _reports(paths, files, wanted)
     if wanted.list_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, wanted)
@@ -83,14 +86,25 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         text += f"\nwrote {path}\n"
     if STANDARD in wanted.outputs.values():
         text = ""
-    shares = [share for report in reports if (share := report.limit_share()) is not None]
-    if wanted.fail_under is not None and min(shares, default=0.0) < wanted.fail_under:
-        if not shares:
-            return f"{text}\nWithout work of a GPU nothing is held to --fail-under.\n", UNREAD
-        least, asked = percent(min(shares)), percent(wanted.fail_under)
-        return f"{text}\nAt least / time is {least}, which is under {asked}.\n", TOO_FAR
+    if wanted.fail_under is not None:
+        why, status = _held(reports, unread, wanted.fail_under)
+        if status:
+            return f"{text}\n{_shown([Section(why, [], level=3)])}", status
     is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
-    return text, DONE if is_analysed and not missing else UNREAD
+    return text, DONE if is_analysed and not {*unread} & {*map(str, files)} else UNREAD
+
+
+def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tuple[str, int]:
+    """Why not each GPU is as near to its lower bound as it has to be, and the exit status."""
+    shares = [share for report in reports if (share := report.limit_share()) is not None]
+    worst = min(shares, default=least)
+    if worst < least:
+        return f"At least / time is {percent(worst)}, which is under {percent(least)}.", TOO_FAR
+    wholes = [report for report in reports if report.view.trace.is_whole]
+    unsure = [each for each in reports if each not in wholes or each.limit_share() is None]
+    names = ", ".join([*(report.name for report in unsure), *unread])
+    why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
+    return (why, UNREAD) if names else ("", DONE)
 
 
 def _paths(files: Sequence[Path]) -> list[Path]:
@@ -123,15 +137,15 @@ def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> No
 
 def _reports(
     paths: Sequence[Path], files: Sequence[Path], wanted: Wanted
-) -> tuple[list[Report], list[str], bool]:
-    """Reports, why some files have none, and whether one of those that can't be read was named.
+) -> tuple[list[Report], list[str], list[str]]:
+    """Reports, why some files have none, and which of these can't be read.
 
     A file that can't be read doesn't end the rest, and in a folder may be no trace. Of several,
     not each has a range or a GPU.
     """
     names = [path.name for path in paths]
     reports: list[Report] = []
-    left_out, missing = [], False
+    left_out, unread = [], []
     error: ValueError = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
@@ -139,14 +153,15 @@ def _reports(
             reports.append(wanted.report(path, name))
         except (OSError, TraceError) as caught:
             why = f"{path}: {caught.strerror}" if isinstance(caught, OSError) else str(caught)
-            error, missing = TraceError(why), missing or path in files
+            error = TraceError(why)
             left_out.append(why)
+            unread.append(str(path))
         except ValueError as caught:
             error = caught
             left_out.append(f"{name}: {error}")
     if not reports:
         raise error
-    return reports, left_out, missing
+    return reports, left_out, unread
 
 
 def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
@@ -165,7 +180,7 @@ def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], R
     return [Section("Side by side", blocks, level=1)], ranks
 
 
-def _shown(sections: Iterable[Section], left_out: Iterable[str]) -> str:
+def _shown(sections: Iterable[Section], left_out: Iterable[str] = ()) -> str:
     """Sections, and what is missing in them, as the terminal can show it."""
     text = as_text(sections)
     text += "".join(f"\n{_filled(f'Left out: {why}')}\n" for why in left_out)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 _EVENTS = re.compile(r'\s*(?:\[|\{.*?"traceEvents"\s*:\s*\[)', re.DOTALL)  # up to the first
+_BEGUN = re.compile(r"\s*(?:[\[{]|$)")  # what may become a match of it
 _BETWEEN = re.compile(r"[\s,]*")  # two events
 _SHOWN = 20  # characters of what is no trace
 _PIECE = 1 << 20  # characters to decode at a time
@@ -24,7 +25,9 @@ class EventText:
 
     def decode(self, take: Callable[[Any], None]) -> Mapping[str, Any] | None:
         """Hand each event on; return what stands beside them, or None if it is no trace."""
-        while not (start := _EVENTS.match(self._text)) and self._more():
+        while (
+            not (start := _EVENTS.match(self._text)) and _BEGUN.match(self._text) and self._more()
+        ):
             pass
         if not start:
             begins = f"it begins with {self._text[:_SHOWN]!r} and has no list of traceEvents"

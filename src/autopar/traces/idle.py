@@ -177,7 +177,8 @@ def idle_of(usage: Usage, host: Host) -> list[Finding]:
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
-    whether it waited for them. From then on the work stood in its queue.
+    whether it waited for them. From then on the work stood in its queue. Where a copy of a thread
+    that only fetches ends a gap, the work after it is meant.
     """
     gaps = _Gaps(usage, host)
     findings = [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
@@ -187,6 +188,18 @@ def idle_of(usage: Usage, host: Host) -> list[Finding]:
         why = f"{len(brief_s):,} times it was idle {CAUSES['brief'].what}"
         findings.append(Finding("brief", usage.name, sum_s, why, (), sum_s, len(brief_s)))
     return findings
+
+
+def _only_fetched(work: Records, host: Host) -> Mask:
+    """Whether work is a copy to the host by a thread that does nothing but copy, beside others.
+
+    No kernel waits for it: what such a thread does, as to save a checkpoint, keeps no GPU idle.
+    """
+    threads = np.append(host.threads, UNKNOWN)[work.launches]
+    computes = work.where(lambda tag: tag.kind != "copy") & (threads != UNKNOWN)
+    feeds = np.isin(threads, np.append(threads[computes], UNKNOWN))
+    is_fetched = work.where(lambda tag: tag.lane.endswith(" to host")) & ~feeds
+    return np.asarray(is_fetched & computes.any())
 
 
 class _Gaps:
@@ -199,7 +212,10 @@ class _Gaps:
         at = np.searchsorted(starts_s, gaps[:, 1])
         follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        self._launches = np.append(usage.work.launches, UNKNOWN)[self._nexts]
+        feeds = np.append(np.flatnonzero(~_only_fetched(usage.work, host)), UNKNOWN)
+        fed = np.where(follows, feeds[np.searchsorted(feeds[:-1], at)], UNKNOWN)
+        self._is_fed = fed == self._nexts  # else what ends the gap is of a thread that only fetches
+        self._launches = np.append(usage.work.launches, UNKNOWN)[fed]
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
         self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
@@ -221,8 +237,8 @@ class _Gaps:
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         is_staged = self._usage.work.where(lambda tag: tag.memory == "pageable")
-        is_staged = is_staged[self._nexts[which]]
-        is_queued = ~is_staged & host.waited(launches, self._gaps[which])
+        is_staged = is_staged[self._nexts[which]] & self._is_fed[which]
+        is_queued = ~is_staged & self._is_fed[which] & host.waited(launches, self._gaps[which])
         of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
         for cause, holds in of.items():
             self.parts_s[cause][which] = (ends_s - late_s) * holds

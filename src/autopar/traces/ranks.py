@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from autopar.display.format import NOTHING, format_seconds, like, percent, shortened
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import Intervals, covered, length_s, without
 from autopar.traces.communication import ends_together
-from autopar.traces.trace import Records, Tag, Trace
+from autopar.traces.trace import Records, Seconds, Tag, Trace
 from autopar.traces.utilization import OTHER_LANES, Usage
 
-_DEVIATIONS = 3  # of a fair coin's count of heads from the half of its throws
+_DEVIATIONS = 3  # of a fair coin's sum of heads from the half of all, as one in 700 has
+_CLEAR = 0.25  # of all waiting; of two ranks that are as slow, each has less to itself
 _MOST_NAMED = 5  # stragglers in words; figures have all
 _WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
 _MOST = 0.95  # the share of collectives that an error is of, and that must be possible
 _CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
 _FEWEST = 5  # fewer collectives agree on a clock by chance
-
-Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +30,14 @@ class Collectives:
     """Those of one group of ranks, in order; times are arrays by collective and rank."""
 
     ranks: tuple[str, ...]
-    starts_s: Times
-    ends_s: Times
+    starts_s: Seconds
+    ends_s: Seconds
+
+    @cached_property
+    def waits_s(self) -> Seconds:
+        """How long the last rank alone was waited for in each, and any rank by the first."""
+        first_s, (second_s, last_s) = self.starts_s.min(axis=1), np.sort(self.starts_s).T[-2:]
+        return np.column_stack((last_s - second_s, last_s - first_s))
 
 
 class Rank(NamedTuple):
@@ -45,22 +49,12 @@ class Rank(NamedTuple):
     came_last: int  # how many of them it began later than all others, by more than the error
     late_s: float  # by how much in all: so long the others waited for it alone
 
-    @property
-    def is_straggler(self) -> bool:
-        """Whether it came last, by more than the error, in most of its collectives.
-
-        Of two equally slow ranks each comes last in half of them, so it is two thirds at least,
-        and of few collectives so many that chance would not do it once in seven hundred times.
-        """
-        by_chance = _DEVIATIONS * math.sqrt(self.collectives) / 2
-        return self.came_last - self.collectives / 2 > max(self.collectives / 6, by_chance)
-
 
 @dataclass(frozen=True)
 class Ranks:
     """Ranks whose collectives could be matched.
 
-    Times of a trace plus its offset are on one clock, that of one of the ranks. In 95 % of the
+    Times of a file plus its offset are on one clock, that of one of the ranks. In 95 % of the
     matched collectives the ends on all ranks lie no further apart than the error, in seconds.
     """
 
@@ -69,11 +63,7 @@ class Ranks:
     matched: tuple[Collectives, ...]  # on the common clock
     of: dict[str, Rank]
     waits: dict[str, Intervals]  # when each waited for the last of the others, on its own clock
-
-    @property
-    def stragglers(self) -> tuple[str, ...]:
-        """The ranks that hold the others up."""
-        return tuple(name for name, rank in self.of.items() if rank.is_straggler)
+    stragglers: tuple[str, ...]  # that hold the others up
 
     def data(self) -> dict[str, Any]:
         """All figures but the collectives themselves, to be written as JSON."""
@@ -89,12 +79,14 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
     nothing can be matched with certainty.
     """
     work: dict[str, Records] = {}
+    zeros_s: dict[str, float] = {}
     for name, trace in traces.items():
         by_gpu = trace.trusted().work.parts(lambda tag: tag.gpu)
         by_gpu.pop("", None)
         for gpu, records in by_gpu.items():
             if len(sent := records.of("communication")):
-                work[_named(name, gpu, len(by_gpu))] = sent
+                rank = _named(name, gpu, len(by_gpu))
+                work[rank], zeros_s[rank] = sent, trace.zero_s
     groups = _matched(work)
     clocks_s = _clocks(groups)
     offsets_s = {rank: clocks_s[rank] for rank in work if rank in clocks_s}
@@ -108,7 +100,7 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         return None
     apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in matched])
     error_s = max(_CLOCK_S, float(np.quantile(apart_s, _MOST)))
-    of, waits = {}, {}
+    of, waits, stragglers = {}, {}, []
     for rank, offset_s in offsets_s.items():
         times_s, lates_s = [], []
         for group in matched:
@@ -123,7 +115,23 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         sums_s = length_s(covered(work[rank].times_s)), length_s(waits[rank])
         beyond_s = late_s[late_s > error_s]
         of[rank] = Rank(*sums_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
-    return Ranks(offsets_s, error_s, tuple(matched), of, waits)
+        waits_s = np.concatenate([group.waits_s for group in matched if rank in group.ranks])
+        if _holds_up(of[rank].late_s, *np.where(waits_s > error_s, waits_s, 0.0).T):
+            stragglers.append(rank)
+    first_s = zeros_s[next(iter(offsets_s))]  # traces have their own, so that times are precise
+    offsets_s = {rank: by_s - (zeros_s[rank] - first_s) for rank, by_s in offsets_s.items()}
+    return Ranks(offsets_s, error_s, tuple(matched), of, waits, tuple(stragglers))
+
+
+def _holds_up(late_s: float, alone_s: Seconds, waited_s: Seconds) -> bool:
+    """Whether others waited for a rank alone far longer than they do for any by chance.
+
+    Of two equally slow ranks each is waited for half of the time, so two thirds at least is asked,
+    and so much that chance would not give it once in seven hundred times, as of few or of one long.
+    """
+    sum_s, by_chance_s = alone_s.sum(), _DEVIATIONS * np.linalg.norm(alone_s) / 2
+    is_most = late_s - sum_s / 2 > max(sum_s / 6, by_chance_s)
+    return bool(is_most and late_s > _CLEAR * waited_s.sum())
 
 
 def _matched(work: Mapping[str, Records]) -> list[Collectives]:
@@ -147,8 +155,10 @@ def _matched(work: Mapping[str, Records]) -> list[Collectives]:
         starts_s, ends_s = times_s.transpose(2, 0, 1)
         offsets_s = np.median(ends_s[:, :1] - ends_s, axis=0)
         begun_s, ended_s = (starts_s + offsets_s).max(axis=1), (ends_s + offsets_s).min(axis=1)
+        is_of_each = len(np.unique(starts_s, axis=1).T) == len(of_rank)  # none is a copy of another
         possible = begun_s <= ended_s + _CLOCK_S  # none ends before all have begun
-        if possible.sum() >= max(_FEWEST, _MOST * len(possible)) and _fits_only_so(ends_s):
+        is_enough = possible.sum() >= max(_FEWEST, _MOST * len(possible))
+        if is_of_each and is_enough and _fits_only_so(ends_s):
             matched.append(Collectives(tuple(of_rank), starts_s[possible], ends_s[possible]))
     return matched
 
@@ -161,12 +171,12 @@ def _group_of(tag: Tag) -> tuple[str, str]:
     return group, "" if group else tag.name
 
 
-def _fits_only_so(ends_s: Times) -> bool:
+def _fits_only_so(ends_s: Seconds) -> bool:
     """Whether ends agree much better than if one rank's record began a collective later."""
 
-    def apart_s(first: Times, others: Times) -> Times:
+    def apart_s(first: Seconds, others: Seconds) -> Seconds:
         difference_s = first[:, :1] - others[:, 1:]
-        mean_s: Times = np.abs(difference_s - np.median(difference_s, axis=0)).mean(axis=0)
+        mean_s: Seconds = np.abs(difference_s - np.median(difference_s, axis=0)).mean(axis=0)
         return mean_s
 
     shifted_s = np.minimum(apart_s(ends_s[1:], ends_s[:-1]), apart_s(ends_s[:-1], ends_s[1:]))
@@ -249,6 +259,6 @@ def _verdict(ranks: Ranks | None) -> Iterator[str]:
     if not stragglers:
         name = max(ranks.of, key=lambda name: ranks.of[name].waiting_s)
         yield (
-            f"No rank is the last to most collectives. The longest wait for others is that of "
+            f"No rank alone holds the others up. The longest wait for others is that of "
             f"{name}, {format_seconds(ranks.of[name].waiting_s)} in all."
         )

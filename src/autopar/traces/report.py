@@ -83,7 +83,6 @@ class Report:
         for usage in self.view.usages:
             busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
             hidden_s = {sort: usage.hidden_s(sort) for sort in HIDEABLE if busy_s.get(sort)}
-            resource, bound_s = usage.bound
             figures[usage.name] = {
                 "busy_s": length_s(usage.busy),
                 "idle_s": length_s(usage.idle),
@@ -97,7 +96,7 @@ class Report:
                     for finding in self._idle
                     if finding.where == usage.name
                 },
-                "bound": {"resource": resource, "seconds": bound_s},
+                "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
             }
         return figures
 
@@ -116,7 +115,7 @@ class Report:
                 for span in finding.evidence
             ]
             words = {"title": cause.title, "remedy": cause.remedy, "page": SITE + cause.page}
-            findings.append({**finding._asdict(), **words, "evidence": evidence})
+            findings.append(finding._asdict() | words | {"evidence": evidence})
         return {
             "name": self.name,
             "origin": self.view.trace.origin,
@@ -125,6 +124,7 @@ class Report:
             "occurrences": self._occurrences(),
             "warnings": list(self.view.trace.warnings),
             "doubts": dict(self.view.trace.doubts),
+            "start_s": self.view.trace.zero_s + start_s,  # on the clock of its file
             "window_s": self.window_s,
             "gpus": self.figures,
             "findings": findings,
@@ -173,12 +173,10 @@ class Report:
             yield Section("How far from the limit", self._bounds() + self._hidings())
         elif len(view.ranges) and view.range_name is None:
             yield Section("What was named", self.ranges(self._top).blocks)
-        if len(view.occurrences):
-            yield Section("Each time", self._each_time())
-        if drawing := self._drawing():
-            yield Section("What ran when", drawing)
-        if idleness := self._idleness():
-            yield Section("When nothing ran", idleness)
+        headings = ("Each time", "What ran when", "When nothing ran")
+        blocks: list[Sequence[Block]] = [self._each_time(), self._drawing(), self._idleness()]
+        parts = zip(headings, blocks, strict=True)
+        yield from (Section(heading, said) for heading, said in parts if said)
 
     def _opening(self) -> Iterator[str]:
         view, trace = self.view, self.view.trace
@@ -215,9 +213,8 @@ class Report:
                 (shortened(span.name, _NAME), span.lane, *self._clock(span.start_s, span.end_s))
                 for span in finding.evidence
             ]
-            headers = ("evidence", "lane", "start", "end")
-            where = tabulate(headers, rows, caption=f"Where to look for {number}")
-            evidence = [where] if rows else []
+            headers, caption = ("evidence", "lane", "start", "end"), f"Where to look for {number}"
+            evidence = [tabulate(headers, rows, caption=caption)] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
             yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
@@ -274,9 +271,8 @@ class Report:
         starts_s = np.sort(np.append(trace.work.times_s[:, 0], trace.host.times_s[:, 0]))
         if len(starts_s) > _MOST_DRAWN:
             end_s = starts_s[_MOST_DRAWN]
-            said = [
-                f"Drawn are the first {format_seconds(end_s - starts_s[0])}: --range shows others."
-            ]
+            length = format_seconds(end_s - starts_s[0])
+            said = [f"Drawn are the first {length}: --range shows others."]
             work, ranges = (one[one.times_s[:, 0] < end_s] for one in (trace.work, trace.host))
             trace = replace(trace, work=work, host=ranges)
         title = self.name if view.range_name is None else f"{self.name}: {view.range_name}"
@@ -292,8 +288,9 @@ class Report:
         rows = []
         for finding in sorted(self._idle, key=lambda finding: -finding.idle_s):
             time, share = format_seconds(finding.idle_s), bar(finding.idle_s, self.window_s)
-            title = CAUSES[finding.cause].title
-            rows.append((finding.where, title, f"{finding.gaps:,}", time, share))
+            rows.append(
+                (finding.where, CAUSES[finding.cause].title, f"{finding.gaps:,}", time, share)
+            )
         return self._table("Idle time, and what happened meanwhile", headers, rows, note)
 
     def ranges(self, most: int | None = None) -> Section:

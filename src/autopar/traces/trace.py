@@ -207,6 +207,7 @@ class Trace:
     doubts: dict[str, str] = field(default_factory=dict)
     origin: str = ""
     alignment_error_s: float = 0.0  # by how much clocks of different lanes may disagree
+    zero_s: float = 0.0  # its times count from here, on the clock of its file
     is_cut: bool = False  # its file was read in part: of what is missing nobody knows
 
     @property
@@ -219,6 +220,11 @@ class Trace:
     def remarks(self) -> tuple[str, ...]:
         """What was left out and what is in doubt, each once."""
         return tuple(dict.fromkeys((*self.warnings, *self.doubts.values())))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that GPUs did is in it, and can be trusted."""
+        return not self.is_cut and not self.doubts.keys() - {HOST}
 
     def trusted(self) -> Trace:
         """The same without the work of GPUs whose times are in doubt."""

@@ -90,6 +90,9 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         names = {*work.coded(lambda tag: tag.gpu)[0]} - {""}
         chosen = _named(gpu, names, pattern, "GPU")
         work = work[work.where(lambda tag: tag.gpu in chosen)]
+        kept = [place for place in trace.doubts if fnmatchcase(place, pattern)]
+        kept += [place for place in (HOST, "GPUs") if place in trace.doubts]
+        trace = replace(trace, doubts={place: trace.doubts[place] for place in kept})
     ranges, occurrences = trace.host.of("range"), NONE
     whole = np.concatenate((work.times_s, trace.host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
