@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ _HATCHES = {"copy": "////", "communication": "xxxx"}
 _RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _BRACKET = {"arrowstyle": "|-|,widthA=0.2,widthB=0.2", "shrinkA": 0, "shrinkB": 0}
 _SMALL = 7  # points, for what must be on the figure but is not what it shows
-_LETTERS_PER_INCH = 17  # of these, with room for what stands left of the axes
 _AROUND = 0.9  # inches that title and time axis take
 
 
@@ -88,10 +86,8 @@ def finish(ax: Axes, unit: str, beneath: Sequence[str]) -> None:
 
 
 def write_beneath(ax: Axes, lines: Sequence[str]) -> None:
-    """Write small lines beneath the label of the horizontal axis, none wider than the figure."""
-    letters = int(_LETTERS_PER_INCH * ax.figure.bbox.width / ax.figure.dpi)
-    wrapped = [part for line in lines for part in textwrap.wrap(line, letters)]
+    """Write small lines beneath the label of the horizontal axis."""
     how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
     how |= {"textcoords": "offset points", "fontsize": _SMALL, "ha": "right", "va": "top"}
-    if wrapped:
-        ax.annotate("\n".join(wrapped), (1, 0), (0, -2), **how)
+    if lines:
+        ax.annotate("\n".join(lines), (1, 0), (0, -2), **how)
