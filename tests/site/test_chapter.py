@@ -2,7 +2,6 @@
 
 import ast
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -95,24 +94,6 @@ def test_a_time_that_is_glued_by_hand_would_be_found():
     found = untold(ast.parse('glue("a", 1e3 * record.measurements["a"].median_s)'))
     assert list(found) == ["record.measurements['a'].median_s", "record.measurements"]
     assert not list(untold(ast.parse('tell("a", record, lambda it: it.measurements["a"], "")')))
-
-
-def test_a_figure_that_rests_on_a_noisy_time_says_so(extension):
-    words = extension("told").words
-    record = replace(
-        ap.newest_record("e3_compute_and_copy"),
-        measurements={
-            "calm": ap.Measurement("calm", (1e-3, 1e-3, 1e-3)),
-            "noisy": ap.Measurement("noisy", (1e-3, 2e-3, 4e-3)),
-            "both": ap.Measurement("both", (2e-3, 2e-3, 2e-3)),
-        },
-    )
-    parts = ["calm", "noisy"]
-    assert words(record, "calm", ".1f ms") == "1.0 ms"
-    assert words(record, "noisy", ".0f ms") == "2 ms (noisy)"
-    assert words(record, lambda it: it.limit_s(parts), ".0f µs") == "1000 µs (noisy)"
-    assert words(record, lambda it: it.hidden("both", parts).value, ".0f %").endswith("(noisy)")
-    assert words(record, lambda it: it.measurements["calm"].median_s * 3e3, ".0f ×") == "3 ×"
 
 
 @each_section

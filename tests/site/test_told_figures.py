@@ -56,6 +56,9 @@ def test_a_figure_is_noisy_only_if_what_it_asks_for_is(extension):
             "noisy": ap.Measurement("noisy", (1e-3, 2e-3, 4e-3)),
         },
     )
+    assert words(record, "a", ".1f ms") == "1.0 ms"
+    assert words(record, "noisy", ".0f ms") == "2 ms (noisy)"
+    assert words(record, lambda it: it.measurements["a"].median_s * 3e3, ".0f ×") == "3 ×"
     assert words(record, lambda it: it.limit_s(["a", "b"]), ".0f ms") == "2 ms"
     assert words(record, lambda it: it.hidden("both", ["a", "b"]).value, ".0f %") == "100 %"
     assert words(record, lambda it: it.limit_s(["a", "noisy"]), ".0f ms").endswith("(noisy)")
