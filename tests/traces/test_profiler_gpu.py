@@ -1,5 +1,7 @@
 """Timelines of real GPUs, held against the host's clock."""
 
+import subprocess
+import sys
 import time
 
 import pytest
@@ -106,3 +108,19 @@ def test_many_sessions_in_one_process(spin):
     for _ in range(10):
         timeline = timeline_of(lambda: [spin(0.1) for _ in range(100)])
         assert len(timeline.select("compute")) == 100
+
+
+_ENDS_WITH_A_TIMELINE = """
+import os
+import torch
+import autopar
+x = torch.ones(9, device="cuda")
+before = dict(os.environ)
+for _ in range(5):
+    autopar.timeline_of(lambda: x + 1)
+assert dict(os.environ) == before
+"""
+
+
+def test_a_program_ends_whose_last_act_on_a_gpu_was_a_timeline():
+    subprocess.run([sys.executable, "-c", _ENDS_WITH_A_TIMELINE], check=True, timeout=60)

@@ -37,6 +37,7 @@ _NOTHING = (
     "no GPU was given work, and the CPU's is seen where it is named. Put it in `with "
     "autopar.annotate('a name'):`, or run it on a lane of autopar.cpu_lane and return the handles."
 )
+_LETS_GO = "TEARDOWN_CUPTI"  # read by torch's profiler when a session stops
 _turns: dict[None, object] = {}  # whose session runs
 
 
@@ -212,8 +213,6 @@ def _session() -> Iterator[profile]:
     """A session of the profiler; of two in a process torch loses one, or crashes."""
     from torch.profiler import ProfilerActivity, profile  # slow to import, and seldom wanted
 
-    # Let go of CUPTI when a session ends: else all later launches take longer (4 µs on an H100).
-    os.environ.setdefault("TEARDOWN_CUPTI", "1")
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
@@ -227,10 +226,24 @@ def _session() -> Iterator[profile]:
             yield session
         finally:
             if profiler._is_profiler_enabled:  # else another's end was this one's, too
-                session.stop()
+                _stop(session)
     finally:
         if _turns.get(None) is turn:
             _turns.clear()
+
+
+def _stop(session: profile) -> None:
+    """End a session, and let go of CUPTI: else all later launches take 4 µs more on an H100."""
+    before = os.environ.get(_LETS_GO)
+    os.environ.setdefault(_LETS_GO, "1")
+    try:
+        session.stop()
+    finally:
+        if before is None:  # processes that this one starts would take it over
+            del os.environ[_LETS_GO]
+    # A thread of the profiler's waits for the next call of CUDA's to let go within it. Without
+    # one, a process that ends now would wait for that thread for ever.
+    synchronize()
 
 
 def _refuse(why: str) -> NoReturn:
