@@ -69,7 +69,7 @@ class Execution:
         steps = plan.steps_in_order if in_order else plan.steps
         self.steps = steps.of
         # By node, as what follows; behind them is what steps are given besides.
-        self.results: list[Any] = [*[None] * count, *steps.constants]
+        self.results: list[Any] = [None] * count + steps.constants
         self.starts: list[Moment | None] = [None] * count  # none where it did not begin
         self.ends: list[Moment | None] = [None] * count
         self.workers: list[Handle[None]] = []  # what the threads do
@@ -100,12 +100,12 @@ class Execution:
     def start_here(self) -> None:
         """Let the calling thread do the only share there is, once it waits for it."""
         (host,), me = self.steps, threading.get_ident()
-        call = functools.partial(caller_modes().call, copy_context().run, self._work, host)
+        calls = [functools.partial(caller_modes().call, copy_context().run, self._work, host)]
 
         def urge() -> None:
             if threading.get_ident() == me and handle.issued.begin():
                 handle.start = time.perf_counter()
-                call()
+                calls.pop()()  # else it would hold all results, and the handle it, in a circle
                 handle.issued.set_result(None)
 
         waits_for = lambda: me if handle.start else None  # noqa: E731 (its tasks must not wait)

@@ -59,7 +59,8 @@ class LaneChoice:
         self._costs_s = {one: costs_with(one) for one in used.values()}
         best, *others = used.values()
         for many in others:
-            walls_s, until_s = [], time.perf_counter() + _ENOUGH_S
+            walls_s: list[tuple[float, float]] = []
+            until_s = time.perf_counter() + _ENOUGH_S
             while len(walls_s) <= repeats or (
                 len(walls_s) <= _MOST_ROUNDS and time.perf_counter() < until_s
             ):

@@ -139,7 +139,9 @@ class TaskGraph(Closed):
                 [2., 2.]])}
         """
         graph = cls()
-        return graph, graph.add_traced(fn, *args, **kwargs)
+        result = graph.add_traced(fn, *args, **kwargs)
+        _ = graph.plan().steps  # in time for the first run, of which it would be the most
+        return graph, result
 
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
