@@ -1,5 +1,6 @@
 """What runs keep: results that nobody can ask for go once they are read."""
 
+import gc
 import weakref
 
 import pytest
@@ -50,6 +51,17 @@ def test_traced_code_keeps_no_more_than_eager_code_does(seen):
     assert run[result].tolist() == chain(torch.ones(3)).tolist()
     assert max(seen.alive) == 1  # what the next operator reads
     assert sum(one() is not None for one in seen.results) == 1
+
+
+def test_results_go_with_their_run(seen):
+    """At once, as no circle of objects keeps them until Python looks for such."""
+    graph, _ = TaskGraph.trace(chain, torch.ones(3))
+    gc.disable()
+    try:
+        graph.run()
+        assert all(one() is None for one in seen.results)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("lanes", [1, 3])

@@ -1,5 +1,6 @@
 """What one CPU lane does is done by who calls `run`; and which graphs have one."""
 
+import itertools
 import sys
 import threading
 
@@ -101,6 +102,18 @@ def test_plans_have_the_lanes_with_which_runs_were_faster(
     assert len(graph.plan().schedule.lanes) == 4
     graph.measure()
     assert len(graph.plan().schedule.lanes) == lanes
+
+
+def test_a_slow_time_of_the_machine_meets_all_numbers_of_lanes_alike(monkeypatch):
+    """As the first runs are slow, those that were all measured first would seem to be slower."""
+    monkeypatch.setattr("autopar.graph.lane_counts.os.cpu_count", lambda: 4)
+    walls_s = itertools.chain([9.0] * 6, itertools.repeat(1.0))
+    monkeypatch.setattr(ap.Run, "wall_s", property(lambda run: next(walls_s)))
+    graph = ap.TaskGraph()
+    for _ in range(4):
+        graph.add(torch.neg, torch.ones(1))
+    graph.measure()
+    assert len(graph.plan().schedule.lanes) == 1
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])

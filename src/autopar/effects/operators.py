@@ -52,6 +52,23 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     return ("", ()) if type(fn) is types.FunctionType else _of_routine(fn)
 
 
+@functools.cache
+def routine_of(operator: OpOverload) -> Callable[..., Any] | None:
+    """The routine of torch that does the same given a tensor, numbers and tensors, if there is one.
+
+    Python is through with it sooner than with the operator. It means some operator of this name,
+    and no two of these names tell apart what they are given otherwise.
+    """
+    schema, home = operator._schema, (torch, torch.Tensor)
+    kinds = [str(one.type) for one in (*schema.arguments[:1], *schema.returns)]
+    if kinds != ["Tensor", "Tensor"] or schema.overload_name not in ("", "int", "Tensor"):
+        return None
+    space, _, name = schema.name.partition("::")
+    found = [getattr(one, name, None) for one in home if space == "aten" and name[:2] != "__"]
+    kept = (types.BuiltinFunctionType, types.MethodDescriptorType)  # and no functions of Python
+    return next((fn for fn in found if type(fn) in kept), None)
+
+
 def _of_routine(fn: Callable[..., Any]) -> tuple[str, Schemas]:
     name = str(getattr(fn, "__name__", ""))  # not kept by function: torch.mm equals torch.dsmm
     if not name or all(getattr(home, name, None) is not fn for home in _HOMES):

@@ -23,7 +23,7 @@ from autopar.graph.audit import Audit
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.failure import Failure
 from autopar.graph.node import Node, on_gpus
-from autopar.graph.plan import Plan, Step
+from autopar.graph.plan import Plan, Step, taken
 from autopar.lanes.handle import Handle, awaited, wait_for_event
 from autopar.lanes.lane import Lane
 from autopar.lanes.modes import caller_modes
@@ -69,7 +69,7 @@ class Execution:
         steps = plan.steps_in_order if in_order else plan.steps
         self.steps = steps.of
         # By node, as what follows; behind them is what steps are given besides.
-        self.results: list[Any] = [*[None] * count, *steps.constants]
+        self.results: list[Any] = [None] * count + steps.constants
         self.starts: list[Moment | None] = [None] * count  # none where it did not begin
         self.ends: list[Moment | None] = [None] * count
         self.workers: list[Handle[None]] = []  # what the threads do
@@ -100,12 +100,12 @@ class Execution:
     def start_here(self) -> None:
         """Let the calling thread do the only share there is, once it waits for it."""
         (host,), me = self.steps, threading.get_ident()
-        call = functools.partial(caller_modes().call, copy_context().run, self._work, host)
+        calls = [functools.partial(caller_modes().call, copy_context().run, self._work, host)]
 
         def urge() -> None:
             if threading.get_ident() == me and handle.issued.begin():
                 handle.start = time.perf_counter()
-                call()
+                calls.pop()()  # else it would hold all results, and the handle it, in a circle
                 handle.issued.set_result(None)
 
         waits_for = lambda: me if handle.start else None  # noqa: E731 (its tasks must not wait)
@@ -166,20 +166,19 @@ class Execution:
         """
         nodes, results, starts, ends = self.plan.nodes, self.results, self.starts, self.ends
         issued, awaited, failure = self._issued, self._awaited, self.failure
-        value_at = results.__getitem__
         # For what tasks of the CPU may have queued on a GPU, which one of them may be first to use.
         looks = now is time.perf_counter and self.plan.may_use_gpus
         step, begun = share[0], now()
         try:
             for step in self._with_calls(share):
-                job, call, slots, waits, done, _ = step
+                job, call, values, waits, done, _ = step
                 if waits:
                     for wait in waits:
                         self._wait_for_end(wait)
                     begun = now()
                 if failure.error is not None:
                     break
-                value = call(*map(value_at, slots))  # type: ignore[misc]  # each has one
+                value = call(*values(results))  # type: ignore[misc]  # each has one
                 if looks:
                     if nodes[job].may_queue:
                         _wait_for_gpus()
@@ -211,7 +210,7 @@ class Execution:
         call = functools.partial(self.plan.guard.call, node, self.results)
         if closely:
             call = functools.partial(self._observed, node, call)
-        return step._replace(call=call, slots=())
+        return step._replace(call=call, values=taken(()))
 
     def _observed(self, node: Node, call: Callable[[], Any]) -> Any:
         """Run a task for an audit, or with its name for tools."""
@@ -258,7 +257,7 @@ class Execution:
             return
         self.starts[job] = self._moment(stream)
         call: Any = step.call
-        self.results[job] = call(*map(self.results.__getitem__, step.slots))
+        self.results[job] = call(*step.values(self.results))
         if self._timed or not (self._asked or job in self.plan.awaited):
             self.ends[job] = self._moment(stream)
         else:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,6 +14,7 @@ from autopar.refusal import whole_number
 _CPU_LANES, _STREAMS = 4, 4  # where there may be several
 _MOST = 1024  # each is a thread, or a stream
 _GAIN = 0.05  # several lanes must gain this much, as their times vary more
+_MOST_ROUNDS, _ENOUGH_S = 15, 0.2  # more rounds than were asked for, as long as they are this quick
 
 
 class LaneCounts(NamedTuple):
@@ -19,13 +22,6 @@ class LaneCounts(NamedTuple):
 
     cpu_lanes: int
     streams: int  # of each GPU
-
-
-class Measured(NamedTuple):
-    """What was measured with some numbers of lanes, in seconds."""
-
-    costs_s: dict[int, float]  # by node
-    wall_s: float  # of a run
 
 
 class LaneChoice:
@@ -41,27 +37,43 @@ class LaneChoice:
             if count is not None:
                 few[name] = many[name] = whole_number(name, count, most=_MOST)
         self.few, self.many = LaneCounts(**few), LaneCounts(**many)
-        self._measured: dict[LaneCounts, Measured] = {}
+        self._costs_s: dict[LaneCounts, dict[int, float]] = {}  # by node
+        self._best: LaneCounts | None = None
 
     def measure(
-        self, nodes: Sequence[Node], measured_with: Callable[[LaneCounts], Measured]
+        self,
+        nodes: Sequence[Node],
+        repeats: int,
+        costs_with: Callable[[LaneCounts], dict[int, float]],
+        wall_with: Callable[[LaneCounts], float],
     ) -> None:
-        """Measure once with those that make a difference to some nodes."""
+        """Measure with those that make a difference to some nodes: these, then runs in turn.
+
+        In turn, as a machine has slow times, which are to meet all alike.
+        """
         kinds = {node.device.type for node in nodes}
         used = {
             (one.cpu_lanes * ("cpu" in kinds), one.streams * ("cuda" in kinds)): one
             for one in (self.few, self.many)
         }
-        self._measured = {one: measured_with(one) for one in used.values()}
+        self._costs_s = {one: costs_with(one) for one in used.values()}
+        best, *others = used.values()
+        for many in others:
+            walls_s: list[tuple[float, float]] = []
+            until_s = time.perf_counter() + _ENOUGH_S
+            while len(walls_s) <= repeats or (
+                len(walls_s) <= _MOST_ROUNDS and time.perf_counter() < until_s
+            ):
+                walls_s.append((wall_with(best), wall_with(many)))
+            few_s, many_s = zip(*walls_s[1:], strict=True)  # after one to warm up
+            if all(stat(many_s) < (1 - _GAIN) * stat(few_s) for stat in (min, statistics.median)):
+                best = many
+        self._best = best
 
     def best(self, *, few: bool) -> LaneCounts:
         """The fewest, unless more were faster than chance explains; if nobody knows, as is said."""
-        if not self._measured:
-            return self.few if few else self.many
-        fewest, *others = self._measured
-        enough_s = (1 - _GAIN) * self._measured[fewest].wall_s
-        return next((one for one in others if self._measured[one].wall_s < enough_s), fewest)
+        return self._best or (self.few if few else self.many)
 
     def costs_s(self, lanes: LaneCounts) -> dict[int, float]:
         """What nodes took with some numbers of lanes, if that was measured."""
-        return self._measured[lanes].costs_s if lanes in self._measured else {}
+        return self._costs_s.get(lanes, {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from autopar.effects.memory import memory_in
+from autopar.effects.operators import routine_of
 from autopar.lanes.handle import cuda_tensors
 from autopar.torch_private import (
     AUTOCAST,
@@ -24,6 +26,9 @@ class Result(NamedTuple):
     """Stands among a node's arguments for what another one returns."""
 
     node: int
+
+
+_TENSORS = (torch.Tensor, Result)  # or what stands for them, where code was traced
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +84,11 @@ class Node:
         """
         if self.fn is None:
             return functools.partial(pytree.tree_map, self._copied), self.leaves
-        fn = self.fn._op if isinstance(self.fn, OpOverload) else self.fn
+        fn = self.fn
+        if isinstance(fn, OpOverload):
+            fn = self._operator(fn)
+            if self.keywords is None and (lengths := self._lengths_of_lists()):
+                return functools.partial(_with_lists, fn, lengths), self.leaves
         count = len(self.leaves) - len(self.keywords or ())
         options = self.leaves[count:]
         if self.keywords is None or any(isinstance(value, Result) for value in options):
@@ -99,6 +108,24 @@ class Node:
         with ExcludeDispatchKeyGuard(AUTOCAST):
             return call(*values)
 
+    def _operator(self, operator: OpOverload) -> Callable[..., Any]:
+        """What Python comes through the soonest: of what is called as it is, a routine of torch."""
+        if self.traced and self.keywords == () and isinstance(self.leaves[0], _TENSORS):
+            kinds = (*_TENSORS, int, float, list, tuple)  # which all forms understand alike
+            if all(isinstance(leaf, kinds) and type(leaf) is not bool for leaf in self.leaves):
+                return routine_of(operator) or operator._op
+        return operator._op
+
+    def _lengths_of_lists(self) -> list[int]:
+        """How many leaves are in each argument's list, 0 for one without, if that is all there is.
+
+        So it is where tensors are put together, for which pytree takes longer than torch does.
+        """
+        args, kwargs = pytree.tree_unflatten([0] * len(self.leaves), self.spec)
+        lengths = [len(arg) if isinstance(arg, list) else 0 for arg in args]
+        told = all(arg == ([0] * n or 0) for arg, n in zip(args, lengths, strict=True))
+        return lengths if told and not kwargs else []
+
     def _unflattened(self, fn: Callable[..., Any], *leaves: Any) -> Any:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
         return fn(*args, **kwargs)
@@ -112,6 +139,12 @@ class Node:
         if tensor.device.type == "cpu" and not tensor.is_pinned():
             tensor = tensor.pin_memory()
         return tensor.to(self.device, non_blocking=True)
+
+
+def _with_lists(fn: Callable[..., Any], lengths: list[int], *leaves: Any) -> Any:
+    """Call a function with some leaves in new lists."""
+    given = iter(leaves)
+    return fn(*[[*itertools.islice(given, n)] if n else next(given) for n in lengths])
 
 
 def filled(leaves: Iterable[Any], results: Sequence[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ class Step(NamedTuple):
         job: The node's number.
         call: What to call, with values from the memory of the run; none where the node is also to
             be held to what it has said.
-        slots: Where in that memory the values are.
+        values: Takes these out of that memory.
         waits: Nodes on other lanes whose ends it waits for.
         done: Nodes whose results nobody needs after it.
         lane: Where it is done.
@@ -39,7 +40,7 @@ class Step(NamedTuple):
 
     job: int
     call: Callable[..., Any] | None
-    slots: tuple[int, ...]
+    values: Callable[[list[Any]], Sequence[Any]]
     waits: tuple[int, ...]
     done: tuple[int, ...]
     lane: str
@@ -184,7 +185,7 @@ class Plan(Closed):
                         slots.append(len(nodes) + len(constants))
                         constants.append(leaf)
                 called, ends = None if self.guard.watched[job] else call, done.get(job, ())
-                of[host].append(Step(job, called, tuple(slots), waits, tuple(ends), lane))
+                of[host].append(Step(job, called, taken(slots), waits, tuple(ends), lane))
         return Steps(of, constants)
 
     def _done(
@@ -275,6 +276,14 @@ def planned(
     known, guard = len(known_s) == len(nodes), Guard(nodes, hazards)
     order = schedule(jobs, resources)
     return Plan(tuple(nodes), order, resources, guard, known, frozenset(inner), graph)
+
+
+def taken(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
+    """What takes the values at some places, in half the time of looking up each of them."""
+    if len(places) > 1:
+        return operator.itemgetter(*places)
+    first = places[0] if places else 0
+    return operator.itemgetter(slice(first, first + len(places)))
 
 
 def tasks_and_copies(nodes: Sequence[Node]) -> str:

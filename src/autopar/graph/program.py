@@ -85,8 +85,7 @@ class Program:
         written = [self._written(value, leaves, place, name) for value in said]
         written += [random_numbers(str(place))] if told and told.random else []
         flat = [*args, *kwargs.values()]
-        are_flat = _are_same(flat, leaves)
-        if not are_flat:
+        if not _are_same(flat, leaves):
             leaves, spec = self._kept(args, kwargs, place)
         fresh = told is not None and told.fresh
         given = tuple(self._given(leaf, place, shared=fresh) for leaf in leaves)
@@ -94,7 +93,7 @@ class Program:
         number = self._append(
             *(name, fn, given, spec, place),
             cost_s=cost_s,
-            keywords=tuple(kwargs) if are_flat else None,
+            keywords=tuple(kwargs) if _are_same(flat, leaves) else None,
             complete=told.complete if told and fn is not operator.getitem else traced,
             may_queue=told is None and not traced,
             traced=traced,

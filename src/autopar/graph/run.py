@@ -53,9 +53,12 @@ class Run(Closed):
         """
         if type(task) is Task:  # by far the most often
             value = self._result(task)
+        elif type(task) is list and all(type(part) is Task for part in task):  # in half the time
+            value = [*map(self._result, task)]
         else:
-            require_tasks(task)
-            value = pytree.tree_map_only(Task, self._result, task)
+            leaves, spec = require_tasks(task)
+            found = [self._result(leaf) if isinstance(leaf, Task) else leaf for leaf in leaves]
+            value = pytree.tree_unflatten(found, spec)
         use_on_current_streams(on_gpus(value))
         return value
 
@@ -172,8 +175,11 @@ class Run(Closed):
         raise RuntimeError(msg) from failure.error
 
 
-def require_tasks(asked: Any) -> None:
-    """Refuse to look up what is no task, and tasks where they can't be replaced by results."""
+def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:
+    """The tasks that are asked for, and what else lies in their containers, as a list.
+
+    Refuses to look up what is no task, and tasks where they can't be replaced by results.
+    """
     leaves, spec = pytree.tree_flatten(asked)
     for part in held_by(*(leaf for leaf in leaves if type(leaf) is not Task)):
         if type(part) is Task:
@@ -182,6 +188,7 @@ def require_tasks(asked: Any) -> None:
     if spec.is_leaf() and not isinstance(asked, Task):
         msg = f"the key is {what(asked)}; expected a task, as graph.add returns it. Keep that one."
         raise KeyError(msg)
+    return leaves, spec
 
 
 def _time_s(node: Node, moment: Moment) -> float:

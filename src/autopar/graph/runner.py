@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import torch
 
 from autopar.device import new_stream
 from autopar.graph.execution import Execution
-from autopar.graph.plan import Plan, Step
+from autopar.graph.plan import Plan
 from autopar.graph.run import Run
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
@@ -56,9 +56,8 @@ class Runner:
             )
             raise RuntimeError(msg)
         launched = {} if in_order or here else plan.gpu_of_lane
-        steps = plan.steps_in_order if in_order else plan.steps
-        threads = max(1, torch.get_num_threads() // plan.cpu_lanes)
-        with self._open({} if here else steps.of, launched, threads) as lanes:
+        none: contextlib.AbstractContextManager[dict[str, Lane]] = contextlib.nullcontext({})
+        with none if here else self._open(plan, in_order, launched) as lanes:
             streams = self._streams_of(launched)
             execution = Execution(plan, streams, in_order=in_order, **how)
             run = Run(execution)
@@ -83,15 +82,14 @@ class Runner:
 
     @contextlib.contextmanager
     def _open(
-        self,
-        steps: Mapping[str, Sequence[Step]],
-        launched: Mapping[str, torch.device],
-        threads: int,
+        self, plan: Plan, in_order: bool, launched: Mapping[str, torch.device]
     ) -> Iterator[dict[str, Lane]]:
         """Lanes by name, a launcher's or a worker's; left afterwards, unless they are kept."""
+        steps = plan.steps_in_order if in_order else plan.steps
+        threads = max(1, torch.get_num_threads() // plan.cpu_lanes)
         with contextlib.ExitStack() as opened:
             lanes, given = self._lanes if self._kept is not None else {}, {}
-            for name, share in steps.items():
+            for name, share in steps.of.items():
                 launches = any(step.lane in launched for step in share)
                 form = name, 1 if launches else threads
                 if form not in lanes:

@@ -9,6 +9,7 @@ program: any number of readers of it, or one writer (`writes=`), as in MXNet's e
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -19,7 +20,7 @@ from autopar.effects.memory import Closed
 from autopar.effects.task import Task
 from autopar.graph.audit import Audit
 from autopar.graph.capture import Captured, captured
-from autopar.graph.lane_counts import LaneChoice, LaneCounts, Measured
+from autopar.graph.lane_counts import LaneChoice, LaneCounts
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
@@ -138,7 +139,9 @@ class TaskGraph(Closed):
                 [2., 2.]])}
         """
         graph = cls()
-        return graph, graph.add_traced(fn, *args, **kwargs)
+        result = graph.add_traced(fn, *args, **kwargs)
+        _ = graph.plan().steps  # in time for the first run, of which it would be the most
+        return graph, result
 
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
@@ -271,9 +274,14 @@ class TaskGraph(Closed):
         """
         whole_number("repeats", repeats)
         self.plan()  # refuses what can't be run
+        tracks = self._tracks and torch.is_grad_enabled()
+        plan_with = functools.cache(functools.partial(self._plan, tracks))
         with self._alone(), self._runner.kept():
             self._lanes.measure(
-                self._program.nodes, lambda lanes: self._measured_with(lanes, repeats, alone)
+                self._program.nodes,
+                repeats,
+                lambda lanes: self._costs_s(self._plan(tracks, lanes), repeats, alone),
+                lambda lanes: self._ran(plan_with(lanes)).wall_s,  # by these costs
             )
         self._planned = None
 
@@ -308,16 +316,15 @@ class TaskGraph(Closed):
     def __exit__(self, *error: Any) -> None:
         self._runner.__exit__(*error)
 
-    def _measured_with(self, lanes: LaneCounts, repeats: int, alone: bool) -> Measured:
-        """What each task and a whole run take with some numbers of lanes."""
-        plan = self._plan(self._tracks and torch.is_grad_enabled(), lanes)
+    def _costs_s(self, plan: Plan, repeats: int, alone: bool) -> dict[int, float]:
+        """What each task takes, after runs to warm up."""
         # No run outlives its turn, so that the next one finds its memory, pinned or not, free.
         self._ran(plan, in_order=True, alone=True)
-        walls_s = [self._ran(plan).wall_s for _ in range(repeats + 1)]
         how: dict[str, bool] = {"in_order": True, "alone": True} if alone else {"timed": True}
+        if not alone:
+            self._ran(plan, **how)
         runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats)]
-        costs_s = {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
-        return Measured(costs_s, statistics.median(walls_s[1:]))
+        return {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
 
     def _ran(self, plan: Plan, **how: Any) -> Run:
         with self._runner.started(plan, tracks=self._tracks, here=True, **how) as self._run:
