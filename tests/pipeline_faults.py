@@ -10,7 +10,7 @@ from collections import deque
 import torch
 
 from autopar import CopyPipeline
-from autopar.transfer import delivery, ring, to_device, to_host
+from autopar.transfer import delivery, parcel, ring
 from autopar.transfer import pipeline as transfer
 
 _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
@@ -100,9 +100,8 @@ class Bench:
     def pipeline(self, device, size="alone", slots=2, threads=1):
         """A new one, for items of some size; how many travel together depends on no clock."""
         self.device, self.size, self.count = torch.device(device), size, _count(slots)
-        self.patch.setattr(to_host, "_SOON_S", 1e9)
-        self.patch.setattr(to_device, "_BLOCK_BYTES", 0)
-        self.patch.setattr(to_host, "_SMALL_BYTES", 1 << 18 if size == "packed" else 0)
+        self.patch.setattr(parcel, "_SOON_S", 1e9)
+        self.patch.setattr(parcel, "_SMALL_BYTES", 1 << 18 if size == "packed" else 0)
         self.patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
         self.patch.setattr(ring, "move_bytes", self._asking_move)

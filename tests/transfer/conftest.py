@@ -22,14 +22,14 @@ def pipeline():
 @pytest.fixture
 def together(monkeypatch):
     """Let small items travel together, which otherwise depends on how soon they come."""
-    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", 1e9)
+    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
 
 
 @pytest.fixture(params=["alone", "together"])
 def company(request, monkeypatch):
     """How small items travel."""
     monkeypatch.setattr(
-        "autopar.transfer.to_host._SOON_S", {"alone": 0, "together": 1e9}[request.param]
+        "autopar.transfer.parcel._SOON_S", {"alone": 0, "together": 1e9}[request.param]
     )
 
 

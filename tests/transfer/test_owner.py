@@ -2,17 +2,18 @@
 
 import itertools
 import weakref
+from collections import UserList
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from autopar.transfer.source import next_owned
 
 
 def owned(source):
-    tensor, alone = next_owned(source)
-    assert isinstance(tensor, torch.Tensor)
+    _item, alone = next_owned(source)
     return alone
 
 
@@ -40,6 +41,8 @@ GIVEN_AWAY = {
     "by way of a generator": lambda: passed_on(torch.ones(3) + i for i in range(2)),
     "a number": lambda: (torch.tensor(i) for i in range(2)),
     "empty": lambda: (torch.ones(0) for i in range(2)),
+    "a batch": lambda: ([made(), {"x": (made(), 1, "name", None)}] for _ in range(2)),
+    "from a loader": lambda: iter(DataLoader([{"x": torch.ones(3), "y": 1}] * 4, batch_size=2)),
 }
 
 
@@ -112,6 +115,10 @@ SHARED = {
     "a gradient": gradients,
     "a parameter's data": lambda: (p.data for p in kept(torch.nn.Linear(2, 2)).parameters()),
     "unbound": lambda: iter(torch.ones(2, 3)),
+    "in a batch that is kept": lambda: (kept([made()]) for _ in range(2)),
+    "in a kept part of a batch": lambda: ([1, kept((made(),))] for _ in range(2)),
+    "a kept tensor of a batch": lambda: ({"x": made(), "y": kept(made())} for _ in range(2)),
+    "in a container of its own": lambda: (UserList([made()]) for _ in range(2)),
     "sparse": lambda: (torch.eye(2).to_sparse() for _ in range(2)),
 }
 

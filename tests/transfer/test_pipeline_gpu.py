@@ -11,7 +11,7 @@ import torch
 from pipeline_ways import equals
 
 from autopar import CopyPipeline
-from autopar.transfer import to_host
+from autopar.transfer import parcel
 from autopar.transfer.copy_stream import CudaCopyStream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
@@ -130,7 +130,7 @@ def test_an_asynchronous_copy_is_not_waited_for(spin):
 def test_an_item_is_copied_behind_the_stream_that_was_current_as_it_came(
     spin, monkeypatch, owned, n
 ):
-    monkeypatch.setattr(to_host, "_SOON_S", 1e9)  # small ones travel together
+    monkeypatch.setattr(parcel, "_SOON_S", 1e9)  # small ones travel together
     streams = [torch.cuda.Stream() for _ in range(2)]
 
     def made(i):

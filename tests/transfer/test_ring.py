@@ -74,7 +74,7 @@ def late_moves(monkeypatch):
 def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, seed):
     chance = random.Random(seed)
     streams(kind)
-    monkeypatch.setattr("autopar.transfer.to_host._SOON_S", chance.choice((0, 1e9)))
+    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", chance.choice((0, 1e9)))
     pipeline = CopyPipeline(
         "cpu",
         slots=chance.randint(1, 5),
@@ -307,7 +307,9 @@ def in_one_place(patch):
 
 
 def without_clones(patch):
-    patch.setattr("autopar.transfer.to_host.next_owned", lambda source: (next(source), True))
+    for name in ("to_host", "to_device"):
+        module = f"autopar.transfer.{name}"
+        patch.setattr(f"{module}.next_owned", lambda source: (next(source), True))
 
 
 def without_workers_end(patch):
@@ -332,7 +334,7 @@ FAULTS = {
         *(skipped(Load, "wait_until_read"), EarlyStream, "from"),
     ),
     "slots are mixed up": (in_one_place, EarlyStream, "both"),
-    "tensors are overwritten before they are copied": (without_clones, LateStream, "to"),
+    "tensors are overwritten before they are copied": (without_clones, LateStream, "both"),
 }
 
 

@@ -1,7 +1,8 @@
-"""Parcel: how a pipeline's items become loads, and come back from them."""
+"""Parcel: how a pipeline's items become loads, several in each if they are small, and come back."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +10,15 @@ from typing import Any
 from autopar.lanes.outcome import note
 from autopar.transfer.copy_stream import CopyStream, Past, Waitable
 from autopar.transfer.load import Load, wait_for_end
+
+# Items up to this size travel together: by themselves they would take longer to queue, and to hand
+# to a worker and back, than to copy.
+_SMALL_BYTES = 2 << 20
+# So much travels together at most: the next ones are on the bus while these move on the host, and
+# the memory that they share is not too much to keep for one of them, nor too much to be used anew.
+_TOGETHER_BYTES = 4 << 20
+# Of small items, more travel together next time if these came soon, else fewer.
+_SOON_S, _FASTER = 5e-3, 4
 
 
 class Parcels(ABC):
@@ -18,12 +28,20 @@ class Parcels(ABC):
     source that is given, all items are there already: none changes when the next one is taken.
     """
 
-    ahead_at_first = 1  # half of how many items to have under way before the first is yielded
+    ahead_at_first = 1  # half of how many loads to have under way before the first is yielded
+    _tiny_bytes = 0  # of items up to this size, as many as fit into a slot travel together
 
-    def __init__(self, verb: str, stream: CopyStream, source: Iterator[Any], given: bool) -> None:
+    def __init__(
+        self, verb: str, stream: CopyStream, slot_bytes: int, source: Iterator[Any], given: bool
+    ) -> None:
         self._verb = verb
         self._stream = stream
+        self._slot_bytes = slot_bytes
+        self._small_bytes = _SMALL_BYTES
+        self._most_bytes = min(slot_bytes, _TOGETHER_BYTES)
+        self._together = 1  # how many small items travel in one load
         self._source = source
+        self._is_over = False
         self._given = given
         self._number = 0  # of the next item to make a load for
         self._failures: list[Exception] = []  # at most one, until it was raised
@@ -34,24 +52,79 @@ class Parcels(ABC):
             yield from self._loads()
         except Exception as error:
             self._failures.append(error)
-            note(error, f"in item {self._number} of {self._verb}")
+            notes = getattr(error, "__notes__", ())
+            if not any(str(line).startswith("in items ") for line in notes):  # it is one of those
+                note(error, f"in item {self._number} of {self._verb}")
 
     def raise_failure(self) -> None:
         """Raise the error that ended them, if one did."""
         if self._failures:
             raise self._failures.pop()  # a local for it would keep its frames, and they the local
 
+    def unpack(self, load: Load) -> list[Any]:
+        """The items of a load, once they are copied."""
+        start_s = time.perf_counter()
+        self._arrive(load)
+        soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
+        together = self._together * _FASTER if soon else self._together // _FASTER
+        self._together = min(max(1, together), self._slot_bytes)
+        return load.unpack()
+
     def give_back(self) -> None:
         """Wait until the items that were yielded may be overwritten."""
         wait_for_end(self._reading)
 
-    @abstractmethod
     def _loads(self) -> Iterator[Load]:
-        """Take items from the source and make their loads."""
+        while not self._is_over:
+            start_s = time.perf_counter()
+            group, failures = self._pull(until_s=start_s + _SOON_S)
+            loads = self._loads_of(group)
+            while (load := self._next(loads)) is not None:
+                load.made_in_s = time.perf_counter() - start_s
+                yield load
+                del load  # it holds its tensors
+            if failures:
+                raise failures.pop()
+
+    def _pull(self, until_s: float) -> tuple[list[Any], list[Exception]]:
+        """The next item, small ones to travel with it if they come soon, and the source's error."""
+        group: list[Any] = []
+        room_bytes = self._slot_bytes
+        try:
+            while True:
+                group.append(self._take(len(group)))
+                size_bytes = self._size_bytes(group[-1])
+                if len(group) == 1 and size_bytes > self._tiny_bytes:
+                    room_bytes = self._most_bytes
+                room_bytes -= size_bytes
+                if size_bytes > min(self._small_bytes, room_bytes) or len(group) >= self._together:
+                    break
+                if not self._given and time.perf_counter() > until_s:
+                    break
+        except StopIteration:
+            self._is_over = True
+        except Exception as failure:
+            return group, [failure]
+        return group, []
+
+    def _next(self, loads: Iterator[Load]) -> Load | None:
+        return next(loads, None)
 
     @abstractmethod
-    def unpack(self, load: Load) -> list[Any]:
-        """The items of a load, once they are copied."""
+    def _take(self, place: int) -> Any:
+        """The next item of the source, to be the one at a place of those that travel together."""
+
+    @abstractmethod
+    def _size_bytes(self, item: Any) -> int:
+        """How large an item is; very large if it must be the last of its group."""
+
+    @abstractmethod
+    def _loads_of(self, group: list[Any]) -> Iterator[Load]:
+        """The loads of some items."""
+
+    @abstractmethod
+    def _arrive(self, load: Load) -> None:
+        """Wait until the items of a load can be taken."""
 
     def _count(self, items: int) -> str:
         """Count items that a load is made for, and name them."""

@@ -172,10 +172,10 @@ class CopyPipeline:
         """Copy batches to the device, the next ones while the caller works on this one.
 
         Up to 2 × `slots` batches (three with one slot) are asked for ahead of the one that is
-        yielded.
+        yielded, or as many times 4 MiB of small ones that come quickly.
 
-        Results belong to the caller. Small ones of a batch share one block of memory: clone one to
-        keep it without the others.
+        Results belong to the caller. Small ones (up to 2 MiB) that travelled together share one
+        block of memory (up to 4 MiB): clone one to keep it without the others.
 
         Args:
             batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a
@@ -194,7 +194,7 @@ class CopyPipeline:
         source = iterated(batches, "batches", "[x] for a single batch")
         with self._use.turn():
             ring = self._ring(TO_DEVICE)
-            parcels = ToDeviceParcels(ring.stream, source, is_given(batches))
+            parcels = ToDeviceParcels(ring.stream, self.slot_bytes, source, given=is_given(batches))
         return self._relay(ring, parcels)
 
     def map(

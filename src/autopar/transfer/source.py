@@ -15,6 +15,7 @@ from autopar.torch_private import storage_use_count
 
 T = TypeVar("T")
 
+_PLAIN = (bool, int, float, str, bytes, type(None))  # have no memory that changes
 _GIVEN = {list, tuple, type(iter([])), type(iter(()))}  # whose items are there already
 
 
@@ -34,26 +35,47 @@ def is_given(values: Iterable[Any]) -> bool:
     return type(values) in _GIVEN
 
 
-def next_owned(source: Iterator[torch.Tensor]) -> tuple[torch.Tensor, bool]:
-    """The next tensor of an iterator, and whether its taker is its memory's only owner.
+def next_owned(source: Iterator[T]) -> tuple[T, bool]:
+    """The next item of an iterator, and whether its taker is the only owner of its memory.
 
     If so, nothing can write to it later. Any name, container, view, array, weak reference or saved
-    tensor that still leads to it makes it false, as for `y` in `y = f(x); yield y`, but not in
-    `yield f(x)`.
+    tensor that still leads to a tensor makes it false, as for `y` in `y = f(x); yield y`, but not
+    in `yield f(x)`. An item may be a tensor, or lists, tuples and dicts of tensors.
 
     Raises:
         StopIteration: There is none.
     """
-    tensor = next(source)
-    owned = sys.getrefcount(tensor) == _names_of_a_sole_owner() and _is_only_tensor(tensor)
-    return tensor, owned
+    item = next(source)
+    owned = sys.getrefcount(item) == _names_of_an_item() and _is_only_owner(item)
+    return item, owned
+
+
+def _is_only_owner(item: object) -> bool:
+    """Whether what leads to an item is all that leads to its memory."""
+    if isinstance(item, torch.Tensor):
+        return _is_only_tensor(item)
+    if type(item) not in (list, tuple, dict):
+        return isinstance(item, _PLAIN)
+    for part in item.values() if isinstance(item, dict) else item:  # type: ignore[attr-defined]
+        if isinstance(part, _PLAIN):
+            continue
+        if sys.getrefcount(part) > _names_of_a_part() or not _is_only_owner(part):
+            return False
+    return True
 
 
 @cache
-def _names_of_a_sole_owner() -> int:
-    """References to a Python object that nobody else has; how many depends on Python's version."""
-    tensor = next(iter(torch.empty(1) for _ in range(1)))
-    return sys.getrefcount(tensor)
+def _names_of_an_item() -> int:
+    """References to an object that only `next_owned` has; how many depends on Python's version."""
+    item = next(iter(torch.empty(1) for _ in range(1)))
+    return sys.getrefcount(item)
+
+
+@cache
+def _names_of_a_part() -> int:
+    for part in [torch.empty(1)]:
+        names = sys.getrefcount(part)
+    return names
 
 
 def _is_only_tensor(tensor: torch.Tensor) -> bool:

@@ -1,9 +1,10 @@
-"""To device: batches that go to a device as loads, with the small tensors of each in one block."""
+"""To device: batches that go to a device as loads, with small tensors of theirs in one block."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from typing_extensions import override
@@ -14,73 +15,123 @@ from autopar.torch_private import pytree
 from autopar.transfer.copy_plan import Pack, packs
 from autopar.transfer.copy_stream import CopyStream, Past
 from autopar.transfer.layout import Layout, check_tensor, dense, within
-from autopar.transfer.load import Load, Part
+from autopar.transfer.load import Load, Part, Piece
 from autopar.transfer.parcel import Parcels
+from autopar.transfer.source import next_owned
 
-# Small tensors of a batch share a block of up to this size. Not more: they are freed together.
-_BLOCK_BYTES = 1 << 20
+# What is pinned is copied as it is from this size on; less is moved to a slot in shorter time than
+# its copy takes to queue.
+_DIRECT_BYTES = 1 << 16
+# A batch of up to this size is copied if its owner may overwrite it, so that others can join it;
+# to copy more takes longer than to send it by itself.
+_ASIDE_BYTES = 1 << 16
 _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
+
+
+class _Batch(NamedTuple):
+    """The tensors of a batch, and how it is put together of others."""
+
+    tensors: list[torch.Tensor]  # dense ones on the host
+    join: Callable[[Iterator[torch.Tensor]], Any]  # takes as many
+    size_bytes: int
+    lent: bool  # whether its owner may overwrite it when the next one is asked for
 
 
 class ToDeviceParcels(Parcels):
     """Loads that bring batches to the device."""
 
-    def __init__(self, stream: CopyStream, source: Iterator[Any], given: bool) -> None:
-        super().__init__(f"prefetch to {stream.device}", stream, source, given)
-
-    def _loads(self) -> Iterator[Load]:
-        for batch in self._source:
-            load = self._batch_load(batch)
-            del batch
-            yield load
-            if not self._given:  # it may overwrite the batch when it is asked for the next one
-                load.wait_until_read()
-            del load
+    def __init__(
+        self, stream: CopyStream, slot_bytes: int, source: Iterator[Any], given: bool
+    ) -> None:
+        super().__init__(f"prefetch to {stream.device}", stream, slot_bytes, source, given)
+        self._aside_bytes = min(_ASIDE_BYTES, self._small_bytes, self._most_bytes)
+        self._pinned: list[tuple[Piece, ...]] = []  # what of the last batch is read from there
 
     @override
     def unpack(self, load: Load) -> list[Any]:
+        batches = super().unpack(load)
+        if len(batches) > 1:  # the first may be overwritten once the second is there
+            self.give_back()
+        return batches
+
+    @override
+    def _arrive(self, load: Load) -> None:
         load.wait_until_queued()
         self.give_back()  # long done: it was queued some batches ago
-        self._reading = load.copied if load.has_pinned() else Past()
+        self._pinned = [part.host for part in load.parts if not part.staged]
+        self._reading = load.copied if self._pinned else Past()
         self._stream.caller_receives(load.copied, [part.device for part in load.parts])
-        return load.unpack()
 
-    @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
-    def _batch_load(self, batch: Any) -> Load:
+    @override
+    def _take(self, place: int) -> _Batch:
+        batch, owned = (next(self._source), True) if self._given else next_owned(self._source)
+        tensors, join = self._opened(batch, f"batches[{self._number + place}]")
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
+        if not owned and size_bytes <= self._aside_bytes:
+            tensors, owned = list(map(torch.clone, tensors)), True
+        return _Batch(tensors, join, size_bytes, lent=not owned)
+
+    @override
+    def _size_bytes(self, item: _Batch) -> int:
+        return sys.maxsize if item.lent else item.size_bytes
+
+    @override
+    def _loads_of(self, group: list[_Batch]) -> Iterator[Load]:
+        last = [group.pop()] if group and self._size_bytes(group[-1]) > self._small_bytes else []
+        for batches in filter(None, (group, last)):
+            load = self._load_of(batches)
+            yield load
+            if batches[-1].lent:
+                load.wait_until_read()
+            del load
+
+    def _opened(
+        self, batch: Any, name: str
+    ) -> tuple[list[torch.Tensor], Callable[[Iterator[torch.Tensor]], Any]]:
+        """The tensors of a batch, and how it is put together of others."""
         if type(batch) is torch.Tensor:
-            part, result = self._lone_part(self._host_tensor(batch, 0))
-            return Load(self._count(1), self._stream, (part,), lambda: [result])
+            return [_host_tensor(batch, 0, name)], next
         # To put these together anew would make other objects of them, or fail.
         leaves, structure = pytree.tree_flatten(batch, is_leaf=lambda part: type(part) in _WHOLE)
         where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         others = [leaf for leaf in leaves if not isinstance(leaf, torch.Tensor)]
-        name = f"batches[{self._number}]"
         require_none_hidden(batch, others, torch.Tensor, name, "tensors")
-        tensors = [self._host_tensor(leaves[i], i) for i in where]
+
+        def join(arriving: Iterator[torch.Tensor]) -> Any:
+            for i in where:
+                leaves[i] = next(arriving)
+            return pytree.tree_unflatten(leaves, structure)
+
+        return [_host_tensor(leaves[i], i, name) for i in where], join
+
+    @torch.inference_mode(False)  # results outlive the mode in which they are taken ahead
+    def _load_of(self, batches: list[_Batch]) -> Load:
+        tensors = [tensor for batch in batches for tensor in batch.tensors]
+        sizes = [sys.maxsize if self._is_direct(tensor) else tensor.nbytes for tensor in tensors]
         parts: list[Part] = []
-        for pack in packs([tensor.nbytes for tensor in tensors], _BLOCK_BYTES):
-            part, arriving = self._part([tensors[i] for i in pack.members], pack)
+        arriving: list[torch.Tensor] = []
+        for pack in packs(sizes, self._most_bytes, alone_above_bytes=self._small_bytes):
+            part, results = self._part([tensors[i] for i in pack.members], pack)
             parts.append(part)
-            for i, tensor in zip(pack.members, arriving, strict=True):
-                leaves[where[i]] = tensor
-        value = pytree.tree_unflatten(leaves, structure)
-        return Load(self._count(1), self._stream, tuple(parts), lambda: [value])
+            arriving += results
+        rest = iter(arriving)
+        values = [batch.join(rest) for batch in batches]
+        return Load(self._count(len(batches)), self._stream, tuple(parts), lambda: values)
+
+    def _is_direct(self, tensor: torch.Tensor) -> bool:
+        return tensor.nbytes > _DIRECT_BYTES and self._stream.is_pinned(tensor)
 
     def _part(self, sources: list[torch.Tensor], pack: Pack) -> tuple[Part, list[torch.Tensor]]:
         """How some tensors of a batch travel, and the device tensors that they arrive in."""
         if len(sources) == 1:
-            part, arriving = self._lone_part(sources[0])
-            return part, [arriving]
+            arriving = torch.empty_like(sources[0], device=self._stream.device)
+            staged = not self._stream.is_pinned(sources[0])
+            return Part(arriving, ((0, sources[0]),), staged), [arriving]
         block = torch.empty(pack.size_bytes, dtype=torch.uint8, device=self._stream.device)
         pieces = zip(pack.offsets, sources, strict=True)
         layouts = [Layout.of(source) for source in sources]
         return Part(block, tuple(pieces), staged=True), within(block, layouts, pack.offsets)
 
-    def _lone_part(self, source: torch.Tensor) -> tuple[Part, torch.Tensor]:
-        """How a tensor travels by itself, and the device tensor that it arrives in."""
-        arriving = torch.empty_like(source, device=self._stream.device)
-        staged = not self._stream.is_pinned(source)
-        return Part(arriving, ((0, source),), staged), arriving
 
-    def _host_tensor(self, leaf: torch.Tensor, i: int) -> torch.Tensor:
-        return dense(check_tensor(leaf, f"tensor {i} of batches[{self._number}]", cpu()))
+def _host_tensor(leaf: torch.Tensor, i: int, name: str) -> torch.Tensor:
+    return dense(check_tensor(leaf, f"tensor {i} of {name}", cpu()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import operator
 import sys
-import time
 from collections.abc import Iterator
 
 import torch
@@ -32,16 +31,6 @@ from autopar.transfer.source import next_owned
 
 Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
 
-# Items up to this size travel together: by themselves they would take longer to queue, and to hand
-# to a worker and back, than to copy.
-_SMALL_BYTES = 2 << 20
-# So much travels together at most: the next ones are on the bus while these move on the host, and
-# the memory that they share is not too much to keep for one of them, nor too much to be used anew.
-_TOGETHER_BYTES = 4 << 20
-# But of items up to this size as many as fit into a slot.
-_TINY_BYTES = 1 << 18
-# Of small items, more travel together next time if these came soon, else fewer.
-_SOON_S, _FASTER = 5e-3, 4
 _FIRST_TOGETHER = 256  # of a list
 
 _kind_of = operator.attrgetter("dtype", "device", "requires_grad")
@@ -51,6 +40,7 @@ class ToHostParcels(Parcels):
     """Loads that bring tensors to the host, to `out` or to fresh memory, which may be pinned."""
 
     ahead_at_first = sys.maxsize  # all that there may be: it is computed meanwhile
+    _tiny_bytes = 1 << 18
 
     def __init__(
         self,
@@ -63,81 +53,51 @@ class ToHostParcels(Parcels):
         pin: bool = False,
         verb: str = "to_host",
     ) -> None:
-        super().__init__(f"{verb} from {stream.device}", stream, source, given)
-        self._slot_bytes = slot_bytes
+        super().__init__(f"{verb} from {stream.device}", stream, slot_bytes, source, given)
         self._maps = verb == "map"
         self._out = out
         self._targets = Targets()
         self._pin = pin
-        self._is_over = False
         self._caller = stream.caller()  # the stream that the first of a group was computed on
-        # How many small ones travel in one load. Nobody waits for those that are there already.
-        self._together = _FIRST_TOGETHER if given else 1
-
-    def _loads(self) -> Iterator[Load]:
-        while not self._is_over:
-            start_s = time.perf_counter()
-            group, failures = self._pull(until_s=start_s + _SOON_S)
-            loads = self._loads_of(group)
-            while (load := self._next(loads)) is not None:
-                load.made_in_s = time.perf_counter() - start_s
-                yield load
-                del load  # it holds its tensors
-            if failures:
-                raise failures.pop()
+        if given:  # nobody waits for those that are there already
+            self._together = _FIRST_TOGETHER
 
     @override
     def unpack(self, load: Load) -> list[torch.Tensor]:
-        start_s = time.perf_counter()
-        load.wait()
-        soon = load.made_in_s + time.perf_counter() - start_s < _SOON_S
-        together = self._together * _FASTER if soon else self._together // _FASTER
-        self._together = min(max(1, together), self._slot_bytes)
-        results: list[torch.Tensor] = load.unpack()
+        results: list[torch.Tensor] = super().unpack(load)
         if self._out is not None:
             self._targets.give_back(results)
         return results
 
-    def _pull(self, until_s: float) -> tuple[list[torch.Tensor], list[Exception]]:
-        """The next item, small ones to travel with it if they come soon, and the source's error."""
-        group: list[torch.Tensor] = []
-        room_bytes = self._slot_bytes
-        try:
-            while True:
-                group.append(self._take(first=not group))
-                if not isinstance(group[-1], torch.Tensor):
-                    break  # it is refused later
-                size_bytes = group[-1].nbytes
-                if len(group) == 1 and size_bytes > _TINY_BYTES:
-                    room_bytes = min(room_bytes, _TOGETHER_BYTES)
-                room_bytes -= size_bytes
-                if size_bytes > min(_SMALL_BYTES, room_bytes) or len(group) >= self._together:
-                    break
-                if not self._given and time.perf_counter() > until_s:
-                    break
-        except StopIteration:
-            self._is_over = True
-        except Exception as failure:
-            return group, [failure]
-        return group, []
+    @override
+    def _arrive(self, load: Load) -> None:
+        load.wait()
 
+    @override
     def _next(self, loads: Iterator[Load]) -> Load | None:
         with self._stream.caller_on(self._caller):
             return next(loads, None)
 
-    def _take(self, *, first: bool) -> torch.Tensor:
+    @override
+    def _take(self, place: int) -> torch.Tensor:
         """The next tensor, or a clone if anybody could write to it before it is copied."""
+        tensor: torch.Tensor
         tensor, owned = (next(self._source), True) if self._given else next_owned(self._source)
-        if first:
+        if place == 0:
             self._caller = self._stream.caller()
         if self._given or not isinstance(tensor, torch.Tensor):
             return tensor  # which is refused later, if it is none
         if not (owned or tensor.requires_grad) and is_ordinary(tensor):
             tensor = tensor.clone()
-        if not first:
+        if place > 0:
             self._stream.caller_follows(self._caller, tensor)
         return tensor
 
+    @override
+    def _size_bytes(self, item: torch.Tensor) -> int:
+        return item.nbytes if isinstance(item, torch.Tensor) else sys.maxsize  # refused later
+
+    @override
     def _loads_of(self, group: list[torch.Tensor]) -> Iterator[Load]:
         stack = self._stacked(group) if self._out is None else None
         if stack is not None:
@@ -145,7 +105,7 @@ class ToHostParcels(Parcels):
             return
         good, targets, refusals = self._checked(group)
         sizes = [tensor.nbytes for tensor in good]
-        for pack in packs(sizes, self._slot_bytes, alone_above_bytes=_SMALL_BYTES):
+        for pack in packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes):
             chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
             if len(chosen) == 1 or any(map(self._is_pinned, into)):
                 yield self._load_of_each(chosen, into)
