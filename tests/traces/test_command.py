@@ -311,7 +311,7 @@ def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path
     import html5lib
 
     bad = "<script>$x^$ \x1b[31m\x00\ud800\ufffe & 'é'"
-    page, file = tmp_path / "page.html", tmp_path / "$x^$.json"
+    page, file = tmp_path / "\x1b\udcff.html", tmp_path / "$x^$.json"
     write_trace(Timeline((Span(bad, "GPU 0 " + bad, 0, 1), Span("a", "GPU 1 x", 2, 3))), file)
     said, _ = inspect([*files.values(), file], Wanted(outputs={"html": page}))
     assert "<script>" in said

@@ -83,7 +83,7 @@ def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]
         except OSError as error:
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
-        text += f"\nwrote {path}\n"
+        text += printable(f"\nwrote {path}\n")
     if STANDARD in wanted.outputs.values():
         text = ""
     if wanted.fail_under is not None:

@@ -25,6 +25,7 @@ from autopar.machine import processor_names
 from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
+from autopar.traces.check import clean
 from autopar.traces.chrome import Events
 from autopar.traces.trace import HOST, Trace
 
@@ -121,7 +122,8 @@ def timelines_of(
     whole = _seen(one_by_one, save)
     timelines = {}
     for label in ways:
-        mark = next(span for span in whole.spans if (span.kind, span.name) == (HOST, label))
+        name = clean(annotate(label).name)  # as it is read again
+        mark = next(span for span in whole.spans if (span.kind, span.name) == (HOST, name))
         seen = whole.between(mark.start_s, mark.end_s)
         timelines[label] = replace(seen, spans=tuple(span for span in seen.spans if span != mark))
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
