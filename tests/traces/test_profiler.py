@@ -74,6 +74,17 @@ def test_names_come_back_with_the_characters_that_torchs_profiler_garbles(tmp_pa
     assert {*_NAMES, "two\ufffdlines", "half a pair ?"} <= names
 
 
+def test_what_torchs_profiler_writes_wrong_is_refused_in_words():
+    def quoted():
+        with torch.profiler.record_function('say "hi"'):
+            pass
+
+    with pytest.raises(RuntimeError, match="quotation mark. Name the range with autopar.annotate"):
+        timeline_of(quoted)
+    named()
+    assert len(timeline_of(named).spans) == 1
+
+
 def on_a_lane():
     with cpu_lane() as lane:
         return lane.submit(abs, -1)

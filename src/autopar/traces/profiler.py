@@ -145,7 +145,14 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        content = json.loads(path.read_text())
+        try:
+            content = json.loads(path.read_text())
+        except ValueError as error:  # names with quotes are written as they stand
+            msg = (
+                f"torch.profiler wrote no JSON ({error}), as of a record_function whose name has a "
+                f"quotation mark. Name the range with autopar.annotate, or rename it."
+            )
+            raise RuntimeError(msg) from error
     if save is not None:
         write_atomically(path_of(save), _saved(content))
     trace = Events(content["traceEvents"]).trace({})
