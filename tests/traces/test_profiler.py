@@ -85,6 +85,17 @@ def test_what_torchs_profiler_writes_wrong_is_refused_in_words():
     assert len(timeline_of(named).spans) == 1
 
 
+def test_a_way_may_have_ranges_named_like_other_ways():
+    def first():
+        for name in ("first", "second"):
+            with annotate(name):
+                pass
+
+    seen = timelines_of({"first": first, "second": named})
+    names = {label: [span.name for span in timeline.spans] for label, timeline in seen.items()}
+    assert names == {"first": ["first", "second"], "second": ["named"]}
+
+
 def on_a_lane():
     with cpu_lane() as lane:
         return lane.submit(abs, -1)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 import json
+import math
 import os
 import tempfile
 import time
@@ -120,11 +121,13 @@ def timelines_of(
         return of_lanes
 
     whole = _seen(one_by_one, save)
-    timelines = {}
+    timelines, end_s = {}, -math.inf
     for label in ways:
         name = clean(annotate(label).name)  # as it is read again
-        mark = next(span for span in whole.spans if (span.kind, span.name) == (HOST, name))
-        seen = whole.between(mark.start_s, mark.end_s)
+        # Not before the last one's end, which may have had a range of this name.
+        left = (span for span in whole.spans if span.start_s >= end_s)
+        mark = next(span for span in left if (span.kind, span.name) == (HOST, name))
+        seen, end_s = whole.between(mark.start_s, mark.end_s), mark.end_s
         timelines[label] = replace(seen, spans=tuple(span for span in seen.spans if span != mark))
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
         labels = ", ".join(map(repr, empty))
