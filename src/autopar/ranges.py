@@ -13,8 +13,9 @@ from autopar.refusal import check_type
 from autopar.torch_private import nvtx
 
 _NOBODY_COUNTS = -2  # NVTX's answer to a push without a tool
-# What torch's profiler garbles: it writes `unknown` for the whole name, or no JSON.
-_GARBLED = re.compile(r"[^ -~]|[\"\\]")
+# What torch's profiler garbles: it writes `unknown` for the whole name, or no JSON. And `&#`, which
+# stands for such a character.
+_GARBLED = re.compile(r"[^ -~]|[\"\\]|&(?=#)")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
