@@ -64,7 +64,9 @@ def test_a_damaged_record_hides_no_other(machines, monkeypatch, tmp_path):
         path = write_record(ap.Record(**fields), tmp_path)
         path.write_bytes(path.read_bytes()[: None if machine == "B" else 9])
     monkeypatch.setattr(machines, "FOLDER", tmp_path)
-    assert [one.processors for one, _ in machines.files.__wrapped__()] == ["B"]
+    records, (why,) = machines.read.__wrapped__()
+    assert [one.processors for one, _ in records] == ["B"]
+    assert why.startswith("a/e3_compute_and_copy.json: it can't be read")
 
 
 def test_records_that_measured_something_else_are_not_compared(machines, monkeypatch):
