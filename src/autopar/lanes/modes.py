@@ -23,12 +23,6 @@ from autopar import torch_private as private
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 
-# Each is looked up once, as all are asked for with every task.
-_grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
-_autocast_on, _cuda_is_used = private.autocast_is_on, torch.cuda.is_initialized
-_function_modes, _dispatch_modes = private.function_mode_count, private.dispatch_mode_count
-_last_hooks, _hooks_disabled = private.last_hooks, private.hooks_disabled
-
 # Autocast's settings: how each is read, and how it is switched; and what they are where it is off.
 _AUTOCAST: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = (
     (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
@@ -56,7 +50,7 @@ class Modes(NamedTuple):
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
-        is_other = self.inference != _inference_on()
+        is_other = self.inference != torch.is_inference_mode_enabled()
         with private.InferenceMode(self.inference) if is_other else _NOTHING:
             before = _modes()
             if self.autocast and not before.autocast:
@@ -71,11 +65,10 @@ class Modes(NamedTuple):
         """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
         if self == now:
             return
-        if self.functions != now.functions:  # first and last: they would see what is done between
-            while _function_modes():
-                private.pop_function_mode()
+        while private.function_mode_count():  # first, as they would see what is done here
+            private.pop_function_mode()
         if self.dispatches != now.dispatches:
-            while _dispatch_modes():
+            while private.dispatch_mode_count():
                 private.pop_dispatch_mode()
             for mode in self.dispatches:
                 private.push_dispatch_mode(mode)
@@ -91,12 +84,10 @@ class Modes(NamedTuple):
             torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`
         if self.gpu is not None and self.gpu != now.gpu:
             private.exchange_gpu(self.gpu)
-        if self.grad != now.grad:
-            private.set_grad_enabled(self.grad)
-        if self.functions != now.functions:
-            for mode in self.functions:
-                private.push_function_mode(mode)
-            private.DEFAULT_DEVICE.device_context = self.device
+        private.set_grad_enabled(self.grad)
+        for mode in self.functions:
+            private.push_function_mode(mode)
+        private.DEFAULT_DEVICE.device_context = self.device
 
 
 def caller_modes() -> Modes:
@@ -119,15 +110,15 @@ def caller_modes() -> Modes:
 
 def _modes() -> Modes:
     """What holds in the calling thread."""
-    gpu = private.current_gpu() if _cuda_is_used() else None
-    modes = Modes(_grad_on(), _inference_on(), gpu)
-    no_hooks = _hooks_disabled()
-    some = _autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)
-    if no_hooks is None and not some:
+    gpu = private.current_gpu() if torch.cuda.is_initialized() else None
+    modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gpu)
+    no_hooks, autocast_is_on = private.hooks_disabled(), private.autocast_is_on()
+    some = private.function_mode_count() or private.dispatch_mode_count()
+    if no_hooks is None and not (autocast_is_on or some or private.last_hooks(True)):
         return modes
     _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
     return modes._replace(
-        autocast=_autocast() if _autocast_on() else None,
+        autocast=_autocast() if autocast_is_on else None,
         functions=tuple(private.function_modes()),
         dispatches=tuple(private.dispatch_modes()),
         hooks=hooks,
@@ -142,7 +133,7 @@ def _autocast() -> tuple[Any, ...]:
 
 def _pop_hooks() -> Hooks:
     hooks = []
-    while last := _last_hooks(True):
+    while last := private.last_hooks(True):
         hooks.append(last)
         private.pop_hooks()
     return tuple(reversed(hooks))
