@@ -20,7 +20,7 @@ from unittest import mock
 import autopar
 from autopar.records.claim import CLAIMS_TO, Claim
 from autopar.records.gallery import GALLERY, scripts_of, shown_by
-from autopar.records.record import Record
+from autopar.records.record import Record, RecordError
 from autopar.records.store import FOLDER, load_record, preference
 
 
@@ -61,13 +61,24 @@ def comparable() -> dict[str, dict[str, Record]]:
 def files() -> list[tuple[Record, Path]]:
     """Every record with its file; each knows whether the code that it measured has changed."""
     digests = {shown.name: shown.digest for shown in shown_by(scripts_of())}
-    records = [(load_record(path), path) for path in sorted(FOLDER.glob("*/*.json"))]
     return [
         (replace(one, code_changed=digests[name](one.parameters) != one.digest), path)
         if (name := one.experiment) in digests
         else (one, path)
-        for one, path in records
+        for one, path in read()[0]
     ]
+
+
+@functools.cache
+def read() -> tuple[list[tuple[Record, Path]], list[str]]:
+    """Every sound record with its file, and what is wrong with each of the others."""
+    records, damages = [], []
+    for path in sorted(FOLDER.glob("*/*.json")):
+        try:
+            records.append((load_record(path), path))
+        except RecordError as error:  # of the only one of its name, the build has complained
+            damages.append(str(error))
+    return records, damages
 
 
 class Experiment(NamedTuple):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive
-from machines import experiments, files, records_by_machine
+from machines import experiments, files, read, records_by_machine
 from side_by_side import Row, link, small, table, unbroken
 from sphinx.addnodes import download_reference
 
@@ -29,7 +29,8 @@ class RecordsByMachine(Directive):
                 if name in records
             }
             rows.append(Row(link(page), [nodes.Text(name), small(what.replace("`", ""))], cells))
-        return [table("Experiment", [*records_by_machine()], rows)]
+        damaged = [nodes.paragraph(text=f"Damaged, so not shown: {why}") for why in read()[1]]
+        return [table("Experiment", [*records_by_machine()], rows), *damaged]
 
 
 def cell(record):

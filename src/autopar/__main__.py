@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"autopar {__version__}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("devices", help="describe this machine, and measure what its threads give")
-    # What is not given is not among the options: defaults are those of `Wanted`.
+    # What is not given is not among the options: defaults are those of `Options`.
     what, absent = "explain a profiler's trace: why no overlap?", argparse.SUPPRESS
     add = verbs.add_parser("timeline", help=what, argument_default=absent).add_argument
     add("files", nargs="+", type=_place, metavar="FILE", help=_TRACES)
@@ -143,7 +143,7 @@ def _devices(_: argparse.Namespace) -> int:
 
 
 def _timeline(options: argparse.Namespace) -> int:
-    from autopar.traces.command import UNREAD, Wanted, inspect
+    from autopar.traces.command import UNREAD, Options, inspect
     from autopar.traces.trace import TraceError
 
     _hear_interrupts()
@@ -151,7 +151,7 @@ def _timeline(options: argparse.Namespace) -> int:
     outputs = {name: given.pop(name) for name in _OUTPUTS if name in given}
     files, _ = given.pop("files"), given.pop("verb")
     try:
-        report, status = inspect(files, Wanted(**given, outputs=outputs))
+        report, status = inspect(files, Options(**given, outputs=outputs))
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -12,6 +13,9 @@ from autopar.refusal import check_type
 from autopar.torch_private import nvtx
 
 _NOBODY_COUNTS = -2  # NVTX's answer to a push without a tool
+# What torch's profiler garbles: it writes `unknown` for the whole name, or no JSON. And `&#`, which
+# stands for such a character.
+_GARBLED = re.compile(r"[^ -~]|[\"\\]|&(?=#)")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -57,15 +61,19 @@ class annotate:
 
     def __init__(self, name: str) -> None:
         check_type("name", name, str, "a string, as in annotate('forward').")
-        self.name = name
+        # Half a pair of UTF-16, which no tool takes, becomes a question mark.
+        self.name = name if name.isascii() else name.encode(errors="replace").decode()
         self._records: list[profiler.record_function | None] = []
 
     def __repr__(self) -> str:
         return f"annotate({self.name!r})"
 
     def __enter__(self) -> None:
-        record = profiler.record_function(self.name) if profiler._is_profiler_enabled else None
-        if record is not None:
+        record = None
+        if profiler._is_profiler_enabled:
+            # As `&#233;`, of which the reader of traces makes the character again.
+            name = _GARBLED.sub(lambda garbled: f"&#{ord(garbled[0])};", self.name)
+            record = profiler.record_function(name)
             record.__enter__()
         self._records.append(record)  # it may be entered again before it ends
         if nvtx is not None:

@@ -7,7 +7,7 @@ import pytest
 import autopar as ap
 from autopar.distributed.steps import SEEN, communication
 from autopar.records.store import FOLDER, load_record
-from autopar.traces.command import DONE, Wanted, inspect
+from autopar.traces.command import DONE, Options, inspect
 
 _RECORDS = sorted(FOLDER.glob("*/d1_gradients.json"))
 
@@ -15,7 +15,7 @@ _RECORDS = sorted(FOLDER.glob("*/d1_gradients.json"))
 def by_command(files, range_name, tmp_path):
     """For each rank's trace, how much communication is exposed in a range, by the command."""
     output = tmp_path / "figures.json"
-    _, status = inspect(files, Wanted(range_name=range_name, outputs={"json": output}))
+    _, status = inspect(files, Options(range_name=range_name, outputs={"json": output}))
     assert status == DONE
     told = []
     for trace in json.loads(output.read_text(encoding="utf-8"))["traces"]:

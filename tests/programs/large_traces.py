@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autopar.traces.command import Wanted, inspect
+from autopar.traces.command import Options, inspect
 from autopar.traces.read import read_evidence
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -88,7 +88,7 @@ def main(count, folder):
         found[path.name] = figures | {"warnings": trace.warnings}
         del trace
     outputs = {ending: folder / f"out.{ending}" for ending in ("html", "json")}
-    figures, (text, _) = measured(lambda: inspect([chrome], Wanted(outputs=outputs)))
+    figures, (text, _) = measured(lambda: inspect([chrome], Options(outputs=outputs)))
     figures["output_bytes"] = [len(text), *(path.stat().st_size for path in outputs.values())]
     print(json.dumps(found | {"report": figures}, indent=2))
 

@@ -11,7 +11,6 @@ from autopar.timeline.intervals import (
     length_s,
     length_within,
     longest,
-    overlapping,
     without,
 )
 
@@ -34,9 +33,6 @@ def test_against_a_set_of_ticks(first, second):
     for disjoint in (one, both, rest):
         assert (disjoint[:, 0] < disjoint[:, 1]).all()
         assert (disjoint[1:, 0] > disjoint[:-1, 1]).all(), "in order, and none touches the next"
-    lasting = [pair for pair in first if pair[1] > pair[0]]
-    expected = [bool(ticks([pair]) & ticks(second)) for pair in lasting]
-    assert overlapping(as_array(lasting), other).tolist() == expected
     which, parts = clipped(as_array(first), other)
     for i, pair in enumerate(first):
         assert ticks(parts[which == i].tolist()) == ticks([pair]) & ticks(second)
@@ -50,7 +46,6 @@ def test_nothing_is_nothing():
     assert without(some_time, empty).tolist() == [[0.0, 2.0]]
     assert without(empty, some_time).tolist() == []
     assert longest(empty) is None
-    assert overlapping(some_time, empty).tolist() == [False]
 
 
 def test_the_longest_is_the_first_of_equals():

@@ -32,8 +32,9 @@ def read(*events, **header):
         (kernel("bad", 500.0, 10**400), "takes nan µs", True),
         (kernel("bad", 500.0, True), "takes nan µs", True),
         (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
-        (kernel("bad", -300.0, 5.0, 1, stream=9), "before its launch, or a minute", True),
-        (kernel("bad", 7e7, 5.0, 1, stream=9), "before its launch, or a minute after it", True),
+        (kernel("bad", -300.0, 5.0, 1, stream=9), "which is before its launch", True),
+        (kernel("bad", 7e7, 5.0, 1, stream=9), "a minute after it", True),
+        (kernel("bad", -5e8, 5.0), "or a minute before all that the host did", True),
         (kernel("bad", 160.5, 50.0), "takes 50.0 µs, and overlaps other work of its stream", False),
         (kernel("bad", 100.0, 5.0), "takes 5.0 µs, and overlaps other work of its stream", True),
     ],
@@ -65,6 +66,8 @@ def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out
         kernel("next", 19.2, 3.0, 1, stream=8),  # within tolerance of its launch
         kernel("next", 5e7, 3.0, 1, stream=8),  # a long queue
         kernel("next", 500.0, 9.0, 77),  # its launch was not recorded
+        kernel("next", -5e7, 3.0, 77, stream=8),  # less than a minute before the host
+        kernel("next", -5e8, 5e8, 77, stream=8),  # it waited long, as for another rank
         call("cudaGetDevice", 2.0, 0.0, 9),
     ],
 )
@@ -131,6 +134,16 @@ def test_what_is_far_from_all_else_costs_no_more_than_itself():
     )
     assert (trace.doubts.keys(), len(trace.work)) == ({"host"}, 203)
     assert "2 of 205 records of GPU 0 can't be right" in trace.warnings[0]
+
+
+def test_long_before_the_host_is_too_early_only_where_launches_are_recorded():
+    early, own = kernel("early", -5e8, 5.0), kernel("gemm", 500.0, 100.0)
+    ranges = event("user_annotation", "step", 1.0, 600.0)
+    asked = call("cudaLaunchKernel", 490.0, 5.0, 7)
+    for host in ((), (ranges,), (ranges, call("cudaGetDevice", 20.0, 0.5, 9))):
+        assert Events([early, own, *host]).trace({}).remarks == ()
+    trace = Events([early, own | {"args": {**own["args"], "correlation": 7}}, asked]).trace({})
+    assert (len(trace.work), [*trace.doubts]) == (1, ["GPU 0"])
 
 
 def test_a_trace_may_count_from_zero():

@@ -22,7 +22,7 @@ from autopar.display.format import format_seconds
 from autopar.timeline.chrome_trace import write_trace
 from autopar.timeline.span import Span, Timeline
 from autopar.traces import report
-from autopar.traces.command import Wanted, as_page, as_text, inspect
+from autopar.traces.command import Options, as_page, as_text, inspect
 from autopar.traces.report import Report
 from autopar.traces.trace import OF_TORCH, Trace
 
@@ -229,11 +229,8 @@ def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_o
     assert text.count("Left out:") == 2
     assert re.search(r"Left out:\s+\S*lost.json:\s+No\s+such\s+file", text)
     assert "What ran when" in said(folder, folder / "notes.json", status=1)
-    for status, arguments in (
-        (1, [loop]),
-        (2, [link, "--compare", loop]),
-        (2, [link, "--json", loop]),
-    ):
+    refused = (1, [loop]), (2, [link, "--compare", loop]), (2, [link, "--json", loop])
+    for status, arguments in refused:
         assert "symbolic links" in said(*arguments, status=status)
 
 
@@ -311,9 +308,9 @@ def test_the_page_is_whole_and_asks_for_nothing(files: dict[str, Path], tmp_path
     import html5lib
 
     bad = "<script>$x^$ \x1b[31m\x00\ud800\ufffe & 'é'"
-    page, file = tmp_path / "page.html", tmp_path / "$x^$.json"
+    page, file = tmp_path / "\x1b\udcff.html", tmp_path / "$x^$.json"
     write_trace(Timeline((Span(bad, "GPU 0 " + bad, 0, 1), Span("a", "GPU 1 x", 2, 3))), file)
-    said, _ = inspect([*files.values(), file], Wanted(outputs={"html": page}))
+    said, _ = inspect([*files.values(), file], Options(outputs={"html": page}))
     assert "<script>" in said
     assert "\x1b" not in said
     text = page.read_text()

@@ -57,6 +57,50 @@ def test_the_work_of_gpus_comes_with_the_ranges_of_all_threads_on_one_lane(seen)
     assert starts_s["gemm 2"] - starts_s["gemm"] == pytest.approx(100e-6, abs=1e-9)
 
 
+_NAMES = ["größe, 4 µs", 'say "hi"', "back\\slash", "\U0001f600", "&lt; &amp; &#65;", "plain"]
+
+
+def test_names_come_back_with_the_characters_that_torchs_profiler_garbles(tmp_path):
+    def name_all():
+        for name in _NAMES:
+            with annotate(name):
+                pass
+
+    assert [span.name for span in timeline_of(name_all).spans] == _NAMES
+    ways = dict.fromkeys([*_NAMES, "two\nlines", "half a pair \ud800"], on_a_lane)
+    assert all(len(it.spans) == 1 for it in timelines_of(ways, save=tmp_path / "t.gz").values())
+    saved = read_evidence(tmp_path / "t.gz").host
+    names = {tag.name for tag in saved.present}
+    assert {*_NAMES, "two\ufffdlines", "half a pair ?"} <= names
+
+
+def test_what_torchs_profiler_writes_wrong_is_refused_in_words():
+    def quoted():
+        with torch.profiler.record_function('say "hi"'):
+            pass
+
+    with pytest.raises(RuntimeError, match="quotation mark. Name the range with autopar.annotate"):
+        timeline_of(quoted)
+    named()
+    assert len(timeline_of(named).spans) == 1
+
+
+def test_a_way_may_have_ranges_named_like_other_ways():
+    def first():
+        for name in ("first", "second"):
+            with annotate(name):
+                pass
+
+    seen = timelines_of({"first": first, "second": named})
+    names = {label: [span.name for span in timeline.spans] for label, timeline in seen.items()}
+    assert names == {"first": ["first", "second"], "second": ["named"]}
+
+
+def on_a_lane():
+    with cpu_lane() as lane:
+        return lane.submit(abs, -1)
+
+
 def in_a_thread(fn):
     with cpu_lane() as lane:
         return lane.submit(fn).result()

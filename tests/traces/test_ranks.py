@@ -103,6 +103,7 @@ def test_waits_by_hand() -> None:
     starts_ms = begun(5)
     starts_ms[:] = starts_ms[:, :1] + (0.0, 0.3, 1.0)
     ranks = certain(*calls(starts_ms, jitter_ms=0))
+    assert ranks.error_s == 1e-6, "no two clocks agree better"
     assert [ranks.of[rank].waiting_s / MS for rank in ranks.of] == pytest.approx([5, 3.5, 0])
     assert [ranks.of[rank].communication_s / MS for rank in ranks.of] == pytest.approx([6, 4.5, 1])
     assert [ranks.of[rank].came_last for rank in ranks.of] == [0, 0, 5]
@@ -116,6 +117,19 @@ def test_a_lead_within_the_error_names_nobody() -> None:
     doubtful = certain(*calls(starts_ms, jitter_ms=0.06))
     assert doubtful.stragglers == ()
     assert [its.came_last for its in doubtful.of.values()] == [0, 0, 0]
+
+
+def test_waits_within_the_error_hide_nobody_who_is_late_by_more() -> None:
+    """However many they are: of what may be the clocks' own error, nobody was waited for."""
+    noise_ms = begun(500, ranks=2)
+    late_ms = noise_ms.copy()
+    late_ms[::16, 1] += 0.2
+    for starts_ms, stragglers in ((late_ms, ("rank 1",)), (noise_ms, ())):
+        ranks = certain(*calls(starts_ms, jitter_ms=0.06))
+        within_s = np.concatenate([group.waits_s[:, 0] for group in ranks.matched])
+        within_s = within_s[within_s <= ranks.error_s]
+        assert within_s.sum() > ranks.of["rank 1"].late_s, "in all they are longer"
+        assert ranks.stragglers == stragglers
 
 
 def test_chance_makes_no_straggler() -> None:

@@ -90,4 +90,4 @@ def write_beneath(ax: Axes, lines: Sequence[str]) -> None:
     how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
     how |= {"textcoords": "offset points", "fontsize": _SMALL, "ha": "right", "va": "top"}
     if lines:
-        ax.annotate("\n".join(lines), (1, 0), (0, -2), **how)
+        ax.annotate(printable("\n".join(lines)), (1, 0), (0, -2), **how)

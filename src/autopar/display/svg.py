@@ -103,7 +103,7 @@ class Drawing:
 
     def _repr_html_(self) -> str:
         badges = " ".join(map(badge, self.origins))
-        return (
+        return printable(
             '<figure class="autopar-figure" style="margin:1em 0">\n'
             f'<p class="autopar-title"><strong>{html.escape(self.title)}</strong></p>\n'
             f"{as_svg(self)}\n<figcaption>\n{_paragraph(self.caption)}\n{badges}\n</figcaption>\n"

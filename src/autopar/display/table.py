@@ -16,6 +16,7 @@ from autopar.display.format import (
     format_seconds,
     like,
     percent,
+    printable,
     short_origins,
 )
 from autopar.refusal import several
@@ -68,7 +69,8 @@ class Table:
             cells = (column[0], "-" * width, *column[1:])
             columns.append([cell.rjust(width) if right else cell.ljust(width) for cell in cells])
         lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
-        return "\n".join([*[self.caption] * bool(self.caption), *lines, *self.origins, *self.notes])
+        lines = [*[self.caption] * bool(self.caption), *lines, *self.origins, *self.notes]
+        return printable("\n".join(lines))
 
     __repr__ = __str__
 
@@ -89,7 +91,7 @@ class Table:
         # What a telephone shows: all up to the bars.
         first = f" autopar-first-{barred.index(True) + 1}" if any(barred) else ""
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
-        return (
+        return printable(
             f'<div class="autopar-table-box" tabindex="0" role="group" aria-label="{name}" '
             f'style="overflow-x:auto">\n<table class="autopar-table{first}">{caption}\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{notes}\n</div>"

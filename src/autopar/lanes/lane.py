@@ -112,7 +112,6 @@ class Lane(ABC):
                 `after` is, or holds, something other than handles.
             KeyboardInterrupt: Ctrl-C came meanwhile; the task is dropped, if it has not begun.
         """
-        self._require(OPEN)
         check_type("fn", fn, Callable, "a function. Write submit(fn, x), not submit(fn(x)).")
         check_keywords(fn, kwargs, "submit's own: name=, after=")
         if name is not None:

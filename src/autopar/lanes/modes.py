@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,25 +23,16 @@ from autopar import torch_private as private
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
 
-# Each is looked up once, as all are asked for with every task.
-_grad_on, _inference_on = torch.is_grad_enabled, torch.is_inference_mode_enabled
-_autocast_on, _cuda_is_used = private.autocast_is_on, torch.cuda.is_initialized
-_function_modes, _dispatch_modes = private.function_mode_count, private.dispatch_mode_count
-_last_hooks, _hooks_disabled = private.last_hooks, private.hooks_disabled
-
-_AUTOCAST_KINDS = ("cpu", "cuda")  # of devices
+# Autocast's settings: how each is read, and how it is switched; and what they are where it is off.
+_AUTOCAST: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = (
+    (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
+    (partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
+    (partial(torch.get_autocast_dtype, "cpu"), partial(torch.set_autocast_dtype, "cpu")),
+    (partial(torch.get_autocast_dtype, "cuda"), partial(torch.set_autocast_dtype, "cuda")),
+    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+)
+_AUTOCAST_OFF = (False, False, torch.bfloat16, torch.float16, True)
 _NOTHING = contextlib.nullcontext()
-
-
-class Autocast(NamedTuple):
-    """Autocast in a thread, by kind of device."""
-
-    on: tuple[bool, ...]
-    dtypes: tuple[torch.dtype, ...]
-    caches: bool
-
-
-_AUTOCAST_OFF = Autocast((False, False), (torch.bfloat16, torch.float16), True)
 
 
 class Modes(NamedTuple):
@@ -49,7 +41,7 @@ class Modes(NamedTuple):
     grad: bool
     inference: bool
     gpu: int | None  # the current one's index, where CUDA is used
-    autocast: Autocast | None = None  # None if it is off
+    autocast: tuple[Any, ...] | None = None  # its settings, if it is on
     functions: tuple[Any, ...] = ()
     dispatches: tuple[Any, ...] = ()
     hooks: Hooks = ()
@@ -58,26 +50,25 @@ class Modes(NamedTuple):
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
-        before = _modes()
-        if self.autocast and not before.autocast:
-            before = before._replace(autocast=_autocast())  # its dtypes are given back, too
-        is_other = self.inference != before.inference
-        try:
-            with private.InferenceMode(self.inference) if is_other else _NOTHING:
-                self._switch_from(_modes() if is_other else before)  # it switches grad mode, too
+        is_other = self.inference != torch.is_inference_mode_enabled()
+        with private.InferenceMode(self.inference) if is_other else _NOTHING:
+            before = _modes()
+            if self.autocast and not before.autocast:
+                before = before._replace(autocast=_autocast())  # its dtypes are given back, too
+            try:
+                self._switch_from(before)
                 return fn(*args, **kwargs)
-        finally:
-            before._switch_from(_modes())
+            finally:
+                before._switch_from(_modes())
 
     def _switch_from(self, now: Modes) -> None:
         """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
         if self == now:
             return
-        if self.functions != now.functions:  # first and last: they would see what is done between
-            while _function_modes():
-                private.pop_function_mode()
+        while private.function_mode_count():  # first, as they would see what is done here
+            private.pop_function_mode()
         if self.dispatches != now.dispatches:
-            while _dispatch_modes():
+            while private.dispatch_mode_count():
                 private.pop_dispatch_mode()
             for mode in self.dispatches:
                 private.push_dispatch_mode(mode)
@@ -88,20 +79,15 @@ class Modes(NamedTuple):
             if self.no_hooks is not None:
                 private.disable_hooks(self.no_hooks)
         if self.autocast != now.autocast:
-            every_on, dtypes, caches = self.autocast or _AUTOCAST_OFF
-            for kind, on, dtype in zip(_AUTOCAST_KINDS, every_on, dtypes, strict=True):
-                torch.set_autocast_enabled(kind, on)
-                torch.set_autocast_dtype(kind, dtype)
-            torch.set_autocast_cache_enabled(caches)
+            for (_, switch), value in zip(_AUTOCAST, self.autocast or _AUTOCAST_OFF, strict=True):
+                switch(value)
             torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`
         if self.gpu is not None and self.gpu != now.gpu:
             private.exchange_gpu(self.gpu)
-        if self.grad != now.grad:
-            private.set_grad_enabled(self.grad)
-        if self.functions != now.functions:
-            for mode in self.functions:
-                private.push_function_mode(mode)
-            private.DEFAULT_DEVICE.device_context = self.device
+        private.set_grad_enabled(self.grad)
+        for mode in self.functions:
+            private.push_function_mode(mode)
+        private.DEFAULT_DEVICE.device_context = self.device
 
 
 def caller_modes() -> Modes:
@@ -118,21 +104,21 @@ def caller_modes() -> Modes:
         raise RuntimeError(msg)
     modes = _modes()
     if modes.autocast:
-        modes = modes._replace(autocast=modes.autocast._replace(caches=False))
+        modes = modes._replace(autocast=(*modes.autocast[:-1], False))
     return modes
 
 
 def _modes() -> Modes:
     """What holds in the calling thread."""
-    gpu = private.current_gpu() if _cuda_is_used() else None
-    modes = Modes(_grad_on(), _inference_on(), gpu)
-    no_hooks = _hooks_disabled()
-    some = _autocast_on() or _function_modes() or _dispatch_modes() or _last_hooks(True)
-    if no_hooks is None and not some:
+    gpu = private.current_gpu() if torch.cuda.is_initialized() else None
+    modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gpu)
+    no_hooks, autocast_is_on = private.hooks_disabled(), private.autocast_is_on()
+    some = private.function_mode_count() or private.dispatch_mode_count()
+    if no_hooks is None and not (autocast_is_on or some or private.last_hooks(True)):
         return modes
     _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
     return modes._replace(
-        autocast=_autocast() if _autocast_on() else None,
+        autocast=_autocast() if autocast_is_on else None,
         functions=tuple(private.function_modes()),
         dispatches=tuple(private.dispatch_modes()),
         hooks=hooks,
@@ -141,15 +127,13 @@ def _modes() -> Modes:
     )
 
 
-def _autocast() -> Autocast:
-    on = tuple(torch.is_autocast_enabled(kind) for kind in _AUTOCAST_KINDS)
-    dtypes = tuple(torch.get_autocast_dtype(kind) for kind in _AUTOCAST_KINDS)
-    return Autocast(on, dtypes, torch.is_autocast_cache_enabled())
+def _autocast() -> tuple[Any, ...]:
+    return tuple(read() for read, _ in _AUTOCAST)
 
 
 def _pop_hooks() -> Hooks:
     hooks = []
-    while last := _last_hooks(True):
+    while last := private.last_hooks(True):
         hooks.append(last)
         private.pop_hooks()
     return tuple(reversed(hooks))

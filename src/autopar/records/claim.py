@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 
 import numpy as np
 
-from autopar.display.format import badge
+from autopar.display.format import badge, printable
 from autopar.files import append_line
 from autopar.refusal import check_type, several, what
 from autopar.timing.measurement import Measurement
@@ -163,13 +163,14 @@ class Claim:
     def __str__(self) -> str:
         where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
         note = f" ({self.estimate.note})" if self.estimate.note else ""
-        return f"Claim {self.verdict}: {self.sentence} {self.measured}; {self.bound}.{where}{note}"
+        words = f"{self.sentence} {self.measured}; {self.bound}.{where}{note}"
+        return printable(f"Claim {self.verdict}: {words}")
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         where = badge(self.estimate.origin) if self.estimate.origin else ""
-        return (
+        return printable(
             f'<div class="autopar-claim autopar-claim-{_CLASSES[self.verdict]}">'
             f"<p><strong>Claim: {self.verdict}.</strong> {html.escape(self.sentence)}</p>"
             f"<p>Measured: {html.escape(self.measured)}; claimed: {html.escape(self.bound)}. "

@@ -37,15 +37,22 @@ class Wanted(NamedTuple):
     again: str = "On a machine with GPUs run: python -m autopar record"
 
 
-def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
-    """Load a record, on whichever machine it was measured: see `preference`.
+def newest_of(wanted: Wanted, folder: Path | str | None = None) -> tuple[Record, list[str]]:
+    """Load a record, on whichever machine it was measured, with what is wrong with other machines'.
 
-    Of a digest, one of earlier code says so; one of other parameters is refused.
+    Of several it is the one of most `preference`. Of a digest, one of earlier code says so; one of
+    other parameters is refused.
     """
     name, digest, parameters, again = wanted
     check_name(name, "experiment")
     folder = Path(folder or FOLDER)
-    records = [load_record(path, again) for path in sorted(folder.glob(f"*/{name}.json"))]
+    records, damages = [], []
+    for path in sorted(folder.glob(f"*/{name}.json")):
+        try:
+            records.append(load_record(path, again))
+        except RecordError as error:
+            damages.append(str(error))
+    _require(records or not damages, "\n".join(damages))
     names = sorted({path.stem for path in folder.glob("*/*.json")})
     nearest = ", ".join(difflib.get_close_matches(name, names, cutoff=0.0))
     near = f"The nearest names are {nearest}. " if nearest else ""  # it may be misspelled
@@ -54,14 +61,15 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> Record:
         now = json.loads(json.dumps(dict(parameters)))  # as a record has them
         was = records[-1].parameters
         records = [record for record in records if record.parameters == now]
-        _require(records, f"{name}.json: was measured with parameters {was}, now {now}. {again}")
+        other = f"{name}.json: was measured with parameters {was}, now {now}. {again}"
+        _require(records, "\n".join([*damages, other]))
     if digest:
         digests = [digest(record.parameters) for record in records]
         records = [
             replace(record, code_changed=now not in ("", record.digest))
             for record, now in zip(records, digests, strict=True)
         ]
-    return max(records, key=preference)
+    return max(records, key=preference), damages
 
 
 def preference(record: Record) -> tuple[bool, bool, datetime]:

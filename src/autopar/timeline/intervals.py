@@ -77,13 +77,6 @@ def longest(intervals: Intervals) -> tuple[float, float] | None:
     return start_s, end_s
 
 
-def overlapping(intervals: Intervals, windows: Intervals) -> npt.NDArray[np.bool_]:
-    """For each interval, in any order, whether it has a moment in common with a set."""
-    ended = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")  # before it starts
-    begun = np.searchsorted(windows[:, 0], intervals[:, 1], side="left")  # before it ends
-    return begun > ended
-
-
 def clipped(intervals: Intervals, windows: Intervals) -> tuple[npt.NDArray[np.int64], Intervals]:
     """The parts of intervals, in any order, that lie within a set, and which each is a part of."""
     first = np.searchsorted(windows[:, 1], intervals[:, 0], side="right")

@@ -11,6 +11,7 @@ from autopar.timeline.intervals import Intervals, busy_s, common, covered, inter
 from autopar.units import format_seconds
 
 KINDS = ("compute", "copy", "communication", "host")
+_LATEST_S = 1e12  # no clock counts 30,000 years; what counts nanoseconds since 1970 does
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class Span:
 
     Raises:
         TypeError: A time that is no number, or a name or a lane that is no text.
-        ValueError: It ends before it starts or never, has no lane, or is of an unknown kind.
+        ValueError: It ends before it starts or never, has no lane, or is of an unknown kind; or a
+            time is none that a clock gives in seconds.
 
     >>> Span("product", "GPU 0, stream 7", 0.0, 2e-3).duration_s
     0.002
@@ -47,10 +49,11 @@ class Span:
             for argument in ("name", "lane"):
                 text = "text, as in Span('mm', 'GPU 0', 0.0, 0.002)."
                 check_type(argument, getattr(self, argument), str, text)
-        if not -math.inf < self.start_s <= self.end_s < math.inf:  # also catches NaN
+        if not -_LATEST_S < self.start_s <= self.end_s < _LATEST_S:  # also catches NaN
             msg = (
                 f"span {self.name!r} on {self.lane!r} is from {self.start_s} s to {self.end_s} s; "
-                f"expected start_s <= end_s, both finite. Check the clock it was read from."
+                f"expected start_s <= end_s, both within 1e12 s. Check the clock it was "
+                f"read from, and its unit."
             )
             raise ValueError(msg)
         if self.kind not in KINDS or not self.lane:

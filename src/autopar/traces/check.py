@@ -29,7 +29,7 @@ _LONGEST_WAIT_S = 60.0  # a launch that waits for a minute is a launch of someth
 _WHY = (  # a record can't be right, in the order in which that is looked for
     "which can't be",
     "and does not say of which GPU and stream it is",
-    "which is before its launch, or a minute after it",
+    "which is before its launch, a minute after it, or a minute before all that the host did",
     "and overlaps other work of its stream",
 )
 _NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
@@ -67,6 +67,8 @@ def evidence_of(
     places = np.flatnonzero(~is_host & (wrong == UNKNOWN))
     work, is_node, ahead_s = _launched(records[places], host)
     is_early = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
+    if np.isfinite(ahead_s).any():  # launches are recorded, so the host was since the beginning
+        is_early |= host.times_s[:, 0].min() - work.times_s[:, 1] > _LONGEST_WAIT_S
     wrong[places[is_early]], harms_s[places[is_early]] = _NO_LAUNCH, work.lengths_s[is_early]
     skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_early].max(initial=0.0))
     places, work = places[~is_early], work[~is_early]

@@ -44,6 +44,7 @@ _PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Res
 _OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
 _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
+_GARBLED = re.compile(r"&#(\d{1,6});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
 _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), an SQLite export of "
@@ -212,7 +213,8 @@ def _thread(pid: object, tid: object) -> str:
 
 
 def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
-    """What a thread did."""
+    """What a thread did; a name from `annotate` with all its characters."""
+    name = _GARBLED.sub(lambda code: chr(int(code[1])), name)
     return Tag(clean(name), _thread(pid, tid), kind)
 
 

@@ -32,7 +32,7 @@ _ENDINGS = (".json", ".json.gz", ".sqlite")  # what is taken from a folder; a fi
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Options:
     """What is asked of traces."""
 
     range_name: str | None = None
@@ -53,41 +53,41 @@ class Wanted:
         return Report(trace, name=name, range_name=self.range_name, gpu=self.gpu, top=self.top)
 
 
-def inspect(files: Sequence[Path], wanted: Wanted = Wanted()) -> tuple[str, int]:
+def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, int]:
     """Report on trace files or folders of them, each on its own clock.
 
     Returns the text to print and the exit status: 0, 1 if nothing could be analysed or a file that
     was named could not be read, or not be held to a bound, 3 if a GPU is too far from its bound.
     """
     paths = _paths(files)
-    _require_own_files(wanted.outputs, [*paths, *([wanted.compare] if wanted.compare else [])])
-    if wanted.list_ranges and wanted.outputs:
-        msg = f"--list-ranges only prints; got --{next(iter(wanted.outputs))}. Leave one out."
+    _require_own_files(options.outputs, [*paths, *([options.compare] if options.compare else [])])
+    if options.list_ranges and options.outputs:
+        msg = f"--list-ranges only prints; got --{next(iter(options.outputs))}. Leave one out."
         raise ValueError(msg)
-    reports, left_out, unread = _reports(paths, files, wanted)
-    if wanted.list_ranges:
+    reports, left_out, unread = _reports(paths, files, options)
+    if options.list_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
-    first, ranks = _beside(reports, wanted)
+    first, ranks = _beside(reports, options)
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
-    text = _shown([*first, *brief] if wanted.brief else sections, left_out)
+    text = _shown([*first, *brief] if options.brief else sections, left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
     formats: dict[str, Callable[[], str]] = {
         "html": lambda: as_page(sections, title=title),
         "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
     }
-    for name, path in wanted.outputs.items():
+    for name, path in options.outputs.items():
         try:
             write_output(str(path), formats[name]())
         except OSError as error:
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
-        text += f"\nwrote {path}\n"
-    if STANDARD in wanted.outputs.values():
+        text += printable(f"\nwrote {path}\n")
+    if STANDARD in options.outputs.values():
         text = ""
-    if wanted.fail_under is not None:
-        why, status = _held(reports, unread, wanted.fail_under)
+    if options.fail_under is not None:
+        why, status = _held(reports, unread, options.fail_under)
         if status:
             return f"{text}\n{_shown([Section(why, [], level=3)])}", status
     is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
@@ -136,7 +136,7 @@ def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> No
 
 
 def _reports(
-    paths: Sequence[Path], files: Sequence[Path], wanted: Wanted
+    paths: Sequence[Path], files: Sequence[Path], options: Options
 ) -> tuple[list[Report], list[str], list[str]]:
     """Reports, why some files have none, and which of these can't be read.
 
@@ -150,7 +150,7 @@ def _reports(
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
-            reports.append(wanted.report(path, name))
+            reports.append(options.report(path, name))
         except (OSError, TraceError) as caught:
             why = f"{path}: {caught.strerror}" if isinstance(caught, OSError) else str(caught)
             error = TraceError(why)
@@ -164,13 +164,13 @@ def _reports(
     return reports, left_out, unread
 
 
-def _beside(reports: Sequence[Report], wanted: Wanted) -> tuple[list[Section], Ranks | None]:
+def _beside(reports: Sequence[Report], options: Options) -> tuple[list[Section], Ranks | None]:
     """What is said of several reports together: before and after, or ranks side by side."""
-    if wanted.compare:
+    if options.compare:
         if len(reports) > 1:
-            msg = f"--compare takes one FILE to hold against {wanted.compare}; got {len(reports)}."
+            msg = f"--compare takes one FILE to hold against {options.compare}; got {len(reports)}."
             raise ValueError(msg)
-        before = wanted.report(wanted.compare, wanted.compare.name)
+        before = options.report(options.compare, options.compare.name)
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
         return [], None

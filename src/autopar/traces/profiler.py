@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gzip
 import json
+import math
 import os
 import tempfile
 import time
@@ -25,6 +26,7 @@ from autopar.machine import processor_names
 from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
+from autopar.traces.check import clean
 from autopar.traces.chrome import Events
 from autopar.traces.trace import HOST, Trace
 
@@ -120,10 +122,13 @@ def timelines_of(
         return of_lanes
 
     whole = _seen(one_by_one, save)
-    timelines = {}
+    timelines, end_s = {}, -math.inf
     for label in ways:
-        mark = next(span for span in whole.spans if (span.kind, span.name) == (HOST, label))
-        seen = whole.between(mark.start_s, mark.end_s)
+        name = clean(annotate(label).name)  # as it is read again
+        # Not before the last one's end, which may have had a range of this name.
+        left = (span for span in whole.spans if span.start_s >= end_s)
+        mark = next(span for span in left if (span.kind, span.name) == (HOST, name))
+        seen, end_s = whole.between(mark.start_s, mark.end_s), mark.end_s
         timelines[label] = replace(seen, spans=tuple(span for span in seen.spans if span != mark))
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
         labels = ", ".join(map(repr, empty))
@@ -144,7 +149,14 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
-        content = json.loads(path.read_text())
+        try:
+            content = json.loads(path.read_text())
+        except ValueError as error:  # names with quotes are written as they stand
+            msg = (
+                f"torch.profiler wrote no JSON ({error}), as of a record_function whose name has a "
+                f"quotation mark. Name the range with autopar.annotate, or rename it."
+            )
+            raise RuntimeError(msg) from error
     if save is not None:
         write_atomically(path_of(save), _saved(content))
     trace = Events(content["traceEvents"]).trace({})
