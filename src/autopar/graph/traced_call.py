@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from autopar.graph.refused import Refused
 from autopar.torch_private import pytree, to_copy
 
 # Of a result, a view instead of another shape in place: what comes after reads the view.
@@ -30,14 +31,14 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         results = [
             *_tensors([values.get(other, other.meta.get("val")) for other in node.all_input_nodes])
         ]
-    if _only_moves(node, results):
-        return Call(_arrived, (args[0],), {}, results[0].device)
     device = results[0].device if results else None
     if device and device.type == "meta":
         msg = (
             f"it calls {node.target} on 'meta', where tensors have no numbers. Name another device."
         )
-        raise ValueError(msg)
+        raise Refused(msg)
+    if _only_moves(node, results):
+        return Call(_arrived, (args[0],), {}, device)
     return Call(_VIEWS.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
