@@ -23,10 +23,6 @@ COMPILED = (
     "it calls compiled code, as torch.compile makes it, torch.cond and flex_attention too, whose "
     "operators are not seen. Call what was compiled, or let it be a task, by graph.add()."
 )
-NESTED = (
-    "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
-    "nn.TransformerEncoder does with enable_nested_tensor=False."
-)
 
 
 class Refused(ValueError):
@@ -54,9 +50,6 @@ def reason(error: Exception) -> str:
     """What an error says, and what to do; torch's own may say little of the code."""
     if isinstance(error, Refused):
         return str(error)
-    files = [Path(frame.f_code.co_filename) for frame, _ in raised_in(error)]
-    if any(_TORCH / "nested" in path.parents for path in files):
-        return NESTED
     text, script = str(error).strip().splitlines() or [""], ""
     if "TorchScript interpreter" in text[0]:  # which puts the error behind the code
         script, text = "in TorchScript: ", [line for line in text if "Error: " in line] or text
@@ -65,7 +58,8 @@ def reason(error: Exception) -> str:
         return f"{script}{_DATA}"
     if "dynamo-optimized" in first:
         return COMPILED
-    if {_TORCH, _OWN / "graph"}.isdisjoint(files[0].parents):
+    raised_by = Path(raised_in(error)[0][0].f_code.co_filename)
+    if {_TORCH, _OWN / "graph"}.isdisjoint(raised_by.parents):
         return f"{script}{first}"  # as in a plain call
     return (
         f"{script}torch can't do that with tensors that have no numbers yet, as here ({first}). If "

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from autopar.device import synchronize
 from autopar.graph.chance import Chance
 from autopar.graph.known import Known
-from autopar.graph.refused import NESTED, Refused, line_of
+from autopar.graph.refused import Refused, line_of
 from autopar.torch_private import (
     FAKE,
     TRACES_GENERATORS,
@@ -39,6 +39,10 @@ _PRINTS = (
     "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
 )
 _READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
+_NESTED = (
+    "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
+    "nn.TransformerEncoder does with enable_nested_tensor=False."
+)
 _REFUSED = {
     torch.Tensor.__repr__: _PRINTS,
     torch.Tensor.__format__: _PRINTS,
@@ -232,7 +236,7 @@ def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
         raise Refused(msg)
     name = func._schema.name
     if "_nested_" in name:
-        raise Refused(NESTED)
+        raise Refused(_NESTED)
     moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
     if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
         name = name.partition("::")[2]
@@ -244,7 +248,7 @@ def require_memory(tensor: torch.Tensor) -> None:
     """Refuse tensors that stand for others, or have functions of their own."""
     kind = type(tensor)
     if tensor.is_nested:
-        raise Refused(NESTED)
+        raise Refused(_NESTED)
     if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
         raise Refused(msg)
