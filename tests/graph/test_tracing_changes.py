@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import spectral_norm
-from tracing_checks import numbers, refused_and_as_before, seeded
+from tracing_checks import noting, numbers, refused_and_as_before, seeded, using
 
 from autopar import TaskGraph
 
@@ -17,25 +17,11 @@ pytestmark = pytest.mark.usefixtures("threads_gone")
 CALLED = 0
 X3 = functools.partial(numbers, 3)
 REFUSED = []
-
-
-def refused(reason):
-    """Note a function that makes something to call and its arguments, new each time."""
-
-    def note(make):
-        REFUSED.append((reason, make))
-        return make
-
-    return note
+refused = noting(REFUSED)
 
 
 def linear():
     return seeded(nn.Linear, 3, 3)
-
-
-def using(value, fn):
-    """What uses a value that it finds, and something to call it with."""
-    return lambda x: fn(x, value), X3()
 
 
 class Counts(nn.Module):

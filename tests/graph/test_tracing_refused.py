@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
-from tracing_checks import numbers, refused_and_as_before, same, seeded
+from tracing_checks import noting, numbers, refused_and_as_before, same, seeded, using
 
 from autopar import TaskGraph
 
@@ -26,25 +26,7 @@ CALLED = 0
 ONES = torch.ones(3)
 X3 = functools.partial(numbers, 3)
 REFUSED = []
-
-
-def refused(reason):
-    """Note a function that makes something to call and its arguments, new each time."""
-
-    def note(make):
-        REFUSED.append((reason, make))
-        return make
-
-    return note
-
-
-def linear():
-    return seeded(nn.Linear, 3, 3)
-
-
-def using(value, fn):
-    """What uses a value that it finds, and something to call it with."""
-    return lambda x: fn(x, value), X3()
+refused = noting(REFUSED)
 
 
 # -- what depends on the data, or is no operator --------------------------------------------------
