@@ -2,8 +2,12 @@
 
 import collections
 import gc
+import logging
+import random
 import types
 
+import numpy as np
+import pytest
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
@@ -99,3 +103,40 @@ def fakes():
     """Tensors without memory that somebody still holds."""
     gc.collect()
     return [each for each in gc.get_objects() if issubclass(type(each), FakeTensor)]
+
+
+def using(value, fn):
+    """What uses a value that it finds, and something to call it with."""
+    return lambda x: fn(x, value), numbers(3)
+
+
+def noting(cases):
+    """Notes functions that make something to call and its arguments, new each time."""
+
+    def of(reason):
+        def note(make):
+            cases.append((reason, make))
+            return make
+
+        return note
+
+    return of
+
+
+def refused_and_as_before(reason, make, caplog, capfd):
+    """Code that `make` returns with its arguments can't be traced, and that has changed nothing."""
+    fn, args, kwargs = called(make)
+    before, chance = state(fn, args, kwargs), torch.get_rng_state()
+    python, arrays = random.getstate(), np.random.get_state()[1].copy()
+    with pytest.raises(ValueError, match=f"(?s)can't trace .*({reason})"):
+        TaskGraph.trace(fn, *args, **kwargs)
+    after = state(fn, args, kwargs)
+    assert after.keys() == before.keys()
+    for path, value in before.items():
+        same(after[path], value)
+    assert not fakes()
+    assert torch.equal(torch.get_rng_state(), chance)
+    assert python == random.getstate()
+    assert (arrays == np.random.get_state()[1]).all()
+    assert [entry for entry in caplog.records if entry.levelno >= logging.WARNING] == []
+    assert capfd.readouterr() == ("", "")

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor  # tensors while code is traced
 from torch.utils import _python_dispatch
 from torch.utils import _pytree as pytree  # nested containers; there is no public module
@@ -103,6 +104,9 @@ TORCH_ASKS = {
     "torch.overrides": "has_torch_function",  # which attention and encoders ask
     "torch.nn.modules.activation": "_is_make_fx_tracing",
 }
+
+# What operators raise whose results only the data decides.
+DATA_DEPENDENT = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 # An operator that is given a generator is traced where these are known as values without a form.
 _is_opaque = getattr(torch._library, "opaque_object", None)

@@ -86,18 +86,6 @@ def test_what_is_only_read_is_traced():
     assert graph.run()[result].tolist() == [2, 2, 2]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_torchs_compiler_goes_on_after_a_refusal(compiled):
-    def call(x):
-        return torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
-
-    if compiled:
-        call(X)
-    with pytest.raises(ValueError, match="calls cond"):
-        TaskGraph.trace(call, X)
-    assert torch.equal(call(X), X.sin())
-
-
 def test_a_task_is_no_iterator():
     """Classes of other libraries ask so what they are given, as transformers' results do."""
 

@@ -46,6 +46,15 @@ def test_one_result_can_be_had_while_others_run(gate):
     assert run[held] == 7
 
 
+def test_a_run_that_is_started_without_a_block_says_so():
+    graph = TaskGraph()
+    task = graph.add(torch.ones, 2)
+    run = graph.start()
+    for ask in (lambda: run[task], lambda: run.wait(), lambda: run.timeline):
+        with pytest.raises((TypeError, AttributeError), match=r"with graph.start\(\) as run"):
+            ask()
+
+
 @pytest.mark.parametrize("second", ["start", "run", "run_serial", "measure"])
 def test_a_graph_that_runs_is_not_run_again_meanwhile(gate, second):
     graph = TaskGraph(cpu_lanes=2)

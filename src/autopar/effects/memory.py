@@ -72,6 +72,11 @@ def memory_in(*values: object) -> Iterator[Any]:
             yield value
 
 
+def tensors_of(values: Any) -> list[torch.Tensor]:
+    """The tensors in nested containers, and nowhere else."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
 def ranges_of(values: object, *, whole: bool = False) -> Iterator[ByteRange]:
     """Where tensors, storages and arrays in nested containers lie; a range of bytes is its own.
 

@@ -30,7 +30,7 @@ from autopar.effects.memory import is_array, is_default
 from autopar.torch_private import FakeTensor
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
-_CONTAINERS = (tuple, list, dict, set, deque)
+_CONTAINERS = (tuple, frozenset, list, dict, set, deque)
 _BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
 _WRITTEN_IN_PYTHON = 1 << 9  # a flag of classes
 _OPEN = (  # of torch's and Python's other classes, those whose objects are looked into
@@ -114,8 +114,9 @@ class State:
             return
         if is_a(value, _CONTAINERS) and kind.__module__ != "builtins":  # it may have attributes
             self._hold_object(name, value)
-        if is_a(value, tuple):
-            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(tuple.__iter__(value))]
+        if is_a(value, (tuple, frozenset)):
+            parts = (tuple if is_a(value, tuple) else frozenset).__iter__(value)
+            self._left += [(f"{name}[{i}]", part) for i, part in enumerate(parts)]
         elif is_a(value, dict):
             self._hold_dict(value, lambda key: f"{name}[{_label(key)}]")
         elif is_a(value, (list, deque)):

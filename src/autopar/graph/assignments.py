@@ -11,6 +11,7 @@ import torch
 from autopar.effects.loads import ABSENT
 from autopar.effects.memory import memory_key
 from autopar.effects.state import Change, State
+from autopar.graph.refused import Refused
 from autopar.graph.watch import Watch
 
 
@@ -32,7 +33,7 @@ def assignments(changes: Iterable[Change]) -> list[Assignment]:
     for name, old, new in changes:
         are_tensors = isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor)
         if not (are_tensors and _form(old) == _form(new)):
-            raise ValueError(_refusal(name, old, new))
+            raise Refused(_refusal(name, old, new))
         assigned.append(Assignment(name, old, new))
     return assigned
 
@@ -99,5 +100,5 @@ def copy_back(assigned: list[Assignment], before: State, results: list[Any], wat
                     f"{min(others)[0]}: a run only copies the one into the other. Call it once "
                     f"before, if that changes it; or give each its own, by clone()."
                 )
-                raise ValueError(msg)
+                raise Refused(msg)
             old.copy_(new)

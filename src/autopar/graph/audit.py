@@ -17,11 +17,12 @@ from autopar.effects.memory import (
     memory_key,
     random_numbers,
     ranges_of,
+    tensors_of,
 )
 from autopar.effects.operators import written_arguments
 from autopar.graph.hazards import Hazards
 from autopar.graph.node import Node, filled
-from autopar.torch_private import TorchDispatchMode, pytree
+from autopar.torch_private import TorchDispatchMode
 
 
 class Seen(NamedTuple):
@@ -60,15 +61,15 @@ class Observer(TorchDispatchMode):
         """Call an operator, and note what it is given and returns."""
         kwargs = kwargs or {}
         schema = func._schema  # type: ignore[attr-defined]
-        given = _tensors((args, kwargs))
-        written = {*map(id, _tensors(written_arguments(schema, args, kwargs)))}
+        given = tensors_of((args, kwargs))
+        written = {*map(id, tensors_of(written_arguments(schema, args, kwargs)))}
         if func is torch.ops.aten.lift_fresh.default:  # how a literal becomes a tensor
             self._note_born(given)
         for tensor in given:
             self.note(tensor, written=id(tensor) in written)
         before = {*map(memory_key, given)}
         result = func(*args, **kwargs)
-        self._note_born(out for out in _tensors(result) if memory_key(out) not in before)
+        self._note_born(out for out in tensors_of(result) if memory_key(out) not in before)
         return result
 
     @classmethod
@@ -115,7 +116,7 @@ class Audit:
         states = [(generator, generator.get_state()) for generator in generators]
         with Observer() as observer:
             value = call()
-        for tensor in _tensors([*memory_in(value)]):
+        for tensor in tensors_of([*memory_in(value)]):
             observer.note(tensor)
         changed = [by for by, state in states if not by.get_state().equal(state)]
         said = _covering(written), _covering(written + given)
@@ -149,10 +150,6 @@ class Audit:
                 continue
             sentences.append(f"{node.name!r} {sentence}")
         return list(dict.fromkeys(sentences))
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _covering(ranges: Iterable[ByteRange]) -> Places:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from autopar.effects.memory import default_generators, memory_key
+from autopar.graph.refused import Refused
 from autopar.torch_private import FakeTensor, disable_current_modes, pytree
 
 _SEEDS = (
@@ -65,9 +66,9 @@ class Chance:
 
     def _require_expected(self, generator: torch.Generator) -> None:
         if memory_key(generator) not in self._expected:
-            raise ValueError(_MAKES)
+            raise Refused(_MAKES)
         if not generator.get_state().equal(self._expected[memory_key(generator)][1]):
-            raise ValueError(_SEEDS)
+            raise Refused(_SEEDS)
 
     def _draw(self, generator: torch.Generator) -> None:
         if generator.device.type == "cpu":

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from autopar.effects.memory import has_place, memory_key
+from autopar.effects.memory import has_place, memory_key, tensors_of
 from autopar.effects.operators import written_arguments
 from autopar.torch_private import disable_current_modes, pytree
 
@@ -28,7 +28,7 @@ class Known:
 
     def has(self, args: Any) -> bool:
         """Whether all tensors among some arguments are known."""
-        return self._values.keys() >= {id(tensor) for tensor in _tensors(args)}
+        return self._values.keys() >= {id(tensor) for tensor in tensors_of(args)}
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operator makes of known tensors."""
@@ -40,14 +40,14 @@ class Known:
 
     def note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Note that an operator was called, whose results have no memory."""
-        results, given = _tensors(result), _tensors((args, kwargs))
-        written = _tensors(written_arguments(func._schema, args, kwargs))
+        results, given = tensors_of(result), tensors_of((args, kwargs))
+        written = tensors_of(written_arguments(func._schema, args, kwargs))
         are_plain = all(map(has_place, results + given))
         if not are_plain:  # a sparse tensor holds others' memory, which may be written by it
             written = given + results
         self._written.update(map(memory_key, written))
         if are_plain and self.has((args, kwargs)) and _depends_on_arguments(func, results):
-            self._keep(results, _tensors(self.call(func, args, kwargs)))
+            self._keep(results, tensors_of(self.call(func, args, kwargs)))
         else:
             gone = {*map(memory_key, written)}
             kept = (both for both in self._values.values() if memory_key(both[0]) not in gone)
@@ -61,7 +61,7 @@ class Known:
 
     def constants(self, results: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """What each run may use as it is here, as nobody changes it, or gets it as a result."""
-        changing = self._written.union(map(memory_key, _tensors(results)))
+        changing = self._written.union(map(memory_key, tensors_of(results)))
         return [both for both in self._values.values() if memory_key(both[0]) not in changing]
 
     def _keep(self, results: list[torch.Tensor], values: list[torch.Tensor]) -> None:
@@ -74,7 +74,3 @@ def _depends_on_arguments(func: Any, results: list[torch.Tensor]) -> bool:
     name = func._schema.name
     small = all(tensor.numel() <= _MOST_NUMBERS for tensor in results)
     return small and name.startswith("aten::") and "empty" not in name and _RANDOM not in func.tags
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]

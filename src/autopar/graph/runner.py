@@ -16,6 +16,22 @@ from autopar.graph.run import Run
 from autopar.lanes.clock import device_clock
 from autopar.lanes.cpu import cpu_lane
 from autopar.lanes.lane import Lane
+from autopar.refusal import NoValue
+
+
+class Starting(NoValue):
+    """A run that begins with a `with` block."""
+
+    _HOW = "nothing runs before a block: write `with graph.start() as run:`, and ask that."
+
+    def __init__(self, started: contextlib.AbstractContextManager[Run]) -> None:
+        self._started = started
+
+    def __enter__(self) -> Run:
+        return self._started.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._started.__exit__(*error)
 
 
 class Runner:

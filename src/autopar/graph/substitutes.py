@@ -10,6 +10,21 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+import torch
+
+from autopar.graph.refused import COMPILED
+
+_IN_THREADS = (
+    "it starts a thread, or gives work to one, whose operators are not seen, and the graph has its "
+    "own lanes. Call them one after another."
+)
+_REFUSED = (
+    (threading.Thread, "start", _IN_THREADS),
+    (concurrent.futures.ThreadPoolExecutor, "submit", _IN_THREADS),
+    # It would go on, in later calls too, with what it has learned of tensors without memory.
+    (torch, "compile", COMPILED),
+)
+
 
 @contextlib.contextmanager
 def answering(
@@ -38,25 +53,26 @@ def answering(
 
 
 @contextlib.contextmanager
-def refusing_threads(refuse: Callable[..., NoReturn]) -> Iterator[None]:
-    """Refuse code that starts a thread, or gives work to a pool of them."""
-    pool = concurrent.futures.ThreadPoolExecutor
-    with _substituted(threading.Thread, "start", refuse), _substituted(pool, "submit", refuse):
+def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]:
+    """Refuse code that calls operators where they are not seen; `refuse` is told why."""
+    with contextlib.ExitStack() as back:
+        for home, name, why in _REFUSED:
+            back.enter_context(_substituted(home, name, refuse(why)))
         yield
 
 
 @contextlib.contextmanager
 def _substituted(home: Any, name: str, substitute: Callable[..., Any]) -> Iterator[None]:
     """Call another function where this thread calls one by its name."""
-    me, function = threading.get_ident(), getattr(home, name)
+    function, substitutes = getattr(home, name), {threading.get_ident(): substitute}
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        called = substitute if threading.get_ident() == me else function
-        return called(*args, **kwargs)
+        return substitutes.get(threading.get_ident(), function)(*args, **kwargs)
 
     setattr(home, name, call)
     try:
         yield
     finally:
         setattr(home, name, function)
+        substitutes.clear()  # as another thread may still be in `call`, and hold it

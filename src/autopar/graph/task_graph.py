@@ -24,7 +24,7 @@ from autopar.graph.lane_counts import LaneChoice, LaneCounts
 from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
-from autopar.graph.runner import Runner
+from autopar.graph.runner import Runner, Starting
 from autopar.refusal import check_keywords, whole_number
 
 
@@ -199,8 +199,7 @@ class TaskGraph(Closed):
         with self._alone():
             return self._ran(self.plan(), timed=timed)
 
-    @contextlib.contextmanager
-    def start(self, *, timed: bool = False) -> Iterator[Run]:
+    def start(self, *, timed: bool = False) -> Starting:
         """Start all tasks, and wait for them at the end of the block; `run[task]` waits for one.
 
         Args:
@@ -217,9 +216,7 @@ class TaskGraph(Closed):
         ...     run[total].item()  # there may be other work before it
         3.0
         """
-        how = {"tracks": self._tracks, "asked": True, "timed": timed}
-        with self._alone(), self._runner.started(self.plan(), **how) as self._run:
-            yield self._run
+        return Starting(self._started(timed))
 
     def waitall(self) -> None:
         """Wait for all tasks of the run that is under way, if there is one."""
@@ -325,6 +322,12 @@ class TaskGraph(Closed):
             self._ran(plan, **how)
         runs_s = [self._ran(plan, **how).cost_s for _ in range(repeats)]
         return {n: statistics.median(run_s[n] for run_s in runs_s) for n in runs_s[0]}
+
+    @contextlib.contextmanager
+    def _started(self, timed: bool) -> Iterator[Run]:
+        how = {"tracks": self._tracks, "asked": True, "timed": timed}
+        with self._alone(), self._runner.started(self.plan(), **how) as self._run:
+            yield self._run
 
     def _ran(self, plan: Plan, **how: Any) -> Run:
         with self._runner.started(plan, tracks=self._tracks, here=True, **how) as self._run:

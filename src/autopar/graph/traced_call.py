@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
+from autopar.effects.memory import tensors_of
+from autopar.graph.refused import Refused
 from autopar.torch_private import pytree, to_copy
 
 # Of a result, a view instead of another shape in place: what comes after reads the view.
@@ -25,19 +27,18 @@ class Call(NamedTuple):
 def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
     """The call that a node stands for, with values in place of those nodes that have one."""
     args, kwargs = filled(node.args, values), filled(node.kwargs, values)
-    results = [*_tensors(node.meta.get("val"))]
+    results = tensors_of(node.meta.get("val"))
     if not results:
-        results = [
-            *_tensors([values.get(other, other.meta.get("val")) for other in node.all_input_nodes])
-        ]
-    if _only_moves(node, results):
-        return Call(_arrived, (args[0],), {}, results[0].device)
+        given = [values.get(other, other.meta.get("val")) for other in node.all_input_nodes]
+        results = tensors_of(given)
     device = results[0].device if results else None
     if device and device.type == "meta":
         msg = (
             f"it calls {node.target} on 'meta', where tensors have no numbers. Name another device."
         )
-        raise ValueError(msg)
+        raise Refused(msg)
+    if _only_moves(node, results):
+        return Call(_arrived, (args[0],), {}, device)
     return Call(_VIEWS.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
@@ -63,7 +64,3 @@ def _arrived(tensor: torch.Tensor) -> torch.Tensor:
 def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
     """Arguments with values in place of those nodes that have one."""
     return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
-
-
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
-    return (leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor))

@@ -17,7 +17,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -28,9 +27,10 @@ from autopar.effects.memory import held_by
 from autopar.effects.state import State, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
-from autopar.graph.substitutes import answering, refusing_threads
+from autopar.graph.refused import Refused, line_of, raised_in, reason
+from autopar.graph.substitutes import answering, refusing
 from autopar.graph.traced_call import Call, call_of, filled
-from autopar.graph.watch import NESTED, Refusals, Watch, require_memory
+from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
@@ -42,8 +42,6 @@ from autopar.torch_private import (
 )
 
 _tracing = threading.RLock()  # torch's tracer is one for all threads
-_TORCH, _OWN = Path(torch.__file__).parent, Path(__file__).parents[1]
-_PYTHON = Path(random.__file__).parent
 _IDLE = {torch.ops.aten.empty.memory_format, torch.ops.aten.detach.default}
 _UNSEEN = "it uses a tensor that another thread, or other tracing, has made. Make it in this one."
 _COMPUTED = (FakeTensor, torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -94,10 +92,9 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         module = make(attempt.on_tensors)(*attempt.tensors)
         trace = attempt.calls(module)
     except Exception as error:
-        msg = f"can't trace {_name(fn)}: {_where(error)}{_reason(error)}"
+        where = attempt.line() or line_of(raised_in(error))
+        msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
         attempt.forget(error)
-        if _met_compiler(error):
-            torch.compiler.reset()  # or it would go on with what it has learned of a trace
         raise ValueError(msg) from error
     left = attempt.forget()
     if left:
@@ -138,7 +135,7 @@ class _Attempt:
         self._watch = watch = Watch(chance)
         with watch:
             try:
-                with Refusals(watch), refusing_threads(watch.refuse_thread):
+                with Refusals(watch), refusing(watch.refuse):
                     results, self._form = pytree.tree_flatten(self._watched(args, kwargs))
                 chance.require_only_drawn()
                 with disable_current_modes():
@@ -158,15 +155,14 @@ class _Attempt:
     def _watched(self, args: Any, kwargs: Any) -> Any:
         """What the function returns, unless it was refused, whatever came of that."""
         assert self._watch is not None
-        value = failure = None
         try:
             value = self._fn(*args, **kwargs)
         except Exception as error:
             if self._watch.refused is None or str(self._watch.refused) in str(error):
                 raise
-            failure = error
+            raise self._watch.refused from error
         if self._watch.refused is not None:
-            raise self._watch.refused from failure
+            raise self._watch.refused
         return value
 
     def calls(self, module: torch.fx.GraphModule) -> Traced:
@@ -186,7 +182,7 @@ class _Attempt:
             elif node.op == "get_attr":
                 values.setdefault(node, operator.attrgetter(str(node.target))(module))
                 if isinstance(values[node], FakeTensor):
-                    raise ValueError(_UNSEEN)
+                    raise Refused(_UNSEEN)
             elif node.op == "output":
                 computed = iter(filled(node.args[0], values))
             elif node not in values and getattr(node.target, "namespace", "") != "profiler":
@@ -196,6 +192,10 @@ class _Attempt:
         ]
         weights = _weights((self._fn, *self._leaves), {*map(id, found.values())})
         return Traced(calls, pytree.tree_unflatten(results, self._form), weights)
+
+    def line(self) -> str:
+        """Where the code was refused, if it was, whatever it did after that."""
+        return self._watch.line if self._watch else ""
 
     def forget(self, error: BaseException | None = None) -> str:
         """Let go of all tensors without memory; say who holds one nevertheless, if anyone does."""
@@ -249,11 +249,11 @@ def _require_whole(state: State) -> None:
             f"it comes to {name}, an iterator, which it may change; a run only repeats operators. "
             f"Take what it needs out of it before, or keep it where the code does not come to it."
         )
-        raise ValueError(msg)
+        raise Refused(msg)
     for name, tensor in state.tensors:
         if is_lazy(tensor):
             msg = f"{name} has no shape yet, as it is a lazy module's. Call it once before."
-            raise ValueError(msg)
+            raise Refused(msg)
 
 
 def _require_known(result: Any) -> None:
@@ -267,23 +267,13 @@ def _require_known(result: Any) -> None:
             f"it returns one {kind}, which may hold tensors that can't be found. Return tensors in "
             f"tuples, lists and dictionaries, or let torch.export.register_dataclass know {kind}."
         )
-        raise ValueError(msg)
+        raise Refused(msg)
 
 
 def _is_idle(node: torch.fx.Node) -> bool:
     """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
     is_shape = getattr(node.meta.get("val"), "is_meta", False)
     return is_shape or node.target is operator.getitem or node.target in _IDLE
-
-
-def _met_compiler(error: BaseException | None) -> bool:
-    """Whether an error has come by way of torch's compiler, which `torch.cond` calls, too."""
-    while error is not None:
-        frames = traceback.walk_tb(error.__traceback__)
-        if any("_dynamo" in Path(frame.f_code.co_filename).parts for frame, _ in frames):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
@@ -320,26 +310,3 @@ def _quiet() -> Iterator[None]:
 
 def _name(fn: Callable[..., Any]) -> str:
     return str(getattr(fn, "__qualname__", type(fn).__name__))
-
-
-def _where(error: Exception) -> str:
-    """The line that the error comes from: the last that isn't torch's."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = Path(frame.filename)
-        libraries = {_TORCH, _OWN} if "site-packages" in path.parts else {_OWN, _PYTHON}
-        if path.is_file() and libraries.isdisjoint(path.parents):
-            return f"line {frame.lineno} of {path.name}, `{frame.line}`: "
-    return ""
-
-
-def _reason(error: Exception) -> str:
-    files = [Path(frame.filename) for frame in traceback.extract_tb(error.__traceback__)]
-    if any(_TORCH / "nested" in path.parents for path in files):
-        return NESTED
-    text = str(error).strip().splitlines()
-    first = text[0] if text else type(error).__name__
-    if "TorchScript interpreter" in first:  # which puts the error behind the code
-        first = "in TorchScript: " + next((line for line in text if "Error: " in line), first)
-    if "data-dependent" in first:
-        return f"what it does depends on the data ({first}). Compute both ways, or split it there."
-    return first

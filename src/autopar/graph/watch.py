@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 from autopar.device import synchronize
 from autopar.graph.chance import Chance
 from autopar.graph.known import Known
+from autopar.graph.refused import Refused, line_of
 from autopar.torch_private import (
     FAKE,
     TRACES_GENERATORS,
@@ -37,7 +39,7 @@ _PRINTS = (
     "it prints or formats a tensor, whose numbers only a run has. Print what run[...] returns."
 )
 _READS = "it reads a tensor's numbers by {}, which only a run has. Use torch's operators."
-NESTED = (
+_NESTED = (
     "it uses a nested tensor, whose memory the graph doesn't know. Use one that is padded; "
     "nn.TransformerEncoder does with enable_nested_tensor=False."
 )
@@ -69,7 +71,7 @@ class Refusals(TorchFunctionMode):
     ) -> Any:
         with self._watch.keeping(func in _REFUSED or func in _NUMBERS):
             if func in _REFUSED:
-                raise ValueError(_REFUSED[func])
+                raise Refused(_REFUSED[func])
             return func(*args, **(kwargs or {}))
 
 
@@ -79,6 +81,7 @@ class Watch(TorchDispatchMode):
     Attributes:
         found: Tensors that the code found by itself, as a module's parameters, by node.
         refused: The first error that says why the code can't be traced; it may catch that.
+        line: Where that was.
     """
 
     supports_higher_order_operators = True
@@ -89,6 +92,7 @@ class Watch(TorchDispatchMode):
         self.tracer: Any = proxy_tensor.get_proxy_mode().tracer  # type: ignore[union-attr]
         self.found: dict[torch.fx.Node, torch.Tensor] = {}
         self.refused: Exception | None = None
+        self.line = ""
         self._mode = get_dispatch_mode(FAKE)
         self._dtype = torch.get_default_dtype()
         env = self._mode.shape_env  # of this trace alone
@@ -104,7 +108,7 @@ class Watch(TorchDispatchMode):
             _require_traceable(func, args)
             if torch.get_default_dtype() != self._dtype:
                 msg = "it sets torch's default dtype, which no operator shows. Set it before."
-                raise ValueError(msg)
+                raise Refused(msg)
             if func in self._mode.lift_fns:
                 result = func(*args, **(kwargs or {}))
                 if not isinstance(args[0], FakeTensor):
@@ -162,17 +166,17 @@ class Watch(TorchDispatchMode):
             yield
         except Exception as error:
             if keeps and self.refused is None:
-                self.refused = error
+                self.refused, self.line = error, line_of(traceback.walk_stack(None))
             raise
 
-    def refuse_thread(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse what would call operators where nobody notes them."""
-        with self.keeping():
-            msg = (
-                "it starts a thread, or gives work to one, whose operators are not seen, and the "
-                "graph has its own lanes. Call them one after another."
-            )
-            raise ValueError(msg)
+    def refuse(self, msg: str) -> Callable[..., NoReturn]:
+        """What refuses the code, with a message, where it would call something else."""
+
+        def call(*args: Any, **kwargs: Any) -> NoReturn:
+            with self.keeping():
+                raise Refused(msg)
+
+        return call
 
     def _guarded(self, *args: Any, **kwargs: Any) -> Any:
         """Decide by a number, or refuse that if only a run has it."""
@@ -222,35 +226,35 @@ def _require_generators(args: Any, kwargs: Any) -> None:
             f"torch {torch.__version__} traces no operator that is given a generator. Let it draw "
             f"from the default one, or install torch 2.13."
         )
-        raise ValueError(msg)
+        raise Refused(msg)
 
 
 def _require_traceable(func: Any, args: tuple[Any, ...]) -> None:
     """Refuse operators whose effect can't be noted."""
     if isinstance(func, HigherOrderOperator):
         msg = f"it calls {func}, which holds code of its own. Call that code directly."
-        raise ValueError(msg)
+        raise Refused(msg)
     name = func._schema.name
     if "_nested_" in name:
-        raise ValueError(NESTED)
+        raise Refused(_NESTED)
     moves = torch.Tag.inplace_view in func.tags and not isinstance(args[0], FakeTensor)
     if name in _MOVE_MEMORY or (moves and name != "aten::detach_"):
         name = name.partition("::")[2]
         msg = f"it calls {name}, which gives a tensor other memory or shape. Make a new one."
-        raise ValueError(msg)
+        raise Refused(msg)
 
 
 def require_memory(tensor: torch.Tensor) -> None:
     """Refuse tensors that stand for others, or have functions of their own."""
     kind = type(tensor)
     if tensor.is_nested:
-        raise ValueError(NESTED)
+        raise Refused(_NESTED)
     if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         msg = f"it is given one {kind.__name__}, which has no memory of its own. Give it another."
-        raise ValueError(msg)
+        raise Refused(msg)
     if kind is not torch.Tensor and kind.__torch_function__ is not plain_functions:
         msg = (
             f"it uses one {kind.__name__}, whose own functions the operators don't show. Use "
             f"x.as_subclass(torch.Tensor)."
         )
-        raise ValueError(msg)
+        raise Refused(msg)
