@@ -173,6 +173,14 @@ def test_operators_of_the_program_itself_are_called_in_each_run_alone():
     assert [graph.run()[result][0].item() for _ in range(2)] == [1, 2]
 
 
+@pytest.mark.parametrize("loss", ["binary_cross_entropy_with_logits", "mse_loss", "huber_loss"])
+def test_an_operator_has_its_own_defaults_in_a_run(loss):
+    """Torch's routine of the first of these names has another one for the reduction."""
+    fn, x, y = getattr(nn.functional, loss), torch.rand(4), torch.rand(4)
+    graph, result = TaskGraph.trace(fn, x, y)
+    torch.testing.assert_close(graph.run()[result], fn(x, y), rtol=0, atol=0)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # which torch calls for this
 @pytest.mark.parametrize("mode", [torch.enable_grad(), torch.no_grad()])
 def test_gradients_forward_and_of_second_order(mode):

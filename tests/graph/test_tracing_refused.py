@@ -153,6 +153,7 @@ REFUSED += [
     ("starts a thread, or gives work", lambda: (in_a_pool, X3())),
     ("Python's random numbers", lambda: (lambda x: x * random.random(), X3())),
     ("NumPy's random numbers", lambda: (lambda x: x * float(np.random.rand()), X3())),
+    ("other memory", lambda: using(torch.zeros(4), lambda x, y: y.as_strided_((2,), (1,)) + x[0])),
     ("resize_", lambda: using(torch.zeros(4), lambda x, y: y.resize_(3) + x)),
     ("assigns the `data` of a tensor", lambda: (lambda x: setattr(x, "data", x + 1), X3())),
     ("uses one Tagged, whose own", lambda: using(X3().as_subclass(Tagged), torch.mul)),

@@ -170,6 +170,22 @@ def test_tensors_of_inference_mode(pipeline, way):
 
 
 @pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+@pytest.mark.usefixtures("together")
+def test_results_outlive_inference_mode_whatever_travels_together(pipeline, verb):
+    with torch.inference_mode():
+        items = [
+            torch.ones(()),
+            torch.ones(2),
+            torch.ones(0),
+            torch.ones(6)[::2],
+            torch.ones(2),
+        ] * 3
+        results = list(getattr(pipeline, verb)(items))
+    assert all(map(torch.equal, results, items))
+    assert not any(result.is_inference() for result in results)
+
+
+@pytest.mark.parametrize("verb", ["to_host", "prefetch"])
 def test_items_do_not_have_the_mode_in_which_they_were_taken_ahead(pipeline, verb):
     received = getattr(pipeline, verb)(torch.ones(5) for _ in range(8))
     with torch.inference_mode():

@@ -53,13 +53,16 @@ def schemas_of(fn: Callable[..., Any]) -> tuple[str, Schemas]:
 
 
 @functools.cache
-def routine_of(operator: OpOverload) -> Callable[..., Any] | None:
-    """The routine of torch that does the same given a tensor, numbers and tensors, if there is one.
+def routine_of(operator: OpOverload, count: int) -> Callable[..., Any] | None:
+    """The routine of torch that does the same given so many tensors and numbers, if there is one.
 
-    Python is through with it sooner than with the operator. It means some operator of this name,
-    and no two of these names tell apart what they are given otherwise.
+    The first is a tensor. Python is through with it sooner than with the operator. It means some
+    operator of this name, and no two of these names tell apart what they are given otherwise. What
+    could be left out must be given: routines have defaults of their own.
     """
     schema, home = operator._schema, (torch, torch.Tensor)
+    if count != sum(not one.kwarg_only for one in schema.arguments):
+        return None
     kinds = [str(one.type) for one in (*schema.arguments[:1], *schema.returns)]
     if kinds != ["Tensor", "Tensor"] or schema.overload_name not in ("", "int", "Tensor"):
         return None

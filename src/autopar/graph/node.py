@@ -113,7 +113,7 @@ class Node:
         if self.traced and self.keywords == () and isinstance(self.leaves[0], _TENSORS):
             kinds = (*_TENSORS, int, float, list, tuple)  # which all forms understand alike
             if all(isinstance(leaf, kinds) and type(leaf) is not bool for leaf in self.leaves):
-                return routine_of(operator) or operator._op
+                return routine_of(operator, len(self.leaves)) or operator._op
         return operator._op
 
     def _lengths_of_lists(self) -> list[int]:

@@ -63,6 +63,7 @@ class ToHostParcels(Parcels):
             self._together = _FIRST_TOGETHER
 
     @override
+    @torch.inference_mode(False)  # results outlive the mode in which they are taken
     def unpack(self, load: Load) -> list[torch.Tensor]:
         results: list[torch.Tensor] = super().unpack(load)
         if self._out is not None:
