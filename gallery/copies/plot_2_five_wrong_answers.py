@@ -142,7 +142,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # All but the third have a delay here, so that they always fail. Without one a long product makes 1,
-# 4 and 5 fail, and a late copy the second. :doc:`plot_3_copy_both_ways_while_you_compute` is right.
+# 4 and 5 fail, and a late copy the second. See :doc:`plot_3_copy_both_ways_while_you_compute`.
 #
 # Now you
 # -------

@@ -89,9 +89,9 @@ rates = {label: total_gb / one.median_s for label, one in large.measurements.ite
 _, ax = plt.subplots(layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
 bars = ax.barh(ways, [rates[way] for way in ways])
-ax.bar_label(bars, fmt="%.1f", padding=14, bbox={"facecolor": "white", "edgecolor": "none"})
+ax.bar_label(bars, fmt="%.1f", padding=14, bbox={"fc": "white", "ec": "none", "pad": 1})
 ax.axvline(rates[BUS], color="black", linestyle="--", linewidth=1.2)
-ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.2 * rates[BUS]))
+ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.3 * rates[BUS]))
 ap.plot.show("b5_against_the_limits", large.origin)
 
 # %%

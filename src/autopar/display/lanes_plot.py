@@ -21,7 +21,7 @@ _HATCHES = {"copy": "////", "communication": "xxxx"}
 _RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _BRACKET = {"arrowstyle": "|-|,widthA=0.2,widthB=0.2", "shrinkA": 0, "shrinkB": 0}
 _SMALL = 7  # points, for what must be on the figure but is not what it shows
-_SMALL_PER_INCH = 13  # of its letters
+_SMALL_PER_INCH = 16  # of its letters
 _AROUND = 0.9  # inches that title and time axis take
 
 
