@@ -124,7 +124,8 @@ def put_row_below_title(doctree, page):
     if needs is None:
         return  # an index
     label, text = needs[:2]
-    need, _, rest = _MINUTES.sub(r"\g<0> to read", text).partition(". ")
+    words = _MINUTES.sub(r"\g<0> to read", text).replace("\n", " ")
+    need, _, rest = words.partition(". ")
     needs.remove(label)
     needs.replace(text, nodes.Text(rest))
     script = page.removeprefix("auto_gallery/")

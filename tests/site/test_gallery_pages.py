@@ -112,7 +112,7 @@ def test_what_a_page_needs_goes_to_a_row_below_its_title_with_its_files(
 ):
     pages = extension("gallery_pages")
     monkeypatch.setattr(pages, "PUBLISHED", published)
-    line = nodes.line("", "", nodes.strong(text="You need:"), nodes.Text(" 8 minutes. Read this."))
+    line = nodes.line("", "", nodes.strong(text="You need:"), nodes.Text(" 8 minutes.\nRead this."))
     page = nodes.section("", nodes.title(text="A page"), nodes.line_block("", line))
     names = ("of_another_tool.sqlite", "plot_1.ipynb", "plot_1.py", "plot_1.zip")
     files = [pages.download_reference(reftarget=name) for name in names]
