@@ -8,7 +8,8 @@ import matplotlib.pyplot as plt
 import thumbnails
 import torch
 from addresses import INSTALL
-from gallery_figures import fit
+from matplotlib.text import Annotation
+from said_once import OLD
 from sphinx_gallery.scrapers import matplotlib_scraper
 
 FIRST_CELL = f"""# Where autopar isn't installed yet, as on Colab:
@@ -18,6 +19,7 @@ if not importlib.util.find_spec("autopar"):
     %{INSTALL}"""  # of a notebook
 IMAGE = "autopar-image"  # of what the cell draws as SVG, too
 PICTURE = "autopar-picture"  # what a page shows first, and the gallery as its thumbnail
+_OLD = re.compile(OLD.replace(" ", r"\s"))  # also where a line ends in it
 _THREADS = torch.get_num_threads()
 _STYLE = {
     "figure.constrained_layout.use": True,
@@ -38,8 +40,8 @@ def save_figures(block, block_vars, gallery_conf, **kwargs):
     A page's picture is its first figure, or that of its number: it is drawn as a thumbnail as well.
     """
     figures = [plt.figure(number) for number in plt.get_fignums()]
-    for figure in figures:
-        fit(figure)
+    for note in (note for figure in figures for note in figure.findobj(Annotation)):
+        note.set_text(_OLD.sub("", note.get_text()))  # which the page's end says
     paths, conf = block_vars["image_path_iterator"], block_vars["file_conf"]
     number = conf.get("thumbnail_number", 1) - len(paths)  # among the figures of this cell
     marks = [IMAGE] * ("ap.show_timelines(" in block.content)

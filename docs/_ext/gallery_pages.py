@@ -1,7 +1,6 @@
 """Gallery pages: where pictures, origins and folded parts stand on them, and what cards say."""
 
 import re
-from collections import Counter
 from html import escape
 
 from addresses import COLAB, PUBLISHED, SOURCES
@@ -17,8 +16,6 @@ _OF_HERE = (
 )
 _FOLDED = re.compile(r"# Folded: (.*)\n")  # how a cell begins that is shown closed
 _AFTER_THE_OPENING = (nodes.literal_block, nodes.section, nodes.raw, nodes.container)
-_DRAWING = '<figure class="autopar-figure"'
-_ID = re.compile(r"autopar-[0-9a-f]{10}")  # of a drawing, by what it shows
 _TIP = re.compile(r' tooltip="([^"]*)"')
 _DO = re.compile(r"You&#x27;ll do:\s*(.*?)\s*(\| You&#x27;ll learn|$)", re.DOTALL)
 _NEED = "You need:"  # how the line of the opening begins that goes to the row
@@ -32,7 +29,6 @@ def arrange(app, doctree):
     if "auto_gallery/" in app.env.docname:
         show_picture_first(doctree, put_images_into_details(doctree))
         say_origins_once(doctree)
-        give_each_drawing_an_id(doctree)
         fold(doctree)
         put_row_below_title(doctree, app.env.docname)
 
@@ -109,21 +105,6 @@ def say_origins_once(doctree):
         next(doctree.findall(nodes.section)).insert(1, raw(line))
 
 
-def give_each_drawing_an_id(doctree):
-    """Tell a drawing that a page shows again from the first, whose ids it would have."""
-    seen = Counter()
-    for node, text in raws(doctree):
-        first, *drawings = text.split(_DRAWING)
-        for i, drawing in enumerate(drawings):
-            if found := _ID.search(drawing):
-                seen[found[0]] += 1
-                again = f"{found[0]}-{seen[found[0]]}" if seen[found[0]] > 1 else found[0]
-                drawings[i] = drawing.replace(found[0], again)
-        renamed = _DRAWING.join([first, *drawings])
-        if renamed != text:
-            node.replace_self(raw(renamed))
-
-
 def fold(doctree):
     """Close what only the curious look for: cells that say so, and what this machine measures."""
     for code in list(doctree.findall(nodes.literal_block)):
@@ -143,7 +124,8 @@ def put_row_below_title(doctree, page):
     if needs is None:
         return  # an index
     label, text = needs[:2]
-    need, _, rest = _MINUTES.sub(r"\g<0> to read", text).partition(". ")
+    words = _MINUTES.sub(r"\g<0> to read", text).replace("\n", " ")
+    need, _, rest = words.partition(". ")
     needs.remove(label)
     needs.replace(text, nodes.Text(rest))
     script = page.removeprefix("auto_gallery/")

@@ -6,6 +6,8 @@ from typing import NamedTuple
 from docutils import nodes
 from sphinx.addnodes import pending_xref
 
+_NONE = "autopar-none"  # what a telephone does not show, nor for which machine it is
+
 
 class Row(NamedTuple):
     """What a row is of, and what each machine has of it, as pieces of text."""
@@ -29,7 +31,7 @@ def table(first, machines, rows):
         cells = (
             [
                 nodes.inline(text=machine, classes=["autopar-where"]),
-                *row.by_machine.get(machine, [nodes.Text("no record")]),
+                *row.by_machine.get(machine, [nodes.inline(text="no record", classes=[_NONE])]),
             ]
             for machine in machines
         )

@@ -4,7 +4,6 @@ from itertools import islice
 from operator import attrgetter
 
 import matplotlib.pyplot as plt
-from gallery_figures import fit
 from matplotlib.collections import LineCollection
 from matplotlib.container import BarContainer
 from matplotlib.text import Annotation
@@ -33,7 +32,6 @@ def save(figure, shown, path):
     for text, _ in words:
         text.set_text("")
     figure.set_size_inches(_INCHES)
-    fit(figure)
     figure.savefig(path, dpi=_DOTS)
     figure.set_size_inches(inches)
     for text, said in words:
@@ -74,7 +72,7 @@ def charted(figure):
     """The bars of a figure that has one chart of bars, each with its name and its value in it."""
     (chart, *others) = figure.axes
     bars = [bar for each in chart.containers if isinstance(each, BarContainer) for bar in each]
-    names = [tick.get_text() for tick in chart.get_yticklabels()]
+    names = chart.yaxis.get_major_formatter().format_ticks(chart.get_yticks())  # hidden ones, too
     notes = [each for each in chart.texts if isinstance(each, Annotation)]
     values = [each.get_text().strip() for each in notes if each.xycoords == "data"]
     if others or not len(bars) == len(names) == len(values) > 0 or chart.get_xscale() != "linear":

@@ -102,8 +102,8 @@ limit_s = eight.limit_s(PARTS, pieces=BOOK["count"])
 
 # %%
 # In the picture at the top, look at the row with all three dots. It alone reaches the limit, which
-# is the time of the products and of one copy that has no product to hide behind. The longest rows
-# here are those without the dot for *warm*.
+# is the time of the products and of one copy that has no product to hide behind. Then compare rows
+# that differ in one dot alone.
 
 # Folded: the drawing
 best_first = sorted(WAYS, key=lambda way: eight.measurements[way].median_s)

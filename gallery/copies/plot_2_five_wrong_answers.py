@@ -8,7 +8,7 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
-In the picture's upper panel a copy begins before its product ends. With ``mended`` it waits.
+In the picture's upper panel a copy begins before its product ends. In the lower one it waits.
 """
 
 # %%
@@ -141,8 +141,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# These race conditions have a delay, but for the third. For 1, 4 and 5 a long product does as well;
-# the second is right unless its copy is late. See :doc:`plot_3_copy_both_ways_while_you_compute`.
+# All but the third have a delay here, so that they always fail. Without one a long product makes 1,
+# 4 and 5 fail, and a late copy the second. See :doc:`plot_3_copy_both_ways_while_you_compute`.
 #
 # Now you
 # -------

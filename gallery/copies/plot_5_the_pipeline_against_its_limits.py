@@ -77,9 +77,9 @@ def into_the_host(size_mb, count, rings):
 # %%
 # How near they come
 # ------------------
-# In the figure at the top of this page, look at the dashed line, which is the bus: `pin=True` alone
-# comes near to it. In all others the CPU has its part. In the shortest the system has to clear each
-# page of fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
+# In the figure at the top of this page, look at the dashed line, which is the bus: `pin=True` comes
+# near to it. In all others the CPU has its part. For `.cpu()` the system has to clear each page of
+# fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)
@@ -88,9 +88,10 @@ rates = {label: total_gb / one.median_s for label, one in large.measurements.ite
 
 _, ax = plt.subplots(layout="constrained")
 ways = [FRESH, COPY, FEW, DEFAULT, MANY, PINNED]
-ax.bar_label(ax.barh(ways, [rates[way] for way in ways]), fmt="%.1f", padding=14)
+bars = ax.barh(ways, [rates[way] for way in ways])
+ax.bar_label(bars, fmt="%.1f", padding=14, bbox={"fc": "white", "ec": "none", "pad": 1})
 ax.axvline(rates[BUS], color="black", linestyle="--", linewidth=1.2)
-ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.2 * rates[BUS]))
+ax.set(xlabel="GB/s (dashed: the bus alone)", title="To the host", xlim=(0, 1.3 * rates[BUS]))
 ap.plot.show("b5_against_the_limits", large.origin)
 
 # %%
@@ -104,9 +105,8 @@ limits_s[PINNED] = large.limit_s([BUS])
 ap.show(ap.compare(large.measurements, limit_s=limits_s, parts=[BUS, CPU], highlight=DEFAULT))
 
 # %%
-# Compare the row in bold with the two grey ones. We had expected that it comes near to the limit,
-# and it does not, as bus and CPU wait for each other now and then. The two rings below it differ
-# in nothing but threads, and the one of many comes much nearer.
+# Compare the row in bold with the two grey ones. We had expected that it comes to the limit, but
+# bus and CPU wait for each other now and then. The two rings below it differ in threads alone.
 
 SMALL = {"size_mb": 16, "count": 60, "rings": RINGS}
 small = ap.recorded(into_the_host, name="b5_ordinary_memory_16_mb", parameters=SMALL)
@@ -122,8 +122,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# A single tensor that is waited for at once has nothing to overlap with. Behind computing, the
-# default ring hides nearly all, since there is time: :doc:`plot_6_the_pipeline_against_its_rivals`.
+# A single tensor that is waited for at once has nothing to overlap with. Behind computing there is
+# time, and the default ring hides most: :doc:`plot_6_the_pipeline_against_its_rivals`.
 #
 # On this machine
 # ---------------

@@ -144,7 +144,7 @@ ap.show(ap.compare(pair.measurements), ap.claim(both, twice, at_least=1.7, unit=
 #
 # Now you
 # -------
-# A result is used as soon as it is there, and then dropped. Which way needs least memory for that?
+# A result is used as soon as it is there, and then dropped. Which way needs the least memory?
 #
 # .. dropdown:: A hint
 #

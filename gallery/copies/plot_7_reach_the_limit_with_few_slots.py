@@ -36,7 +36,7 @@ def there_and_back(work, inputs, device, slots):
 
 # %%
 # The first item needs all stations, and after that the slowest one is the limit. In the table,
-# compare each regime's ways with the grey rows above. In *balanced: map* each wait shows.
+# compare each regime's ways with the grey rows above. Where they are balanced, each wait shows.
 
 # Folded: the measurement of three regimes, and the table
 REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}

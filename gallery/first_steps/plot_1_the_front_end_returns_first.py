@@ -40,7 +40,7 @@ def issue(x, u, count):
 # A bare wait may wait for nothing
 # --------------------------------
 # `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, cures it by
-# :func:`torch.cuda.synchronize`. It waits for the *current* GPU, mostly GPU 0.
+# :func:`torch.cuda.synchronize`. It waits for the *current* GPU, usually GPU 0.
 
 
 def issue_and_wait_bare(x, u, count):

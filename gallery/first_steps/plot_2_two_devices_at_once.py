@@ -10,7 +10,7 @@ Keep two devices busy at once
   :doc:`plot_1_the_front_end_returns_first` first; :doc:`plot_3_cpu_and_gpu` comes next.
 
 Work for two GPUs takes as long as the longer of the two alone, if nothing waits in between. One
-wait at the wrong place doubles the time, and the program's results don't tell.
+wait at the wrong place doubles the time, and the results of the program don't show it.
 """
 
 # %%
@@ -83,8 +83,8 @@ ap.show_timelines(
 #
 # Half the time, and no more to gain
 # ----------------------------------
-# The work of neither GPU needs anything of the other's, so the limit is the longer of both alone,
-# each at its fastest.
+# Neither GPU needs anything from the other, so the limit is the longer of both alone, each at its
+# fastest.
 
 ap.show(ap.compare(gpus.measurements, limit_s=limit_s, parts=ALONE, baseline=WAIT, highlight=NONE))
 

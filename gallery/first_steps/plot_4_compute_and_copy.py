@@ -114,8 +114,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Only the shorter part can hide, so where the copies take longer the bus is the limit. Why the book
-# prints a gain all the same is said in :doc:`plot_5_why_the_book_prints_a_gain`.
+# Only the shorter part can hide, so where the copies take longer the bus is the limit.
+# :doc:`plot_5_why_the_book_prints_a_gain` says why the book prints a gain all the same.
 #
 # On this machine
 # ---------------

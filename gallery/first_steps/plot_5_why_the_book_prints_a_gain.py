@@ -10,8 +10,8 @@ Find out why the book prints a gain
   comes next.
 
 In the book, computing and copying takes less time with `non_blocking=True`. It looks like overlap,
-and is none: the first way copies to memory that the program has never used, and the system is slow
-to give it.
+but nothing overlaps: the first way copies to memory that the program has never used, and the system
+is slow to give it.
 """
 
 # %%
@@ -44,7 +44,7 @@ def first_way(x, count):
 # The second way keeps its memory
 # -------------------------------
 # The difference is one word. With it torch copies to *pinned* memory, which stays in its place, so
-# that the GPU can write to it. To make it takes long, but torch keeps it for the next results.
+# that the GPU can write to it. Making it takes long, but torch keeps it for the next results.
 
 
 def second_way(x, count):

@@ -116,7 +116,7 @@ gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
 ap.show_timelines(gpus.timelines, "x5_tasks_that_depend", title="Cholesky on two GPUs")
 
 # %%
-# In the table, compare the row in bold with its estimate, and with PyTorch's own on one device.
+# In the table, compare the row in bold with its estimate, and with PyTorch's own function below it.
 
 least_s, gain = gpus.values["estimate_s"], gpus.estimate(lambda s: s[TWIN] / s[RUN])
 near = gpus.estimate(lambda s: least_s / s[RUN])
@@ -143,7 +143,7 @@ ap.show(ap.compare(here.measurements, limit_s={RUN: here.values["estimate_s"]}, 
 # %%
 # Now you
 # -------
-# If all tasks took as long, how many GPUs could 2 × 2, 4 × 4 and 8 × 8 tiles keep busy, at most?
+# If all tasks took the same time, how many GPUs could 2 × 2, 4 × 4 and 8 × 8 tiles keep busy?
 #
 # .. dropdown:: A hint
 #

@@ -106,7 +106,7 @@ def figure(batch, inputs, hidden, outputs, steps, lanes, devices):
 
 
 gpus = ap.recorded(figure, name="e4_the_figure_made_real", parameters=BOOK, gpus=2)
-run, title = gpus.timelines["a step"], "A step of training on a CPU and two GPUs"
+run, title = gpus.timelines["a step"], "A step on a CPU and two GPUs"
 large = "mm", "sum", "new", "renew"
 shown = {"hide": [one.name for one in run.spans if not one.name.startswith(large)]}
 STEPS = "layer 1", "layer 2", "gradient w2", "back to layer 1", "gradient w1"
@@ -119,7 +119,7 @@ ap.plot.show("e4_the_figure_made_real")
 # The graph is as fast as the careful code
 # ----------------------------------------
 # In the picture at the top, look at the outer columns: neither GPU waits for the other. In the
-# table, compare *task graph* with *plain PyTorch*. The *estimate* is by the tasks' times alone.
+# table, compare *task graph* with *plain PyTorch*. The *estimate* uses the times of tasks alone.
 
 estimates = dict.fromkeys((SERIAL, GRAPH, PLAIN), gpus.values["estimate, s"])
 table = {"limit_name": "estimate", "baseline": SERIAL, "highlight": GRAPH}
@@ -132,7 +132,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# If a batch takes no longer than the way over the CPU, one GPU is better left alone. In
+# If a batch takes no longer than the way over the CPU, one GPU alone is faster. In
 # :doc:`/auto_gallery/distributed/plot_1_add_gradients_up_during_backward` no CPU is on the way.
 #
 # On this machine

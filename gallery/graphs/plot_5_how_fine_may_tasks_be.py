@@ -75,10 +75,10 @@ def task_sizes(count, elements, rows, repeats):
 
 # %%
 # In the picture at the top, look at where a line leaves the grey area: finer tasks are too fine for
-# this scheduler. The point is called METG, the *minimum effective task granularity* of `Task Bench
-# <https://arxiv.org/abs/1908.05790>`__: see the legend. Bare threads lose, too, as one thread at a
-# time holds the *GIL*, the lock of Python, which each call needs. A pale band holds the middle half
-# of the runs: where bands are wide, as they may be for coarse tasks, a line need not rise further.
+# this scheduler. With its cost a task takes twice its work there, which `Task Bench
+# <https://arxiv.org/abs/1908.05790>`__ calls METG, the *minimum effective task granularity*. Bare
+# threads lose, too: each call needs the *GIL*, Python's lock, which one thread holds at a time.
+# A pale band holds the middle half of the runs: where it is wide, a line need not rise further.
 
 # Folded: the drawing
 fine = ap.recorded(task_sizes, name="b7_task_sizes", parameters=FINE, gpus=0, threads=8)

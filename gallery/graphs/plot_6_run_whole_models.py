@@ -3,10 +3,10 @@
 Run whole models as graphs
 ==========================
 
-| **You'll do:** trace the models of a library, which nobody made for it, and run them as graphs.
+| **You'll do:** trace models of a library, as they are, and run them as graphs.
 | **You'll learn:** what a graph costs where there is nothing to gain, and when `capture` pays.
-| **You need:** 5 minutes, and no GPU: the GPU's part is shown from a record. Read
-  :doc:`plot_3_let_the_graph_find_the_parallelism` first.
+| **You need:** 5 minutes, and no GPU: the parts for one and for many cores are shown from records.
+  Read :doc:`plot_3_let_the_graph_find_the_parallelism` first.
 
 Most models are nearly a chain: each operator needs the one before, so little can run at once. A
 graph of such a model should cost next to nothing, and on a GPU one launch can replace hundreds.
@@ -39,8 +39,8 @@ def as_graph(model, x, way):
 
 # %%
 # The models come from `transformers <https://huggingface.co/docs/transformers/index>`_, and have
-# random weights. After `pip install transformers` this page measures anew. All results equal eager
-# code's bit for bit, unless `measure` gives a CPU fewer threads: these round in another order.
+# random weights. Where that is installed, this page measures. All results equal those of eager code
+# bit for bit, unless `measure` gives a CPU fewer threads: these round in another order.
 
 # Folded: the models, and how each was timed
 TEXTS = "Bert Roberta Albert Electra Phi DistilBert Llama Mistral Qwen2 Olmo2 Gemma Mixtral GPT2"
@@ -95,11 +95,11 @@ def race_models(models, ways, device, **sizes):
 
 # Folded: the drawing
 RUN, MEASURED, CAPTURE = WAYS = ["run", "run, measured", "capture"]
-SIZES, needs = {"width": 256, "layers": 4, "tokens": 16}, {"modules": ["transformers"]}
-ON_GPU = {"models": MODELS, "ways": WAYS, "device": "cuda", **SIZES}
-ON_CPU = {"models": MODELS[::4], "ways": WAYS[:2], "device": "cpu", **SIZES}
+needs, cores = {"modules": ["transformers"]}, {"gpus": 0, "threads": 8}
+ON_GPU = {"models": MODELS, "ways": WAYS, "device": "cuda", "width": 256, "layers": 4, "tokens": 16}
+ON_CPU = ON_GPU | {"models": MODELS[::4], "ways": WAYS[:2], "device": "cpu"}
 gpu = ap.recorded(race_models, name="b10_models", parameters=ON_GPU, **needs)
-cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", parameters=ON_CPU, gpus=0, **needs)
+cpu = ap.recorded(race_models, name="b10_models_on_a_cpu", parameters=ON_CPU, **cores, **needs)
 
 
 def gains(s, way):  # no number where a model was not captured

@@ -3,9 +3,9 @@
 Run small operators at once
 ===========================
 
-| **You'll do:** exercise 2 of the `chapter
-  <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small products on
-  one GPU, in every way that may run several at once.
+| **You'll do:** exercise 2 of the
+  `chapter <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small
+  products on one GPU, in every way that may run several at once.
 | **You'll learn:** up to which size parallelism pays on one GPU, and how to get it.
 | **You need:** 5 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_1_do_independent_products_run_at_once` first; :doc:`plot_3_cpu_gpu_and_the_bus` comes

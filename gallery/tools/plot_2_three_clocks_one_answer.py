@@ -102,7 +102,7 @@ def three_clocks(counts, size, book, rounds):
 
 
 # %%
-# In the picture at the top, compare both panels: two tools that were written apart see the same.
+# In the picture at the top, compare both panels: two independent tools see the same.
 gpu = ap.recorded(three_clocks, name="b9_three_clocks", parameters=WORK, programs=["nsys"])
 ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two traces")
 

@@ -13,6 +13,7 @@ from plan_pictures import tasks
 
 from autopar import Measurement, Span, Timeline, plot, show
 from autopar.display.rows import COLOURS
+from autopar.records.record import EARLIER
 
 pytestmark = pytest.mark.usefixtures("no_windows")
 ORIGIN = "recorded on two GPUs"
@@ -77,12 +78,11 @@ def test_bars_show_medians_samples_and_limits():
     assert places["200.0 ms"] == pytest.approx(210)  # beside the dots, or beyond the limit
     assert places["200.0 ms*"] == pytest.approx(500)  # the star is of the noisy one
     assert f"{ORIGIN}\n* noisy: look at the dots" in places
-    several = plot.bars([SLOW, FAST], limit_s=0.1)
-    assert [text.get_text() for text in several.get_legend().get_texts()] == ["limit"]
+    assert ax.get_xlabel() == "time (ms); dashed: the limit"
     here = Measurement("slow", (0.4, 0.4, 0.4), origin="this machine")
     apart = plot.bars({"a": SLOW, "b": here})
     assert rows(apart) == ["slow\nrecorded on two GPUs", "slow\nthis machine"]
-    assert apart.get_legend() is None
+    assert apart.get_xlabel() == "time (ms)"
 
 
 def test_axes_given_are_axes_returned_and_styles_stay_as_they_are():
@@ -101,11 +101,13 @@ def test_axes_given_are_axes_returned_and_styles_stay_as_they_are():
 @pytest.mark.parametrize("inches", [4.6, 7.0])
 def test_figures_have_the_width_of_matplotlibs_setting_and_nothing_is_cut_off(inches):
     span = Span("mm", "GPU 0, copying from the host", 0.0, 1.0)
-    long = Timeline([span], origin="recorded on 2 GPUs, 2026-11-23, torch 2.11.0+cu130")
+    where = "recorded on 2 GPUs, 2026-11-23, torch 2.11.0+cu130"
+    long = Timeline([span], origin=where)
+    noisy = Measurement("a way with a name", (1.0, 1.0, 1.6), origin=f"{where}, {EARLIER}")
     with plt.rc_context({"figure.figsize": (inches, 1.0)}):
         axes = [plot.timeline(RUN, title="t", limit_s=0.008)]
         axes.append(plot.timeline(long, title="a word " * 20))
-        axes.append(plot.bars([SLOW, FAST], limit_s=0.1, title="t"))
+        axes.append(plot.bars([SLOW, FAST, noisy], limit_s=0.1, title="t"))
     for ax in axes:
         ax.figure.canvas.draw()
         width, height = ax.figure.canvas.get_width_height()

@@ -6,7 +6,6 @@ import matplotlib.pyplot as plt
 import pytest
 
 from autopar import Span, Timeline, draw, plot
-from autopar.records.record import EARLIER
 from autopar.timing.measurement import Measurement
 
 pytest.importorskip("sphinx_gallery", reason="it comes with the group docs")
@@ -45,22 +44,6 @@ def test_bars_are_told_by_the_figures_beside_them(described):
     ways = [Measurement("slow", (2.0, 2.0, 2.0)), Measurement("fast", (1.0, 1.0, 1.0))]
     ax = plot.bars(ways, limit_s=0.5, title="Two ways")
     assert described(ax.figure) == "Two ways. slow 2.000 s, fast 1.000 s"
-
-
-def test_what_stands_beside_bars_and_beneath_them_is_within_the_figure(hooks):
-    where = f"recorded on 1 × NVIDIA H200, 2026-11-25, torch 2.11.0+cu130, {EARLIER}"
-    noisy = Measurement("a", (1.0, 1.0, 1.6), origin=where)
-    figure, ax = plt.subplots(figsize=(4.6, 3.4), layout="constrained")
-    plot.bars([noisy, Measurement("b", (0.5, 0.5, 0.5), origin=where)], ax)
-
-    def outside():
-        figure.draw_without_rendering()
-        ends = [note.get_window_extent() for note in ax.texts]
-        return [end for end in ends if end.x0 < 0 or end.x1 > figure.bbox.x1 + 1]
-
-    assert outside()
-    hooks.fit(figure)
-    assert not outside()
 
 
 class Paths(list):

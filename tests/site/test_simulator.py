@@ -123,8 +123,8 @@ def test_a_reader_changes_the_schedule_by_keyboard(page):
     assert bars(page, "predicted") == 3 * 49
     page.select_option("[name=run]", "0")
     assert shown(page, "makespan") == limit
-    page.wait_for_function("/Measured/.test(document.querySelector('[role=status]').innerText)")
-    assert f"Predicted: {limit}" in shown(page, "words")
+    said = page.locator("[role=status]", has_text=f"Predicted: {limit}")  # a little later
+    said.wait_for()
 
 
 def times_of(record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ _HATCHES = {"copy": "////", "communication": "xxxx"}
 _RIM = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
 _BRACKET = {"arrowstyle": "|-|,widthA=0.2,widthB=0.2", "shrinkA": 0, "shrinkB": 0}
 _SMALL = 7  # points, for what must be on the figure but is not what it shows
+_SMALL_PER_INCH = 16  # of its letters
 _AROUND = 0.9  # inches that title and time axis take
 
 
@@ -86,8 +88,10 @@ def finish(ax: Axes, unit: str, beneath: Sequence[str]) -> None:
 
 
 def write_beneath(ax: Axes, lines: Sequence[str]) -> None:
-    """Write small lines beneath the label of the horizontal axis."""
+    """Write small lines beneath the label of the horizontal axis, none wider than the figure."""
+    across = int(_SMALL_PER_INCH * ax.figure.canvas.figure.get_figwidth())
     how: dict[str, Any] = {"xycoords": ("axes fraction", ax.xaxis.label)}
     how |= {"textcoords": "offset points", "fontsize": _SMALL, "ha": "right", "va": "top"}
     if lines:
-        ax.annotate(printable("\n".join(lines)), (1, 0), (0, -2), **how)
+        broken = [textwrap.fill(printable(line), across) for line in lines]
+        ax.annotate("\n".join(broken), (1, 0), (0, -2), **how)

@@ -104,9 +104,7 @@ def bars(
         times = np.array(one.values_s) / unit_s
         ax.scatter(times, heights, s=9, color="white", edgecolor="black", linewidth=0.5, zorder=3)
         if limit is not None:
-            # One entry in the legend is enough; matplotlib leaves out names with an underscore.
-            name = "_limit" if any(limits[:y]) else "limit"
-            ax.vlines(limit / unit_s, y - 0.42, y + 0.42, **LIMIT, label=name)
+            ax.vlines(limit / unit_s, y - 0.42, y + 0.42, **LIMIT)
         words = format_seconds(one.median_s) + "*" * bool(one.warning)
         at = max(*times, (limit or 0.0) / unit_s), y
         ax.annotate(words, at, (5, 0), textcoords="offset points", va="center", fontsize="small")
@@ -115,10 +113,10 @@ def bars(
     ax.set_yticks(range(len(chosen)), labels, parse_math=False)
     ax.invert_yaxis()
     ax.set_xlim(0, 1.2 * max(ax.dataLim.x1, 0.0))  # room for the figures beside the bars
-    if any(limits):
-        ax.legend(loc="best", fontsize="small")
     noisy = ["* noisy: look at the dots"] if any(one.warning for one in chosen) else []
     finish(ax, unit, [*origins_of(chosen), *noisy])
+    if any(limits):
+        ax.set_xlabel(f"{ax.get_xlabel()}; dashed: the limit")
     return _titled(ax, title)
 
 

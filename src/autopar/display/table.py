@@ -87,13 +87,10 @@ class Table:
             f'<p class="autopar-note" style="{_STAYS};{_SMALL}">{html.escape(note)}</p>'
             for note in self.notes
         )
-        barred = [header.endswith(_SHARE) for header in self.headers]
-        # What a telephone shows: all up to the bars.
-        first = f" autopar-first-{barred.index(True) + 1}" if any(barred) else ""
         # A box that scrolls sideways must be reachable by keyboard, hence tabindex and a name.
         return printable(
             f'<div class="autopar-table-box" tabindex="0" role="group" aria-label="{name}" '
-            f'style="overflow-x:auto">\n<table class="autopar-table{first}">{caption}\n'
+            f'style="overflow-x:auto">\n<table class="autopar-table">{caption}\n'
             f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>{notes}\n</div>"
         )
 
