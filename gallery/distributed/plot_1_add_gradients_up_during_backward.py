@@ -118,8 +118,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # Hidden is not the same as saved
 # -------------------------------
 # In the picture at the top, look at the green bars, NCCL's: in buckets many lie beside computing.
-# They take multiprocessors from it, and a bucket may wait for the other rank. So what the clock
-# saves is another figure: compare the times with *computing alone*.
+# They take multiprocessors from it, so the clock saves another share: see *computing alone*.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 shares = sorted(1 - gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))

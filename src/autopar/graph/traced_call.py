@@ -39,9 +39,8 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         raise Refused(msg)
     if _only_moves(node, results):
         return Call(_arrived, (args[0],), {}, device)
-    is_of_result = bool(args) and isinstance(args[0], torch.fx.Node)
-    fn = _VIEWS.get(node.target, node.target) if is_of_result else node.target
-    return Call(fn, tuple(args), dict(kwargs), device)
+    views = _VIEWS if args and isinstance(args[0], torch.fx.Node) else {}
+    return Call(views.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:
