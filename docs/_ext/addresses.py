@@ -32,7 +32,10 @@ def is_published(folder=_PROJECT.parent):
 
 
 PUBLISHED = is_published()
-_FROM_HERE = """
-This copy of the site was built where no published repository is known. If the line above finds
-none, run `pip install .` in the root of the checkout that the site came with."""
-INSTALL_LINES = f"```sh\n{INSTALL}\n```{'' if PUBLISHED else _FROM_HERE}"
+_FROM_HERE = f"""
+```sh
+pip install .
+```
+Run this in the root of the checkout that the site came with: it was built where no published
+repository is known. Where there is one, `{INSTALL}` needs no checkout."""
+INSTALL_LINES = f"```sh\n{INSTALL}\n```" if PUBLISHED else _FROM_HERE

@@ -24,7 +24,7 @@ _BEFORE_A_NOUN = re.compile(
     r"|from|with|by|per|without|as|on|for|side|second|copy|computing|first|new|same)\W+$",
     re.IGNORECASE,
 )
-_CAPITALS = {"GIL", "NVTX", "D2H", "H2D", "TF32"}  # terms that are written so
+_CAPITALS = {"GIL", "NVTX", "D2H", "H2D", "METG", "NCCL", "TF32"}  # terms that are written so
 _TOLD_WITH = {"range": "95 % interval"}  # of a few samples; in prose a range is something else
 
 

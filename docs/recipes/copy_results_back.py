@@ -5,6 +5,7 @@ import torch
 import autopar as ap
 
 
+@torch.no_grad()  # the host needs no gradients; on a generator it holds for each step
 def results_on_host(results, buffers, device):
     """Fill a pinned buffer with each result of an iterator, while it computes later ones."""
     side, landed = torch.cuda.Stream(device), []
@@ -19,7 +20,8 @@ def results_on_host(results, buffers, device):
         yield buffer
 
 
+@torch.no_grad()
 def results_by_pipeline(results, device):
-    """The same, in memory that the pipeline provides."""
+    """The same, in pinned memory that the pipeline provides for each result."""
     with ap.CopyPipeline(device) as pipeline:
-        yield from pipeline.to_host(results)
+        yield from pipeline.to_host(results, pin=True)

@@ -93,8 +93,8 @@ def gil(batch, width, depth, steps, workers, device="cuda:0"):
 
 
 # %%
-# In the picture at the top, look at the gaps between *launches* on the host: the next batch is not
-# there yet. Launches that are longer than in the first timeline wait for the GIL, or for a core.
+# In the picture at the top, a gap between *launches* is the time to get a batch. *Launches* longer
+# than in the first timeline wait for the GIL, or for a core. PyTorch itself names the small bars.
 fed = ap.recorded(gil, name="b11_who_holds_the_gil", parameters=LOOP)
 steps = {way: some.between(0, some.makespan_s / 1.8) for way, some in fed.timelines.items()}
 ap.show_timelines(steps, "b11_who_holds_the_gil", title="Some steps, fed in three ways")
@@ -123,7 +123,7 @@ ap.show(
 copies = fed.estimate(lambda s: s[COPIES] / s[SLEEPS])
 counts = fed.estimate(lambda s: s[COUNTS] / s[SLEEPS])
 ap.show(
-    ap.compare([fed.measurements[label] for label in BESIDE], baseline=SLEEPS),
+    ap.compare([fed.measurements[label] for label in BESIDE]),
     ap.claim("A thread that copies holds launches up little.", copies, at_most=1.5, unit="×"),
     ap.claim("A thread that counts holds them up.", counts, at_least=2, unit="×"),
 )
@@ -139,7 +139,7 @@ ap.show(
 # The CPU computes here, so each thread beside the loop takes a core from it, too.
 HERE = {"batch": 32, "width": 64, "depth": 4, "steps": 16, "workers": 1, "device": "cpu"}
 here = ap.observed(gil, name="the GIL on the CPU", parameters=HERE)
-ap.show(ap.compare([here.measurements[label] for label in BESIDE], baseline=SLEEPS))
+ap.show(ap.compare([here.measurements[label] for label in BESIDE]))
 
 # %%
 # Now you

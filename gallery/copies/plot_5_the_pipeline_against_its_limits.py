@@ -77,9 +77,9 @@ def into_the_host(size_mb, count, rings):
 # %%
 # How near they come
 # ------------------
-# In the figure at the top of this page, look at the dashed line, which is the bus: `pin=True` comes
-# near to it. In all others the CPU has its part. For `.cpu()` the system has to clear each page of
-# fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
+# In the figure at the top, look at the dashed line, the bus alone: `pin=True` ends near it, before
+# or behind, as both times vary. In all others the CPU has its part. For `.cpu()` the system has
+# to clear fresh memory, too: :doc:`/auto_gallery/first_steps/plot_5_why_the_book_prints_a_gain`.
 
 LARGE = {"size_mb": 64, "count": 15, "rings": RINGS}
 large = ap.recorded(into_the_host, name="b5_ordinary_memory", parameters=LARGE)

@@ -119,8 +119,9 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Results that travelled together share one block of memory: clone what is to be kept alone. And of
-# tensors that are computed one by one, the first has to wait for those that it travels with.
+# Results that travelled together share one block of memory, and `torch.save` of one writes all of
+# it: clone what is to be kept or saved alone. And of tensors that are computed one by one, the
+# first has to wait for those that it travels with.
 #
 # On this machine
 # ---------------

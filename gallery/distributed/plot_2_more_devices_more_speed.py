@@ -138,7 +138,7 @@ ap.show(
 SMALL = {"products": 12, "size": 384, "width": 256, "layers": 3, "batch": 256, "repeats": 5}
 SMALL = {"counts": [1, 2], "device": "cpu", **SMALL}
 here = ap.observed(by_ranks, name="ranks on a CPU", parameters=SMALL).measurements
-ap.show(ap.compare(here, limit_s=limits(here), limit_name="estimate"))
+ap.show(ap.compare(here))
 
 # %%
 # Now you

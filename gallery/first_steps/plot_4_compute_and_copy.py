@@ -100,9 +100,9 @@ ap.show_timelines(gpu.timelines, "e3_compute_and_copy", title=title, limit_s=lim
 # %%
 # How near to the limit?
 # ----------------------
-# No way can be faster than the longer part and one piece of the shorter. Compare the row *one
-# stream* with the two parts above it: it takes the sum of both. The row in bold takes hardly longer
-# than the products. *Saved* is by the clock, a share of the copies' time; *hidden* by the timeline.
+# The limit is the longer part and one piece of the shorter, as they were alone; by its spread a row
+# may pass it. Compare *one stream* with the two parts above it: it takes the sum. The row in bold
+# hardly takes more than products. *Saved* is by the clock, of the copies; *hidden* by the timeline.
 
 one, two = gpu.hidden(ONE, PARTS), gpu.hidden(TWO, PARTS)
 ap.show(

@@ -75,10 +75,10 @@ def task_sizes(count, elements, rows, repeats):
 
 # %%
 # In the picture at the top, look at where a line leaves the grey area: finer tasks are too fine for
-# this scheduler. With its cost a task takes twice its work there, which `Task Bench
-# <https://arxiv.org/abs/1908.05790>`__ calls METG, the *minimum effective task granularity*. Bare
-# threads lose, too: each call needs the *GIL*, Python's lock, which one thread holds at a time.
-# A pale band holds the middle half of the runs: where it is wide, a line need not rise further.
+# this scheduler. A task takes twice its work there, with its cost. That whole time is the METG of
+# `Task Bench <https://arxiv.org/abs/1908.05790>`__, the *minimum effective task granularity*: twice
+# the legend's figure. Bare threads lose, too: each call needs the *GIL*, Python's lock, which one
+# thread holds at a time. A pale band holds the middle half of the runs.
 
 # Folded: the drawing
 fine = ap.recorded(task_sizes, name="b7_task_sizes", parameters=FINE, gpus=0, threads=8)
@@ -112,7 +112,7 @@ ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
 
 # %%
 # What is kept is held against bare threads with pieces of 200 rows. The second claim is of the
-# better one of the two schedulers.
+# better scheduler, the third of the graph. `concurrent.futures` may keep more: it sees to no order.
 
 finest = fine.estimate(
     lambda s: max(s[largest] / s[f"{way}, pieces of 1"] for way in (GRAPH, FUTURES))
@@ -122,7 +122,7 @@ coarse = fine.estimate(lambda s: s[largest] / s[f"{GRAPH}, pieces of 200"])
 ap.show(
     ap.claim("A graph keeps half with tasks of at most 100 µs.", half, at_most=100, unit="µs"),
     ap.claim("Tasks of one row keep at most half of the CPU.", finest, at_most=0.5, unit="%"),
-    ap.claim("A graph keeps most of it with 200 rows a task.", coarse, at_least=0.6, unit="%"),
+    ap.claim("With 200 rows a task a graph keeps over half.", coarse, at_least=0.6, unit="%"),
 )
 
 # %%
