@@ -118,7 +118,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # Hidden is not the same as saved
 # -------------------------------
 # In the picture at the top, look at the green bars, NCCL's: in buckets many lie beside computing.
-# They slow it, so by the clock another share is saved of what an exchange adds to computing alone.
+# They slow it, so the clock saves another share, here of what an exchange adds to computing alone.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 shares = sorted(1 - gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))
@@ -127,7 +127,7 @@ saved = gpus.estimate(lambda s: (s[AFTER] - s[BUCKETS]) / (s[AFTER] - s["computi
 ap.show(
     ap.compare(gpus.measurements, limit_s=limit_s, **alone),
     ap.claim("By the timeline, most of the exchange is hidden.", hidden, at_least=0.6, unit="%"),
-    ap.claim("By the clock, buckets save a part of what it adds.", saved, at_least=0.1, unit="%"),
+    ap.claim("By the clock, buckets save a part of an exchange.", saved, at_least=0.1, unit="%"),
 )
 
 # %%
