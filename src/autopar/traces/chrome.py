@@ -44,7 +44,7 @@ _PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Res
 _OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
 _MOST_NAMED = 5  # in a message
 _NO_CATEGORY = "(no category)"
-_GARBLED = re.compile(r"&#(\d{1,6});")  # how `annotate` gives what torch's profiler would garble
+_GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
 _EXPECTED = (
     "Expected a Chrome trace of torch.profiler (.json in UTF-8, .json.gz), an SQLite export of "
