@@ -41,6 +41,11 @@ def line_of(frames: Iterable[tuple[FrameType, int]]) -> str:
     return ""
 
 
+def by_torch(frame: FrameType) -> bool:
+    """Whether a frame is of torch's own code."""
+    return _TORCH in Path(frame.f_code.co_filename).parents
+
+
 def raised_in(error: Exception) -> list[tuple[FrameType, int]]:
     """The frames that an error went through, from inside."""
     return [*traceback.walk_tb(error.__traceback__)][::-1]
