@@ -137,9 +137,7 @@ class Program:
         self._dtype = torch.get_default_dtype()
 
         def with_tasks(value: Any) -> Any:
-            return pytree.tree_map_only(
-                torch.fx.Node, tasks.__getitem__, value, is_leaf=is_size
-            )
+            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value, is_leaf=is_size)
 
         for node, call in code.calls:
             args, kwargs = with_tasks((call.args, call.kwargs))

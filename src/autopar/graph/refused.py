@@ -46,6 +46,11 @@ def by_torch(frame: FrameType) -> bool:
     return _TORCH in Path(frame.f_code.co_filename).parents
 
 
+def is_named(frames: Iterable[tuple[FrameType, int]]) -> bool:
+    """Whether asyncio makes a name of a task, as it does at each end; the result's text is idle."""
+    return any(frame.f_code.co_name == "_future_repr_info" for frame, _ in frames)
+
+
 def raised_in(error: Exception) -> list[tuple[FrameType, int]]:
     """The frames that an error went through, from inside."""
     return [*traceback.walk_tb(error.__traceback__)][::-1]
