@@ -22,6 +22,10 @@ _TEXT = (
     "it prints or formats a number that depends on the data, or has it as a key; only a run has "
     "it. Print what run[...] returns."
 )
+_BY_NUMPY = (
+    "it computes by NumPy with a number that depends on the data, which only a run has. Use "
+    "torch's operators."
+)
 # What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
 # they have in a call.
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -71,17 +75,20 @@ def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]
         for home, name, why in _REFUSED:
             back.enter_context(_substituted(home, name, refuse(why)))
         for kind in _NUMBERS:
-            back.enter_context(_substituted(kind, "__getattribute__", _attribute))
+            attribute = functools.partial(_attribute, refuse(_BY_NUMPY))
+            back.enter_context(_substituted(kind, "__getattribute__", attribute))
             for name in ("__repr__", "__str__", "__format__", "__hash__"):
                 text = _outside_torch(getattr(kind, name), refuse(_TEXT))
                 back.enter_context(_substituted(kind, name, text))
         yield
 
 
-def _attribute(number: Any, name: str) -> Any:
+def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
     """An attribute of a number from data, whose class is Python's where `isinstance` asks."""
     if name == "__class__" and not by_torch(sys._getframe(2)):
         return _NUMBERS[type(number)]
+    if name.startswith("__array"):  # for which NumPy asks
+        refused()
     return object.__getattribute__(number, name)
 
 

@@ -273,17 +273,17 @@ def _require_whole(state: State) -> None:
 
 def _require_known(result: Any) -> None:
     """Refuse a result in which tensors are hidden, or numbers that only a run has."""
-    if is_size(result) and not all(type(size) is int for size in result):
-        msg = "it returns a shape that depends on the data. Return tuple(x.shape) for that."
-        raise Refused(msg)
     hides = is_traceable_wrapper_subclass(result)
     if isinstance(result, (torch.Tensor, *_COMPUTED)) and not hides:
         return
-    if hides or isinstance(result, Iterator) or tensors_in(result):
+    parts = held_by(*(result if is_size(result) else [result]))
+    holds = any(issubclass(type(part), _COMPUTED) for part in parts)
+    if hides or holds or tensors_in(result) or isinstance(result, Iterator):
         kind = type(result).__name__
         msg = (
-            f"it returns one {kind}, which may hold tensors that can't be found. Return tensors in "
-            f"tuples, lists and dictionaries, or let torch.export.register_dataclass know {kind}."
+            f"it returns one {kind}, which may hold tensors, or numbers that depend on the data, "
+            f"where they can't be found. Return them in tuples, lists and dictionaries, or let "
+            f"torch.export.register_dataclass know {kind}."
         )
         raise Refused(msg)
 
