@@ -26,6 +26,7 @@ _BY_NUMPY = (
     "it computes by NumPy with a number that depends on the data, which only a run has. Use "
     "torch's operators."
 )
+_TO_TENS = "it rounds a whole number that depends on the data to tens. Use torch's operators."
 # What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
 # they have in a call.
 _NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -74,6 +75,13 @@ def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]
     with contextlib.ExitStack() as back:
         for home, name, why in _REFUSED:
             back.enter_context(_substituted(home, name, refuse(why)))
+        to_tens = refuse(_TO_TENS)
+        back.enter_context(
+            _substituted(
+                *(torch.SymInt, "__round__"),
+                lambda number, digits=None: to_tens() if (digits or 0) < 0 else number,
+            )
+        )
         for kind in _NUMBERS:
             attribute = functools.partial(_attribute, refuse(_BY_NUMPY))
             back.enter_context(_substituted(kind, "__getattribute__", attribute))
