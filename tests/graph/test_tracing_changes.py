@@ -188,6 +188,37 @@ def test_a_change_is_refused_by_name_and_all_is_as_before(reason, make, caplog, 
     refused_and_as_before(reason, make, caplog, capfd)
 
 
+@pytest.mark.parametrize(
+    ("reason", "get", "put", "value"),
+    [
+        ("how many threads", torch.get_num_threads, torch.set_num_threads, 3),
+        ("the default device", torch.get_default_device, torch.set_default_device, "meta"),
+        (
+            "algorithms are deterministic",
+            torch.are_deterministic_algorithms_enabled,
+            torch.use_deterministic_algorithms,
+            True,
+        ),
+    ],
+)
+def test_settings_of_torch_are_refused_and_put_back_and_may_change_for_a_while(
+    reason, get, put, value
+):
+    def fn(x, *values):
+        y = x + 1
+        for one in values:
+            put(one)
+        return y
+
+    before = get()
+    with pytest.raises(ValueError, match=f"(changes|sets) {reason}|changes whether {reason}"):
+        TaskGraph.trace(fn, X3(), value)
+    assert get() == before
+    if get is not torch.get_default_device:  # one that is set stays a mode
+        graph, result = TaskGraph.trace(fn, X3(), value, before)
+        assert torch.equal(graph.run()[result], X3() + 1)
+
+
 def test_iterators_are_found_where_the_code_does_not_go():
     held = types.SimpleNamespace(inner=[iter([1])])
     with pytest.raises(ValueError, match=r"it comes to args\[1\]\.inner\[0\], an iterator"):

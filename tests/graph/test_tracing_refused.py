@@ -1,8 +1,11 @@
 """What can't be traced: refused with the reason and the line, and all is as it was before."""
 
+import asyncio
+import collections
 import concurrent.futures
 import contextlib
 import functools
+import multiprocessing.pool
 import random
 import threading
 import warnings
@@ -117,6 +120,27 @@ def packs(x, layer=nn.GRU(4, 4)):  # noqa: B008
     return layer(nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2])))[0].data
 
 
+def caused_in_a_circle(x):
+    error, cause = ValueError("one"), ValueError("another")
+    error.__cause__, cause.__cause__ = cause, error
+    raise error
+
+
+class WithoutText(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def raises_without_text(x):
+    raise WithoutText
+
+
+class Checked(collections.namedtuple("Checked", "x y")):
+    def __new__(cls, x, y):
+        assert x.shape == y.shape
+        return super().__new__(cls, x, y)
+
+
 class Tagged(torch.Tensor):
     """A subclass with memory of its own."""
 
@@ -144,6 +168,9 @@ REFUSED += [
     (NO_NUMBERS, lambda: (lambda x: torch.tensor([x[0], 1.0]), X3())),
     (NO_NUMBERS, lambda: (lambda x: x * x.data_ptr(), X3())),
     (NO_NUMBERS, lambda: (packs, numbers(3, 2, 4))),
+    ("line .*raise error.*: one$", lambda: (caused_in_a_circle, X3())),
+    ("line .*raise WithoutText.*: WithoutText$", lambda: (raises_without_text, X3())),
+    ("can't be made of tasks.*in tuples", lambda: (lambda x: Checked(x, x + 1), X3())),
     ("no attribute 'nothing'", lambda: (lambda x: x.nothing, X3())),
     (r"line .*`x.numpy\(\)`.*by NumPy", lambda: (suppresses, X3())),
     ("returns one frozenset", lambda: (lambda x: [frozenset([x * 2])], X3())),
@@ -167,6 +194,32 @@ REFUSED += [
 @pytest.mark.parametrize(("reason", "make"), REFUSED)
 def test_it_is_refused_by_name_and_all_is_as_before(reason, make, caplog, capfd):
     refused_and_as_before(reason, make, caplog, capfd)
+
+
+def test_work_for_threads_that_are_there_already_is_refused():
+    start = threading.Thread.start
+    with multiprocessing.pool.ThreadPool(1) as pool:
+        for fn in (
+            lambda x: pool.apply(torch.sin, (ONES,)) + x,
+            lambda x: pool.map_async(torch.sin, [ONES]).get()[0] + x,
+            lambda x: (start(threading.Thread(target=X3)), x)[1],
+        ):
+            with pytest.raises(ValueError, match="starts a thread, or gives work"):
+                TaskGraph.trace(fn, X3())
+        assert pool.apply(int) == 0
+        pool.close()
+        pool.join()
+
+
+def test_coroutines_are_traced_and_refused_where_they_print():
+    async def doubled(x, does=abs):
+        does(x)
+        return x * 2, x.sum().item()
+
+    graph, result = TaskGraph.trace(lambda x: asyncio.run(doubled(x)), x := X3())
+    same(graph.run()[result], asyncio.run(doubled(x)))
+    with pytest.raises(ValueError, match="prints or formats a tensor"):
+        TaskGraph.trace(lambda x: asyncio.run(doubled(x, repr)), x)
 
 
 def test_code_may_catch_errors_of_its_own():

@@ -72,6 +72,11 @@ def memory_in(*values: object) -> Iterator[Any]:
             yield value
 
 
+def is_size(value: object) -> bool:
+    """Whether something is a shape, which torch makes anew as a mere tuple once it has traced."""
+    return type(value) is torch.Size
+
+
 def tensors_of(values: Any) -> list[torch.Tensor]:
     """The tensors in nested containers, and nowhere else."""
     return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]

@@ -27,7 +27,7 @@ import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.torch_private import FakeTensor
+from autopar.torch_private import DEFAULT_DEVICE, FakeTensor
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (tuple, frozenset, list, dict, set, deque)
@@ -40,9 +40,23 @@ _OPEN = (  # of torch's and Python's other classes, those whose objects are look
 _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.ScriptModule)
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
+
+def _default_device() -> str | None:
+    """The default device, or None where none was set, which is not the same as `cpu`."""
+    context = getattr(DEFAULT_DEVICE, "device_context", None)
+    return None if context is None else str(context.device)
+
+
 _SETTINGS = (
     ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
+    ("the default device", _default_device, torch.set_default_device),
     ("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
+    ("how many threads operators use", torch.get_num_threads, torch.set_num_threads),
+    (
+        "whether algorithms are deterministic",
+        torch.get_deterministic_debug_mode,
+        torch.set_deterministic_debug_mode,
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from autopar.device import new_stream
-from autopar.effects.memory import Closed
+from autopar.effects.memory import Closed, is_size
 from autopar.effects.task import Task
 from autopar.graph.node import Node
 from autopar.graph.run import require_tasks
@@ -88,8 +88,10 @@ class Captured(Closed):
         Raises:
             KeyError: It is no task, or lies where it can't be replaced.
         """
-        require_tasks(task)
-        value = pytree.tree_map_only(Task, lambda asked: self._results[asked.number], task)
+        leaves, spec = require_tasks(task)
+        value = spec.unflatten(
+            self._results[leaf.number] if isinstance(leaf, Task) else leaf for leaf in leaves
+        )
         use_on_current_streams(value)
         return value
 
@@ -151,7 +153,7 @@ def _with_static(
         """The same with memory of its own; what holds none of them stays the object that it is."""
         if static.keys().isdisjoint(map(id, pytree.tree_leaves(leaf))):
             return leaf
-        return pytree.tree_map(lambda part: static.get(id(part), part), leaf)
+        return pytree.tree_map(lambda part: static.get(id(part), part), leaf, is_leaf=is_size)
 
     held = tuple(replace(node, leaves=tuple(map(held_in, node.leaves))) for node in nodes)
     return held, [static[id(tensor)] for tensor in inputs]

@@ -27,8 +27,10 @@ class Known:
         self._written = set[object]()  # the memory that operators write
 
     def has(self, args: Any) -> bool:
-        """Whether all tensors among some arguments are known."""
-        return self._values.keys() >= {id(tensor) for tensor in tensors_of(args)}
+        """Whether all tensors among some arguments are known, and no number is of data."""
+        of_data = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+        leaves = pytree.tree_leaves(args)
+        return all(id(leaf) in self._values for leaf in leaves if isinstance(leaf, of_data))
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operator makes of known tensors."""

@@ -14,7 +14,7 @@ from autopar.device import cpu, present
 from autopar.effects.access import ANYWHERE
 from autopar.effects.calls import Declared, declared, is_plain, name_of, plain
 from autopar.effects.hidden import require_none_hidden
-from autopar.effects.memory import is_array, memory_in, random_numbers
+from autopar.effects.memory import is_array, is_size, memory_in, random_numbers
 from autopar.effects.operators import PYTHONS, names_in, schemas_of
 from autopar.effects.task import Task
 from autopar.graph.hazards import Hazards, Uses
@@ -137,7 +137,7 @@ class Program:
         self._dtype = torch.get_default_dtype()
 
         def with_tasks(value: Any) -> Any:
-            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value)
+            return pytree.tree_map_only(torch.fx.Node, tasks.__getitem__, value, is_leaf=is_size)
 
         for node, call in code.calls:
             args, kwargs = with_tasks((call.args, call.kwargs))
@@ -147,7 +147,7 @@ class Program:
         result = with_tasks(code.result)
         shown = {leaf.number for leaf in pytree.tree_leaves(result) if isinstance(leaf, Task)}
         self.inner.update({task.number for task in tasks.values()} - shown)
-        if not all(leaf is result for leaf in pytree.tree_leaves(result)):
+        if not all(leaf is result for leaf in pytree.tree_leaves(result, is_leaf=is_size)):
             return result
         if isinstance(result, Task):  # by itself, or another value or nothing
             return result

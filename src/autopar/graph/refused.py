@@ -41,16 +41,34 @@ def line_of(frames: Iterable[tuple[FrameType, int]]) -> str:
     return ""
 
 
+def by_torch(frame: FrameType) -> bool:
+    """Whether a frame is of torch's own code."""
+    return _TORCH in Path(frame.f_code.co_filename).parents
+
+
+def is_named(frames: Iterable[tuple[FrameType, int]]) -> bool:
+    """Whether asyncio makes a name of a task, as it does at each end; the result's text is idle."""
+    return any(frame.f_code.co_name == "_future_repr_info" for frame, _ in frames)
+
+
 def raised_in(error: Exception) -> list[tuple[FrameType, int]]:
     """The frames that an error went through, from inside."""
     return [*traceback.walk_tb(error.__traceback__)][::-1]
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, if it can."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 def reason(error: Exception) -> str:
     """What an error says, and what to do; torch's own may say little of the code."""
     if isinstance(error, Refused):
         return str(error)
-    text, script = str(error).strip().splitlines() or [""], ""
+    text, script = text_of(error).strip().splitlines() or [""], ""
     if "TorchScript interpreter" in text[0]:  # which puts the error behind the code
         script, text = "in TorchScript: ", [line for line in text if "Error: " in line] or text
     first = f"{type(error).__name__}: {text[0]}".removesuffix(": ").replace("FakeTensor", "Tensor")

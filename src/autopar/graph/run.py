@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autopar.effects.memory import Closed, held_by
+from autopar.effects.memory import Closed, held_by, is_size
 from autopar.effects.task import Task
 from autopar.graph.awaited_node import AwaitedNode
 from autopar.graph.execution import Execution, Moment
@@ -180,7 +180,7 @@ def require_tasks(asked: Any) -> tuple[list[Any], pytree.TreeSpec]:
 
     Refuses to look up what is no task, and tasks where they can't be replaced by results.
     """
-    leaves, spec = pytree.tree_flatten(asked)
+    leaves, spec = pytree.tree_flatten(asked, is_leaf=is_size)
     for part in held_by(*(leaf for leaf in leaves if type(leaf) is not Task)):
         if type(part) is Task:
             msg = f"{part!r} lies in a container of another kind; expected lists, tuples and dicts."

@@ -12,14 +12,28 @@ from typing import Any, NoReturn
 
 import torch
 
-from autopar.graph.refused import COMPILED
+from autopar.graph.refused import COMPILED, by_torch
 
 _IN_THREADS = (
     "it starts a thread, or gives work to one, whose operators are not seen, and the graph has its "
     "own lanes. Call them one after another."
 )
+_TEXT = (
+    "it prints or formats a number that depends on the data, or has it as a key; only a run has "
+    "it. Print what run[...] returns."
+)
+_BY_NUMPY = (
+    "it computes by NumPy with a number that depends on the data, which only a run has. Use "
+    "torch's operators."
+)
+_TO_TENS = "it rounds a whole number that depends on the data to tens. Use torch's operators."
+# What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
+# they have in a call.
+_NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 _REFUSED = (
     (threading.Thread, "start", _IN_THREADS),
+    (threading.Event, "wait", _IN_THREADS),  # until a thread has done its work, or has started
+    (threading.Condition, "wait", _IN_THREADS),
     (concurrent.futures.ThreadPoolExecutor, "submit", _IN_THREADS),
     # It would go on, in later calls too, with what it has learned of tensors without memory.
     (torch, "compile", COMPILED),
@@ -54,17 +68,48 @@ def answering(
 
 @contextlib.contextmanager
 def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]:
-    """Refuse code that calls operators where they are not seen; `refuse` is told why."""
+    """Refuse code that calls operators where they are not seen; `refuse` is told why.
+
+    Numbers that depend on the data have no text either, and say that they are of Python's types.
+    """
     with contextlib.ExitStack() as back:
         for home, name, why in _REFUSED:
             back.enter_context(_substituted(home, name, refuse(why)))
+        to_tens = refuse(_TO_TENS)
+        back.enter_context(
+            _substituted(
+                *(torch.SymInt, "__round__"),
+                lambda number, digits=None: to_tens() if (digits or 0) < 0 else number,
+            )
+        )
+        for kind in _NUMBERS:
+            attribute = functools.partial(_attribute, refuse(_BY_NUMPY))
+            back.enter_context(_substituted(kind, "__getattribute__", attribute))
+            for name in ("__repr__", "__str__", "__format__", "__hash__"):
+                text = _outside_torch(getattr(kind, name), refuse(_TEXT))
+                back.enter_context(_substituted(kind, name, text))
         yield
+
+
+def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
+    """An attribute of a number from data, whose class is Python's where `isinstance` asks."""
+    if name == "__class__" and not by_torch(sys._getframe(2)):
+        return _NUMBERS[type(number)]
+    if name.startswith("__array"):  # for which NumPy asks
+        refused()
+    return object.__getattribute__(number, name)
+
+
+def _outside_torch(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
+    """One function for torch's own code, and another for all other code."""
+    return lambda *args: (function if by_torch(sys._getframe(2)) else other)(*args)
 
 
 @contextlib.contextmanager
 def _substituted(home: Any, name: str, substitute: Callable[..., Any]) -> Iterator[None]:
     """Call another function where this thread calls one by its name."""
     function, substitutes = getattr(home, name), {threading.get_ident(): substitute}
+    inherited = name not in vars(home)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -74,5 +119,5 @@ def _substituted(home: Any, name: str, substitute: Callable[..., Any]) -> Iterat
     try:
         yield
     finally:
-        setattr(home, name, function)
+        delattr(home, name) if inherited else setattr(home, name, function)
         substitutes.clear()  # as another thread may still be in `call`, and hold it

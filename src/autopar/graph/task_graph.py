@@ -116,6 +116,11 @@ class TaskGraph(Closed):
         anew in each run. Code that asks whether it is traced is told that it isn't. If that can't
         be traced and a library has asked, it is called again and told so, and may round otherwise.
 
+        A number that the data decides, as `x.sum().item()`, is computed in each run. Code that
+        prints it or decides by it is refused. It is of no type of Python's while the code is
+        traced: `isinstance(n, float)` answers as in a call, but `type(n) is float` and `n is True`
+        are false, and that can't be seen. Use `isinstance` and `==` there.
+
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
         numbers meanwhile.

@@ -23,11 +23,11 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
-from autopar.effects.memory import held_by
+from autopar.effects.memory import held_by, is_size
 from autopar.effects.state import State, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
-from autopar.graph.refused import Refused, line_of, raised_in, reason
+from autopar.graph.refused import Refused, line_of, raised_in, reason, text_of
 from autopar.graph.substitutes import answering, refusing
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
@@ -92,9 +92,11 @@ def _traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any
         module = make(attempt.on_tensors)(*attempt.tensors)
         trace = attempt.calls(module)
     except Exception as error:
-        where = attempt.line() or line_of(raised_in(error))
-        msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
-        attempt.forget(error)
+        try:
+            where = attempt.line() or line_of(raised_in(error))
+            msg = f"can't trace {_name(fn)}: {where}{reason(error)}"
+        finally:
+            attempt.forget(error)
         raise ValueError(msg) from error
     left = attempt.forget()
     if left:
@@ -113,7 +115,7 @@ class _Attempt:
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._fn = fn
-        self._leaves, self._spec = pytree.tree_flatten((args, kwargs))
+        self._leaves, self._spec = pytree.tree_flatten((args, kwargs), is_leaf=is_size)
         self._at = [i for i, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
         self.tensors = [self._leaves[i] for i in self._at]
         self._results: list[Any] = []
@@ -136,7 +138,8 @@ class _Attempt:
         with watch:
             try:
                 with Refusals(watch), refusing(watch.refuse):
-                    results, self._form = pytree.tree_flatten(self._watched(args, kwargs))
+                    value = self._watched(args, kwargs)
+                results, self._form = pytree.tree_flatten(value, is_leaf=is_size)
                 chance.require_only_drawn()
                 with disable_current_modes():
                     assigned = assignments(before.changes())
@@ -158,7 +161,7 @@ class _Attempt:
         try:
             value = self._fn(*args, **kwargs)
         except Exception as error:
-            if self._watch.refused is None or str(self._watch.refused) in str(error):
+            if self._watch.refused is None or str(self._watch.refused) in text_of(error):
                 raise
             raise self._watch.refused from error
         if self._watch.refused is not None:
@@ -191,7 +194,15 @@ class _Attempt:
             next(computed) if isinstance(result, _COMPUTED) else result for result in self._results
         ]
         weights = _weights((self._fn, *self._leaves), {*map(id, found.values())})
-        return Traced(calls, pytree.tree_unflatten(results, self._form), weights)
+        try:
+            result = pytree.tree_unflatten(results, self._form)
+        except Exception as error:  # as a named tuple checks what it is made of
+            msg = (
+                f"what it returns can't be made of tasks, which stand for tensors there ({error}). "
+                f"Return its tensors in tuples, lists and dictionaries."
+            )
+            raise Refused(msg) from error
+        return Traced(calls, result, weights)
 
     def line(self) -> str:
         """Where the code was refused, if it was, whatever it did after that."""
@@ -205,9 +216,13 @@ class _Attempt:
         for node in self._watch.tracer.graph.nodes:
             node.meta.clear()
         self._results, self._watch = [], None
-        while error is not None:  # its frames hold what the code had made
-            traceback.clear_frames(error.__traceback__)
-            error = error.__cause__ or error.__context__
+        errors, seen = [error], set[int]()
+        while errors:  # their frames hold what the code had made
+            error = errors.pop()
+            if error is not None and id(error) not in seen:
+                seen.add(id(error))
+                traceback.clear_frames(error.__traceback__)
+                errors += [error.__cause__, error.__context__, *getattr(error, "exceptions", ())]
         if not any(isinstance(tensor, FakeTensor) for tensor in tracked):
             return ""
         gc.collect()
@@ -257,15 +272,18 @@ def _require_whole(state: State) -> None:
 
 
 def _require_known(result: Any) -> None:
-    """Refuse a result in which tensors are hidden."""
+    """Refuse a result in which tensors are hidden, or numbers that only a run has."""
     hides = is_traceable_wrapper_subclass(result)
     if isinstance(result, (torch.Tensor, *_COMPUTED)) and not hides:
         return
-    if hides or isinstance(result, Iterator) or tensors_in(result):
+    parts = held_by(*(result if is_size(result) else [result]))
+    holds = any(issubclass(type(part), _COMPUTED) for part in parts)
+    if hides or holds or tensors_in(result) or isinstance(result, Iterator):
         kind = type(result).__name__
         msg = (
-            f"it returns one {kind}, which may hold tensors that can't be found. Return tensors in "
-            f"tuples, lists and dictionaries, or let torch.export.register_dataclass know {kind}."
+            f"it returns one {kind}, which may hold tensors, or numbers that depend on the data, "
+            f"where they can't be found. Return them in tuples, lists and dictionaries, or let "
+            f"torch.export.register_dataclass know {kind}."
         )
         raise Refused(msg)
 

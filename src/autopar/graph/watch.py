@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from autopar.device import synchronize
 from autopar.graph.chance import Chance
 from autopar.graph.known import Known
-from autopar.graph.refused import Refused, line_of
+from autopar.graph.refused import Refused, is_named, line_of
 from autopar.torch_private import (
     FAKE,
     TRACES_GENERATORS,
@@ -165,7 +165,7 @@ class Watch(TorchDispatchMode):
         try:
             yield
         except Exception as error:
-            if keeps and self.refused is None:
+            if keeps and self.refused is None and not is_named(traceback.walk_stack(None)):
                 self.refused, self.line = error, line_of(traceback.walk_stack(None))
             raise
 
