@@ -57,7 +57,14 @@ def test_the_work_of_gpus_comes_with_the_ranges_of_all_threads_on_one_lane(seen)
     assert starts_s["gemm 2"] - starts_s["gemm"] == pytest.approx(100e-6, abs=1e-9)
 
 
-_NAMES = ["größe, 4 µs", 'say "hi"', "back\\slash", "\U0001f600\U00100000", "&lt; &amp; &#65;", "plain"]
+_NAMES = [
+    "größe, 4 µs",
+    'say "hi"',
+    "back\\slash",
+    "\U0001f600\U00100000",
+    "&lt; &amp; &#65;",
+    "plain",
+]
 
 
 def test_names_come_back_with_the_characters_that_torchs_profiler_garbles(tmp_path):
