@@ -1,5 +1,7 @@
 """What counts as the measured code: all that has run by then, and no words of it."""
 
+import ast
+import inspect
 import os
 import re
 import runpy
@@ -120,9 +122,11 @@ def test_what_is_in_no_file_has_no_digest():
 @pytest.mark.parametrize(
     ("name", "more", "counts"),
     [
-        ("lanes/cpu.py", "changed = 0", True),
+        ("transfer/ring.py", "changed = 0", True),
+        ("lanes/outcome.py", "changed = 0", True),  # which that imports
         ("records/race.py", "changed = 0", True),
-        ("lanes/cpu.py", "# words", False),
+        ("graph/run.py", "changed = 0", False),  # to which nothing leads
+        ("transfer/ring.py", "# words", False),
         ("display/plot.py", "changed = 0", False),
         ("records/claim.py", "changed = 0", False),
     ],
@@ -134,7 +138,38 @@ def test_of_autopar_code_counts_and_neither_words_nor_place_nor_what_shows(
     shutil.copytree(_PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__", "recorded"))
     with (folder / name).open("a", encoding="utf-8") as file:
         file.write(f"\n{more}\n")
-    assert (digest._package(folder) != digest._package(_PACKAGE)) == counts
+    used = digest._modules_used(ast.parse(_USING).body)
+    assert (digest._files(folder, used) != digest._files(_PACKAGE, used)) == counts
+
+
+_USING = """
+import autopar as ap
+
+def experiment():
+    with ap.CopyPipeline("cpu") as pipeline:
+        return ap.race({"one": pipeline.close})
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import autopar; autopar.TaskGraph()",
+        "from autopar import TaskGraph as Graph",
+        "from autopar.graph import run",
+        "import autopar.graph.run as of_run",
+        "import autopar as ap; pass_on(ap)",
+        "import autopar as ap; getattr(ap, name)",
+        "def f():\n    import autopar\n    return lambda: autopar.Plan",
+    ],
+)
+def test_code_leads_to_a_room_by_whatever_it_imports(line):
+    used = digest._modules_used(ast.parse(line).body)
+    assert any(module.startswith("autopar.graph") for module in used)
+
+
+def test_code_that_leads_nowhere_counts_alone():
+    assert not digest._modules_used(ast.parse("import autopars, torch; autopar.TaskGraph").body)
 
 
 def test_whatever_runs_as_work_is_measured_is_part_of_the_digest():
@@ -154,7 +189,8 @@ def test_whatever_runs_as_work_is_measured_is_part_of_the_digest():
         sys.setprofile(None)
         threading.setprofile(None)
     assert len(ran) > 30
-    assert not [name for name in ran if name.startswith(digest._SHOWS)]
+    text = "import autopar as ap\n" + inspect.getsource(work)
+    assert ran <= digest._files(_PACKAGE, digest._modules_used(ast.parse(text).body)).keys()
 
 
 def work():

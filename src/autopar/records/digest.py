@@ -1,8 +1,9 @@
 """Digest: the measured code and its parameters as one number, the same wherever it is computed.
 
-It follows no names, so it can miss none: all of the script that has run when it measures counts,
-which is each statement up to the one that measures; and so does every file of autopar, but for
-those that only show or keep what was measured. Comments, docstrings and layout are no part of it.
+All of the script that has run when it measures counts, which is each statement up to the one that
+measures; and so does each file of autopar that those import, or use by a name of the door, and what
+these files import in turn, be it run or not. Files that only show or keep what was measured don't
+count, and neither do comments, docstrings and layout.
 """
 
 from __future__ import annotations
@@ -54,19 +55,62 @@ def script_digest(
         for statement in ast.parse(script).body
         if line is None or statement.lineno <= line
     ]
-    whole = json.dumps([experiment, parameters, _tree(statements), _package(_ROOT)], sort_keys=True)
+    package = sorted(_files(_ROOT, _modules_used(statements)).items())
+    whole = json.dumps([experiment, parameters, _tree(statements), package], sort_keys=True)
     return f"sha256:{hashlib.sha256(whole.encode()).hexdigest()}"
 
 
 @functools.cache  # of what this process has loaded
-def _package(root: Path) -> str:
-    """A SHA-256 over the files that measure."""
-    code = {
-        name: _tree(ast.parse(path.read_bytes()))
-        for path in root.rglob("*.py")
-        if not (name := path.relative_to(root).as_posix()).startswith(_SHOWS)
+def _files(root: Path, used: frozenset[str]) -> dict[str, str]:
+    """A SHA-256 for each file that measures, of those that some modules lead to."""
+    waiting, files = {*used}, dict[str, str]()
+    while waiting:
+        place = root.joinpath(*waiting.pop().split(".")[1:])
+        for path in (place.with_suffix(".py"), place / "__init__.py"):
+            name = path.relative_to(root.parent).as_posix().partition("/")[2]
+            if path.is_file() and name not in files and not name.startswith(_SHOWS):
+                tree = ast.parse(path.read_bytes())
+                files[name] = hashlib.sha256(json.dumps(_tree(tree)).encode()).hexdigest()
+                waiting |= _modules_used(tree.body)
+    return files
+
+
+def _modules_used(statements: list[ast.stmt]) -> frozenset[str]:
+    """Modules of autopar that some code may import, or use by names of the door; else all."""
+    modules, doors = set[str](), set[str]()
+    nodes = [node for statement in statements for node in ast.walk(statement)]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            named = [alias for alias in node.names if f"{alias.name}.".startswith("autopar.")]
+            modules |= {alias.name for alias in named}
+            doors |= {alias.asname or "autopar" for alias in named}
+        elif isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("autopar."):
+            names = [alias.name for alias in node.names]
+            modules |= {f"{node.module}", *(f"{node.module}.{name}" for name in names)}
+            if node.module == "autopar":
+                modules |= {module for name in names for module in _home().get(name, ())}
+    used = [
+        node.attr
+        for node in nodes
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in doors
+    ]
+    if len(used) < sum(isinstance(node, ast.Name) and node.id in doors for node in nodes):
+        used = [*_home()]  # the door itself is handed on
+    return frozenset(modules.union(*(_home().get(name, ()) for name in used)))
+
+
+@functools.cache
+def _home() -> dict[str, set[str]]:
+    """What the door's names are, or where they are."""
+    stub = ast.parse((_ROOT / "__init__.pyi").read_text(encoding="utf-8")).body
+    imports = [node for node in stub if isinstance(node, ast.ImportFrom) and node.module]
+    return {
+        alias.name: {f"{node.module}", f"{node.module}.{alias.name}"}
+        for node in imports
+        for alias in node.names
     }
-    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()
 
 
 def _tree(node: object) -> object:
