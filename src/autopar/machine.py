@@ -170,6 +170,7 @@ def settle_threads(threads: int) -> None:
     operator, also after its own number was set; asking for the number counts as one.
     """
     with _settling:  # else one thread could take another's number for the default
+        _choose_routines()
         default = torch.get_num_threads()
         if threads != default:
             torch.set_num_threads(threads)
@@ -179,6 +180,16 @@ def settle_threads(threads: int) -> None:
             # Lighter than a `Thread`: it makes up a third of what opening a lane costs.
             _thread.start_new_thread(_restore, (default, restored))
             restored.acquire()
+
+
+@cache
+def _choose_routines() -> None:
+    """Let MKL choose its routines for this CPU, in one thread.
+
+    Where several threads were the first to use them at once, the bits of `exp`, `sin` and others
+    were not those of later calls in 1 of 30 processes (torch 2.13).
+    """
+    torch.ones(1, device="cpu").exp()
 
 
 def _restore(default: int, restored: threading.Lock) -> None:
