@@ -119,7 +119,7 @@ def torchrun(line, **places):
 
 
 def lines_of_the_howto():
-    return re.findall(r"^torchrun (?:.|\\\n)*$", _HOWTO.read_text(encoding="utf-8"), re.M)
+    return re.findall(r"^torchrun (?:\\\n|.)*$", _HOWTO.read_text(encoding="utf-8"), re.M)
 
 
 def run_both(commands):
