@@ -73,9 +73,10 @@ def newest_of(wanted: Wanted, folder: Path | str | None = None) -> tuple[Record,
 
 
 def preference(record: Record) -> tuple[bool, bool, datetime]:
-    """What pages show first: the present code, then samples without noise, then the newest."""
+    """What pages show first: of the present code, samples without noise; else the newest."""
     is_calm = not any(measurement.warning for measurement in record.measurements.values())
-    return not record.code_changed, is_calm, datetime.fromisoformat(record.recorded_at)
+    is_present = not record.code_changed
+    return is_present, is_present and is_calm, datetime.fromisoformat(record.recorded_at)
 
 
 def write_record(record: Record, folder: Path | str = FOLDER) -> Path:
