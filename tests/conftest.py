@@ -4,6 +4,7 @@ import faulthandler
 import gc
 import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -28,7 +29,11 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Keep a way to the terminal for the traceback of a test that hangs."""
+    """Keep a way to the terminal for the traceback of a test that hangs; hear Ctrl-C.
+
+    What a shell runs in the background ignores it, and so would each process that a test starts.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     capture = config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         config.terminal_fd = os.dup(2)
