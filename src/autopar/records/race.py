@@ -16,6 +16,7 @@ from autopar.display.format import shortened
 from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import ranges_of
 from autopar.lanes.handle import Handle
+from autopar.lanes.outcome import note
 from autopar.records.record import Findings
 from autopar.refusal import check_work, positive, several, what
 from autopar.timeline.span import Timeline
@@ -30,6 +31,7 @@ _CLOSE = (
     "a share of the largest number, above 0 and below 1, as 1e-5. Leave it out to compare bit for "
     "bit."
 )
+_ROUNDING = 1e-5  # of the largest number: sums in float32 differ by less, mistakes by more
 _ARRAYS = (torch.Tensor, np.ndarray)
 
 
@@ -150,9 +152,13 @@ def _differences(
         wanted = copy.deepcopy(_comparable("expected", _leaves(expected)))
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
-        if reset is not None:
-            reset()
-        leaves = _leaves(way())
+        try:
+            if reset is not None:
+                reset()
+            leaves = _leaves(way())
+        except BaseException as error:
+            note(error, f"while {label!r} was checked")
+            raise
         if reset is None:
             for earlier, result in held:
                 if _share_memory(result, leaves):
@@ -162,7 +168,10 @@ def _differences(
         if wanted is not None:
             share = close.get(label, 0.0)
             kind = f"within {share:g} of" if share else "equal to"
-            differences[f"{label}: {kind} {than}"] = _difference(values, wanted, share)
+            why = _difference(values, wanted, share)
+            if why and not share and not _difference(values, wanted, _ROUNDING):
+                why += f"; if it only adds up in another order, pass close={{{label!r}: 1e-5}}"
+            differences[f"{label}: {kind} {than}"] = why
         elif all(value is None for value in values.values()):
             msg = (
                 f"the way {label!r} returned nothing that a result can be compared with; "

@@ -112,7 +112,7 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
         why = (
             str(error)
             if isinstance(error, RecordError)
-            else f"it can't be read ({type(error).__name__}: {error})"
+            else f"it can't be read ({type(error).__name__}: {str(error).rstrip('.')})"
         )
         msg = f"{path.parent.name}/{path.name}: {why}. {again}"
         raise RecordError(msg) from None

@@ -12,6 +12,7 @@ import torch
 
 from autopar.device import present, synchronize
 from autopar.lanes.handle import handles_in
+from autopar.lanes.outcome import note
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
@@ -201,9 +202,13 @@ def measure_in_turn(
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
     for i in range(-warmup, repeats):
         for label, way in ways.items():
-            if setup is not None:
-                setup()
-            sample_s = _sample(way, calls, waited)
+            try:
+                if setup is not None:
+                    setup()
+                sample_s = _sample(way, calls, waited)
+            except BaseException as error:
+                note(error, f"while {label!r} was measured")
+                raise
             if i >= 0:
                 samples_s[label].append(sample_s / calls)
     origin = f"measured live on {processor_names(waited)}"
