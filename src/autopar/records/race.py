@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -161,8 +161,7 @@ def _differences(
             raise
         if reset is None:
             for earlier, result in held:
-                if _share_memory(result, leaves):
-                    _refuse_shared(earlier, label)
+                _refuse_shared(result, leaves, (earlier, label))
             held = [*held[:1], (label, leaves)]
         values = _comparable(f"the way {label!r}", leaves)
         if wanted is not None:
@@ -183,26 +182,25 @@ def _differences(
     return differences
 
 
-def _share_memory(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether arrays or tensors of two results lie in the same memory."""
+def _refuse_shared(
+    first: Mapping[str, Any], second: Mapping[str, Any], labels: Sequence[str]
+) -> None:
+    """Refuse two results of which arrays or tensors lie in the same memory."""
     memory = Places()
     for place in _places(first):
         memory.add(place, 0)
-    return any(memory.at(place) for place in _places(second))
+    if any(memory.at(place) for place in _places(second)):
+        msg = (
+            f"the ways {' and '.join(map(repr, labels))} return the same memory, so what one has "
+            f"left there would count as the result of both; expected `reset`, which spoils it "
+            f"before each way. Pass reset=lambda: result.fill_(torch.nan), for an array "
+            f"result.fill(numpy.nan), or return other memory."
+        )
+        raise ValueError(msg)
 
 
-def _places(leaves: Mapping[str, Any]) -> list[ByteRange]:
-    return [*ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])]
-
-
-def _refuse_shared(first: str, second: str) -> NoReturn:
-    msg = (
-        f"the ways {first!r} and {second!r} return the same memory, so what one has left there "
-        f"would count as the result of both; expected `reset`, which spoils it before each way. "
-        f"Pass reset=lambda: result.fill_(torch.nan), for an array result.fill(numpy.nan), or "
-        f"return other memory."
-    )
-    raise ValueError(msg)
+def _places(leaves: Mapping[str, Any]) -> Iterable[ByteRange]:
+    return ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])
 
 
 def _leaves(result: Any) -> dict[str, Any]:
