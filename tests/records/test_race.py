@@ -52,13 +52,13 @@ def test_each_sample_is_set_up_and_each_check_is_reset():
     assert log == checked + ["setup", "part", "setup", "one", "setup", "other"] * 3
 
 
-@pytest.mark.parametrize("fails", ["way", "reset", "setup", "timed"])
+@pytest.mark.parametrize("fails", ["way", "reset", "setup", "timed", "seen"])
 def test_an_error_says_in_which_way_it_was_raised(fails):
     calls = []
 
     def failing():
         calls.append(1)
-        if fails == "way" or (fails == "timed" and len(calls) > 1):
+        if len(calls) > {"way": 0, "timed": 1, "seen": 1 + 1 + 3}.get(fails, 9):
             raise ZeroDivisionError
         return _X
 
@@ -67,9 +67,14 @@ def test_an_error_says_in_which_way_it_was_raised(fails):
 
     ways = {"fine": _X.clone, "failing": failing}
     with pytest.raises(ZeroDivisionError) as caught:
-        ap.race(ways, reset=fail_in("reset"), setup=fail_in("setup"))
+        given = {"see": ["failing"], "warmup": 1, "repeats": 3}
+        ap.race(ways, reset=fail_in("reset"), setup=fail_in("setup"), **given)
     said = {"way": "'failing' was checked", "timed": "'failing' was measured"}
-    said |= {"reset": "'fine' was checked", "setup": "'fine' was measured"}
+    said |= {
+        "seen": "'failing' was seen",
+        "reset": "'fine' was checked",
+        "setup": "'fine' was measured",
+    }
     assert caught.value.__notes__ == [f"while {said[fails]}"]
     assert caught.traceback[-1].path.samefile(__file__)
     with pytest.raises(TypeError, match="of which no values") as caught:

@@ -16,7 +16,7 @@ from autopar.display.format import shortened
 from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import ranges_of
 from autopar.lanes.handle import Handle
-from autopar.lanes.outcome import note
+from autopar.lanes.outcome import noting
 from autopar.records.record import Findings
 from autopar.refusal import check_work, positive, several, what
 from autopar.timeline.span import Timeline
@@ -53,10 +53,11 @@ def race(
     """Check that several ways give one result, time them in turn, and see what ran when.
 
     First each way runs once, and its result is compared bit for bit with the expected one, signs of
-    zeros and what NaNs hold aside. If they differ, a warning says in what, nothing is timed, and
-    `failed` of the findings names the check. The first result is copied before another way runs.
-    A way whose result lies in the memory of the first one's, or of the one before it, is refused
-    without `reset`: what that one has left there would count as its result.
+    zeros and what NaNs hold aside. If they differ, a warning says in what, and whether `close`
+    would let it pass, nothing is timed, and `failed` of the findings names the check. The first
+    result is copied before another way runs. A way whose result lies in the memory of the first
+    one's, or of the one before it, is refused without `reset`: what that one has left there would
+    count as its result.
 
     Then all ways and parts are timed by `measure_in_turn`. At last those to be seen run under the
     profiler, and how long each timeline is beside the clock's median is kept, so that a page can
@@ -86,6 +87,7 @@ def race(
         flops: Label to floating-point operations, for the ways and parts that are to have a rate.
 
     Raises:
+        Exception: What a way raises, with a note that names it.
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a module.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
             baseline returns nothing; two ways return the same memory without `reset`.
@@ -128,7 +130,11 @@ def race(
         flops=flops,
         calls=calls,
     )
-    seen = {label: way for label, way in ways.items() if label in see}
+    seen = {
+        label: partial(noting, f"while {label!r} was seen", way)
+        for label, way in ways.items()
+        if label in see
+    }
     timelines = timelines_of(seen, setup=setup) if seen else {}
     median_s = {measurement.label: measurement.median_s for measurement in measurements}
     values = {
@@ -149,16 +155,10 @@ def _differences(
     differences: dict[str, str] = {}
     wanted, than = None, "what is expected"
     if expected is not None:
-        wanted = copy.deepcopy(_comparable("expected", _leaves(expected)))
+        wanted = copy.deepcopy(_comparable("expected", _leaves(lambda: expected)))
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
-        try:
-            if reset is not None:
-                reset()
-            leaves = _leaves(way())
-        except BaseException as error:
-            note(error, f"while {label!r} was checked")
-            raise
+        leaves = noting(f"while {label!r} was checked", _leaves, way, reset)
         if reset is None:
             for earlier, result in held:
                 _refuse_shared(result, leaves, (earlier, label))
@@ -203,9 +203,11 @@ def _places(leaves: Mapping[str, Any]) -> Iterable[ByteRange]:
     return ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])
 
 
-def _leaves(result: Any) -> dict[str, Any]:
-    """What a result is made of, by place, once its tasks and all GPUs are done."""
-    result = pytree.tree_map_only(Handle, Handle.result, result)
+def _leaves(way: Callable[[], object], reset: Callable[[], object] | None = None) -> dict[str, Any]:
+    """What a way's result is made of, by place, once its tasks and all GPUs are done."""
+    if reset is not None:
+        reset()
+    result = pytree.tree_map_only(Handle, Handle.result, way())
     synchronize()
     leaves, _ = pytree.tree_flatten_with_path(result)
     named = {f"result{pytree.keystr(path)}": leaf for path, leaf in leaves}
@@ -239,23 +241,18 @@ def _difference(values: Mapping[str, Any], wanted: Mapping[str, Any], share: flo
         made, should = (shortened(", ".join(places) or "nothing") for places in (values, wanted))
         return f"it is made of {made} instead of {should}"
     for place, value in values.items():
-        if why := _difference_of_one(value, wanted[place], share):
-            return f"{place}: {why}"
-    return ""
-
-
-def _difference_of_one(value: Any, wanted: Any, share: float) -> str:
-    if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        is_same = type(value) is type(wanted) and bool(value == wanted)
-        return "" if is_same else f"{what(value)} instead of {what(wanted)}"
-    near = 0.0
-    if share and (wanted.is_floating_point() or wanted.is_complex()):
-        finite = wanted[wanted.isfinite()].abs()
-        near = share * finite.max().item() if finite.numel() else 0.0
-    try:
-        torch.testing.assert_close(
-            value.to(wanted.device), wanted, rtol=0.0, atol=near, equal_nan=True
-        )
-    except AssertionError as error:
-        return " ".join(str(error).split()).rstrip(".")
+        one = wanted[place]
+        if not isinstance(value, torch.Tensor) or not isinstance(one, torch.Tensor):
+            if type(value) is type(one) and bool(value == one):
+                continue
+            return f"{place}: {what(value)} instead of {what(one)}"
+        near = 0.0
+        if share and (one.is_floating_point() or one.is_complex()):
+            finite = one[one.isfinite()].abs()
+            near = share * finite.max().item() if finite.numel() else 0.0
+        value = value.to(one.device)
+        try:
+            torch.testing.assert_close(value, one, rtol=0.0, atol=near, equal_nan=True)
+        except AssertionError as error:
+            return f"{place}: {' '.join(str(error).split()).rstrip('.')}"
     return ""
