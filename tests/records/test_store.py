@@ -66,6 +66,12 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
             refused("was edited|has schema version|can't be read")
 
 
+def seal_anew(path, changes):
+    fields = {**json.loads(path.read_text()), **changes}
+    del fields["seal"]
+    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
+
+
 _SENSELESS = ["", "yesterday", "2026-13-01T00:00:00+00:00", "2026-11-21", "2026-11-21T10:00:00"]
 
 
@@ -109,9 +115,7 @@ def _timeline(name, start_ns, end_ns):
     ids=str,
 )
 def test_what_cannot_be_is_refused_even_if_sealed(path, refused, changes, why):
-    fields = {**json.loads(path.read_text()), **changes}
-    del fields["seal"]
-    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
+    seal_anew(path, changes)
     refused(why)
 
 
@@ -127,9 +131,7 @@ def test_what_cannot_be_is_refused_even_if_sealed(path, refused, changes, why):
     ids=str,
 )
 def test_what_may_be_is_read_if_sealed(path, changes):
-    fields = {**json.loads(path.read_text()), **changes}
-    del fields["seal"]
-    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
+    seal_anew(path, changes)
     assert load_record(path).live is False
 
 
