@@ -40,7 +40,6 @@ from pathlib import Path
 from autopar.records.provenance import __version__
 
 # Each verb imports what it needs, as torch takes seconds and `timeline` does without.
-_PACKAGES = Path(__file__).parents[1]
 _INTERRUPTED = 130  # as shells report for a program that ended because of Ctrl-C
 _UNREAD = 141  # as shells report for a program that ended because nobody reads on
 _TIMEOUT_S = 900.0  # no script takes a third of it
@@ -214,12 +213,12 @@ def _run(script: Path, folder: Path) -> bool:
     """
     from autopar.files import write_atomically
     from autopar.records.experiment import RECORD_TO
+    from autopar.timing.fresh_process import finds_autopar
 
     print(f"recording {script.name} ...", flush=True)
     start_s, paths = time.perf_counter(), list[Path]()
-    packages = os.pathsep.join([str(_PACKAGES), os.environ.get("PYTHONPATH", "")])
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
-        variables = {RECORD_TO: records, "MPLBACKEND": "Agg", "PYTHONPATH": packages}
+        variables = {RECORD_TO: records, "MPLBACKEND": "Agg", **finds_autopar()}
         environment, command = os.environ | variables, [sys.executable, "-u", str(script)]
         try:
             subprocess.run(command, cwd=figures, env=environment, timeout=_TIMEOUT_S, check=True)

@@ -112,7 +112,9 @@ def check_keywords(fn: Any, given: Iterable[str], own: str) -> None:
         return
     from torch.nn import Module  # slow to import, and not needed to read traces
 
-    if issubclass(type(fn), Module) and type(fn).__call__ is Module.__call__ and not _hooks(fn):
+    if issubclass(type(fn), Module) and type(fn).__call__ is Module.__call__:
+        if vars(fn).get("_forward_pre_hooks_with_kwargs"):  # which may change them
+            return
         fn = fn.forward
     fn = fn.__func__ if type(fn) is MethodType else fn
     if type(fn) is FunctionType and not fn.__code__.co_flags & CO_VARKEYWORDS:
@@ -130,11 +132,6 @@ def check_taken(fn: str, given: Iterable[str], taken: Iterable[str], own: str) -
                 f"{', '.join(taken) or '(none)'}. Mend its name, or leave it out."
             )
             raise TypeError(msg)
-
-
-def _hooks(module: object) -> object:
-    """What may change a module's keywords before it is called."""
-    return vars(module).get("_forward_pre_hooks_with_kwargs")
 
 
 def several(

@@ -28,8 +28,8 @@ _SMALL = {"width": 48, "layers": 3, "batch": 7, "sizes_mib": [0.005, 0.02], "rep
 _LATEST_S = 30  # after a rank has died
 
 
-def fails(device, folder, how, who):
-    """One rank ends in some way, and the others wait for it."""
+def fails(device, folder, how, who, alone=False):
+    """One rank ends in some way, and the others wait for it, or do something long of their own."""
     pathlib.Path(folder, str(os.getpid())).touch()
     dist.barrier()
     if dist.get_rank() == who:
@@ -42,13 +42,15 @@ def fails(device, folder, how, who):
             msg = "no such row"
             raise ValueError(msg)
         time.sleep(1000)  # too long
+    if alone:
+        time.sleep(1000)
     dist.all_reduce(torch.ones(1))
 
 
-def died(gone, how, who, error=RuntimeError, **options):
+def died(gone, how, who, error=RuntimeError, alone=False, **options):
     """The error that a caller gets, once no rank runs any more."""
     with pytest.raises(error) as caught:
-        ap.on_ranks(fails, gone.folder, how, who, ranks=2, **options)
+        ap.on_ranks(fails, gone.folder, how, who, alone, ranks=2, **options)
     late_s = time.time() - float(Path(gone.folder, "died").read_text())
     assert len(gone()) == 2
     assert late_s < _LATEST_S + options.get("timeout_s", 0)
@@ -73,6 +75,10 @@ def test_a_rank_that_is_killed_ends_the_others_and_is_named(gone):
     message = died(gone, "killed", 1)
     assert "rank 1 failed" in message
     assert "SIGKILL" in message
+
+
+def test_a_rank_that_raises_is_named_also_where_no_other_has_to_do_with_it(gone):
+    assert "rank 1 failed: ValueError: no such row" in died(gone, "raised", 1, alone=True)
 
 
 @pytest.mark.stress
@@ -218,10 +224,23 @@ def failure(rank, exitcode, message=""):
     return told
 
 
-def test_the_first_cause_is_told_from_what_follows_from_it():
-    followed = failure(0, 1, "RuntimeError: connection closed by peer")
-    rank, cause, _ = first_cause({0: followed, 1: failure(1, -9)}, raised=0)
-    assert (rank, "SIGKILL" in cause) == (1, True)
-    first = failure(1, 1, "ValueError: no such row")
-    told = first_cause({0: followed, 1: first}, raised=1)
-    assert told == (1, "ValueError: no such row", "in step")
+_FOLLOWED = "RuntimeError: connection closed by peer"
+
+
+@pytest.mark.parametrize(
+    ("noticed", "raised", "named", "why"),
+    [
+        ([failure(0, 1, _FOLLOWED), failure(1, -9)], 0, 1, "SIGKILL"),
+        ([failure(0, 1, _FOLLOWED), failure(1, 3)], 0, 1, "exit 3"),
+        ([failure(0, 1, _FOLLOWED), failure(1, 1, "ValueError: no such row")], 1, 1, "no such row"),
+        ([failure(1, 1, "ValueError: no such row"), failure(0, -15)], 1, 1, "no such row"),
+        ([failure(1, 3), failure(0, -15)], None, 1, "exit 3"),
+        ([failure(1, -15), failure(0, 1, _FOLLOWED)], 0, 1, "SIGTERM"),  # somebody else's
+        ([failure(1, -15), failure(0, -15)], None, 1, "SIGTERM"),
+    ],
+)
+def test_the_first_cause_is_told_from_what_follows_from_it(noticed, raised, named, why):
+    """Also from the ends that the agent itself makes, by SIGTERM."""
+    rank, cause, stack = first_cause({one.local_rank: one for one in noticed}, raised)
+    assert (rank, why in cause) == (named, True)
+    assert stack == ("in step" if why == "no such row" else "")

@@ -34,6 +34,19 @@ def default_device():
         torch.set_default_device(None)
 
 
+@contextlib.contextmanager
+def settings_of_autocast(dtype, caches):
+    """What holds for who enters autocast without settings of its own."""
+    before = torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()
+    torch.set_autocast_dtype("cpu", dtype)
+    torch.set_autocast_cache_enabled(caches)
+    try:
+        yield
+    finally:
+        torch.set_autocast_dtype("cpu", before[0])
+        torch.set_autocast_cache_enabled(before[1])
+
+
 _packed = threading.local()
 
 
@@ -68,6 +81,9 @@ def probe():
         "dtype": torch.get_autocast_dtype("cpu"),
         "product": (torch.ones(2, 2) @ torch.ones(2, 2)).dtype,
         "caches": torch.is_autocast_cache_enabled(),
+        "product under autocast": torch.autocast("cpu")(torch.mm)(
+            torch.ones(2, 2), torch.ones(2, 2)
+        ).dtype,
         "device": torch.empty(1).device.type,
         "functions": [type(each) for each in torch.overrides._get_current_function_mode_stack()],
         "dispatches": [
@@ -90,6 +106,8 @@ _CONTEXTS = {
     "float16": lambda: torch.autocast("cpu", dtype=torch.float16),
     "bfloat16": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
     "uncached": lambda: torch.autocast("cpu", cache_enabled=False),
+    "dtype of autocast": lambda: settings_of_autocast(torch.float16, caches=True),
+    "no cache of autocast": lambda: settings_of_autocast(torch.bfloat16, caches=False),
     "with device": lambda: torch.device("meta"),
     "default device": default_device,
     "functions": Functions,

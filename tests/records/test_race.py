@@ -52,6 +52,36 @@ def test_each_sample_is_set_up_and_each_check_is_reset():
     assert log == checked + ["setup", "part", "setup", "one", "setup", "other"] * 3
 
 
+@pytest.mark.parametrize("fails", ["way", "reset", "setup", "timed", "seen"])
+def test_an_error_says_in_which_way_it_was_raised(fails):
+    calls = []
+
+    def failing():
+        calls.append(1)
+        if len(calls) > {"way": 0, "timed": 1, "seen": 1 + 1 + 3}.get(fails, 9):
+            raise ZeroDivisionError
+        return _X
+
+    def fail_in(place):
+        return lambda: 1 / 0 if fails == place else None
+
+    ways = {"fine": _X.clone, "failing": failing}
+    with pytest.raises(ZeroDivisionError) as caught:
+        given = {"see": ["failing"], "warmup": 1, "repeats": 3}
+        ap.race(ways, reset=fail_in("reset"), setup=fail_in("setup"), **given)
+    said = {"way": "'failing' was checked", "timed": "'failing' was measured"}
+    said |= {
+        "seen": "'failing' was seen",
+        "reset": "'fine' was checked",
+        "setup": "'fine' was measured",
+    }
+    assert caught.value.__notes__ == [f"while {said[fails]}"]
+    assert caught.traceback[-1].path.samefile(__file__)
+    with pytest.raises(TypeError, match="of which no values") as caught:
+        ap.race({"object": lambda: [torch.nn.Linear(2, 2)], "other": failing})
+    assert not hasattr(caught.value, "__notes__"), "it names the way itself"
+
+
 # -- what is compared -----------------------------------------------------------------------------
 
 
@@ -106,12 +136,18 @@ def test_results_are_compared_in_shape_type_and_bits(value, wanted, said, close)
         (torch.tensor([1.5, 1000.5]), torch.tensor([1.0, 1000.0]), 1e-3, True),  # of the largest
         (torch.tensor([1.5, torch.inf]), torch.tensor([1.0, torch.inf]), 1e-3, False),
         (torch.tensor([1000]), torch.tensor([1001]), 0.1, False),  # whole numbers
+        (torch.tensor([10**9]), torch.tensor([10**9 + 1]), 1e-5, False),
+        (_X.sum() * (1 + 1e-3), _X.sum(), 1e-2, True),
+        ([_X * (1 + 1e-6), _X * 1.1], [_X, _X], 1e-5, False),
         (_X * torch.nan, _X, 0.1, False),
     ],
 )
 def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_close):
     ways = {"sum": lambda: wanted, "near": lambda: value}
-    assert ap.race(ways).checks == {"near: equal to sum": False}
+    with pytest.warns(UserWarning, match=r"near: equal to sum: no, result") as warned:
+        assert ap.race(ways).checks == {"near: equal to sum": False}
+    is_told = "if it only adds up in another order, pass close={'near': 1e-5}." in str(warned[0])
+    assert is_told == (is_close and close == 1e-5)
     checks = ap.race(ways, close={"near": close}, repeats=3).checks
     assert checks == {f"near: within {close:g} of sum": is_close}
 

@@ -66,6 +66,20 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
             refused("was edited|has schema version|can't be read")
 
 
+def seal_anew(path, changes):
+    fields = {**json.loads(path.read_text()), **changes}
+    del fields["seal"]
+    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
+
+
+_SENSELESS = ["", "yesterday", "2026-13-01T00:00:00+00:00", "2026-11-21", "2026-11-21T10:00:00"]
+
+
+def _timeline(name, start_ns, end_ns):
+    packed = {"alignment_error_s": 0.0, "names": ["mm"], "lanes": [["GPU 0", "compute"]]}
+    return {**packed, "spans": [[name, 0, start_ns, end_ns]]}
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -73,14 +87,52 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
         ({"experiment": "another"}, "is a record of 'another', not 'two_gpus'"),
         ({"files": {"../x": "sha256:0"}}, "file name '../x' is no file's name"),
         ({"surprise": 3}, "unexpected keyword argument 'surprise'"),
+        *[
+            ({"recorded_at": at}, re.escape(f"recorded_at is {at!r}; expected a"))
+            for at in _SENSELESS
+        ],
+        ({"recorded_at": 20261121}, "recorded_at is of type int; expected text"),
+        ({"digest": None}, "digest is of type NoneType; expected text"),
+        ({"command": ["python"]}, "command is of type list; expected text"),
+        ({"parameters": [1]}, "parameters is of type list; expected object by name"),
+        (
+            {"measurements": {"a": {"values_s": [1, 2, "3"]}}},
+            r"values_s of 'a'\[2\] is of type str",
+        ),
+        ({"measurements": {"a": {"values_s": [1, 2, -3]}}}, "values_s of 'a' contains -3"),
+        ({"measurements": {"a": {}}}, "values_s"),
+        ({"timelines": {"t": _timeline(0, 9, 5)}}, "span 'mm' on 'GPU 0' is from 9e-09 s to 5e-09"),
+        ({"timelines": {"t": _timeline(1, 0, 5)}}, "index out of range"),
+        ({"timelines": {"t": [1]}}, "can't be read"),
+        ({"checks": {"same": "no"}}, r"checks\['same'\] is of type str; expected bool"),
+        ({"values": {"share": "half"}}, r"values\['share'\] is of type str; expected Real"),
+        ({"values": 3}, "values is of type int; expected Real by name"),
+        ({"hardware": {"cpu": "a CPU"}}, r"hardware\['processors'\] is of type NoneType"),
+        ({"software": {"python": "3"}}, r"software\['torch'\] is of type NoneType; expected str"),
+        ({"software": {"torch": 2.11}}, r"software\['torch'\] is of type float; expected str"),
+        ({"files": ["x"]}, "can't be read"),
     ],
     ids=str,
 )
 def test_what_cannot_be_is_refused_even_if_sealed(path, refused, changes, why):
-    fields = {**json.loads(path.read_text()), **changes}
-    del fields["seal"]
-    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
+    seal_anew(path, changes)
     refused(why)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recorded_at": "2026-11-21T11:00:00+02:00"},
+        {"timelines": {"t": _timeline(0, 5, 9)}},
+        {"parameters": {}},
+        {"values": {"count": 3}, "checks": {}},
+        {"command": ""},
+    ],
+    ids=str,
+)
+def test_what_may_be_is_read_if_sealed(path, changes):
+    seal_anew(path, changes)
+    assert load_record(path).live is False
 
 
 def test_a_missing_record_is_refused_and_the_nearest_name_told(path, tmp_path):

@@ -146,11 +146,30 @@ _WAYS = {"work": ran}
     ],
 )
 def test_refuses_before_running_anything(error, changes, match):
-    with pytest.raises(error, match=match):
+    with pytest.raises(error, match=match) as caught:
         if "ways" in changes:
             measure_in_turn(**changes)
         else:
             measure(**{"fn": ran, "label": "work", **changes})
+    assert not hasattr(caught.value, "__notes__")
+
+
+@pytest.mark.parametrize("fails", ["setup", "fn", "task"])
+def test_an_error_says_under_which_label_it_was_raised(fails):
+    def fail_in(place, returned=None):
+        return lambda: 1 / 0 if fails == place else returned
+
+    with cpu_lane() as lane:
+        ways = {"fine": int, "failing": lambda: fail_in("fn", lane.submit(fail_in("task")))()}
+        for run, label in (
+            (lambda setup: measure(ways["failing"], label="alone", setup=setup), "alone"),
+            (lambda setup: measure_in_turn(ways, setup=setup), "failing"),
+        ):
+            with pytest.raises(ZeroDivisionError) as caught:
+                run(fail_in("setup"))
+            label = "fine" if fails == "setup" and label == "failing" else label
+            assert caught.value.__notes__[-1] == f"while {label!r} was measured"
+            assert caught.traceback[-1].path.samefile(__file__)
 
 
 def test_several_calls_are_one_sample_of_the_time_of_one(log):

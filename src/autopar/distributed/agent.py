@@ -46,12 +46,20 @@ def main(ranks: str, program: str, failure: str) -> int:
 def first_cause(failures: Mapping[int, ProcessFailure], raised: int | None) -> tuple[int, str, str]:
     """The rank whose failure made the others fail, why it failed, and its traceback.
 
-    A rank that was killed leaves no error, and is noticed after what its end did to the others.
-    Of ranks that raised, `raised` was the first: the agent's own times are whole seconds.
+    A rank that was killed, or that ended the process, leaves no error, while those that wait for
+    it raise one; of ranks that raised, `raised` was the first. As soon as the agent has noticed one
+    failure it ends all other ranks by SIGTERM: so that one counts only where it was noticed first.
     """
-    rank, failed = min(
-        failures.items(), key=lambda item: (isinstance(item[1].message, dict), item[0] != raised)
-    )
+    noticed_first = next(iter(failures))
+
+    def place(rank: int) -> tuple[int, bool]:
+        if isinstance(failures[rank].message, dict):
+            return 1, rank != raised
+        by_agent = failures[rank].exitcode == -signal.SIGTERM and rank != noticed_first
+        return (2 if by_agent else 0), True
+
+    rank = min(failures, key=place)
+    failed = failures[rank]
     if isinstance(told := failed.message, dict):
         return rank, told["message"], told["extraInfo"]["py_callstack"]
     return rank, f"{told} (exit {failed.exitcode})", ""

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autopar.files import write_atomically
 from autopar.refusal import whole_number
-from autopar.timing.fresh_process import SOURCES, check_source, sources_of
+from autopar.timing.fresh_process import check_source, finds_autopar, program_of
 
 _LINES = 12  # of what failing ranks printed, or of a traceback, in an error
 # It ends at once: threads of libraries, such as NCCL's, may hold up a process whose peers are gone.
@@ -96,18 +95,15 @@ def on_ranks(
         given.write_bytes(pickle.dumps((args, options)))
         paths = {name: str(Path(folder) / name) for name in ("given", "returned", "first")}
         main = _MAIN.format(name=fn.__name__, **paths)
-        file = Path(folder) / f"{fn.__name__}.py"
-        write_atomically(file, "\n\n".join([*sources_of(fn).values(), main]))
-        _run(file, ranks, timeout_s)
+        _run(program_of(fn, main, folder), ranks, timeout_s)
         return list(pickle.loads(returned.read_bytes()))
 
 
 def _run(file: Path, ranks: int, timeout_s: float) -> None:
     """Run a program on ranks of its own, and raise what ended it if it has failed."""
     failure, printed = file.with_name("failure"), file.with_name("printed")
-    path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
     threads = max(1, (os.cpu_count() or 1) // ranks)  # else each rank takes all cores
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, "PYTHONPATH": path}
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **finds_autopar()}
     command = [sys.executable, "-m", "autopar.distributed.agent", str(ranks)]
     # While standard input is open the agent runs: it ends with this process, however that ends.
     with (

@@ -316,8 +316,9 @@ def use_on_current_streams(values: object) -> None:
     Without it, memory freed here could be handed out again by the stream that allocated it,
     while a kernel of another stream still reads it.
     """
-    for tensor in cuda_tensors(values):
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    if torch.cuda.is_initialized():  # else there is no such tensor, and to look takes microseconds
+        for tensor in cuda_tensors(values):
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def wait_for_event(event: torch.cuda.Event) -> None:

@@ -11,9 +11,7 @@ The default dtype, deterministic algorithms and the choice of kernels hold for a
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -22,17 +20,7 @@ from autopar import torch_private as private
 
 T = TypeVar("T")
 Hooks = tuple[tuple[Any, Any], ...]  # to pack and to unpack what is saved
-
-# Autocast's settings: how each is read, and how it is switched; and what they are where it is off.
-_AUTOCAST: tuple[tuple[Callable[[], Any], Callable[..., None]], ...] = (
-    (partial(torch.is_autocast_enabled, "cpu"), partial(torch.set_autocast_enabled, "cpu")),
-    (partial(torch.is_autocast_enabled, "cuda"), partial(torch.set_autocast_enabled, "cuda")),
-    (partial(torch.get_autocast_dtype, "cpu"), partial(torch.set_autocast_dtype, "cpu")),
-    (partial(torch.get_autocast_dtype, "cuda"), partial(torch.set_autocast_dtype, "cuda")),
-    (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-)
-_AUTOCAST_OFF = (False, False, torch.bfloat16, torch.float16, True)
-_NOTHING = contextlib.nullcontext()
+_DEVICES = ("cpu", "cuda")  # of which autocast has settings of their own
 
 
 class Modes(NamedTuple):
@@ -41,7 +29,8 @@ class Modes(NamedTuple):
     grad: bool
     inference: bool
     gpu: int | None  # the current one's index, where CUDA is used
-    autocast: tuple[Any, ...] | None = None  # its settings, if it is on
+    casts: tuple[Any, ...]  # what autocast does, on or off: dtypes by device, whether it caches
+    autocast: tuple[bool, ...] = (False, False)  # whether it is on, for each of `_DEVICES`
     functions: tuple[Any, ...] = ()
     dispatches: tuple[Any, ...] = ()
     hooks: Hooks = ()
@@ -50,16 +39,15 @@ class Modes(NamedTuple):
 
     def call(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call a function under them, in any thread, and give back what held there before."""
-        is_other = self.inference != torch.is_inference_mode_enabled()
-        with private.InferenceMode(self.inference) if is_other else _NOTHING:
-            before = _modes()
-            if self.autocast and not before.autocast:
-                before = before._replace(autocast=_autocast())  # its dtypes are given back, too
-            try:
-                self._switch_from(before)
-                return fn(*args, **kwargs)
-            finally:
-                before._switch_from(_modes())
+        if self.inference != torch.is_inference_mode_enabled():
+            with private.InferenceMode(self.inference):
+                return self.call(fn, *args, **kwargs)
+        before = _modes()
+        try:
+            self._switch_from(before)
+            return fn(*args, **kwargs)
+        finally:
+            before._switch_from(_modes())
 
     def _switch_from(self, now: Modes) -> None:
         """Let hold in the calling thread what doesn't yet; inference mode needs a guard."""
@@ -78,9 +66,12 @@ class Modes(NamedTuple):
             _push_hooks(self.hooks)
             if self.no_hooks is not None:
                 private.disable_hooks(self.no_hooks)
-        if self.autocast != now.autocast:
-            for (_, switch), value in zip(_AUTOCAST, self.autocast or _AUTOCAST_OFF, strict=True):
-                switch(value)
+        if (self.casts, self.autocast) != (now.casts, now.autocast):
+            *dtypes, caches = self.casts
+            for device, dtype, is_on in zip(_DEVICES, dtypes, self.autocast, strict=True):
+                torch.set_autocast_dtype(device, dtype)
+                torch.set_autocast_enabled(device, is_on)
+            torch.set_autocast_cache_enabled(caches)
             torch.clear_autocast_cache()  # as at the end of every `with torch.autocast`
         if self.gpu is not None and self.gpu != now.gpu:
             private.exchange_gpu(self.gpu)
@@ -103,32 +94,28 @@ def caller_modes() -> Modes:
         )
         raise RuntimeError(msg)
     modes = _modes()
-    if modes.autocast:
-        modes = modes._replace(autocast=(*modes.autocast[:-1], False))
-    return modes
+    return modes._replace(casts=(*modes.casts[:-1], False)) if True in modes.autocast else modes
 
 
 def _modes() -> Modes:
     """What holds in the calling thread."""
     gpu = private.current_gpu() if torch.cuda.is_initialized() else None
-    modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gpu)
+    dtypes = torch.get_autocast_dtype("cpu"), torch.get_autocast_dtype("cuda")
+    casts = (*dtypes, torch.is_autocast_cache_enabled())
+    modes = Modes(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), gpu, casts)
     no_hooks, autocast_is_on = private.hooks_disabled(), private.autocast_is_on()
     some = private.function_mode_count() or private.dispatch_mode_count()
     if no_hooks is None and not (autocast_is_on or some or private.last_hooks(True)):
         return modes
     _push_hooks(hooks := _pop_hooks())  # only the last can be looked at
     return modes._replace(
-        autocast=_autocast() if autocast_is_on else None,
+        autocast=tuple(map(torch.is_autocast_enabled, _DEVICES)),
         functions=tuple(private.function_modes()),
         dispatches=tuple(private.dispatch_modes()),
         hooks=hooks,
         no_hooks=no_hooks,
         device=getattr(private.DEFAULT_DEVICE, "device_context", None),
     )
-
-
-def _autocast() -> tuple[Any, ...]:
-    return tuple(read() for read, _ in _AUTOCAST)
 
 
 def _pop_hooks() -> Hooks:

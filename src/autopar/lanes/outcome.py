@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -122,6 +122,15 @@ def note(error: BaseException, text: str) -> None:
     with contextlib.suppress(Exception):  # a frozen one, or its notes are no list
         if text not in getattr(error, "__notes__", ()):
             BaseException.add_note(error, text)
+
+
+def noting(text: str, fn: Callable[..., T], *args: Any) -> T:
+    """Call a function, and note on an error of it where it was called."""
+    try:
+        return fn(*args)
+    except BaseException as error:
+        note(error, text)
+        raise
 
 
 def shown(error: BaseException) -> str:

@@ -42,7 +42,9 @@ class Submission(Generic[T]):
         self.handle = handle
         self._fn = fn
         self._modes, self._context = caller_modes(), contextvars.copy_context()
-        self._captured = tuple(cuda_tensors(reached_by(fn)))  # without being given them
+        # What it uses without being given it, if there can be tensors of a GPU.
+        reached = reached_by(fn) if torch.cuda.is_initialized() else ()
+        self._captured = tuple(cuda_tensors(reached))
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         gpus = {tensor.device for tensor in (*self._captured, *tensors) if tensor.is_cuda}

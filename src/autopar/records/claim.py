@@ -19,7 +19,7 @@ import numpy as np
 
 from autopar.display.format import badge, printable
 from autopar.files import append_line
-from autopar.refusal import check_type, several, what
+from autopar.refusal import check_type, what
 from autopar.timing.measurement import Measurement
 
 CLAIMS_TO = "AUTOPAR_CLAIMS_TO"  # environment: a file to which each claim adds a line of JSON
@@ -182,9 +182,8 @@ def claim(
     sentence: str,
     value: Estimate | float,
     *,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    between: tuple[float, float] | None = None,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
     unit: str = "",
 ) -> Claim:
     """Hold a sentence against a figure; the verdict says whether it is true on this machine.
@@ -195,8 +194,7 @@ def claim(
         sentence: What is claimed, in words; a whole sentence.
         value: The figure, as `Record.estimate` gives it; or a number, which has no interval.
         at_least: What it has to reach.
-        at_most: What it may not exceed.
-        between: Both, the smaller first.
+        at_most: What it may not exceed; also beside the other.
         unit: What it counts, as `×` or `µs`; `%` shows a share in percent.
 
     Raises:
@@ -210,26 +208,22 @@ def claim(
     if not isinstance(sentence, str) or not sentence.strip():
         msg = f"sentence is {sentence!r}; expected what is claimed, in words, as a whole sentence."
         raise ValueError(msg)
-    low, high = at_least, at_most
-    if between is not None:
-        low, high = several("between", between, "the smaller bound and the larger, (1, 2).")
-    low, high = -math.inf if low is None else low, math.inf if high is None else high
     if not isinstance(value, Estimate):
         value = Estimate(value, value, value)
-    for argument, number in (("value", value.value), ("a bound", low), ("a bound", high)):
+    for argument, number in (("value", value.value), ("a bound", at_least), ("a bound", at_most)):
         if isinstance(number, bool) or not isinstance(number, Real):
             msg = (
                 f"{argument} is {what(number)}; expected a number, or what Record.estimate "
                 f"returns. Compute it from what was measured."
             )
             raise TypeError(msg)
-    if not low <= high or (low, high) == (-math.inf, math.inf):
+    if not at_least <= at_most or (at_least, at_most) == (-math.inf, math.inf):
         msg = (
-            f"the bounds of the claim are {low:g} to {high:g}; expected at_least=, at_most=, or "
-            f"between=(smaller, larger)."
+            f"the bounds of the claim are {at_least:g} to {at_most:g}; expected at_least=, "
+            f"at_most=, or both, the smaller first."
         )
         raise ValueError(msg)
-    claimed = Claim(sentence, value, low, high, unit)
+    claimed = Claim(sentence, value, at_least, at_most, unit)
     if path := os.environ.get(CLAIMS_TO):
         names = ("sentence", "verdict", "measured", "bound")
         line = {name: getattr(claimed, name) for name in names}

@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import autopar
+
 _ROOT = Path(__file__).parents[1]  # autopar
 _SHOWS = (  # folders and files that measure nothing
     *("__main__.py", "display/", "recorded/", "traces/command.py", "traces/report.py"),
@@ -101,16 +103,10 @@ def _modules_used(statements: list[ast.stmt]) -> frozenset[str]:
     return frozenset(modules.union(*(_home().get(name, ()) for name in used)))
 
 
-@functools.cache
 def _home() -> dict[str, set[str]]:
     """What the door's names are, or where they are."""
-    stub = ast.parse((_ROOT / "__init__.pyi").read_text(encoding="utf-8")).body
-    imports = [node for node in stub if isinstance(node, ast.ImportFrom) and node.module]
-    return {
-        alias.name: {f"{node.module}", f"{node.module}.{alias.name}"}
-        for node in imports
-        for alias in node.names
-    }
+    homes: dict[str, str] = vars(autopar)["_HOME"]
+    return {name: {module, f"{module}.{name}"} for name, module in homes.items()}
 
 
 def _tree(node: object) -> object:

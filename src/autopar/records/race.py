@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from autopar.display.format import shortened
 from autopar.effects.access import ByteRange, Places
 from autopar.effects.memory import ranges_of
 from autopar.lanes.handle import Handle
+from autopar.lanes.outcome import noting
 from autopar.records.record import Findings
 from autopar.refusal import check_work, positive, several, what
 from autopar.timeline.span import Timeline
@@ -30,6 +31,7 @@ _CLOSE = (
     "a share of the largest number, above 0 and below 1, as 1e-5. Leave it out to compare bit for "
     "bit."
 )
+_ROUNDING = 1e-5  # of the largest number: sums in float32 differ by less, mistakes by more
 _ARRAYS = (torch.Tensor, np.ndarray)
 
 
@@ -51,10 +53,11 @@ def race(
     """Check that several ways give one result, time them in turn, and see what ran when.
 
     First each way runs once, and its result is compared bit for bit with the expected one, signs of
-    zeros and what NaNs hold aside. If they differ, a warning says in what, nothing is timed, and
-    `failed` of the findings names the check. The first result is copied before another way runs.
-    A way whose result lies in the memory of the first one's, or of the one before it, is refused
-    without `reset`: what that one has left there would count as its result.
+    zeros and what NaNs hold aside. If they differ, a warning says in what, and whether `close`
+    would let it pass, nothing is timed, and `failed` of the findings names the check. The first
+    result is copied before another way runs. A way whose result lies in the memory of the first
+    one's, or of the one before it, is refused without `reset`: what that one has left there would
+    count as its result.
 
     Then all ways and parts are timed by `measure_in_turn`. At last those to be seen run under the
     profiler, and how long each timeline is beside the clock's median is kept, so that a page can
@@ -84,6 +87,7 @@ def race(
         flops: Label to floating-point operations, for the ways and parts that are to have a rate.
 
     Raises:
+        Exception: What a way raises, with a note that names it.
         TypeError: As `measure_in_turn` does; a way returns what can't be compared, as a module.
         ValueError: The same; a label stands for a way and for a part, or for none of the ways; the
             baseline returns nothing; two ways return the same memory without `reset`.
@@ -126,7 +130,11 @@ def race(
         flops=flops,
         calls=calls,
     )
-    seen = {label: way for label, way in ways.items() if label in see}
+    seen = {
+        label: partial(noting, f"while {label!r} was seen", way)
+        for label, way in ways.items()
+        if label in see
+    }
     timelines = timelines_of(seen, setup=setup) if seen else {}
     median_s = {measurement.label: measurement.median_s for measurement in measurements}
     values = {
@@ -147,22 +155,22 @@ def _differences(
     differences: dict[str, str] = {}
     wanted, than = None, "what is expected"
     if expected is not None:
-        wanted = copy.deepcopy(_comparable("expected", _leaves(expected)))
+        wanted = copy.deepcopy(_comparable("expected", _leaves(lambda: expected)))
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
-        if reset is not None:
-            reset()
-        leaves = _leaves(way())
+        leaves = noting(f"while {label!r} was checked", _leaves, way, reset)
         if reset is None:
             for earlier, result in held:
-                if _share_memory(result, leaves):
-                    _refuse_shared(earlier, label)
+                _refuse_shared(result, leaves, (earlier, label))
             held = [*held[:1], (label, leaves)]
         values = _comparable(f"the way {label!r}", leaves)
         if wanted is not None:
             share = close.get(label, 0.0)
             kind = f"within {share:g} of" if share else "equal to"
-            differences[f"{label}: {kind} {than}"] = _difference(values, wanted, share)
+            why = _difference(values, wanted, share)
+            if why and not share and not _difference(values, wanted, _ROUNDING):
+                why += f"; if it only adds up in another order, pass close={{{label!r}: 1e-5}}"
+            differences[f"{label}: {kind} {than}"] = why
         elif all(value is None for value in values.values()):
             msg = (
                 f"the way {label!r} returned nothing that a result can be compared with; "
@@ -174,31 +182,32 @@ def _differences(
     return differences
 
 
-def _share_memory(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Whether arrays or tensors of two results lie in the same memory."""
+def _refuse_shared(
+    first: Mapping[str, Any], second: Mapping[str, Any], labels: Sequence[str]
+) -> None:
+    """Refuse two results of which arrays or tensors lie in the same memory."""
     memory = Places()
     for place in _places(first):
         memory.add(place, 0)
-    return any(memory.at(place) for place in _places(second))
+    if any(memory.at(place) for place in _places(second)):
+        msg = (
+            f"the ways {' and '.join(map(repr, labels))} return the same memory, so what one has "
+            f"left there would count as the result of both; expected `reset`, which spoils it "
+            f"before each way. Pass reset=lambda: result.fill_(torch.nan), for an array "
+            f"result.fill(numpy.nan), or return other memory."
+        )
+        raise ValueError(msg)
 
 
-def _places(leaves: Mapping[str, Any]) -> list[ByteRange]:
-    return [*ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])]
+def _places(leaves: Mapping[str, Any]) -> Iterable[ByteRange]:
+    return ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])
 
 
-def _refuse_shared(first: str, second: str) -> NoReturn:
-    msg = (
-        f"the ways {first!r} and {second!r} return the same memory, so what one has left there "
-        f"would count as the result of both; expected `reset`, which spoils it before each way. "
-        f"Pass reset=lambda: result.fill_(torch.nan), for an array result.fill(numpy.nan), or "
-        f"return other memory."
-    )
-    raise ValueError(msg)
-
-
-def _leaves(result: Any) -> dict[str, Any]:
-    """What a result is made of, by place, once its tasks and all GPUs are done."""
-    result = pytree.tree_map_only(Handle, Handle.result, result)
+def _leaves(way: Callable[[], object], reset: Callable[[], object] | None = None) -> dict[str, Any]:
+    """What a way's result is made of, by place, once its tasks and all GPUs are done."""
+    if reset is not None:
+        reset()
+    result = pytree.tree_map_only(Handle, Handle.result, way())
     synchronize()
     leaves, _ = pytree.tree_flatten_with_path(result)
     named = {f"result{pytree.keystr(path)}": leaf for path, leaf in leaves}
@@ -232,23 +241,18 @@ def _difference(values: Mapping[str, Any], wanted: Mapping[str, Any], share: flo
         made, should = (shortened(", ".join(places) or "nothing") for places in (values, wanted))
         return f"it is made of {made} instead of {should}"
     for place, value in values.items():
-        if why := _difference_of_one(value, wanted[place], share):
-            return f"{place}: {why}"
-    return ""
-
-
-def _difference_of_one(value: Any, wanted: Any, share: float) -> str:
-    if not isinstance(value, torch.Tensor) or not isinstance(wanted, torch.Tensor):
-        is_same = type(value) is type(wanted) and bool(value == wanted)
-        return "" if is_same else f"{what(value)} instead of {what(wanted)}"
-    near = 0.0
-    if share and (wanted.is_floating_point() or wanted.is_complex()):
-        finite = wanted[wanted.isfinite()].abs()
-        near = share * finite.max().item() if finite.numel() else 0.0
-    try:
-        torch.testing.assert_close(
-            value.to(wanted.device), wanted, rtol=0.0, atol=near, equal_nan=True
-        )
-    except AssertionError as error:
-        return " ".join(str(error).split()).rstrip(".")
+        one = wanted[place]
+        if not isinstance(value, torch.Tensor) or not isinstance(one, torch.Tensor):
+            if type(value) is type(one) and bool(value == one):
+                continue
+            return f"{place}: {what(value)} instead of {what(one)}"
+        near = 0.0
+        if share and (one.is_floating_point() or one.is_complex()):
+            finite = one[one.isfinite()].abs()
+            near = share * finite.max().item() if finite.numel() else 0.0
+        value = value.to(one.device)
+        try:
+            torch.testing.assert_close(value, one, rtol=0.0, atol=near, equal_nan=True)
+        except AssertionError as error:
+            return f"{place}: {' '.join(str(error).split()).rstrip('.')}"
     return ""

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
 from autopar.display.format import NO_SHARE, origins_of
 from autopar.records.claim import ByLabel, Estimate, Figure, estimate
-from autopar.refusal import several, whole_number
+from autopar.refusal import check_type, several, whole_number
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement, hidden_share
 
 EARLIER = "with an earlier version of autopar"  # ends the origin of what changed code measured
+# What a record's fields are: texts, or by name things of a kind; and what must be among these.
+_TEXTS = ("experiment", "digest", "recorded_at", "command")
+_BY_NAME: dict[str, type] = {"measurements": Measurement, "timelines": Timeline, "checks": bool}
+_BY_NAME |= {"values": Real, "software": str, "files": bytes}
+_BY_NAME |= {"parameters": object, "hardware": object}
+_THERE: dict[str, dict[str, type]] = {
+    "software": {"torch": str},
+    "hardware": {"processors": str, "cpu": str, "cpu_cores": object, "gpus": list},
+}
 
 
 class RecordError(RuntimeError):
@@ -186,7 +197,25 @@ class Record(_Timed):
     code_changed: bool = False  #: Whether that code has changed since; `origin` says so, too.
 
     def __post_init__(self) -> None:
-        """Let every measurement and timeline say where it comes from, and let none be replaced."""
+        """Let every measurement and timeline say where it comes from, and let none be replaced.
+
+        All that is read later is looked at here, as files hold whatever somebody has written.
+        """
+        for name in _TEXTS:
+            check_type(name, getattr(self, name), str, "text.")
+        for name, kind in _BY_NAME.items():
+            held = getattr(self, name)
+            check_type(name, held, Mapping, f"{kind.__name__} by name.")
+            for key, of in {**dict.fromkeys(held, kind), **_THERE.get(name, {})}.items():
+                check_type(f"{name}[{key!r}]", held.get(key), of, f"{of.__name__}.")
+        try:
+            has_zone = datetime.fromisoformat(self.recorded_at).tzinfo is not None
+        except ValueError:
+            has_zone = False
+        if not has_zone:
+            expected = "a date and time with its zone, as 2026-11-21T10:00:00+00:00."
+            msg = f"recorded_at is {self.recorded_at!r}; expected {expected}"
+            raise ValueError(msg)
         for name, by_label in (("measurements", self.measurements), ("timelines", self.timelines)):
             named = {label: replace(thing, origin=self.origin) for label, thing in by_label.items()}
             object.__setattr__(self, name, MappingProxyType(ByLabel(named)))

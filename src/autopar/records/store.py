@@ -112,7 +112,7 @@ def load_record(path: Path | str, again: str = Wanted("").again) -> Record:
         why = (
             str(error)
             if isinstance(error, RecordError)
-            else f"it can't be read ({type(error).__name__}: {error})"
+            else f"it can't be read ({type(error).__name__}: {str(error).rstrip('.')})"
         )
         msg = f"{path.parent.name}/{path.name}: {why}. {again}"
         raise RecordError(msg) from None
@@ -177,19 +177,17 @@ def _content(record: Record) -> bytes:
 
 def _pack(timeline: Timeline) -> dict[str, Any]:
     """A timeline as columns of whole nanoseconds, with names and lanes numbered."""
-    names = list(dict.fromkeys(span.name for span in timeline.spans))
-    lanes = list(dict.fromkeys((span.lane, span.kind) for span in timeline.spans))
+    names, lanes = dict[str, int](), dict[tuple[str, str], int]()
     spans = [
         (
-            names.index(span.name),
-            lanes.index((span.lane, span.kind)),
-            round(span.start_s * 1e9),
-            round(span.end_s * 1e9),
+            names.setdefault(span.name, len(names)),
+            lanes.setdefault((span.lane, span.kind), len(lanes)),
+            *(round(1e9 * moment_s) for moment_s in (span.start_s, span.end_s)),
         )
         for span in timeline.spans
     ]
     error_s = timeline.alignment_error_s
-    return {"alignment_error_s": error_s, "names": names, "lanes": lanes, "spans": spans}
+    return {"alignment_error_s": error_s, "names": [*names], "lanes": [*lanes], "spans": spans}
 
 
 def _unpack(packed: Mapping[str, Any]) -> Timeline:

@@ -18,7 +18,7 @@ from autopar.effects.loads import chains
 from autopar.files import write_atomically
 from autopar.refusal import several, what
 
-SOURCES = Path(__file__).parents[2]
+_SOURCES = Path(__file__).parents[2]
 # By way of a file, as a profiler round the process prints too. It ends at once, unless a profiler
 # has to hear of it: threads of libraries, such as TorchScript's, abort some processes as they end.
 _CALL = """import json, os, sys
@@ -63,16 +63,12 @@ def in_fresh_process(
     """
     check_source(fn)
     under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
-    main = _CALL.format(name=fn.__name__, at_once=not under)
-    program = "\n\n".join([*sources_of(fn).values(), main])
-    path = os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])
-    with tempfile.TemporaryDirectory() as folder:  # a file, as TorchScript asks for the source
-        file = Path(folder) / f"{fn.__name__}.py"
-        write_atomically(file, program)
+    with tempfile.TemporaryDirectory() as folder:
+        file = program_of(fn, _CALL.format(name=fn.__name__, at_once=not under), folder)
         returned = Path(folder) / "returned.json"
         done = subprocess.run(
             [*under, python or sys.executable, file, json.dumps(args), returned],
-            env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+            env={**os.environ, **finds_autopar(), **(environment or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -119,14 +115,26 @@ def check_source(fn: Callable[..., Any]) -> None:
         raise TypeError(msg)
 
 
-def sources_of(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
+def program_of(fn: Callable[..., Any], main: str, folder: str) -> Path:
+    """Write a function, what it loads as globals, and what runs it; a file, for TorchScript."""
+    file = Path(folder) / f"{fn.__name__}.py"
+    write_atomically(file, "\n\n".join([*_sources_of(fn).values(), main]))
+    return file
+
+
+def finds_autopar() -> dict[str, str]:
+    """The variable by which another Python finds this autopar."""
+    return {"PYTHONPATH": os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])}
+
+
+def _sources_of(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
     """Name to source, of a function and, before it, of what it loads as globals."""
     function, sources = inspect.unwrap(fn), dict[str, str]()
     source = textwrap.dedent(inspect.getsource(function))
     for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
         value = function.__globals__.get(name)
         if isinstance(value, FunctionType) and value not in (*seen, fn):
-            sources |= sources_of(value, (*seen, fn))
+            sources |= _sources_of(value, (*seen, fn))
         elif isinstance(value, ModuleType):
             sources[name] = f"import {value.__name__} as {name}"
         elif isinstance(value, (int, float, str)):

@@ -81,11 +81,6 @@ class Measurement:
         return min(self.values_s)
 
     @property
-    def max_s(self) -> float:
-        """Slowest sample, in seconds."""
-        return max(self.values_s)
-
-    @property
     def spread(self) -> float:
         """Interquartile range over median, a fraction."""
         return self.iqr_s / self.median_s

@@ -12,6 +12,7 @@ import torch
 
 from autopar.device import present, synchronize
 from autopar.lanes.handle import handles_in
+from autopar.lanes.outcome import noting
 from autopar.machine import processor_names
 from autopar.refusal import check_type, check_work, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
@@ -141,6 +142,7 @@ def measure(
         size_bytes: Bytes that one call moves, for a bandwidth.
 
     Raises:
+        Exception: What `fn` raises, with a note that names the label.
         TypeError: `fn` or `setup` can't be called.
         ValueError: An empty label, too few repeats or calls, a negative warm-up, an amount
             that is not positive, a device not here.
@@ -183,6 +185,7 @@ def measure_in_turn(
         flops: Label to floating-point operations, for the ways that are to have a rate.
 
     Raises:
+        Exception: What a way raises, with a note that names it.
         TypeError: `ways` is no mapping, or it or `setup` has something that can't be called.
         ValueError: As `measure` does, there are no ways, or `flops` for one that is not there.
 
@@ -201,9 +204,8 @@ def measure_in_turn(
     samples_s: dict[str, list[float]] = {label: [] for label in ways}
     for i in range(-warmup, repeats):
         for label, way in ways.items():
-            if setup is not None:
-                setup()
-            sample_s = _sample(way, calls, waited)
+            where = f"while {label!r} was measured"
+            sample_s = noting(where, _sample, way, calls, waited, setup)
             if i >= 0:
                 samples_s[label].append(sample_s / calls)
     origin = f"measured live on {processor_names(waited)}"
@@ -225,8 +227,10 @@ def check_ways(argument: str, ways: Mapping[str, Work]) -> None:
         check_work(f"{argument}[{label!r}]", way)
 
 
-def _sample(fn: Work, calls: int, devices: list[torch.device] | None) -> float:
+def _sample(fn: Work, calls: int, devices: list[torch.device] | None, setup: Work | None) -> float:
     """Seconds that calls of `fn` and the devices take, from idle to done."""
+    if setup is not None:
+        setup()
     synchronize()
     collecting = gc.isenabled()
     gc.disable()
