@@ -205,6 +205,44 @@ def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     assert text_of(trace()).startswith("t\n=\n")
 
 
+def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
+    of_cpu = Report(parsed("range step 0..5; range inner 1..2"), name="t", range_name="step")
+    said = as_text(of_cpu.sections())
+    assert "No work of a GPU is in it." in said
+    assert re.search(r"1: step +0\.000 ms +5\.000 ms\n", said)
+    assert " %" not in said
+    assert of_cpu.data()["occurrences"] == [{"start_s": 0, "duration_s": pytest.approx(5 * MS)}]
+    beside = parsed("kernel 6..7 by 5.9; range step 0..5; range other 5..9")
+    said = text_of(beside, range_name="step")
+    assert "No GPU did anything in 'step'" in said
+    assert "ProfilerActivity" not in said, "what is elsewhere was recorded"
+    assert re.search(
+        r"1: other +5\.000 ms +4\.000 ms +25\.0 % ", text_of(beside, range_name="other")
+    )
+    lane = parsed("kernel 0..1 gpu=0; range step 0..5")
+    lane = replace(lane, work=replace(lane.work, tags=(lane.work.tags[0]._replace(gpu=""),)))
+    said = text_of(lane, range_name="step")
+    assert re.search(r"1: step +0\.000 ms +5\.000 ms +20\.0 % ", said)
+    assert "of all GPUs" not in said
+
+
+def test_names_can_be_matched_whatever_characters_they_have(said: Said, tmp_path: Path) -> None:
+    name = "two\nlines\x1b[31m \x00\x9f \ufffe"
+    events = [
+        trace_files.event("user_annotation", name, 0.0, 900.0),
+        trace_files.kernel(name, 400.0, 100.0, 1),
+        trace_files.call("cudaLaunchKernel", 390.0, 5.0, 1),
+    ]
+    (path := tmp_path / "t.json").write_text(trace_files.kineto(events))
+    data = json.loads(said(path, "--range", name, "--json", "-"))["traces"][0]
+    assert data["range"] == name
+    (idle,) = (finding for finding in data["findings"] if finding["cause"] == "elsewhere")
+    assert [it[0] for it in idle["evidence"]] == [name, "GPU 0 idle", name]
+    for shown in (said(path), said(path, "--list-ranges"), said(path, "--range", name)):
+        assert "two lines\ufffd[31m" in shown
+        assert not {*name} & {*shown} - {*"two lines[31m\n"}
+
+
 def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_others(
     files: dict[str, Path], tmp_path: Path, said: Said
 ) -> None:
@@ -269,7 +307,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     assert "which is under 100.0 %" in said(file, "--fail-under", "1", status=3)
     assert "which is under" not in said(file, "--fail-under", "5%")
     data = json.loads(said(file, "--json", "-"))
-    assert (data["format"], data["version"]) == ("autopar timeline", 4)
+    assert (data["format"], data["version"]) == ("autopar timeline", 5)
     for option in (("--top", "0"), ("--fail-under", "2"), ("--fail-under", "much")):
         with pytest.raises(SystemExit, match="2"):
             main(["timeline", str(file), *option])

@@ -29,11 +29,11 @@ _LONGEST_WAIT_S = 60.0  # a launch that waits for a minute is a launch of someth
 _WHY = (  # a record can't be right, in the order in which that is looked for
     "which can't be",
     "and does not say of which GPU and stream it is",
-    "which is before its launch, a minute after it, or a minute before all that the host did",
+    "which is before its launch, a minute after it, or a minute away from all that the host did",
     "and overlaps other work of its stream",
 )
 _NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
-_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+_UNWRITABLE = re.compile("[\ud800-\udfff]")  # half a pair of UTF-16
 _MOST_NAMES = 10_000  # to keep; programs have hundreds
 _DIRECTIONS = {
     **dict.fromkeys(("HtoD", "HtoA"), "from host"),
@@ -66,13 +66,13 @@ def evidence_of(
     host = records[places[~_lies_within(records[places])]]
     places = np.flatnonzero(~is_host & (wrong == UNKNOWN))
     work, is_node, ahead_s = _launched(records[places], host)
-    is_early = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
-    if np.isfinite(ahead_s).any():  # launches are recorded, so the host was since the beginning
-        is_early |= host.times_s[:, 0].min() - work.times_s[:, 1] > _LONGEST_WAIT_S
-    wrong[places[is_early]], harms_s[places[is_early]] = _NO_LAUNCH, work.lengths_s[is_early]
-    skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_early].max(initial=0.0))
-    places, work = places[~is_early], work[~is_early]
-    overlaps_s = _overlaps(work, is_node[~is_early], in_order)
+    is_stray = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
+    if np.isfinite(ahead_s).any():  # launches are recorded, so the host was from start to end
+        is_stray |= _far_away(work, host)
+    wrong[places[is_stray]], harms_s[places[is_stray]] = _NO_LAUNCH, work.lengths_s[is_stray]
+    skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_stray].max(initial=0.0))
+    places, work = places[~is_stray], work[~is_stray]
+    overlaps_s = _overlaps(work, is_node[~is_stray], in_order)
     is_cut = overlaps_s > 0
     wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, overlaps_s[is_cut]
     times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
@@ -121,7 +121,7 @@ def whole_number(value: object) -> int:
 
 @functools.lru_cache(_MOST_NAMES)  # so that each is kept once, however often it comes
 def clean(text: str) -> str:
-    """Text that can be printed and drawn: what no file of text may hold is replaced."""
+    """Text that can be encoded. All its other characters stay, so that names can be matched."""
     return _UNWRITABLE.sub("\ufffd", text)
 
 
@@ -183,6 +183,16 @@ def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:
     is_node = is_graph[launches] | (has_launch & ~is_known & is_known.any())
     ahead_s = np.append(host.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
     return replace(work, launches=launches), is_node, ahead_s
+
+
+def _far_away(work: Records, host: Records) -> Mask:
+    """Whether work is a minute before, or after, all that the host did and all work till then."""
+    starts_s, ends_s = work.times_s.T
+    nexts_s = np.minimum(np.append(starts_s, np.inf)[1:], host.times_s[:, 0].min())
+    reached_s = np.maximum.accumulate(np.append(host.times_s[:, 1].max(), ends_s))[:-1]
+    before, after = nexts_s - np.maximum.accumulate(ends_s), starts_s - reached_s
+    is_before = np.logical_or.accumulate(before[::-1] > _LONGEST_WAIT_S)[::-1]
+    return np.asarray(is_before | np.logical_or.accumulate(after > _LONGEST_WAIT_S))
 
 
 def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> Seconds:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autopar.timeline.chrome_trace import PROGRAM
+from autopar.display.format import printable, shortened
+from autopar.timeline.chrome_trace import OWN_MARK
 from autopar.timeline.span import KINDS
 from autopar.traces.check import (
     LATEST_US,
@@ -42,7 +43,7 @@ _LEFT_OUT = {
 # What CUPTI does for the profiler. Its other overhead is the driver's own, within some call.
 _PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"}
 _OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
-_MOST_NAMED = 5  # in a message
+_MOST_NAMED, _LONGEST = 5, 40  # categories in a message, and characters of each
 _NO_CATEGORY = "(no category)"
 _GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
@@ -176,8 +177,7 @@ class Events:
         name = _dictionary(event, "args").get("name")
         if event.get("name") == "thread_name" and isinstance(name, str):
             self._lanes[str(event.get("tid"))] = clean(name)
-        elif event.get("name") == "process_name" and name == PROGRAM:
-            self._is_own = True
+        self._is_own = self._is_own or event == OWN_MARK
 
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
@@ -198,7 +198,7 @@ class Events:
         return Trace(
             records.of(*KINDS),
             records.of("range"),
-            origin=clean(str(about.get("origin") or f"a trace of {PROGRAM}")),
+            origin=clean(str(about.get("origin") or "a trace of autopar")),
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US / 1e6 else 0.0,
         )
 
@@ -255,4 +255,4 @@ def _name_rank(rows: Rows, header: Event) -> set[str]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     most = Counter(counts).most_common(_MOST_NAMED)
-    return ", ".join(f"{clean(name):.40} ({count:,})" for name, count in most)
+    return ", ".join(f"{printable(shortened(name, _LONGEST))} ({count:,})" for name, count in most)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from autopar.display.format import printable, shortened
 from autopar.traces.check import clean, evidence_of, number, whole_number, work_tag
 from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
@@ -58,7 +59,7 @@ def read_export(path: Path) -> Trace:
         raise TraceError(msg) from error
     remarks = tuple(dict.fromkeys(export.remarks))
     if not (len(trace.work) or len(trace.host.of("range"))):
-        listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+        listed = ", ".join(map(printable, map(shortened, sorted(export.tables)[:5]))) or "(none)"
         msg = (
             f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
             f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "

@@ -132,6 +132,8 @@ class Report:
 
     def verdict(self) -> list[str]:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
+        if not self._gpus and self.view.is_of_gpus:
+            return [f"No GPU did anything in {self.view.range_name!r}, as far as was recorded."]
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
@@ -245,24 +247,26 @@ class Report:
         return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrences(self) -> list[dict[str, float]]:
-        """Each range, in seconds, and how long GPUs were busy in it, on average."""
-        ranges, usages = self.view.occurrences, self.view.usages
-        busy_s = np.zeros(len(ranges))
-        for usage in usages:
-            busy_s += length_within(usage.busy, *ranges.times_s.T) / len(usages)
-        starts_s = ranges.times_s[:, 0] - self.view.start_s
-        rows = np.column_stack((starts_s, ranges.lengths_s, busy_s)).tolist()
-        return [dict(zip(("start_s", "duration_s", "busy_s"), row, strict=True)) for row in rows]
+        """Each range, in seconds, and how long GPUs were busy in it, on average of those seen."""
+        ranges, usages = self.view.occurrences, self._gpus or self.view.usages
+        columns = {"start_s": ranges.times_s[:, 0] - self.view.start_s}
+        columns["duration_s"] = ranges.lengths_s
+        if usages:
+            busy_s = [length_within(usage.busy, *ranges.times_s.T) for usage in usages]
+            columns["busy_s"] = np.mean(busy_s, axis=0)
+        rows = np.column_stack([*columns.values()]).tolist()
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
         rows = []
         spans = self.view.occurrences.spans()
         for number, (span, times) in enumerate(zip(spans, self._occurrences(), strict=True), 1):
             name, (start,) = f"{number}: {shortened(span.name, _NAME)}", self._clock(span.start_s)
-            whole, busy = format_seconds(span.duration_s), bar(times["busy_s"], span.duration_s)
-            rows.append((name, start, whole, busy))
-        headers, note = ("range", "start", "time", "busy"), "Busy is of all GPUs on average."
-        return self._table("Each time that the range is there", headers, rows, note)
+            busy = [bar(times["busy_s"], span.duration_s)] if "busy_s" in times else []
+            rows.append((name, start, format_seconds(span.duration_s), *busy))
+        headers = ("range", "start", "time", "busy")[: len(rows[0]) if rows else 0]
+        notes = ["Busy is of all GPUs on average."] * bool(self._gpus)
+        return self._table("Each time that the range is there", headers, rows, *notes)
 
     def _drawing(self) -> list[Block]:
         """What ran when; of very much, the beginning."""
