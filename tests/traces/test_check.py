@@ -178,5 +178,5 @@ def test_of_several_processes_each_has_its_threads_and_numbers_of_launches_tell_
     assert "Several processes are in it" in trace.warnings[0]
     flushes = [event("overhead", "Buffer Flush", 50.0, 9.0) | {"pid": pid} for pid in (-1, 0)]
     alone = Events([*host, *flushes, *work]).trace({})
-    assert (alone.warnings, len(alone.host.of("call"))) == ((), 4)
+    assert (alone.warnings, len(alone.host.of("call", "profiler"))) == ((), 4)
     assert None not in [activity.launch for activity in work_of(alone)]

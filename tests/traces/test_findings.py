@@ -57,17 +57,22 @@ def random_work(start: int, length: int, ahead: int, thread: int) -> Activity:
 
 
 _TIMES, _THREADS = (st.integers(0, 99), st.integers(1, 9)), st.integers(1, 3)
-_NAMES = st.sampled_from([SYNC, "cudaFree", "cudaGetDevice", LOADER, "profiler: Buffer Flush"])
+_NAMES = st.sampled_from([SYNC, "cudaFree", "cudaGetDevice", LOADER])
 _HOST = st.lists(st.builds(random_call, _NAMES, *_TIMES, _THREADS), max_size=9)
 _WORK = st.builds(random_work, *_TIMES, st.integers(0, 9), st.integers(0, 3))
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(_WORK, min_size=1, max_size=9), _HOST, _HOST, _HOST)
+@given(st.lists(_WORK, min_size=1, max_size=9), _HOST, _HOST, _HOST, _HOST)
 def test_the_parts_of_all_gaps_are_all_gaps(
-    work: list[Activity], calls: list[Span], ranges: list[Span], operators: list[Span]
+    work: list[Activity],
+    calls: list[Span],
+    ranges: list[Span],
+    operators: list[Span],
+    profiler: list[Span],
 ) -> None:
-    of = trace(*work, calls=(*calls,), ranges=(*ranges,), operators=(*operators,))
+    host = {"ranges": (*ranges,), "operators": (*operators,), "profiler": (*profiler,)}
+    of = trace(*work, calls=(*calls,), **host)
     idle = Report(of, name="t").view.usages[0].idle
     assert sum(split(of).values()) == pytest.approx((idle[:, 1] - idle[:, 0]).sum() / MS, abs=0.02)
 

@@ -27,7 +27,8 @@ _WORK = "work"
 # What is taken, by its category; those with capitals are of torch before 1.12.
 _TAKEN_AS = {
     **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"), _WORK),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime", "overhead"), "call"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "call"),
+    "overhead": "profiler",
     **dict.fromkeys(("cpu_op", "Operator"), "operator"),
     "user_annotation": "range",
     "python_function": "python",
@@ -125,7 +126,7 @@ class Events:
                 pid, tid = str(pid), str(tid)
             self._rows.add((kind, name, pid, tid), _done, times_us, launch)
         elif name in _PROFILERS:
-            self._rows.add((kind, f"profiler: {name}", "", "of the profiler"), _done, times_us)
+            self._rows.add(("profiler", name, "", ""), _done, times_us)
 
     def trace(self, header: Event) -> Trace:
         """What they say, with what stands beside them in the file."""
@@ -134,7 +135,7 @@ class Events:
             trace = self._own_trace(header)
         else:
             callers = {tag.lane for tag in self._rows.tags if tag.kind == "call"}
-            processes = {lane.partition(" thread ")[0] for lane in callers} - {"process "}
+            processes = {lane.partition(" thread ")[0] for lane in callers}
             if len(processes) > 1:
                 self._rows.forget_launches()
                 remarks.append(

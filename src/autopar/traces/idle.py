@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from functools import cache
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, SHOWN, Finding
-from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Trace
+from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
@@ -42,16 +41,17 @@ _RECORDS = {  # cause -> the sorts of records that show it, if they are not call
     "elsewhere": ("named",),
 }
 _SORTS = ("profiler", *_DONE[:-1], "asked", "named")
+_SORTS_OF_KINDS = {"range": "named", "python": "named", "profiler": "profiler"}
 _CODES = {sort: code for code, sort in enumerate(_SORTS)}
-# Some is told by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's
-# loader.
-_TOLD = re.compile(
-    r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)"
-    r"|(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
+# What is told by the name of a call, as `cudaMalloc_v3020` and `cuMemcpyDtoH_v2`, and what by that
+# of torch's own ranges and operators. The names of a program tell nothing.
+_CALLS = re.compile(
+    r"(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
     r"|(?P<asked>(?:Event|Stream)Query)"
     r"|(?P<allocated>(?:Mem)?(?:Host)?(?:Malloc|Alloc|Free|Register|Unregister)"
     r"|Mem(?:Create|Map|Unmap|Release|SetAccess)))"
 )
+_TORCHS = re.compile(r"(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)")
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
@@ -146,19 +146,14 @@ class Host:
         return when[when[:, 1] - when[:, 0] > _LONG_S] if len(asked) else asked
 
 
-@cache
-def _sort_told(name: str) -> str:
-    match = _TOLD.match(name)
-    return match.lastgroup or "" if match else ""
+def _sort_of(tag: Tag) -> str:
+    match = (_CALLS if tag.kind == "call" else _TORCHS).match(tag.name)
+    return (match and match.lastgroup) or _SORTS_OF_KINDS.get(tag.kind, "operators")
 
 
 def _sorts_of(records: Records, work: Records) -> Places:
     """Of each record of the host its place in `_SORTS`."""
-    sorts_told, codes = records.coded(
-        lambda tag: (
-            _sort_told(tag.name) or ("named" if tag.kind in ("range", "python") else "operators")
-        )
-    )
+    sorts_told, codes = records.coded(_sort_of)
     sorts = np.array([_CODES[sort] for sort in sorts_told], dtype=np.int64)[codes]
     work = work[work.launches != UNKNOWN]
     # What takes no longer has launched something, and waited for nobody.

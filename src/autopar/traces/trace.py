@@ -18,7 +18,7 @@ from autopar.timeline.intervals import Intervals, clipped, covered
 from autopar.timeline.span import Span, Timeline
 
 HOST = "host"
-ON_HOST = ("call", "operator", "range", "python")  # what threads of it do
+ON_HOST = ("call", "operator", "range", "python", "profiler")
 UNKNOWN = -1  # a launch, or a size
 OF_TORCH = "a trace of torch.profiler"
 ONE_CYCLE = (
@@ -50,7 +50,7 @@ class Tag(NamedTuple):
     lane: str  # where to show it: a stream, a direction of copies, a thread
     # Of work `compute`, `copy` or `communication`. Of the host: `call` of CUDA's or HIP's runtime
     # and driver, `operator` of PyTorch that lies in no other, `range` named by `annotate`, NVTX or
-    # `record_function`, `python` function.
+    # `record_function`, `python` function, or what is done for the `profiler` itself.
     kind: str
     gpu: str = ""  # such as `GPU 0` or `rank 1 GPU 0`; empty for work that was not on a GPU
     stream: str = ""  # its in-order queue, if the trace tells
