@@ -69,7 +69,7 @@ def evidence_of(
     is_stray = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
     if np.isfinite(ahead_s).any():  # launches are recorded, so the host was from start to end
         is_stray |= _far_away(work, host)
-    wrong[places[is_stray]], harms_s[places[is_stray]] = _NO_LAUNCH, work.lengths_s[is_stray]
+    wrong[places[is_stray]] = _NO_LAUNCH
     skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_stray].max(initial=0.0))
     places, work = places[~is_stray], work[~is_stray]
     overlaps_s = _overlaps(work, is_node[~is_stray], in_order)
@@ -88,8 +88,11 @@ def evidence_of(
     handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
     unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
     host = replace(host, tags=tags, launches=unknown, sizes_bytes=unknown)
-    trace = Trace(work, host, handed, tuple(warnings), doubts, alignment_error_s=skew_s)
-    return replace(trace, zero_s=zero_us / 1e6)
+    return Trace(
+        *(work, host, handed, tuple(warnings), doubts),
+        alignment_error_s=skew_s,
+        zero_s=zero_us / 1e6,
+    )
 
 
 def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:

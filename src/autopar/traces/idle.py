@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 
 import numpy as np
+import numpy.typing as npt
 
 from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import (
@@ -40,9 +41,7 @@ _RECORDS = {  # cause -> the sorts of records that show it, if they are not call
     "cpu": ("operators",),
     "elsewhere": ("named",),
 }
-_SORTS = ("profiler", *_DONE[:-1], "asked", "named")
-_SORTS_OF_KINDS = {"range": "named", "python": "named", "profiler": "profiler"}
-_CODES = {sort: code for code, sort in enumerate(_SORTS)}
+_SORTS = {"range": "named", "python": "named", "profiler": "profiler"}  # kind -> sort
 # What is told by the name of a call, as `cudaMalloc_v3020` and `cuMemcpyDtoH_v2`, and what by that
 # of torch's own ranges and operators. The names of a program tell nothing.
 _CALLS = re.compile(
@@ -81,10 +80,10 @@ class Host:
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
         self.on_axis = records.times_s + self.shift(threads)
         # While a loader was awaited, too, nobody knows what for.
-        profiler, loader = (
-            covered(records.times_s[self.which(sort)]) for sort in ("profiler", "loader")
+        profiler, loader = (self.sorts == sort for sort in ("profiler", "loader"))
+        self.profiler = without(
+            covered(records.times_s[profiler]), covered(records.times_s[loader])
         )
-        self.profiler = without(profiler, loader)
         launches = np.unique(work.launches[work.launches != UNKNOWN])
         is_call = records.where(lambda tag: tag.kind == "call")
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
@@ -94,10 +93,6 @@ class Host:
         is_event_wait = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
         self._ends_s = np.sort(work.times_s[:, 1])
-
-    def which(self, sort: str) -> Places:
-        """The places of the records of a sort."""
-        return np.flatnonzero(self.sorts == _CODES[sort])
 
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
@@ -125,7 +120,8 @@ class Host:
         did, taken = {}, as_array([])
         steps = np.column_stack((launches_s[:-1], launches_s[1:]))
         for cause in _DONE:
-            when = covered(self.on_axis[self.which("operators" if cause == "cpu" else cause)])
+            sort = "operators" if cause == "cpu" else cause
+            when = covered(self.on_axis[self.sorts == sort])
             if cause == "synchronised":
                 when = covered(np.concatenate((when, self._polls())))
             elif cause == "operators":
@@ -138,32 +134,32 @@ class Host:
 
     def _polls(self) -> Intervals:
         """When a thread did nothing but ask whether something is done, again and again."""
-        is_other = ~np.isin(self.sorts, [_CODES["asked"], _CODES["named"]])
-        asked = covered(self.on_axis[self.which("asked")])
+        asked = covered(self.on_axis[self.sorts == "asked"])
+        is_other = (self.sorts != "asked") & (self.sorts != "named")
         edges_s = np.concatenate(([-np.inf], asked.ravel(), [np.inf])).reshape(-1, 2)
         apart = edges_s[edges_s[:, 1] - edges_s[:, 0] > _BETWEEN_S]
         when = without(without(_ALWAYS, apart), covered(self.on_axis[is_other]))
         return when[when[:, 1] - when[:, 0] > _LONG_S] if len(asked) else asked
 
 
-def _sort_of(tag: Tag) -> str:
+def _told_sort(tag: Tag) -> str:
     match = (_CALLS if tag.kind == "call" else _TORCHS).match(tag.name)
-    return (match and match.lastgroup) or _SORTS_OF_KINDS.get(tag.kind, "operators")
+    return (match and match.lastgroup) or _SORTS.get(tag.kind, "operators")
 
 
-def _sorts_of(records: Records, work: Records) -> Places:
-    """Of each record of the host its place in `_SORTS`."""
-    sorts_told, codes = records.coded(_sort_of)
-    sorts = np.array([_CODES[sort] for sort in sorts_told], dtype=np.int64)[codes]
+def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
+    """Of each record of the host, what its thread did then, in a word."""
+    told, codes = records.coded(_told_sort)
+    sorts = np.array(told, dtype=object)[codes]
     work = work[work.launches != UNKNOWN]
     # What takes no longer has launched something, and waited for nobody.
-    sorts[(sorts == _CODES["peers"]) & (records.lengths_s <= _STEP_S)] = _CODES["operators"]
+    sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "operators"
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
-    sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = _CODES["operators"]
+    sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "operators"
     is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
-    sorts[is_long & (sorts == _CODES["operators"])] = _CODES["launch"]
+    sorts[is_long & (sorts == "operators")] = "launch"
     is_pageable = work.where(lambda tag: tag.memory == "pageable")
-    sorts[work.launches[is_pageable]] = _CODES["synchronised"]
+    sorts[work.launches[is_pageable]] = "synchronised"
     return sorts
 
 
@@ -228,7 +224,7 @@ class _Gaps:
         starts_s, ends_s = self._gaps[which].T
         ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
-        until_s = np.where(host.sorts[launches] == _CODES["launch"], returned_s, called_s)
+        until_s = np.where(host.sorts[launches] == "launch", returned_s, called_s)
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         is_staged = self._usage.work.where(lambda tag: tag.memory == "pageable")
@@ -297,7 +293,7 @@ class _Gaps:
     def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
         """Records that may show a cause, with their times, and when gaps are on these."""
         host, sorts = self._host, _RECORDS.get(cause, (cause,))
-        which = np.isin(host.sorts, [_CODES[sort] for sort in sorts if sort in _CODES])
+        which = np.any([host.sorts == sort for sort in sorts], axis=0)
         if cause == "profiler":  # which has threads of its own
             return host.records[which], host.records.times_s[which], self._late
         return host.records[which], host.on_axis[which], self._late_on_axis
