@@ -89,7 +89,15 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert finding.evidence[0].name == "augment"
     python = (named("train.py(9): step", 0, 9), named("json.py(3): load", 4.2, 5.8))
     assert "was in json.py(3): load." in findings(gap(python=python))["elsewhere"].why
-    assert "no call of CUDA: it ran Python" in findings(gap())["elsewhere"].why
+    # What a profiler did not record, nobody was seen not to do.
+    unrecorded = "was in no call of CUDA: it ran Python or operators, which were not recorded, or"
+    assert unrecorded in findings(gap())["elsewhere"].why
+    seen = findings(gap(operators=(call("aten::mm", 1, 2),)))["elsewhere"]
+    assert "was in no operator and no call of CUDA: it ran Python, or waited" in seen.why
+    # Of a range, what counts is its share of the time that has no other cause.
+    waits = call(SYNC, 4.1, 5.3), call("cudaFree", 5.3, 5.4)
+    steps = (named("step", 0, 8), named("augment", 5.45, 5.95), named("load", 4, 5.4))
+    assert "was in augment." in findings(gap(*waits, ranges=steps))["elsewhere"].why
     assert "it was in no named range." in findings(gap())["elsewhere"].why
     # The longest is outside of the range that the other lies in.
     two = "kernel 0..4 by -0.01; kernel 6..7 by 5.985; kernel 10..12 by 9.985; range crop 4..6"

@@ -89,7 +89,10 @@ class Host:
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
         is_launch[launches] = True  # that of other work may be outside of the window
         starts_s = self.on_axis[:, 0]
-        self.did = self._in_turn(np.sort(starts_s[is_launch]))
+        self.did, self.seen = self._in_turn(np.sort(starts_s[is_launch]))
+        self.nothing = "no operator and no call of CUDA: it ran Python"
+        if not len(records.of("operator")):
+            self.nothing = "no call of CUDA: it ran Python or operators, which were not recorded"
         is_event_wait = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
         self._ends_s = np.sort(work.times_s[:, 1])
@@ -115,8 +118,8 @@ class Host:
         is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < _START_S)
         return np.asarray(lets_wait & is_let)
 
-    def _in_turn(self, launches_s: Seconds) -> dict[str, Intervals]:
-        """Cause -> when threads did what shows it: of each moment the first that holds."""
+    def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
+        """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
         did, taken = {}, as_array([])
         steps = np.column_stack((launches_s[:-1], launches_s[1:]))
         for cause in _DONE:
@@ -130,7 +133,7 @@ class Host:
                 when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
-        return did
+        return did, taken
 
     def _polls(self) -> Intervals:
         """When a thread did nothing but ask whether something is done, again and again."""
@@ -263,7 +266,8 @@ class _Gaps:
             names = self._names(cause, parts_s > 0) or ["a launch"]
         cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
         why = "Once" if count == 1 else f"{count:,} times"
-        why += f" it was idle {CAUSES[cause].what.format(names=', '.join(map(shortened, names)))}"
+        said = {"names": ", ".join(map(shortened, names)), "nothing": self._host.nothing}
+        why += f" it was idle {CAUSES[cause].what.format_map(said)}"
         if cause in _REMOVABLE:
             why += (
                 f" Without that the gaps would be up to {cost} shorter, one of them by {at_most}."
@@ -307,14 +311,18 @@ class _Gaps:
         return [names[i] for i in most if by_name_s[i]]
 
     def _longest(self, i: int, cause: str) -> list[Span]:
-        """The record with the longest share of a gap; of ranges the innermost with most of it."""
+        """The record with the longest share of a gap, or the innermost range of what is left of it.
+
+        That has most of the time in which the thread was seen to do nothing else.
+        """
         records, times_s, late = self._records(cause)
-        start_s, end_s = late[i]
-        lengths_s = np.minimum(times_s[:, 1], end_s) - np.maximum(times_s[:, 0], start_s)
         if cause == "elsewhere":
-            spans = records[lengths_s > (end_s - start_s) / 2].spans()
+            left = without(late[i : i + 1], self._host.seen)
+            spans = records[length_within(left, *times_s.T) > length_s(left) / 2].spans()
             return sorted(spans, key=lambda span: span.duration_s)[:1]
-        return records[lengths_s.argmax()[None]].spans() if (lengths_s > 0).any() else []
+        lengths_s = length_within(late[i : i + 1], *times_s.T)
+        is_longest = (lengths_s > 0) & (lengths_s == lengths_s.max(initial=0.0))
+        return records[np.flatnonzero(is_longest)[:1]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
