@@ -35,13 +35,14 @@ _STEP_S = 200e-6
 _BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
 _MUCH = 0.1  # of the busy time: so much between kernels that follow closely is worth a word
 # What a thread can be seen to do, the first that holds of a moment.
-_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu")
+_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu", "called")
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
+    "operators": ("operators", "called"),
     "cpu": ("operators",),
     "elsewhere": ("named",),
 }
-_SORTS = {"range": "named", "python": "named", "profiler": "profiler"}  # kind -> sort
+_SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
 # What is told by the name of a call, as `cudaMalloc_v3020` and `cuMemcpyDtoH_v2`, and what by that
 # of torch's own ranges and operators. The names of a program tell nothing.
 _CALLS = re.compile(
@@ -133,6 +134,8 @@ class Host:
                 when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
+        # Calls that take no time to speak of, and in no operator, are a part of launching.
+        did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
         return did, taken
 
     def _polls(self) -> Intervals:
@@ -158,9 +161,9 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     # What takes no longer has launched something, and waited for nobody.
     sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "operators"
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
-    sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "operators"
+    sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
-    sorts[is_long & (sorts == "operators")] = "launch"
+    sorts[is_long & (sorts == "called")] = "launch"
     is_pageable = work.where(lambda tag: tag.memory == "pageable")
     sorts[work.launches[is_pageable]] = "synchronised"
     return sorts
@@ -290,8 +293,9 @@ class _Gaps:
         whole_s = sums_s[np.maximum(first, last)] - sums_s[first]
         taken = [self.parts_s[other] for other in _WAITS_TOO if other != cause]
         left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
-        # Where a thread then did something unknown for longer, that may have been a wait, too.
-        saved_s = np.where(self.parts_s["elsewhere"] > whole_s, 0.0, np.minimum(whole_s, left_s))
+        # Where a thread then did for longer what is unknown, or may need what was waited for.
+        other_s = self.parts_s["elsewhere"] + self.parts_s["cpu"]
+        saved_s = np.where(other_s > whole_s, 0.0, np.minimum(whole_s, left_s))
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
     def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
