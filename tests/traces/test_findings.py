@@ -47,6 +47,19 @@ def test_a_gap_is_split_over_all_that_happened_in_it() -> None:
     assert costs(parsed(behind)) == {}, "nothing is idle behind work"
 
 
+def test_no_gap_is_counted_for_the_error_of_sums() -> None:
+    """Wherever on the file's clock, and however many threads there are."""
+    for late_ms in range(0, 9_000, 700):
+        steps = [late_ms + 0.01 + 3.3 * i for i in range(30)]
+        work = [kernel(t, t + 3, call("cudaLaunchKernel", t - 0.3, t - 0.29)) for t in steps]
+        host = tuple(
+            call("aten::mm", t - 0.3, t + 0.2, f"thread {n}") for t in steps for n in (1, 2)
+        )
+        seen = Report(trace(*work, operators=host), name="t")
+        gaps = {finding.cause: finding.gaps for finding in seen._idle}
+        assert gaps == {"unknown": 30, "elsewhere": 30}, "the operators begin with the launches"
+
+
 def random_call(name: str, start: int, length: int, thread: int) -> Span:
     return call(name, start / 10, (start + length) / 10, f"thread {thread}")
 

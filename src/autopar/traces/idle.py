@@ -27,6 +27,7 @@ _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profil
 # In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
 # one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
 _START_S = 20e-6
+_TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # From one launch to the next, if the host does nothing else: 9 µs for a product in eager PyTorch
 # (measured on an H200: 64 in 549 µs). With a program's own code between them, 15 runtimes ran tasks
@@ -122,7 +123,7 @@ class Host:
     def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
         did, taken = {}, as_array([])
-        steps = np.column_stack((launches_s[:-1], launches_s[1:]))
+        steps = np.column_stack((np.append(-np.inf, launches_s)[:-1], launches_s))
         for cause in _DONE:
             sort = "operators" if cause == "cpu" else cause
             when = covered(self.on_axis[self.sorts == sort])
@@ -178,6 +179,8 @@ def idle_of(usage: Usage, host: Host) -> list[Finding]:
     that only fetches ends a gap, the work after it is meant.
     """
     gaps = _Gaps(usage, host)
+    for seconds in gaps.parts_s.values():
+        seconds[seconds < _TICK_S] = 0.0
     findings = [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
     lengths_s = usage.idle[:, 1] - usage.idle[:, 0]
     brief_s = lengths_s[lengths_s <= _NOISE_S]  # of a GPU's own clock, which no other concerns
