@@ -208,19 +208,15 @@ def _on_the_hosts_clock(
     starts_s = [span.start_s for span in spans if span.name == own]
     windows = zip(marks, starts_s, strict=True)
     (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])
-    offset_s = (before_s + after_s) / 2 - start_s
+    by_s, error_s = (before_s + after_s) / 2 - start_s, (after_s - before_s) / 2
+    # One lane for all threads: workers have lanes of their own.
+    lanes = {span.lane: HOST if span.kind == HOST else span.lane for span in spans}
     moved = (
-        # One lane for all threads: workers have lanes of their own.
-        replace(
-            span,
-            lane=HOST if span.kind == HOST else span.lane,
-            start_s=offset_s + span.start_s,
-            end_s=offset_s + span.end_s,
-        )
-        for span in spans
-        if span.name != own
+        replace(it, lane=lanes[it.lane], start_s=by_s + it.start_s, end_s=by_s + it.end_s)
+        for it in spans
+        if it.name != own
     )
-    return Timeline(tuple(moved), (after_s - before_s) / 2, origin)
+    return Timeline(tuple(moved), error_s, origin)
 
 
 def _mark(own: str) -> tuple[float, float]:
