@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import every
 from trace_builder import work_of
-from trace_files import kernel, kineto, kineto_events, own_timeline, write_all
+from trace_files import event, kernel, kineto, kineto_events, own_timeline, write_all
 
 from autopar import read_trace
 from autopar.timeline.chrome_trace import write_trace
@@ -243,6 +243,10 @@ def test_names_keep_what_can_be_written_and_are_cut_in_warnings(file):
     trace = read_evidence(file(json.dumps([*events, kernel("k" * 5_000, 32.0, 0.0)])))
     shown = [work.span.name for work in work_of(trace)][:2]
     assert shown == ["half \ufffd", "nul \0 and bell \7"]
+    names = ["&#9999999; is none, &#65; and &#55357;", "&#65;"]  # of a range, and of an operator
+    host = [event(*of, 1.0, 9.0) for of in zip(("user_annotation", "cpu_op"), names, strict=True)]
+    spans = read_evidence(file(json.dumps([*events, *host]))).host.spans()
+    assert [it.name for it in spans] == ["&#9999999; is none, A and \ufffd", "&#65;"]
     assert len(trace.remarks[0]) < 400
 
 

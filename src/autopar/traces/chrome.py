@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -215,8 +216,15 @@ def _thread(pid: object, tid: object) -> str:
 
 def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
     """What a thread did; a name from `annotate` with all its characters."""
-    name = _GARBLED.sub(lambda code: chr(int(code[1])), name)
+    if kind == "range":
+        name = _GARBLED.sub(_character, name)
     return Tag(clean(name), _thread(pid, tid), kind)
+
+
+def _character(code: re.Match[str]) -> str:
+    """The character of a code, or the code where there is none of this number."""
+    number = int(code[1])
+    return chr(number) if number <= sys.maxunicode else code[0]
 
 
 def _work(name: str, category: str, device: int, stream: int | None, collective: str) -> Tag:
