@@ -107,8 +107,13 @@ def test_of_a_range_without_work_of_a_gpu_no_share_of_it_is_given() -> None:
     assert of_cpu.data()["occurrences"] == [{"start_s": 0, "duration_s": pytest.approx(5 * MS)}]
     beside = parsed("kernel 6..7 by 5.9; range step 0..5; range other 5..9")
     said = text_of(beside, range_name="step")
-    assert "No GPU did anything in 'step'" in said
+    assert "GPU 0 did nothing in 'step', as far as was recorded." in said
     assert "ProfilerActivity" not in said, "what is elsewhere was recorded"
+    three = parsed("kernel 1..2; kernel 6..7 gpu=1; kernel 6..7 gpu=2; range step 0..5")
+    assert "GPU 1 and 1 more did nothing in 'step'" in text_of(three, range_name="step")
+    assert "did nothing" not in text_of(three)
+    assert "GPU 1 did nothing in 'step'" in text_of(three, range_name="step", gpu="1")
+    assert "did nothing" not in text_of(three, range_name="step", gpu="0")
     assert re.search(
         r"1: other +5\.000 ms +4\.000 ms +25\.0 % ", text_of(beside, range_name="other")
     )

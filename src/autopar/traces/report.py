@@ -132,8 +132,8 @@ class Report:
 
     def verdict(self) -> list[str]:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
-        if not self._gpus and self.view.is_of_gpus:
-            return [f"No GPU did anything in {self.view.range_name!r}, as far as was recorded."]
+        if not self._gpus and self.view.gpus:
+            return [self._did_nothing(self.view.gpus)]
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
@@ -190,8 +190,16 @@ class Report:
                 f"Limited to {view.range_name!r}, {'once' if count == 1 else f'{count:,} times'}, "
                 f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
             )
+        idle = [name for name in view.gpus if name not in self.figures]
+        if idle and self._gpus:
+            yield self._did_nothing(idle)
         if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it."
+
+    def _did_nothing(self, gpus: Sequence[str]) -> str:
+        """What is said of GPUs that worked outside of a range only."""
+        more = f" and {len(gpus) - 1:,} more" * (len(gpus) > 1)
+        return f"{gpus[0]}{more} did nothing in {self.view.range_name!r}, as far as was recorded."
 
     def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""

@@ -64,7 +64,7 @@ class View:
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
     ranges: Records  # that lie in the window, cut at its edges
-    is_of_gpus: bool  # whether there is work of a GPU, in the window or outside of it
+    gpus: tuple[str, ...]  # of which there is work, in the window or outside of it
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
     occurrences: Records = NONE
@@ -95,7 +95,8 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         kept += [place for place in (HOST, "GPUs") if place in trace.doubts]
         trace = replace(trace, doubts={place: trace.doubts[place] for place in kept})
     ranges, occurrences = trace.host.of("range"), NONE
-    is_of_gpus = any(tag.gpu for tag in work.present)
+    names = {tag.gpu or OTHER_LANES for tag in work.present}
+    gpus = sorted(names, key=lambda name: (name == OTHER_LANES, len(name), name))
     whole = np.concatenate((work.times_s, trace.host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
@@ -108,10 +109,10 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         window = covered(occurrences.times_s)
         work, ranges = work.within(window), ranges.within(window)
     by_gpu = work.parts(lambda tag: tag.gpu or OTHER_LANES)
-    gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
+    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus if name in by_gpu)
     trace = replace(trace, work=work)
-    return View(trace, window, start_s, usages, ranges, is_of_gpus, range_name, occurrences)
+    every = tuple(name for name in gpus if name != OTHER_LANES)
+    return View(trace, window, start_s, usages, ranges, every, range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
