@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -33,8 +32,6 @@ _WHY = (  # a record can't be right, in the order in which that is looked for
     "and overlaps other work of its stream",
 )
 _NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
-_UNWRITABLE = re.compile("[\ud800-\udfff]")  # half a pair of UTF-16
-_MOST_NAMES = 10_000  # to keep; programs have hundreds
 _DIRECTIONS = {
     **dict.fromkeys(("HtoD", "HtoA"), "from host"),
     **dict.fromkeys(("DtoH", "AtoH"), "to host"),
@@ -99,9 +96,9 @@ def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:
     """Work of a GPU; a copy's lane is told by its name, as `Memcpy DtoH (Device -> Pinned)`."""
     if not is_copy:
         kind = "communication" if COMMUNICATION.match(name) else "compute"
-        return Tag(name, clean(f"{gpu} {stream}"), kind, gpu, stream)
+        return Tag(name, f"{gpu} {stream}", kind, gpu, stream)
     way, memory = _DIRECTION.search(name), _MEMORY.search(name)
-    lane = clean(f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}")
+    lane = f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}"
     return Tag(name, lane, "copy", gpu, stream, memory[0].lower() if memory else "")
 
 
@@ -120,12 +117,6 @@ def number(value: object) -> float:
 def whole_number(value: object) -> int:
     """What a file has as a whole number from zero on; `UNKNOWN` for all else."""
     return value if type(value) is int and 0 <= value < _MOST_NUMBER else UNKNOWN
-
-
-@functools.lru_cache(_MOST_NAMES)  # so that each is kept once, however often it comes
-def clean(text: str) -> str:
-    """Text that can be encoded. All its other characters stay, so that names can be matched."""
-    return _UNWRITABLE.sub("\ufffd", text)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large

@@ -12,15 +12,7 @@ from typing import Any
 from autopar.display.format import printable, shortened
 from autopar.timeline.chrome_trace import OWN_MARK
 from autopar.timeline.span import KINDS
-from autopar.traces.check import (
-    LATEST_US,
-    LONGEST_US,
-    clean,
-    evidence_of,
-    number,
-    whole_number,
-    work_tag,
-)
+from autopar.traces.check import LATEST_US, LONGEST_US, evidence_of, number, whole_number, work_tag
 from autopar.traces.event_text import EventText
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
 
@@ -178,7 +170,7 @@ class Events:
     def _take_name(self, event: Event) -> None:
         name = _dictionary(event, "args").get("name")
         if event.get("name") == "thread_name" and isinstance(name, str):
-            self._lanes[str(event.get("tid"))] = clean(name)
+            self._lanes[str(event.get("tid"))] = name
         self._is_own = self._is_own or event == OWN_MARK
 
     def _own_trace(self, header: Event) -> Trace:
@@ -193,14 +185,16 @@ class Events:
             thread = tag.lane.partition(" thread ")[2]
             lane = self._lanes.get(thread) or f"thread {thread}"
             gpu = _GPU.match(lane) if tag.kind != "range" else None
-            tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else ""))
+            tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else "").encodable())
         records = replace(records, tags=tuple(tags))[is_timed].sorted()
         about = _dictionary(header, "otherData")
         error_s = number(about.get("alignment_error_s"))
         return Trace(
             records.of(*KINDS),
             records.of("range"),
-            origin=clean(str(about.get("origin") or "a trace of autopar")),
+            origin=str(about.get("origin") or "a trace of autopar")
+            .encode(errors="replace")
+            .decode(),
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US / 1e6 else 0.0,
         )
 
@@ -211,14 +205,14 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
 
 
 def _thread(pid: object, tid: object) -> str:
-    return clean(f"process {pid!s:.40} thread {tid!s:.40}")
+    return f"process {pid!s:.40} thread {tid!s:.40}"
 
 
 def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
     """What a thread did; a name from `annotate` with all its characters."""
     if kind == "range":
         name = _GARBLED.sub(_character, name)
-    return Tag(clean(name), _thread(pid, tid), kind)
+    return Tag(name, _thread(pid, tid), kind)
 
 
 def _character(code: re.Match[str]) -> str:
@@ -231,7 +225,7 @@ def _work(name: str, category: str, device: int, stream: int | None, collective:
     """Work of a category on a GPU."""
     gpu = f"GPU {device}" if device != UNKNOWN else ""
     queue = f"stream {stream}" if stream is not None else ""
-    tag = work_tag(clean(name), gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
+    tag = work_tag(name, gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
     return tag._replace(collective=collective) if tag.kind == "communication" else tag
 
 
@@ -241,7 +235,7 @@ def _collective(arguments: Event) -> str:
     name, group, ranks = map(arguments.get, keys)
     if not (type(name) is type(group) is str and name and group):
         return ""
-    return clean(f"{name} of group {group}, ranks {ranks or 'unknown'}")
+    return f"{name} of group {group}, ranks {ranks or 'unknown'}"
 
 
 def _name_rank(rows: Rows, header: Event) -> set[str]:
@@ -256,7 +250,7 @@ def _name_rank(rows: Rows, header: Event) -> set[str]:
         if tag.place != HOST:
             rows.tags[i] = tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane)
     return {
-        clean(f"{prefix}GPU {gpu.get('id')}")
+        f"{prefix}GPU {gpu.get('id')}"
         for gpu in (listed if type(listed) is list else [])
         if type(gpu) is dict and 0 < number(gpu.get("computeMajor")) < _OVERLAPPING_SINCE
     }

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from autopar.display.format import printable, shortened
-from autopar.traces.check import clean, evidence_of, number, whole_number, work_tag
+from autopar.traces.check import evidence_of, number, whole_number, work_tag
 from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -141,7 +141,7 @@ class _Export:
             gpu = f"{process}GPU {device}"
             # Contexts number their streams each for itself.
             first = self._contexts.setdefault(gpu, context)
-            queue = clean(f"stream {stream}" + (f" of context {context}" * (context != first)))
+            queue = f"stream {stream}" + f" of context {context}" * (context != first)
         return work_tag(name, gpu, queue, is_copy=table == _COPIES)
 
     def _process(self, pid: Any, tid: Any) -> int:
@@ -154,7 +154,7 @@ class _Export:
         if table == _FILLS:
             return "Memset"
         if table == _GRAPHS:
-            return clean(f"CUDA graph {named[0]} (--cuda-graph-trace=node shows its nodes)")
+            return f"CUDA graph {named[0]} (--cuda-graph-trace=node shows its nodes)"
         if table == _COPIES:
             way, *ends = named
             source, target = (_MEMORY_KINDS.get(end, "unknown") for end in ends)
@@ -162,4 +162,4 @@ class _Export:
         # The text itself, or the first that is the number of one.
         words = [self._strings.get(key, key) for key in named if key is not None]
         name = next((word for word in words if isinstance(word, str)), "unnamed")
-        return clean(_VERSION.sub("", name) if table in _CALLS else name)
+        return _VERSION.sub("", name) if table in _CALLS else name

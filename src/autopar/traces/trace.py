@@ -6,6 +6,7 @@ place is found out once for each tag, and times are arrays.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ ONE_CYCLE = (
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Seconds = npt.NDArray[np.float64]
+_HALVES = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 _K = TypeVar("_K", bound=Hashable)
 
 
@@ -61,6 +63,10 @@ class Tag(NamedTuple):
     def place(self) -> str:
         """The GPU or the host; empty if the trace does not tell."""
         return HOST if self.kind in ON_HOST else self.gpu
+
+    def encodable(self) -> Tag:
+        """The same, as text that can be written. All else stays, so that names can be matched."""
+        return Tag(*(_HALVES.sub("\ufffd", text) for text in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +174,7 @@ class Rows:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = len(self.tags)
-            self.tags.append(tag(*key))
+            self.tags.append(tag(*key).encodable())
         self._times_us.extend(times_us)
         self._others.extend((place, launch, size_bytes))
 
