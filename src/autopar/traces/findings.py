@@ -34,8 +34,8 @@ class Cause(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The page from the root of the site."""
-        return f"auto_gallery/{self.shown}.html"
+        """Its address."""
+        return f"https://autopar.readthedocs.io/en/latest/auto_gallery/{self.shown}.html"
 
 
 CAUSES = {

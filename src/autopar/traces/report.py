@@ -19,7 +19,6 @@ from autopar.traces.idle import Host, idle_of, noise_s
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
-SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
@@ -114,7 +113,7 @@ class Report:
                 (span.name, span.lane, span.start_s - start_s, span.end_s - start_s)
                 for span in finding.evidence
             ]
-            words = {"title": cause.title, "remedy": cause.remedy, "page": SITE + cause.page}
+            words = {"title": cause.title, "remedy": cause.remedy, "page": cause.page}
             findings.append(finding._asdict() | words | {"evidence": evidence})
         return {
             "name": self.name,
@@ -227,7 +226,7 @@ class Report:
             evidence = [tabulate(headers, rows, caption=caption)] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
-            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
+            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, cause.page)
 
     def _bounds(self) -> list[Table]:
         headers = ("GPU", "busy", "at least", "busiest", "at least / time")

@@ -95,8 +95,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         kept += [place for place in (HOST, "GPUs") if place in trace.doubts]
         trace = replace(trace, doubts={place: trace.doubts[place] for place in kept})
     ranges, occurrences = trace.host.of("range"), NONE
-    names = {tag.gpu or OTHER_LANES for tag in work.present}
-    gpus = sorted(names, key=lambda name: (name == OTHER_LANES, len(name), name))
+    gpus = sorted({tag.gpu for tag in work.present} - {""}, key=lambda name: (len(name), name))
     whole = np.concatenate((work.times_s, trace.host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
@@ -108,11 +107,10 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         occurrences = _with_their_work(named, work, trace.host)
         window = covered(occurrences.times_s)
         work, ranges = work.within(window), ranges.within(window)
-    by_gpu = work.parts(lambda tag: tag.gpu or OTHER_LANES)
-    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus if name in by_gpu)
-    trace = replace(trace, work=work)
-    every = tuple(name for name in gpus if name != OTHER_LANES)
-    return View(trace, window, start_s, usages, ranges, every, range_name, occurrences)
+    by_gpu, there = work.parts(lambda tag: tag.gpu), (*gpus, "")
+    usages = [Usage(name or OTHER_LANES, by_gpu[name], window) for name in there if name in by_gpu]
+    trace, their = replace(trace, work=work), (tuple(usages), ranges, tuple(gpus))
+    return View(trace, window, start_s, *their, range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
