@@ -99,6 +99,7 @@ def trace(
     ranges: tuple[Span, ...] = (),
     operators: tuple[Span, ...] = (),
     python: tuple[Span, ...] = (),
+    profiler: tuple[Span, ...] = (),
     handed: dict[str, str] | None = None,
     doubts: dict[str, str] | None = None,
     warnings: tuple[str, ...] = (),
@@ -106,6 +107,7 @@ def trace(
     launches = (each.launch for each in activities if each.launch)
     host = [(span, "call") for span in (*calls, *launches)]
     host += [(span, "operator") for span in operators]
+    host += [(span, "profiler") for span in profiler]
     host += [(span, "range") for span in ranges] + [(span, "python") for span in python]
     host.sort(key=lambda each: each[0].start_s)
     at = {id(span): place for place, (span, _) in enumerate(host)}
@@ -152,6 +154,7 @@ def parsed(text: str) -> Trace:
     """The trace of some records in words, as in `trace_data/judgements.txt`."""
     work: list[Activity] = []
     host: dict[str, list[Span]] = {"call": [], "operator": [], "range": [], "python": []}
+    host["profiler"] = []
     handed = {}
     for kind, *words in map(shlex.split, text.split(";")):
         if kind == "handed":
@@ -173,7 +176,8 @@ def parsed(text: str) -> Trace:
             else:
                 named = kind.replace("kernel", "compute")
                 work.append(kernel(start_ms, end_ms, called, kind=named, **options))
-    groups = {f"{kind}s".replace("pythons", "python"): (*spans,) for kind, spans in host.items()}
+    several = {"call": "calls", "operator": "operators", "range": "ranges"}
+    groups = {several.get(kind, kind): (*spans,) for kind, spans in host.items()}
     return trace(*work, handed=handed, **groups)  # type: ignore[arg-type]
 
 

@@ -46,7 +46,7 @@ def drawn(timelines):
         ("GPU 0 copies to a peer", "GPU 0, copying to other GPUs"),
         ("GPU 0 copies within", "GPU 0, copying within its memory"),
         ("my products on GPU 0", "my products on GPU 0"),
-        ("host\nstream $7$", "host\nstream $7$"),
+        ("host\nstream $7$", "host stream $7$"),
     ],
 )
 def test_lanes_are_named_for_people_and_those_of_a_program_stay(lane, title):

@@ -34,7 +34,9 @@ def read(*events, **header):
         (kernel("bad", 500.0, 5.0, stream=None), "of which GPU and stream", True),
         (kernel("bad", -300.0, 5.0, 1, stream=9), "which is before its launch", True),
         (kernel("bad", 7e7, 5.0, 1, stream=9), "a minute after it", True),
-        (kernel("bad", -5e8, 5.0), "or a minute before all that the host did", True),
+        (kernel("bad", -5e8, 5.0), "or a minute away from all that the host did", True),
+        (kernel("bad", 7e7, 5.0), "or a minute away from all that the host did", True),
+        (kernel("bad", 7e7, 5.0, 77), "or a minute away from all that the host did", True),
         (kernel("bad", 160.5, 50.0), "takes 50.0 µs, and overlaps other work of its stream", False),
         (kernel("bad", 100.0, 5.0), "takes 5.0 µs, and overlaps other work of its stream", True),
     ],
@@ -68,6 +70,7 @@ def test_what_cannot_be_costs_itself_and_much_of_it_its_gpu(wrong, why, left_out
         kernel("next", 500.0, 9.0, 77),  # its launch was not recorded
         kernel("next", -5e7, 3.0, 77, stream=8),  # less than a minute before the host
         kernel("next", -5e8, 5e8, 77, stream=8),  # it waited long, as for another rank
+        kernel("next", 5e7, 3.0, 77, stream=8),  # less than a minute after the host
         call("cudaGetDevice", 2.0, 0.0, 9),
     ],
 )
@@ -136,12 +139,23 @@ def test_what_is_far_from_all_else_costs_no_more_than_itself():
     assert "2 of 205 records of GPU 0 can't be right" in trace.warnings[0]
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_work_that_goes_on_is_near_though_the_host_was_recorded_for_a_part_of_it(sign):
+    """As where the profiler lost the host's records: it is no stray."""
+    on = [kernel("step", 3e7 * i * sign, 1e6, 1_000 + i, stream=9) for i in range(1, 9)]
+    trace = read(*on, kernel("stray", 6e8 * sign, 5.0, 77))
+    assert (trace.doubts, len(trace.work)) == ({}, 11)
+    assert "'stray' on GPU 0" in trace.warnings[0]
+    assert read(*on).remarks == ()
+
+
 def test_long_before_the_host_is_too_early_only_where_launches_are_recorded():
     early, own = kernel("early", -5e8, 5.0), kernel("gemm", 500.0, 100.0)
     ranges = event("user_annotation", "step", 1.0, 600.0)
     asked = call("cudaLaunchKernel", 490.0, 5.0, 7)
+    late = kernel("late", 5e8, 5.0)
     for host in ((), (ranges,), (ranges, call("cudaGetDevice", 20.0, 0.5, 9))):
-        assert Events([early, own, *host]).trace({}).remarks == ()
+        assert Events([early, own, late, *host]).trace({}).remarks == ()
     trace = Events([early, own | {"args": {**own["args"], "correlation": 7}}, asked]).trace({})
     assert (len(trace.work), [*trace.doubts]) == (1, ["GPU 0"])
 
@@ -164,5 +178,5 @@ def test_of_several_processes_each_has_its_threads_and_numbers_of_launches_tell_
     assert "Several processes are in it" in trace.warnings[0]
     flushes = [event("overhead", "Buffer Flush", 50.0, 9.0) | {"pid": pid} for pid in (-1, 0)]
     alone = Events([*host, *flushes, *work]).trace({})
-    assert (alone.warnings, len(alone.host.of("call"))) == ((), 4)
+    assert (alone.warnings, len(alone.host.of("call", "profiler"))) == ((), 4)
     assert None not in [activity.launch for activity in work_of(alone)]

@@ -38,8 +38,8 @@ def seen(monkeypatch):
     return see
 
 
-def named():
-    with annotate("named"):
+def named(name="named"):
+    with annotate(name):
         pass
 
 
@@ -78,7 +78,23 @@ def test_names_come_back_with_the_characters_that_torchs_profiler_garbles(tmp_pa
     assert all(len(it.spans) == 1 for it in timelines_of(ways, save=tmp_path / "t.gz").values())
     saved = read_evidence(tmp_path / "t.gz").host
     names = {tag.name for tag in saved.present}
-    assert {*_NAMES, "two\ufffdlines", "half a pair ?"} <= names
+    assert {*_NAMES, "two\nlines", "half a pair ?"} <= names
+
+
+def test_no_name_of_a_program_is_taken_for_a_mark_of_the_session(tmp_path):
+    names = ["autopar: the host's clock", "autopar 0123456789abcdef", "way", "way"]
+
+    def name_all():
+        for name in names:
+            named(name)
+
+    assert [span.name for span in timeline_of(name_all).spans] == names
+    path, ways = tmp_path / "t.gz", {"way": name_all, "other": named}
+    seen = timelines_of(ways, setup=name_all, save=path)
+    labels = {label: [span.name for span in timeline.spans] for label, timeline in seen.items()}
+    assert labels == {"way": names, "other": ["named"]}, "not those of the setup"
+    kept = {span.name for span in read_evidence(path).host.of("range").spans()}
+    assert kept == {*names, *ways, "named"}
 
 
 def test_what_torchs_profiler_writes_wrong_is_refused_in_words():

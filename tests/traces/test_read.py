@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling import every
 from trace_builder import work_of
-from trace_files import kernel, kineto, kineto_events, own_timeline, write_all
+from trace_files import event, kernel, kineto, kineto_events, own_timeline, write_all
 
 from autopar import read_trace
 from autopar.timeline.chrome_trace import write_trace
@@ -221,6 +221,13 @@ def _in_ns(span):
     return (span.name, span.lane, span.kind, *times_ns)
 
 
+def test_only_a_file_of_ours_is_read_as_one_whatever_a_process_is_called(file):
+    of_process = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "autopar"}}
+    alone = read_evidence(file(kineto([*kineto_events(), of_process | {"ts": 0, "tid": 0}])))
+    assert (said_by(alone), alone.origin) == (said_by(read_evidence(file(kineto()))), alone.origin)
+    assert alone.origin == "a trace of torch.profiler"
+
+
 def test_a_lane_names_its_gpu_and_what_is_wrong_with_our_own_traces_is_left_out(file):
     write_trace(own_timeline(), path := file(""))
     assert work_of(read_evidence(path))[0].gpu == "GPU 0"
@@ -230,12 +237,16 @@ def test_a_lane_names_its_gpu_and_what_is_wrong_with_our_own_traces_is_left_out(
     assert "gemm" not in {work.span.name for work in work_of(trace)}
 
 
-def test_names_can_be_printed_and_are_cut_in_warnings(file):
+def test_names_keep_what_can_be_written_and_are_cut_in_warnings(file):
     names = ["half \ud83d", "nul \0 and bell \7", "k" * 600_000]
     events = [kernel(name, 10.0 * i, 5.0) for i, name in enumerate(names, start=1)]
     trace = read_evidence(file(json.dumps([*events, kernel("k" * 5_000, 32.0, 0.0)])))
     shown = [work.span.name for work in work_of(trace)][:2]
-    assert shown == ["half \ufffd", "nul \ufffd and bell \ufffd"]
+    assert shown == ["half \ufffd", "nul \0 and bell \7"]
+    names = ["&#9999999; is none, &#65; and &#55357;", "&#65;"]  # of a range, and of an operator
+    host = [event(*of, 1.0, 9.0) for of in zip(("user_annotation", "cpu_op"), names, strict=True)]
+    spans = read_evidence(file(json.dumps([*events, *host]))).host.spans()
+    assert [it.name for it in spans] == ["&#9999999; is none, A and \ufffd", "&#65;"]
     assert len(trace.remarks[0]) < 400
 
 

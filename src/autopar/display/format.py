@@ -13,6 +13,7 @@ from autopar.units import format_seconds as format_seconds
 
 NO_SHARE = "saved below 0 % or above 100 %: by noise, or as parts hinder each other"
 NOTHING = "-"  # a cell for which nothing is known; an empty one would read as a mistake
+_BLANKS = str.maketrans("\t\n\r", "   ")
 _SCALES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 # What neither HTML nor XML may have in its text, and a terminal obeys.
 _FORBIDDEN = re.compile(
@@ -39,7 +40,8 @@ def percent(part: float, whole: float = 1.0) -> str:
 
 
 def shortened(name: str, most: int = 70) -> str:
-    """A name of at most `most` characters, for a table: names of kernels run to thousands."""
+    """A name in a line of at most `most` characters: names of kernels run to thousands."""
+    name = name.translate(_BLANKS)
     return name if len(name) <= most else name[: most - 1] + "\u2026"
 
 

@@ -10,7 +10,6 @@ from autopar.files import write_atomically
 from autopar.refusal import check_type
 from autopar.timeline.span import Timeline
 
-PROGRAM = "autopar"  # by which a file is known to be ours
 _PROCESS = 1  # one run is one process; its lanes are the process's threads
 _FIRST_THREAD = 2  # a thread of the process's own number would be called its main thread
 
@@ -53,7 +52,7 @@ def trace_bytes(timeline: Timeline) -> bytes:
     ]
     lanes = [(lane, row) for lane in rows for row in range(len(rows[lane]))]
     threads = {lane_row: tid for tid, lane_row in enumerate(lanes, start=_FIRST_THREAD)}
-    events = [_metadata("process_name", 0, {"name": PROGRAM})]
+    events = [OWN_MARK]
     for (lane, _), tid in threads.items():
         events.append(_metadata("thread_name", tid, {"name": lane}))
         # Some viewers sort by name without it, and lanes move between two traces of one program.
@@ -91,3 +90,7 @@ def _row(rows: list[list[int]], start: int, end: int) -> int:
 
 def _metadata(name: str, tid: int, args: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "ph": "M", "pid": _PROCESS, "tid": tid, "args": args}
+
+
+# By which a file is known to be ours: profilers, whose process may have any name, give it a time.
+OWN_MARK = _metadata("process_name", 0, {"name": "autopar"})

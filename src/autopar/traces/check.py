@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Collection, Mapping
@@ -29,12 +28,10 @@ _LONGEST_WAIT_S = 60.0  # a launch that waits for a minute is a launch of someth
 _WHY = (  # a record can't be right, in the order in which that is looked for
     "which can't be",
     "and does not say of which GPU and stream it is",
-    "which is before its launch, a minute after it, or a minute before all that the host did",
+    "which is before its launch, a minute after it, or a minute away from all that the host did",
     "and overlaps other work of its stream",
 )
 _NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
-_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_MOST_NAMES = 10_000  # to keep; programs have hundreds
 _DIRECTIONS = {
     **dict.fromkeys(("HtoD", "HtoA"), "from host"),
     **dict.fromkeys(("DtoH", "AtoH"), "to host"),
@@ -66,13 +63,13 @@ def evidence_of(
     host = records[places[~_lies_within(records[places])]]
     places = np.flatnonzero(~is_host & (wrong == UNKNOWN))
     work, is_node, ahead_s = _launched(records[places], host)
-    is_early = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
-    if np.isfinite(ahead_s).any():  # launches are recorded, so the host was since the beginning
-        is_early |= host.times_s[:, 0].min() - work.times_s[:, 1] > _LONGEST_WAIT_S
-    wrong[places[is_early]], harms_s[places[is_early]] = _NO_LAUNCH, work.lengths_s[is_early]
-    skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_early].max(initial=0.0))
-    places, work = places[~is_early], work[~is_early]
-    overlaps_s = _overlaps(work, is_node[~is_early], in_order)
+    is_stray = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
+    if np.isfinite(ahead_s).any():  # launches are recorded, so the host was from start to end
+        is_stray |= _far_away(work, host)
+    wrong[places[is_stray]] = _NO_LAUNCH
+    skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_stray].max(initial=0.0))
+    places, work = places[~is_stray], work[~is_stray]
+    overlaps_s = _overlaps(work, is_node[~is_stray], in_order)
     is_cut = overlaps_s > 0
     wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, overlaps_s[is_cut]
     times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
@@ -88,17 +85,20 @@ def evidence_of(
     handed = {lanes[own]: lanes[to] for own, to in handed.items() if {own, to} <= lanes.keys()}
     unknown = np.broadcast_to(np.int64(UNKNOWN), len(host))  # which takes no memory
     host = replace(host, tags=tags, launches=unknown, sizes_bytes=unknown)
-    trace = Trace(work, host, handed, tuple(warnings), doubts, alignment_error_s=skew_s)
-    return replace(trace, zero_s=zero_us / 1e6)
+    return Trace(
+        *(work, host, handed, tuple(warnings), doubts),
+        alignment_error_s=skew_s,
+        zero_s=zero_us / 1e6,
+    )
 
 
 def work_tag(name: str, gpu: str, stream: str, *, is_copy: bool = False) -> Tag:
     """Work of a GPU; a copy's lane is told by its name, as `Memcpy DtoH (Device -> Pinned)`."""
     if not is_copy:
         kind = "communication" if COMMUNICATION.match(name) else "compute"
-        return Tag(name, clean(f"{gpu} {stream}"), kind, gpu, stream)
+        return Tag(name, f"{gpu} {stream}", kind, gpu, stream)
     way, memory = _DIRECTION.search(name), _MEMORY.search(name)
-    lane = clean(f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}")
+    lane = f"{gpu} copies {_DIRECTIONS[way[0]] if way else 'of another kind'}"
     return Tag(name, lane, "copy", gpu, stream, memory[0].lower() if memory else "")
 
 
@@ -117,12 +117,6 @@ def number(value: object) -> float:
 def whole_number(value: object) -> int:
     """What a file has as a whole number from zero on; `UNKNOWN` for all else."""
     return value if type(value) is int and 0 <= value < _MOST_NUMBER else UNKNOWN
-
-
-@functools.lru_cache(_MOST_NAMES)  # so that each is kept once, however often it comes
-def clean(text: str) -> str:
-    """Text that can be printed and drawn: what no file of text may hold is replaced."""
-    return _UNWRITABLE.sub("\ufffd", text)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # some times are NaN, or far too large
@@ -183,6 +177,16 @@ def _launched(work: Records, host: Records) -> tuple[Records, Mask, Seconds]:
     is_node = is_graph[launches] | (has_launch & ~is_known & is_known.any())
     ahead_s = np.append(host.times_s[:, 0], np.nan)[launches] - work.times_s[:, 0]
     return replace(work, launches=launches), is_node, ahead_s
+
+
+def _far_away(work: Records, host: Records) -> Mask:
+    """Whether work is a minute before, or after, all that the host did and all work till then."""
+    starts_s, ends_s = work.times_s.T
+    nexts_s = np.minimum(np.append(starts_s, np.inf)[1:], host.times_s[:, 0].min())
+    reached_s = np.maximum.accumulate(np.append(host.times_s[:, 1].max(), ends_s))[:-1]
+    before, after = nexts_s - np.maximum.accumulate(ends_s), starts_s - reached_s
+    is_before = np.logical_or.accumulate(before[::-1] > _LONGEST_WAIT_S)[::-1]
+    return np.asarray(is_before | np.logical_or.accumulate(after > _LONGEST_WAIT_S))
 
 
 def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> Seconds:

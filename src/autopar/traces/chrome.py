@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from autopar.timeline.chrome_trace import PROGRAM
+from autopar.display.format import printable, shortened
+from autopar.timeline.chrome_trace import OWN_MARK
 from autopar.timeline.span import KINDS
-from autopar.traces.check import (
-    LATEST_US,
-    LONGEST_US,
-    clean,
-    evidence_of,
-    number,
-    whole_number,
-    work_tag,
-)
+from autopar.traces.check import LATEST_US, LONGEST_US, evidence_of, number, whole_number, work_tag
 from autopar.traces.event_text import EventText
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Rows, Tag, Trace, TraceError
 
@@ -26,7 +20,8 @@ _WORK = "work"
 # What is taken, by its category; those with capitals are of torch before 1.12.
 _TAKEN_AS = {
     **dict.fromkeys(("kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"), _WORK),
-    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime", "overhead"), "call"),
+    **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), "call"),
+    "overhead": "profiler",
     **dict.fromkeys(("cpu_op", "Operator"), "operator"),
     "user_annotation": "range",
     "python_function": "python",
@@ -42,7 +37,7 @@ _LEFT_OUT = {
 # What CUPTI does for the profiler. Its other overhead is the driver's own, within some call.
 _PROFILERS = {"Activity Buffer Request", "Buffer Flush", "Instrumentation", "Resource"}
 _OVERLAPPING_SINCE = 9  # compute capability from which kernels of a stream may overlap
-_MOST_NAMED = 5  # in a message
+_MOST_NAMED, _LONGEST = 5, 40  # categories in a message, and characters of each
 _NO_CATEGORY = "(no category)"
 _GARBLED = re.compile(r"&#(\d{1,7});")  # how `annotate` gives what torch's profiler would garble
 _GPU = re.compile(r"(?:\w+ \d+ )?GPU \d+")  # how a lane of our own traces names its GPU
@@ -124,7 +119,7 @@ class Events:
                 pid, tid = str(pid), str(tid)
             self._rows.add((kind, name, pid, tid), _done, times_us, launch)
         elif name in _PROFILERS:
-            self._rows.add((kind, f"profiler: {name}", "", "of the profiler"), _done, times_us)
+            self._rows.add(("profiler", name, "", ""), _done, times_us)
 
     def trace(self, header: Event) -> Trace:
         """What they say, with what stands beside them in the file."""
@@ -133,7 +128,7 @@ class Events:
             trace = self._own_trace(header)
         else:
             callers = {tag.lane for tag in self._rows.tags if tag.kind == "call"}
-            processes = {lane.partition(" thread ")[0] for lane in callers} - {"process "}
+            processes = {lane.partition(" thread ")[0] for lane in callers}
             if len(processes) > 1:
                 self._rows.forget_launches()
                 remarks.append(
@@ -175,9 +170,8 @@ class Events:
     def _take_name(self, event: Event) -> None:
         name = _dictionary(event, "args").get("name")
         if event.get("name") == "thread_name" and isinstance(name, str):
-            self._lanes[str(event.get("tid"))] = clean(name)
-        elif event.get("name") == "process_name" and name == PROGRAM:
-            self._is_own = True
+            self._lanes[str(event.get("tid"))] = name
+        self._is_own = self._is_own or event == OWN_MARK
 
     def _own_trace(self, header: Event) -> Trace:
         """What `write_trace` wrote: times count from zero, and nothing has a launch."""
@@ -191,14 +185,16 @@ class Events:
             thread = tag.lane.partition(" thread ")[2]
             lane = self._lanes.get(thread) or f"thread {thread}"
             gpu = _GPU.match(lane) if tag.kind != "range" else None
-            tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else ""))
+            tags.append(tag._replace(lane=lane, gpu=gpu[0] if gpu else "").encodable())
         records = replace(records, tags=tuple(tags))[is_timed].sorted()
         about = _dictionary(header, "otherData")
         error_s = number(about.get("alignment_error_s"))
         return Trace(
             records.of(*KINDS),
             records.of("range"),
-            origin=clean(str(about.get("origin") or f"a trace of {PROGRAM}")),
+            origin=str(about.get("origin") or "a trace of autopar")
+            .encode(errors="replace")
+            .decode(),
             alignment_error_s=error_s if 0 <= error_s < LONGEST_US / 1e6 else 0.0,
         )
 
@@ -209,20 +205,27 @@ def _dictionary(of: Event, key: str) -> dict[str, Any]:
 
 
 def _thread(pid: object, tid: object) -> str:
-    return clean(f"process {pid!s:.40} thread {tid!s:.40}")
+    return f"process {pid!s:.40} thread {tid!s:.40}"
 
 
 def _done(kind: str, name: str, pid: object, tid: object) -> Tag:
     """What a thread did; a name from `annotate` with all its characters."""
-    name = _GARBLED.sub(lambda code: chr(int(code[1])), name)
-    return Tag(clean(name), _thread(pid, tid), kind)
+    if kind == "range":
+        name = _GARBLED.sub(_character, name)
+    return Tag(name, _thread(pid, tid), kind)
+
+
+def _character(code: re.Match[str]) -> str:
+    """The character of a code, or the code where there is none of this number."""
+    number = int(code[1])
+    return chr(number) if number <= sys.maxunicode else code[0]
 
 
 def _work(name: str, category: str, device: int, stream: int | None, collective: str) -> Tag:
     """Work of a category on a GPU."""
     gpu = f"GPU {device}" if device != UNKNOWN else ""
     queue = f"stream {stream}" if stream is not None else ""
-    tag = work_tag(clean(name), gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
+    tag = work_tag(name, gpu, queue, is_copy=category in ("gpu_memcpy", "Memcpy"))
     return tag._replace(collective=collective) if tag.kind == "communication" else tag
 
 
@@ -232,7 +235,7 @@ def _collective(arguments: Event) -> str:
     name, group, ranks = map(arguments.get, keys)
     if not (type(name) is type(group) is str and name and group):
         return ""
-    return clean(f"{name} of group {group}, ranks {ranks or 'unknown'}")
+    return f"{name} of group {group}, ranks {ranks or 'unknown'}"
 
 
 def _name_rank(rows: Rows, header: Event) -> set[str]:
@@ -247,7 +250,7 @@ def _name_rank(rows: Rows, header: Event) -> set[str]:
         if tag.place != HOST:
             rows.tags[i] = tag._replace(gpu=tag.gpu and prefix + tag.gpu, lane=prefix + tag.lane)
     return {
-        clean(f"{prefix}GPU {gpu.get('id')}")
+        f"{prefix}GPU {gpu.get('id')}"
         for gpu in (listed if type(listed) is list else [])
         if type(gpu) is dict and 0 < number(gpu.get("computeMajor")) < _OVERLAPPING_SINCE
     }
@@ -255,4 +258,4 @@ def _name_rank(rows: Rows, header: Event) -> set[str]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     most = Counter(counts).most_common(_MOST_NAMED)
-    return ", ".join(f"{clean(name):.40} ({count:,})" for name, count in most)
+    return ", ".join(f"{printable(shortened(name, _LONGEST))} ({count:,})" for name, count in most)

@@ -21,7 +21,7 @@ from autopar.traces.read import read_evidence
 from autopar.traces.report import TOP, Report, Section, comparison
 from autopar.traces.trace import TraceError
 
-VERSION = 4  # of the JSON; changed when what was there goes or means something else
+VERSION = 5  # of the JSON; changed when what was there goes or means something else
 DONE, UNREAD, TOO_FAR = 0, 1, 3  # exit status; 2 is for wrong arguments
 STANDARD = Path("-")  # standard input, or output
 _APART = "Each file is on its own clock: nothing is said of overlap between files."
@@ -64,7 +64,9 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     if options.list_ranges and options.outputs:
         msg = f"--list-ranges only prints; got --{next(iter(options.outputs))}. Leave one out."
         raise ValueError(msg)
-    reports, left_out, unread = _reports(paths, files, options)
+    reports, errors = _reports(paths, files, options)
+    left_out = [str(error) for error in errors.values()]
+    unread = [name for name, error in errors.items() if isinstance(error, TraceError)]
     if options.list_ranges:
         return _shown([report.ranges() for report in reports], left_out), DONE
     first, ranks = _beside(reports, options)
@@ -137,31 +139,29 @@ def _require_own_files(outputs: Mapping[str, Path], paths: Sequence[Path]) -> No
 
 def _reports(
     paths: Sequence[Path], files: Sequence[Path], options: Options
-) -> tuple[list[Report], list[str], list[str]]:
-    """Reports, why some files have none, and which of these can't be read.
+) -> tuple[list[Report], dict[str, ValueError]]:
+    """Reports, and why some files have none: a TraceError if they can't be read.
 
-    A file that can't be read doesn't end the rest, and in a folder may be no trace. Of several,
-    not each has a range or a GPU.
+    Such a file doesn't end the rest, and in a folder may be no trace. Of several, not each has a
+    range or a GPU.
     """
     names = [path.name for path in paths]
     reports: list[Report] = []
-    left_out, unread = [], []
-    error: ValueError = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
+    errors: dict[str, ValueError] = {}
     for path in paths:
         name = path.name if names.count(path.name) == 1 else str(path)
         try:
             reports.append(options.report(path, name))
-        except (OSError, TraceError) as caught:
-            why = f"{path}: {caught.strerror}" if isinstance(caught, OSError) else str(caught)
-            error = TraceError(why)
-            left_out.append(why)
-            unread.append(str(path))
-        except ValueError as caught:
-            error = caught
-            left_out.append(f"{name}: {error}")
+        except OSError as error:
+            errors[str(path)] = TraceError(f"{path}: {error.strerror}")
+        except TraceError as error:
+            errors[str(path)] = error
+        except ValueError as error:
+            errors[str(path)] = ValueError(f"{name}: {error}")
     if not reports:
-        raise error
-    return reports, left_out, unread
+        nothing = TraceError(f"there is no trace in {', '.join(map(str, files))}.")
+        raise [nothing, *errors.values()][-1]
+    return reports, errors
 
 
 def _beside(reports: Sequence[Report], options: Options) -> tuple[list[Section], Ranks | None]:

@@ -34,8 +34,8 @@ class Cause(NamedTuple):
 
     @property
     def page(self) -> str:
-        """The page from the root of the site."""
-        return f"auto_gallery/{self.shown}.html"
+        """Its address."""
+        return f"https://autopar.readthedocs.io/en/latest/auto_gallery/{self.shown}.html"
 
 
 CAUSES = {
@@ -86,8 +86,8 @@ CAUSES = {
         "The host did something else",
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
-        "while the thread that launches was in no operator and no call of CUDA: it ran Python, or "
-        "waited for something else. In the longest it was in {names}.",
+        "while the thread that launches was in {nothing}, or waited for something else. In the "
+        "longest it was in {names}.",
     ),
     "brief": Cause(
         "Kernels are too small",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 
 from autopar.display.format import format_seconds, shortened
 from autopar.timeline.intervals import (
@@ -20,13 +20,14 @@ from autopar.timeline.intervals import (
 )
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, SHOWN, Finding
-from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Trace
+from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
 # In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
 # one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
 _START_S = 20e-6
+_TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # From one launch to the next, if the host does nothing else: 9 µs for a product in eager PyTorch
 # (measured on an H200: 64 in 549 µs). With a program's own code between them, 15 runtimes ran tasks
@@ -35,23 +36,23 @@ _STEP_S = 200e-6
 _BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
 _MUCH = 0.1  # of the busy time: so much between kernels that follow closely is worth a word
 # What a thread can be seen to do, the first that holds of a moment.
-_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu")
+_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu", "called")
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
+    "operators": ("operators", "called"),
     "cpu": ("operators",),
     "elsewhere": ("named",),
 }
-_SORTS = ("profiler", *_DONE[:-1], "asked", "named")
-_CODES = {sort: code for code, sort in enumerate(_SORTS)}
-# Some is told by the name of a call or a range: `cudaMalloc_v3020`, `cuMemcpyDtoH_v2`, torch's
-# loader.
-_TOLD = re.compile(
-    r"(?P<profiler>profiler: )|(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)"
-    r"|(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
+_SORTS = {"call": "called", "range": "named", "python": "named", "profiler": "profiler"}  # of kinds
+# What is told by the name of a call, as `cudaMalloc_v3020` and `cuMemcpyDtoH_v2`, and what by that
+# of torch's own ranges and operators. The names of a program tell nothing.
+_CALLS = re.compile(
+    r"(?!.*(?:Async|Peer))(?:cu(?:da)?|hip)(?:(?P<synchronised>\w*Synchronize|Memcpy)"
     r"|(?P<asked>(?:Event|Stream)Query)"
     r"|(?P<allocated>(?:Mem)?(?:Host)?(?:Malloc|Alloc|Free|Register|Unregister)"
     r"|Mem(?:Create|Map|Unmap|Release|SetAccess)))"
 )
+_TORCHS = re.compile(r"(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)")
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
@@ -81,23 +82,22 @@ class Host:
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
         self.on_axis = records.times_s + self.shift(threads)
         # While a loader was awaited, too, nobody knows what for.
-        profiler, loader = (
-            covered(records.times_s[self.which(sort)]) for sort in ("profiler", "loader")
+        profiler, loader = (self.sorts == sort for sort in ("profiler", "loader"))
+        self.profiler = without(
+            covered(records.times_s[profiler]), covered(records.times_s[loader])
         )
-        self.profiler = without(profiler, loader)
         launches = np.unique(work.launches[work.launches != UNKNOWN])
         is_call = records.where(lambda tag: tag.kind == "call")
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
         is_launch[launches] = True  # that of other work may be outside of the window
         starts_s = self.on_axis[:, 0]
-        self.did = self._in_turn(np.sort(starts_s[is_launch]))
+        self.did, self.seen = self._in_turn(np.sort(starts_s[is_launch]))
+        self.nothing = "no operator and no call of CUDA: it ran Python"
+        if not len(records.of("operator")):
+            self.nothing = "no call of CUDA: it ran Python or operators, which were not recorded"
         is_event_wait = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
         self._ends_s = np.sort(work.times_s[:, 1])
-
-    def which(self, sort: str) -> Places:
-        """The places of the records of a sort."""
-        return np.flatnonzero(self.sorts == _CODES[sort])
 
     def shift(self, threads: Places) -> Intervals:
         """What to add to times of some threads, so that they are on the axis of all."""
@@ -120,12 +120,13 @@ class Host:
         is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < _START_S)
         return np.asarray(lets_wait & is_let)
 
-    def _in_turn(self, launches_s: Seconds) -> dict[str, Intervals]:
-        """Cause -> when threads did what shows it: of each moment the first that holds."""
+    def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
+        """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
         did, taken = {}, as_array([])
-        steps = np.column_stack((launches_s[:-1], launches_s[1:]))
+        steps = np.column_stack((np.append(-np.inf, launches_s)[:-1], launches_s))
         for cause in _DONE:
-            when = covered(self.on_axis[self.which("operators" if cause == "cpu" else cause)])
+            sort = "operators" if cause == "cpu" else cause
+            when = covered(self.on_axis[self.sorts == sort])
             if cause == "synchronised":
                 when = covered(np.concatenate((when, self._polls())))
             elif cause == "operators":
@@ -134,41 +135,38 @@ class Host:
                 when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
-        return did
+        # Calls that take no time to speak of, and in no operator, are a part of launching.
+        did["operators"] = covered(np.concatenate((did["operators"], did.pop("called"))))
+        return did, taken
 
     def _polls(self) -> Intervals:
         """When a thread did nothing but ask whether something is done, again and again."""
-        is_other = ~np.isin(self.sorts, [_CODES["asked"], _CODES["named"]])
-        asked = covered(self.on_axis[self.which("asked")])
+        asked = covered(self.on_axis[self.sorts == "asked"])
+        is_other = (self.sorts != "asked") & (self.sorts != "named")
         edges_s = np.concatenate(([-np.inf], asked.ravel(), [np.inf])).reshape(-1, 2)
         apart = edges_s[edges_s[:, 1] - edges_s[:, 0] > _BETWEEN_S]
         when = without(without(_ALWAYS, apart), covered(self.on_axis[is_other]))
         return when[when[:, 1] - when[:, 0] > _LONG_S] if len(asked) else asked
 
 
-@cache
-def _sort_told(name: str) -> str:
-    match = _TOLD.match(name)
-    return match.lastgroup or "" if match else ""
+def _told_sort(tag: Tag) -> str:
+    match = (_CALLS if tag.kind == "call" else _TORCHS).match(tag.name)
+    return (match and match.lastgroup) or _SORTS.get(tag.kind, "operators")
 
 
-def _sorts_of(records: Records, work: Records) -> Places:
-    """Of each record of the host its place in `_SORTS`."""
-    sorts_told, codes = records.coded(
-        lambda tag: (
-            _sort_told(tag.name) or ("named" if tag.kind in ("range", "python") else "operators")
-        )
-    )
-    sorts = np.array([_CODES[sort] for sort in sorts_told], dtype=np.int64)[codes]
+def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
+    """Of each record of the host, what its thread did then, in a word."""
+    told, codes = records.coded(_told_sort)
+    sorts = np.array(told, dtype=object)[codes]
     work = work[work.launches != UNKNOWN]
     # What takes no longer has launched something, and waited for nobody.
-    sorts[(sorts == _CODES["peers"]) & (records.lengths_s <= _STEP_S)] = _CODES["operators"]
+    sorts[(sorts == "peers") & (records.lengths_s <= _STEP_S)] = "operators"
     # A copy of pageable memory waits, whatever its call is named; one within a GPU does not.
-    sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = _CODES["operators"]
+    sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
-    sorts[is_long & (sorts == _CODES["operators"])] = _CODES["launch"]
+    sorts[is_long & (sorts == "called")] = "launch"
     is_pageable = work.where(lambda tag: tag.memory == "pageable")
-    sorts[work.launches[is_pageable]] = _CODES["synchronised"]
+    sorts[work.launches[is_pageable]] = "synchronised"
     return sorts
 
 
@@ -181,6 +179,8 @@ def idle_of(usage: Usage, host: Host) -> list[Finding]:
     that only fetches ends a gap, the work after it is meant.
     """
     gaps = _Gaps(usage, host)
+    for seconds in gaps.parts_s.values():
+        seconds[seconds < _TICK_S] = 0.0
     findings = [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
     lengths_s = usage.idle[:, 1] - usage.idle[:, 0]
     brief_s = lengths_s[lengths_s <= _NOISE_S]  # of a GPU's own clock, which no other concerns
@@ -233,7 +233,7 @@ class _Gaps:
         starts_s, ends_s = self._gaps[which].T
         ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
         starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
-        until_s = np.where(host.sorts[launches] == _CODES["launch"], returned_s, called_s)
+        until_s = np.where(host.sorts[launches] == "launch", returned_s, called_s)
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
         is_staged = self._usage.work.where(lambda tag: tag.memory == "pageable")
@@ -272,7 +272,8 @@ class _Gaps:
             names = self._names(cause, parts_s > 0) or ["a launch"]
         cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
         why = "Once" if count == 1 else f"{count:,} times"
-        why += f" it was idle {CAUSES[cause].what.format(names=', '.join(map(shortened, names)))}"
+        said = {"names": ", ".join(map(shortened, names)), "nothing": self._host.nothing}
+        why += f" it was idle {CAUSES[cause].what.format_map(said)}"
         if cause in _REMOVABLE:
             why += (
                 f" Without that the gaps would be up to {cost} shorter, one of them by {at_most}."
@@ -295,14 +296,15 @@ class _Gaps:
         whole_s = sums_s[np.maximum(first, last)] - sums_s[first]
         taken = [self.parts_s[other] for other in _WAITS_TOO if other != cause]
         left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
-        # Where a thread then did something unknown for longer, that may have been a wait, too.
-        saved_s = np.where(self.parts_s["elsewhere"] > whole_s, 0.0, np.minimum(whole_s, left_s))
+        # Where a thread then did for longer what is unknown, or may need what was waited for.
+        other_s = self.parts_s["elsewhere"] + self.parts_s["cpu"]
+        saved_s = np.where(other_s > whole_s, 0.0, np.minimum(whole_s, left_s))
         return np.where(parts_s > 0, np.maximum(saved_s, parts_s), 0.0)
 
     def _records(self, cause: str) -> tuple[Records, Intervals, Intervals]:
         """Records that may show a cause, with their times, and when gaps are on these."""
         host, sorts = self._host, _RECORDS.get(cause, (cause,))
-        which = np.isin(host.sorts, [_CODES[sort] for sort in sorts if sort in _CODES])
+        which = np.any([host.sorts == sort for sort in sorts], axis=0)
         if cause == "profiler":  # which has threads of its own
             return host.records[which], host.records.times_s[which], self._late
         return host.records[which], host.on_axis[which], self._late_on_axis
@@ -316,14 +318,18 @@ class _Gaps:
         return [names[i] for i in most if by_name_s[i]]
 
     def _longest(self, i: int, cause: str) -> list[Span]:
-        """The record with the longest share of a gap; of ranges the innermost with most of it."""
+        """The record with the longest share of a gap, or the innermost range of what is left of it.
+
+        That has most of the time in which the thread was seen to do nothing else.
+        """
         records, times_s, late = self._records(cause)
-        start_s, end_s = late[i]
-        lengths_s = np.minimum(times_s[:, 1], end_s) - np.maximum(times_s[:, 0], start_s)
         if cause == "elsewhere":
-            spans = records[lengths_s > (end_s - start_s) / 2].spans()
+            left = without(late[i : i + 1], self._host.seen)
+            spans = records[length_within(left, *times_s.T) > length_s(left) / 2].spans()
             return sorted(spans, key=lambda span: span.duration_s)[:1]
-        return records[lengths_s.argmax()[None]].spans() if (lengths_s > 0).any() else []
+        lengths_s = length_within(late[i : i + 1], *times_s.T)
+        is_longest = (lengths_s > 0) & (lengths_s == lengths_s.max(initial=0.0))
+        return records[np.flatnonzero(is_longest)[:1]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""

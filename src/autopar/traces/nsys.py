@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from autopar.traces.check import clean, evidence_of, number, whole_number, work_tag
+from autopar.display.format import printable, shortened
+from autopar.traces.check import evidence_of, number, whole_number, work_tag
 from autopar.traces.trace import HOST, UNKNOWN, Rows, Tag, Trace, TraceError
 
 _PREFIX = "CUPTI_ACTIVITY_KIND_"
@@ -58,7 +59,7 @@ def read_export(path: Path) -> Trace:
         raise TraceError(msg) from error
     remarks = tuple(dict.fromkeys(export.remarks))
     if not (len(trace.work) or len(trace.host.of("range"))):
-        listed = ", ".join(map(clean, sorted(export.tables)[:5])) or "(none)"
+        listed = ", ".join(map(printable, map(shortened, sorted(export.tables)[:5]))) or "(none)"
         msg = (
             f"it is an SQLite database without work of a GPU or NVTX ranges: its tables are "
             f"{listed}. Expected an export of Nsight Systems, with {_KERNELS}: record with "
@@ -140,7 +141,7 @@ class _Export:
             gpu = f"{process}GPU {device}"
             # Contexts number their streams each for itself.
             first = self._contexts.setdefault(gpu, context)
-            queue = clean(f"stream {stream}" + (f" of context {context}" * (context != first)))
+            queue = f"stream {stream}" + f" of context {context}" * (context != first)
         return work_tag(name, gpu, queue, is_copy=table == _COPIES)
 
     def _process(self, pid: Any, tid: Any) -> int:
@@ -153,7 +154,7 @@ class _Export:
         if table == _FILLS:
             return "Memset"
         if table == _GRAPHS:
-            return clean(f"CUDA graph {named[0]} (--cuda-graph-trace=node shows its nodes)")
+            return f"CUDA graph {named[0]} (--cuda-graph-trace=node shows its nodes)"
         if table == _COPIES:
             way, *ends = named
             source, target = (_MEMORY_KINDS.get(end, "unknown") for end in ends)
@@ -161,4 +162,4 @@ class _Export:
         # The text itself, or the first that is the number of one.
         words = [self._strings.get(key, key) for key in named if key is not None]
         name = next((word for word in words if isinstance(word, str)), "unnamed")
-        return clean(_VERSION.sub("", name) if table in _CALLS else name)
+        return _VERSION.sub("", name) if table in _CALLS else name

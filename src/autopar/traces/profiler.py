@@ -6,8 +6,8 @@ import contextlib
 import functools
 import gzip
 import json
-import math
 import os
+import secrets
 import tempfile
 import time
 import warnings
@@ -26,14 +26,12 @@ from autopar.machine import processor_names
 from autopar.ranges import annotate
 from autopar.refusal import check_type, check_work
 from autopar.timeline.span import Timeline
-from autopar.traces.check import clean
 from autopar.traces.chrome import Events
 from autopar.traces.trace import HOST, Trace
 
 if TYPE_CHECKING:
     from torch.profiler import profile
 
-_MARK = "autopar: the host's clock"
 _MARKS = 5  # the narrowest of these windows aligns the two clocks
 _NOTHING = (
     "no GPU was given work, and the CPU's is seen where it is named. Put it in `with "
@@ -69,7 +67,7 @@ def timeline_of(fn: Callable[[], object]) -> Timeline:
     ['sum']
     """
     check_work("fn", fn)
-    timeline = _seen(fn)
+    timeline = _seen(fn, _own_name())
     if not timeline.spans:
         warnings.warn(f"the timeline is empty: {_NOTHING}", stacklevel=2)
     return timeline
@@ -110,38 +108,46 @@ def timelines_of(
     for label, way in ways.items():
         check_work(f"ways[{label!r}]", way)
 
+    own = _own_name()
+
     def one_by_one() -> Timeline:
         of_lanes = Timeline(())
         for label, way in ways.items():
             if setup is not None:
                 setup()
                 synchronize()
-            with annotate(label):
+            with profiler.record_function(f"{own} of a way"), annotate(label):
                 of_lanes = of_lanes.merged(run_on_lanes(way))
                 synchronize()
         return of_lanes
 
-    whole = _seen(one_by_one, save)
-    timelines, end_s = {}, -math.inf
-    for label in ways:
-        name = clean(annotate(label).name)  # as it is read again
-        # Not before the last one's end, which may have had a range of this name.
-        left = (span for span in whole.spans if span.start_s >= end_s)
-        mark = next(span for span in left if (span.kind, span.name) == (HOST, name))
-        seen, end_s = whole.between(mark.start_s, mark.end_s), mark.end_s
-        timelines[label] = replace(seen, spans=tuple(span for span in seen.spans if span != mark))
+    whole, timelines = _seen(one_by_one, own, save), {}
+    marks = [span for span in whole.spans if span.name.startswith(own)]
+    for label, mark in zip(ways, marks, strict=True):
+        name = annotate(label).name  # of the range that is of all of the way
+        seen = [span for span in whole.between(mark.start_s, mark.end_s).spans if span != mark]
+        named = [span for span in seen if (span.kind, span.name) == (HOST, name)]
+        seen.remove(max(named, key=lambda span: span.duration_s))
+        timelines[label] = replace(whole, spans=tuple(seen))
     if empty := [label for label, timeline in timelines.items() if not timeline.spans]:
         labels = ", ".join(map(repr, empty))
         warnings.warn(f"nothing is to be seen of {labels}: {_NOTHING}", stacklevel=2)
     return timelines
 
 
-def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) -> Timeline:
+def _own_name() -> str:
+    """How the names of a session's own marks begin, which no other range has."""
+    return f"autopar {secrets.token_hex(8)}"
+
+
+def _seen(
+    fn: Callable[[], object], own: str, save: str | os.PathLike[str] | None = None
+) -> Timeline:
     """The timeline of one session, on the host's clock; its trace is kept if asked for."""
     _start_profiler()
     synchronize()
     with _session() as session:
-        marks = [_mark() for _ in range(_MARKS)]
+        marks = [_mark(own) for _ in range(_MARKS)]
         of_lanes = run_on_lanes(fn)
         synchronize()
         if not profiler._is_profiler_enabled:
@@ -158,16 +164,17 @@ def _seen(fn: Callable[[], object], save: str | os.PathLike[str] | None = None) 
             )
             raise RuntimeError(msg) from error
     if save is not None:
-        write_atomically(path_of(save), _saved(content))
+        write_atomically(path_of(save), _saved(content, own))
     trace = Events(content["traceEvents"]).trace({})
     origin = f"measured live on {processor_names()}"
-    return _on_the_hosts_clock(trace, marks, origin).merged(of_lanes)
+    return _on_the_hosts_clock(trace, own, marks, origin).merged(of_lanes)
 
 
-def _saved(content: dict[str, Any]) -> bytes:
+def _saved(content: dict[str, Any], own: str) -> bytes:
     """A trace without what names the machine, and without what no figure is made of.
 
-    Those are arrows between events but for autograd's, and PyTorch's operators within others.
+    Those are this session's own marks, arrows between events but for autograd's, and PyTorch's
+    operators within others.
     """
     events, until_us = [], dict[Any, float]()  # by thread, the end of the last operator
     for event in sorted(
@@ -175,7 +182,8 @@ def _saved(content: dict[str, Any]) -> bytes:
     ):
         is_operator, thread = event.get("cat") == "cpu_op", event.get("tid")
         is_arrow = event["ph"] not in "XM" and event.get("cat") != "fwdbwd"
-        if is_arrow or (is_operator and event["ts"] < until_us.get(thread, 0)):
+        is_own = str(event.get("name")).startswith(own)
+        if is_own or is_arrow or (is_operator and event["ts"] < until_us.get(thread, 0)):
             continue
         if is_operator:
             until_us[thread] = event["ts"] + event["dur"]
@@ -185,8 +193,10 @@ def _saved(content: dict[str, Any]) -> bytes:
     return gzip.compress(json.dumps(kept, separators=(",", ":")).encode(), mtime=0)
 
 
-def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: str) -> Timeline:
-    """What ran, if all of it can be right; what marks the clock is left out.
+def _on_the_hosts_clock(
+    trace: Trace, own: str, marks: list[tuple[float, float]], origin: str
+) -> Timeline:
+    """What ran, if all of it can be right; the marks of the clock, named `own`, are left out.
 
     A mark's start in the trace lies somewhere between the two host readings round it.
     """
@@ -195,27 +205,23 @@ def _on_the_hosts_clock(trace: Trace, marks: list[tuple[float, float]], origin: 
         msg = f"{doubt} No figure is given of it; run it again."
         raise RuntimeError(msg)
     spans = trace.timeline.spans
-    starts_s = [span.start_s for span in spans if span.name == _MARK]
+    starts_s = [span.start_s for span in spans if span.name == own]
     windows = zip(marks, starts_s, strict=True)
     (before_s, after_s), start_s = min(windows, key=lambda window: window[0][1] - window[0][0])
-    offset_s = (before_s + after_s) / 2 - start_s
+    by_s, error_s = (before_s + after_s) / 2 - start_s, (after_s - before_s) / 2
+    # One lane for all threads: workers have lanes of their own.
+    lanes = {span.lane: HOST if span.kind == HOST else span.lane for span in spans}
     moved = (
-        # One lane for all threads: workers have lanes of their own.
-        replace(
-            span,
-            lane=HOST if span.kind == HOST else span.lane,
-            start_s=offset_s + span.start_s,
-            end_s=offset_s + span.end_s,
-        )
-        for span in spans
-        if span.name != _MARK
+        replace(it, lane=lanes[it.lane], start_s=by_s + it.start_s, end_s=by_s + it.end_s)
+        for it in spans
+        if it.name != own
     )
-    return Timeline(tuple(moved), (after_s - before_s) / 2, origin)
+    return Timeline(tuple(moved), error_s, origin)
 
 
-def _mark() -> tuple[float, float]:
+def _mark(own: str) -> tuple[float, float]:
     before_s = time.perf_counter()
-    with profiler.record_function(_MARK):
+    with profiler.record_function(own):
         pass
     return before_s, time.perf_counter()
 
@@ -267,4 +273,4 @@ def _refuse(why: str) -> NoReturn:
 def _start_profiler() -> None:
     """Run an empty session first: the process's first one spends its time on setting up."""
     with _session():
-        _mark()
+        _mark(_own_name())

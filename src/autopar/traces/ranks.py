@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,12 +32,6 @@ class Collectives:
     ranks: tuple[str, ...]
     starts_s: Seconds
     ends_s: Seconds
-
-    @cached_property
-    def waits_s(self) -> Seconds:
-        """How long the last rank alone was waited for in each, and any rank by the first."""
-        first_s, (second_s, last_s) = self.starts_s.min(axis=1), np.sort(self.starts_s).T[-2:]
-        return np.column_stack((last_s - second_s, last_s - first_s))
 
 
 class Rank(NamedTuple):
@@ -100,23 +94,24 @@ def compare_ranks(traces: Mapping[str, Trace]) -> Ranks | None:
         return None
     apart_s = np.concatenate([np.ptp(group.ends_s, axis=1) for group in matched])
     error_s = max(_CLOCK_S, float(np.quantile(apart_s, _MOST)))
+    seen = defaultdict[str, list[Seconds]](list)
+    for group in matched:
+        first_s, (second_s, last_s) = group.starts_s.min(axis=1), np.sort(group.starts_s).T[-2:]
+        for rank, started_s, ended_s in zip(
+            group.ranks, group.starts_s.T, group.ends_s.T, strict=True
+        ):
+            late_s = started_s - np.where(started_s == last_s, second_s, last_s)
+            times_s = started_s, np.minimum(last_s, ended_s), late_s
+            # How long the last rank alone was waited for, and any rank by the first.
+            seen[rank].append(np.stack((*times_s, last_s - second_s, last_s - first_s)))
     of, waits, stragglers = {}, {}, []
     for rank, offset_s in offsets_s.items():
-        times_s, lates_s = [], []
-        for group in matched:
-            if rank in group.ranks:
-                i = group.ranks.index(rank)
-                started_s, last_s = group.starts_s[:, i], group.starts_s.max(axis=1)
-                ended_s = np.minimum(last_s, group.ends_s[:, i])
-                times_s.append(np.column_stack((started_s, ended_s)))
-                lates_s.append(started_s - np.delete(group.starts_s, i, axis=1).max(axis=1))
-        late_s = np.concatenate(lates_s)
-        waits[rank] = covered(np.concatenate(times_s)) - offset_s
+        started_s, ended_s, late_s, *waits_s = np.concatenate(seen[rank], axis=1)
+        waits[rank] = covered(np.column_stack((started_s, ended_s))) - offset_s
         sums_s = length_s(covered(work[rank].times_s)), length_s(waits[rank])
         beyond_s = late_s[late_s > error_s]
         of[rank] = Rank(*sums_s, len(late_s), len(beyond_s), float(beyond_s.sum()))
-        waits_s = np.concatenate([group.waits_s for group in matched if rank in group.ranks])
-        if _holds_up(of[rank].late_s, *np.where(waits_s > error_s, waits_s, 0.0).T):
+        if _holds_up(of[rank].late_s, *(np.where(s > error_s, s, 0.0) for s in waits_s)):
             stragglers.append(rank)
     first_s = zeros_s[next(iter(offsets_s))]  # traces have their own, so that times are precise
     offsets_s = {rank: by_s - (zeros_s[rank] - first_s) for rank, by_s in offsets_s.items()}

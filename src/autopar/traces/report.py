@@ -19,7 +19,6 @@ from autopar.traces.idle import Host, idle_of, noise_s
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
-SITE = "https://autopar.readthedocs.io/en/latest/"
 TOP = 10  # findings, and rows of a table, unless more are asked for
 _BAR = 10  # characters
 _MUCH = 0.1  # of the time: so much communication is worth a sentence of its own
@@ -114,7 +113,7 @@ class Report:
                 (span.name, span.lane, span.start_s - start_s, span.end_s - start_s)
                 for span in finding.evidence
             ]
-            words = {"title": cause.title, "remedy": cause.remedy, "page": SITE + cause.page}
+            words = {"title": cause.title, "remedy": cause.remedy, "page": cause.page}
             findings.append(finding._asdict() | words | {"evidence": evidence})
         return {
             "name": self.name,
@@ -132,6 +131,8 @@ class Report:
 
     def verdict(self) -> list[str]:
         """The answer in at most four sentences: how busy, how far from the limit, and why."""
+        if not self._gpus and self.view.gpus:
+            return [self._did_nothing(self.view.gpus)]
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
@@ -188,8 +189,16 @@ class Report:
                 f"Limited to {view.range_name!r}, {'once' if count == 1 else f'{count:,} times'}, "
                 f"{format_seconds(self.window_s)} in all, to the end of the work launched in it."
             )
+        idle = [name for name in view.gpus if name not in self.figures]
+        if idle and self._gpus:
+            yield self._did_nothing(idle)
         if view.usages and not (trace.work.launches != UNKNOWN).any():
             yield "It has no launches: why a GPU was idle can't be told from it."
+
+    def _did_nothing(self, gpus: Sequence[str]) -> str:
+        """What is said of GPUs that worked outside of a range only."""
+        more = f" and {len(gpus) - 1:,} more" * (len(gpus) > 1)
+        return f"{gpus[0]}{more} did nothing in {self.view.range_name!r}, as far as was recorded."
 
     def remarks(self) -> Iterator[str]:
         """What was left out, of what no figure is given, and why."""
@@ -217,7 +226,7 @@ class Report:
             evidence = [tabulate(headers, rows, caption=caption)] if rows else []
             cost = f"{format_seconds(finding.cost_s)}, {share} of the time"
             heading = f"{number}. {finding.where}: {cause.title}: {cost}"
-            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, SITE + cause.page)
+            yield Section(heading, [finding.why, cause.remedy, *evidence], 3, cause.page)
 
     def _bounds(self) -> list[Table]:
         headers = ("GPU", "busy", "at least", "busiest", "at least / time")
@@ -245,24 +254,26 @@ class Report:
         return self._table("Hidden behind computing", headers, rows, note)
 
     def _occurrences(self) -> list[dict[str, float]]:
-        """Each range, in seconds, and how long GPUs were busy in it, on average."""
-        ranges, usages = self.view.occurrences, self.view.usages
-        busy_s = np.zeros(len(ranges))
-        for usage in usages:
-            busy_s += length_within(usage.busy, *ranges.times_s.T) / len(usages)
-        starts_s = ranges.times_s[:, 0] - self.view.start_s
-        rows = np.column_stack((starts_s, ranges.lengths_s, busy_s)).tolist()
-        return [dict(zip(("start_s", "duration_s", "busy_s"), row, strict=True)) for row in rows]
+        """Each range, in seconds, and how long GPUs were busy in it, on average of those seen."""
+        ranges, usages = self.view.occurrences, self._gpus or self.view.usages
+        columns = {"start_s": ranges.times_s[:, 0] - self.view.start_s}
+        columns["duration_s"] = ranges.lengths_s
+        if usages:
+            busy_s = [length_within(usage.busy, *ranges.times_s.T) for usage in usages]
+            columns["busy_s"] = np.mean(busy_s, axis=0)
+        rows = np.column_stack([*columns.values()]).tolist()
+        return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def _each_time(self) -> list[Table]:
         rows = []
         spans = self.view.occurrences.spans()
         for number, (span, times) in enumerate(zip(spans, self._occurrences(), strict=True), 1):
             name, (start,) = f"{number}: {shortened(span.name, _NAME)}", self._clock(span.start_s)
-            whole, busy = format_seconds(span.duration_s), bar(times["busy_s"], span.duration_s)
-            rows.append((name, start, whole, busy))
-        headers, note = ("range", "start", "time", "busy"), "Busy is of all GPUs on average."
-        return self._table("Each time that the range is there", headers, rows, note)
+            busy = [bar(times["busy_s"], span.duration_s)] if "busy_s" in times else []
+            rows.append((name, start, format_seconds(span.duration_s), *busy))
+        headers = ("range", "start", "time", "busy")[: len(rows[0]) if rows else 0]
+        notes = ["Busy is of all GPUs on average."] * bool(self._gpus)
+        return self._table("Each time that the range is there", headers, rows, *notes)
 
     def _drawing(self) -> list[Block]:
         """What ran when; of very much, the beginning."""

@@ -6,6 +6,7 @@ place is found out once for each tag, and times are arrays.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from autopar.timeline.intervals import Intervals, clipped, covered
 from autopar.timeline.span import Span, Timeline
 
 HOST = "host"
-ON_HOST = ("call", "operator", "range", "python")  # what threads of it do
+ON_HOST = ("call", "operator", "range", "python", "profiler")
 UNKNOWN = -1  # a launch, or a size
 OF_TORCH = "a trace of torch.profiler"
 ONE_CYCLE = (
@@ -28,6 +29,7 @@ ONE_CYCLE = (
 Places = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Seconds = npt.NDArray[np.float64]
+_HALVES = re.compile("[\ud800-\udfff]")  # of a pair of UTF-16
 _K = TypeVar("_K", bound=Hashable)
 
 
@@ -50,7 +52,7 @@ class Tag(NamedTuple):
     lane: str  # where to show it: a stream, a direction of copies, a thread
     # Of work `compute`, `copy` or `communication`. Of the host: `call` of CUDA's or HIP's runtime
     # and driver, `operator` of PyTorch that lies in no other, `range` named by `annotate`, NVTX or
-    # `record_function`, `python` function.
+    # `record_function`, `python` function, or what is done for the `profiler` itself.
     kind: str
     gpu: str = ""  # such as `GPU 0` or `rank 1 GPU 0`; empty for work that was not on a GPU
     stream: str = ""  # its in-order queue, if the trace tells
@@ -61,6 +63,10 @@ class Tag(NamedTuple):
     def place(self) -> str:
         """The GPU or the host; empty if the trace does not tell."""
         return HOST if self.kind in ON_HOST else self.gpu
+
+    def encodable(self) -> Tag:
+        """The same, as text that can be written. All else stays, so that names can be matched."""
+        return Tag(*(_HALVES.sub("\ufffd", text) for text in self))
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +174,7 @@ class Rows:
         place = self._places.get(key)
         if place is None:
             place = self._places[key] = len(self.tags)
-            self.tags.append(tag(*key))
+            self.tags.append(tag(*key).encodable())
         self._times_us.extend(times_us)
         self._others.extend((place, launch, size_bytes))
 

@@ -64,6 +64,7 @@ class View:
     # One for each GPU whose times are not in doubt, then one for other lanes that did something.
     usages: tuple[Usage, ...]
     ranges: Records  # that lie in the window, cut at its edges
+    gpus: tuple[str, ...]  # of which there is work, in the window or outside of it
     range_name: str | None = None  # the range that limits it, if one does
     # Each range of that name, from its start to the end of the work launched in it.
     occurrences: Records = NONE
@@ -94,6 +95,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         kept += [place for place in (HOST, "GPUs") if place in trace.doubts]
         trace = replace(trace, doubts={place: trace.doubts[place] for place in kept})
     ranges, occurrences = trace.host.of("range"), NONE
+    gpus = sorted({tag.gpu for tag in work.present} - {""}, key=lambda name: (len(name), name))
     whole = np.concatenate((work.times_s, trace.host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
@@ -105,11 +107,10 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         occurrences = _with_their_work(named, work, trace.host)
         window = covered(occurrences.times_s)
         work, ranges = work.within(window), ranges.within(window)
-    by_gpu = work.parts(lambda tag: tag.gpu or OTHER_LANES)
-    gpus = sorted(by_gpu, key=lambda name: (name == OTHER_LANES, len(name), name))
-    usages = tuple(Usage(name, by_gpu[name], window) for name in gpus)
-    trace = replace(trace, work=work)
-    return View(trace, window, start_s, usages, ranges, range_name, occurrences)
+    by_gpu, there = work.parts(lambda tag: tag.gpu), (*gpus, "")
+    usages = [Usage(name or OTHER_LANES, by_gpu[name], window) for name in there if name in by_gpu]
+    trace, their = replace(trace, work=work), (tuple(usages), ranges, tuple(gpus))
+    return View(trace, window, start_s, *their, range_name, occurrences)
 
 
 def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -> set[str]:
