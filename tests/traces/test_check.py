@@ -165,6 +165,8 @@ def test_a_trace_may_count_from_zero():
     every = (*host, kernel("mm", 9.0, 2.0, 1))
     trace = Events(each | {"ts": each["ts"] - BASE_US} for each in every).trace({})
     assert (trace.remarks, len(trace.host.of("call")), len(trace.host.of("operator"))) == ((), 1, 1)
+    kernels = [kernel("mm", 10.0 * i - BASE_US, 5.0, i) for i in range(4)]
+    assert Events(kernels).trace({}).remarks == ()
 
 
 def test_of_several_processes_each_has_its_threads_and_numbers_of_launches_tell_nothing():

@@ -133,10 +133,10 @@ def _timed(rows: Rows) -> tuple[Records, Places, Seconds, float]:
     # From whole thousands of seconds: seconds since 1970 would have steps of a quarter of a µs.
     zero_us = middle_us // 1e9 * 1e9
     records = rows.records(zero_us)
-    # A call may be too short for its clock, and begin a trace; a kernel is not, and does not.
+    # A call may be too short for its clock; a kernel is not.
     is_host = records.where(lambda tag: tag.place == HOST)
     is_timed = (lengths_us > 0) | (is_host & (lengths_us == 0))
-    is_timed &= (starts_us > 0) | (is_host & (starts_us == 0))
+    is_timed &= starts_us >= 0
     # So written that NaN is neither near nor short.
     is_timed &= (np.abs(starts_us - middle_us) < far_us) & (lengths_us < LONGEST_US)
     has_place = records.where(lambda tag: tag.place == HOST or bool(tag.gpu and tag.stream))
