@@ -10,11 +10,14 @@ from pipeline_ways import ahead, first_elements, numbers
 from autopar.device import cpu
 from autopar.timeline.span import Span
 from autopar.transfer import delivery
+from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import flat
 from autopar.transfer.pipeline import CopyPipeline
+from autopar.transfer.ring import Ring
 from autopar.transfer.to_device import ToDeviceParcels
 from autopar.transfer.to_host import ToHostParcels
+from autopar.transfer.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
@@ -211,8 +214,12 @@ def carry(load):
             flat(host).copy_(flat(part.device)[at : at + host.nbytes])
 
 
-def parcels_of(source, slot_bytes=1024, **options):
-    return ToHostParcels(CopyStream(cpu()), slot_bytes, iter(source), **options)
+def a_ring(rules, slot_bytes):
+    return Ring(rules, CopyStream(cpu()), 1, slot_bytes, Workers(1, 1))
+
+
+def parcels_of(source, slot_bytes=1024, given=False):
+    return ToHostParcels(a_ring(TO_HOST, slot_bytes), iter(source), given)
 
 
 def counts(parcels):
@@ -221,7 +228,6 @@ def counts(parcels):
     for load in parcels:
         carry(load)
         found.append(len(parcels.unpack(load)))
-    parcels.raise_failure()
     return found
 
 
@@ -304,5 +310,5 @@ def test_a_batchs_blocks_are_of_limited_size():
     batch = [
         torch.ones(n, dtype=torch.uint8) for n in (1 << 21, 1 << 21, 1, 1 << 20, 1, 1, 1 << 22)
     ]
-    (load,) = ToDeviceParcels(CopyStream(cpu()), 1 << 24, iter([batch]), given=True)
+    (load,) = ToDeviceParcels(a_ring(TO_DEVICE, 1 << 24), iter([batch]), given=True)
     assert [len(part.host) for part in load.parts] == [2, 4, 1]

@@ -159,13 +159,8 @@ class CopyPipeline:
             out = iter(out) if rows else iterated(out, "out", "a list")
         with self._use.turn():
             ring = self._ring(TO_HOST)
-            parcels = ToHostParcels(
-                *(ring.stream, self.slot_bytes, source),
-                given=is_given(tensors),
-                out=out,
-                pin=pin and self.device.type == "cuda",
-                verb=verb,
-            )
+            pin = pin and self.device.type == "cuda"
+            parcels = ToHostParcels(ring, source, is_given(tensors), out, pin, verb)
         return self._relay(ring, parcels)
 
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
@@ -194,7 +189,7 @@ class CopyPipeline:
         source = iterated(batches, "batches", "[x] for a single batch")
         with self._use.turn():
             ring = self._ring(TO_DEVICE)
-            parcels = ToDeviceParcels(ring.stream, self.slot_bytes, source, given=is_given(batches))
+            parcels = ToDeviceParcels(ring, source, is_given(batches))
         return self._relay(ring, parcels)
 
     def map(
@@ -297,13 +292,10 @@ class CopyPipeline:
                         moving.append(load)
                         ring.send(load)
                         del load
-                    items = deque(parcels.unpack(moving[0]) if moving else ())
-                    is_over = not moving
-                    if moving:
-                        moving.popleft()  # not before, or nobody would give it up after Ctrl-C
-                if is_over:
-                    parcels.raise_failure()
-                    return
+                    if not moving:
+                        return
+                    items = deque(parcels.unpack(moving[0]))
+                    moving.popleft()  # not before, or nobody would give it up after Ctrl-C
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:
