@@ -3,7 +3,6 @@
 import dataclasses
 import itertools
 import threading
-import time
 import weakref
 from collections import OrderedDict, deque
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from pipeline_ways import (
     Pair,
     all_ways,
     bits_of,
+    comes_true,
     every_way,
     filled,
     first_elements,
@@ -285,24 +285,14 @@ def test_autograd_takes_each_result_by_itself(pipeline, way, sizes):
     assert all(torch.equal(results[i].grad, 2 * items[i]) for i in range(1, 12, 3))
 
 
-def all_gone(watched):
-    """Whether they go as soon as threads that are on their way out of a copy have left it."""
-    give_up_s = time.perf_counter() + _WAIT_S
-    while any(each() is not None for each in watched):
-        if time.perf_counter() > give_up_s:
-            return False
-        time.sleep(1e-3)
-    return True
-
-
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "to_host_async"])
 @pytest.mark.parametrize("sizes", [(0, 1, 2, 4), (4,), (1000,)])
 @pytest.mark.usefixtures("company", "no_collector")
 def test_a_result_that_the_caller_drops_is_gone(pipeline, way, sizes):
     for result in WAYS[way](pipeline, [torch.ones(sizes[i % len(sizes)]) for i in range(12)]):
-        watched = [weakref.ref(result)]
+        watched = weakref.ref(result)
         del result
-        assert all_gone(watched)
+        assert comes_true(lambda watched=watched: watched() is None)
 
 
 # -- out ------------------------------------------------------------------------------------------

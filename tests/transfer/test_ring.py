@@ -23,6 +23,7 @@ from late_streams import (
     poisoned,
     poisoning,
 )
+from pipeline_ways import values_of
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from autopar.transfer import ring
@@ -105,7 +106,7 @@ def test_batches_of_pinned_and_other_tensors(streams, kind):
 
     with CopyPipeline("cpu", slot_bytes=1 << 18) as pipeline:
         for i, batch in enumerate(pipeline.prefetch(batches())):
-            assert [x.unique().tolist() for x in batch[:6]] == [[10 * i + j] for j in range(6)]
+            assert [values_of(x) for x in batch[:6]] == [{10 * i + j} for j in range(6)]
             assert [len(x) for x in batch[5:]] == [1 << 21, 0, 0]
 
 
@@ -122,7 +123,7 @@ def test_batches_of_a_list_may_be_overwritten_once_the_next_one_is_there(streams
             if i:
                 poisoned(batches[i - 1])
         made[0].compute.run_until(made[0].compute.taken)
-    assert [x.unique().tolist() for x in taken] == [[i] for i in range(8)]
+    assert [values_of(x) for x in taken] == [{i} for i in range(8)]
 
 
 @pytest.mark.parametrize("order", [(0,), (1,), (0, 1), (1, 0), (0, 0, 1, 1)])
@@ -171,7 +172,7 @@ def test_what_nobody_else_knows_is_copied_without_a_clone_once_it_is_computed(st
         LateStream.pinned_memory.update(each.untyped_storage().data_ptr() for each in out)
     with CopyPipeline("cpu", slot_bytes=1 << 18) as pipeline:
         results = pipeline.to_host((made[0].computed(i) for i in range(8)), out)
-        assert [x.unique().tolist() for x in results] == [[i] for i in range(8)]
+        assert [values_of(x) for x in results] == [{i} for i in range(8)]
 
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 4])
@@ -198,7 +199,7 @@ def test_workers_move_while_the_caller_is_elsewhere(monkeypatch, verb):
     items = [torch.full((1 << 21,), i, dtype=torch.uint8) for i in range(24)]
     with CopyPipeline("cpu", slots=4, slot_bytes=1 << 21, threads=2) as pipeline:
         for i, result in enumerate(getattr(pipeline, verb)(items)):
-            assert result.unique().tolist() == [i]
+            assert values_of(result) == {i}
             time.sleep(0.02)  # for longer than moving takes
             if 1 < i < 7:  # it is elsewhere until they have moved the next one
                 assert moved.acquire(timeout=10)
@@ -226,17 +227,19 @@ def test_a_worker_that_collects_an_iterator_of_its_ring_waits_for_nobody(
     monkeypatch, in_time, verb
 ):
     """The caller waits for the worker meanwhile, and is at work on the ring."""
-    waiting, collected, is_done = threading.Event(), [], ring._is_done_aside
+    begun, waiting, is_done = threading.Event(), threading.Event(), ring._is_done_aside
 
     def collect_and_move(*to_from):
         if threading.current_thread().name == "autopar copies":
+            begun.set()
             waiting.wait(1)
             time.sleep(2e-3)
-            collected.append(gc.collect())
+            gc.collect()
         move_bytes(*to_from)
 
     def wait_for_worker(chunk):
-        time.sleep(2e-3)  # a worker has begun by then
+        if chunk.moving is not None and not chunk.moving.done():
+            begun.wait(1)
         waiting.set()
         return is_done(chunk)
 
@@ -259,7 +262,6 @@ def test_a_worker_that_collects_an_iterator_of_its_ring_waits_for_nobody(
         in_time(run)
     finally:
         gc.enable()
-    assert collected
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -275,7 +277,7 @@ def test_no_copy_is_left_that_writes_to_out_once_a_turn_is_broken_off(streams, p
         for each in out:
             each.fill_(7)
         made[0].mark().synchronize()
-    assert [each.unique().tolist() for each in out] == [[7]] * 9
+    assert [values_of(each) for each in out] == [{7}] * 9
 
 
 # -- seeded faults, which the tests above have to see ---------------------------------------------
