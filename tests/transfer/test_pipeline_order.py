@@ -191,9 +191,6 @@ def test_a_source_that_uses_the_pipeline(pipeline):
     assert first_elements(pipeline.to_host(source())) == list(range(1, 21))
 
 
-# -- leaving --------------------------------------------------------------------------------------
-
-
 # -- threads --------------------------------------------------------------------------------------
 
 
@@ -222,17 +219,18 @@ def parcels_of(source, slot_bytes=1024, given=False):
     return ToHostParcels(a_ring(TO_HOST, slot_bytes), iter(source), given)
 
 
-def counts(parcels):
+def counts(parcels, then=lambda count: None):
     """How many items each load brings, if each is taken before the next is made."""
     found = []
     for load in parcels:
         carry(load)
         found.append(len(parcels.unpack(load)))
+        then(found[-1])
     return found
 
 
-def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+@pytest.mark.usefixtures("together")
+def test_more_and_more_travel_together_while_they_come_soon():
     found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
     assert found[0] == 1
     assert sum(found) == 1000
@@ -250,15 +248,13 @@ def test_none_waits_for_others_that_come_late(monkeypatch):
     assert counts(parcels_of((torch.ones(1) for _ in range(50)), given=False)) == [1] * 50
 
 
+@pytest.mark.usefixtures("together")
 def test_fewer_travel_together_once_they_come_late(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
-    parcels = parcels_of(torch.ones(1) for _ in range(1000))
-    found = []
-    for load in parcels:
-        carry(load)
-        found.append(len(parcels.unpack(load)))
-        if found[-1] > 50:
+    def slow_down(count):
+        if count > 50:
             monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
+
+    found = counts(parcels_of(torch.ones(1) for _ in range(1000)), slow_down)
     falling = found[found.index(max(found)) :]
     assert falling == sorted(falling, reverse=True)
     assert falling[-1] == 1
@@ -266,8 +262,8 @@ def test_fewer_travel_together_once_they_come_late(monkeypatch):
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_only_small_ones_travel_together(monkeypatch, given):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+@pytest.mark.usefixtures("together")
+def test_only_small_ones_travel_together(given):
     sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
     found = counts(parcels_of((torch.ones(n).byte() for n in sizes), given=given))
     ends = list(itertools.accumulate(found))
@@ -283,9 +279,9 @@ def test_only_small_ones_travel_together(monkeypatch, given):
     [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
 )
 @pytest.mark.parametrize("given", [False, True])
-def test_what_travels_together_is_of_limited_size(monkeypatch, size_bytes, most, given):
+@pytest.mark.usefixtures("together")
+def test_what_travels_together_is_of_limited_size(size_bytes, most, given):
     """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
     items = [torch.ones(size_bytes, dtype=torch.uint8)] * 90
     found = counts(parcels_of(items, slot_bytes=1 << 24, given=given))
     assert max(found) == most

@@ -76,13 +76,9 @@ def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, see
     chance = random.Random(seed)
     streams(kind)
     monkeypatch.setattr("autopar.transfer.parcel._SOON_S", chance.choice((0, 1e9)))
-    pipeline = CopyPipeline(
-        "cpu",
-        slots=chance.randint(1, 5),
-        slot_bytes=chance.choice((16, 48, 64, 200, 512, 4096)),
-        threads=chance.randint(1, 4),
-    )
-    with pipeline:
+    slots, slot_bytes = chance.randint(1, 5), chance.choice((16, 48, 64, 200, 512, 4096))
+    threads = chance.randint(1, 4)
+    with CopyPipeline("cpu", slots=slots, slot_bytes=slot_bytes, threads=threads) as pipeline:
         for _ in range(2):
             verb(pipeline, chance)
 
@@ -223,6 +219,7 @@ def test_workers_move_nothing_that_is_in_small_pieces(monkeypatch, size_bytes, g
 
 
 @pytest.mark.parametrize("verb", ["to_host", "prefetch"])
+@pytest.mark.usefixtures("no_collector")
 def test_a_worker_that_collects_an_iterator_of_its_ring_waits_for_nobody(
     monkeypatch, in_time, verb
 ):
@@ -257,11 +254,7 @@ def test_a_worker_that_collects_an_iterator_of_its_ring_waits_for_nobody(
             assert gone() is None
 
     items = [torch.full((1 << 21,), i, dtype=torch.uint8) for i in range(12)]
-    gc.disable()
-    try:
-        in_time(run)
-    finally:
-        gc.enable()
+    in_time(run)
 
 
 @pytest.mark.parametrize("pinned", [False, True])
@@ -283,29 +276,21 @@ def test_no_copy_is_left_that_writes_to_out_once_a_turn_is_broken_off(streams, p
 # -- seeded faults, which the tests above have to see ---------------------------------------------
 
 
+def patched(owner, name, function=lambda *_: None):
+    return lambda patch: patch.setattr(owner, name, function)
+
+
 def ended_too_early(name):
     """What waits for a kind of step does not wait."""
 
-    def break_it(patch):
-        do = Ring._do
+    do = Ring._do
 
-        def broken(ring, chunk, rule):
-            do(ring, chunk, rule)
-            if rule.name == name:
-                chunk.slot.ends[name] = Past()
+    def broken(ring, chunk, rule):
+        do(ring, chunk, rule)
+        if rule.name == name:
+            chunk.slot.ends[name] = Past()
 
-        patch.setattr(Ring, "_do", broken)
-
-    return break_it
-
-
-def skipped(owner, name):
-    return lambda patch: patch.setattr(owner, name, lambda *_: None)
-
-
-def in_one_place(patch):
-    """All slots lie in the same memory."""
-    patch.setattr(LateStream, "pinned", functools.cache(LateStream.pinned))
+    return patched(Ring, "_do", broken)
 
 
 def without_clones(patch):
@@ -314,10 +299,8 @@ def without_clones(patch):
         patch.setattr(f"{module}.next_owned", lambda source: (next(source), True))
 
 
-def without_workers_end(patch):
-    patch.setattr(ring, "_is_done_aside", lambda chunk: chunk.moving is not None)
-
-
+without_workers_end = patched(ring, "_is_done_aside", lambda chunk: chunk.moving is not None)
+in_one_place = patched(LateStream, "pinned", functools.cache(LateStream.pinned))
 FAULTS = {
     "nothing": (lambda patch: None, LateStream, "both"),
     "nothing, early": (lambda patch: None, EarlyStream, "both"),
@@ -325,15 +308,15 @@ FAULTS = {
     "slots are copied to before they are empty": (without_workers_end, LateStream, "to"),
     "slots are copied from before they are full": (without_workers_end, EarlyStream, "from"),
     "slots are filled before they were copied from": (ended_too_early("copy"), LateStream, "from"),
-    "results are taken before they are there": (skipped(Load, "wait"), LateStream, "to"),
+    "results are taken before they are there": (patched(Load, "wait"), LateStream, "to"),
     "results are used before their copies are queued": (
-        *(skipped(Load, "wait_until_queued"), EarlyStream, "from"),
+        *(patched(Load, "wait_until_queued"), EarlyStream, "from"),
     ),
     "results are used before they are there": (
-        *(skipped(LateStream, "caller_receives"), LateStream, "from"),
+        *(patched(LateStream, "caller_receives"), LateStream, "from"),
     ),
     "batches are overwritten before they are read": (
-        *(skipped(Load, "wait_until_read"), EarlyStream, "from"),
+        *(patched(Load, "wait_until_read"), EarlyStream, "from"),
     ),
     "slots are mixed up": (in_one_place, EarlyStream, "both"),
     "tensors are overwritten before they are copied": (without_clones, LateStream, "both"),
