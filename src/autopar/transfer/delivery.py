@@ -10,6 +10,7 @@ from concurrent.futures import CancelledError
 
 import torch
 
+from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
 from autopar.transfer.copy_stream import Waitable, time_of
@@ -130,7 +131,8 @@ class Deliveries:
             handle = delivery.handle
             self._under_way.append((size_bytes, delivery))
             self._workers.submit(delivery.work)
-        handle.start, handle.clock = start, stream.clock()
+        handle.start = start
+        handle.clock = device_clock(stream.device) if stream.device.type == "cuda" else None
         return handle
 
     def drop(self) -> None:
