@@ -231,7 +231,7 @@ def source_by(chance, items):
 
 def bits_of(tensor):
     row = torch.empty(tensor.numel(), dtype=tensor.dtype).copy_(tensor.reshape(-1))
-    bits = bytes(row.view(torch.uint8).tolist())
+    bits = row.view(torch.uint8).numpy().tobytes()
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     strides = [stride for n, stride in steps if n > 1 and tensor.numel()]
     return f"{tensor.dtype} {tuple(tensor.shape)} by {strides}", bits

@@ -1,6 +1,7 @@
 """What tests of copy pipelines share: small tensors, and every way through a pipeline."""
 
 import threading
+import time
 from collections import namedtuple
 
 import pytest
@@ -40,6 +41,16 @@ class Noting(CopyStream):
     def wait_for_copies(self, count):
         with self._copied:
             assert self._copied.wait_for(lambda: self.copies >= count, _WAIT_S)
+
+
+def comes_true(condition):
+    """Whether it does, soon: threads on their way out of a copy let go of things a bit later."""
+    give_up_s = time.monotonic() + _WAIT_S
+    while not condition():
+        if time.monotonic() > give_up_s:
+            return False
+        time.sleep(1e-3)
+    return True
 
 
 def bits_of(tensor):

@@ -3,7 +3,6 @@
 import gc
 import itertools
 import threading
-import time
 import traceback
 
 import pytest
@@ -27,7 +26,7 @@ from pipeline_faults import (
     named,
     number_in,
 )
-from pipeline_ways import DEVICES
+from pipeline_ways import DEVICES, comes_true
 
 pytestmark = pytest.mark.stress
 
@@ -93,13 +92,8 @@ def _with_a_bad_place(bad):
     return lambda bench, pipeline, verb, k: pipeline.to_host(bench.source(verb), places(bench, k))
 
 
-fault("shape", ["to_host"], ValueError)(
-    _with_a_bad_place(lambda n: [torch.zeros(n + 1, dtype=torch.int32)])
-)
-fault("dtype", ["to_host"], ValueError)(
-    _with_a_bad_place(lambda n: [torch.zeros(n, dtype=torch.int64)])
-)
-fault("no place", ["to_host"], Broken)(_with_a_bad_place(lambda n: _broken()))
+fault("no place", ["to_host"], ValueError)(_with_a_bad_place(lambda n: [torch.zeros(n + 1)]))
+fault("no more places", ["to_host"], Broken)(_with_a_bad_place(lambda n: _broken()))
 
 
 @fault("too few places", ["to_host"], ValueError)
@@ -241,10 +235,7 @@ def test_what_a_fault_held_is_free_at_once(bench, verb, size, fault, device):
             with NoRoom(6 if fault == "memory" else 10**6, RuntimeError):
                 _, error = bench.run(verb, pipeline, fails, 2)
             del error
-            until_s = time.perf_counter() + 1  # the ring's own threads let go of things, too
-            while bench.alive() > len(bench.slots) and time.perf_counter() < until_s:
-                time.sleep(1e-3)
-            assert bench.alive() == len(bench.slots)
+            assert comes_true(lambda: bench.alive() == len(bench.slots))
         finally:
             gc.enable()
         assert bench.works(pipeline)

@@ -3,12 +3,11 @@
 import gc
 import json
 import threading
-import time
 
 import pytest
 import torch
 from interruptions import interrupted_at
-from pipeline_ways import on_devices, values_of
+from pipeline_ways import comes_true, on_devices, values_of
 
 from autopar import CopyPipeline
 from autopar.transfer import delivery
@@ -77,7 +76,6 @@ def test_many_small_ones_need_not_wait_for_each_other():
 
 
 # -- errors, Ctrl-C and ends ----------------------------------------------------------------------
-_OWN = "autopar copies"
 _PARTS = 12
 PARTS = [0, *(pytest.param(i, marks=pytest.mark.stress) for i in range(1, _PARTS))]
 
@@ -95,16 +93,9 @@ def whole(device="cpu", threads=2):
         assert handle.result()[0] == 1
 
 
-def own_threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith(_OWN)]
-
-
 def no_threads_are_left():
-    give_up_s = time.monotonic() + _WAIT_S
-    while own_threads() and time.monotonic() < give_up_s:
-        gc.collect()
-        time.sleep(1e-3)
-    return not own_threads()
+    gc.collect()
+    return not any(thread.name == "autopar copies" for thread in threading.enumerate())
 
 
 @on_devices
@@ -119,7 +110,7 @@ def test_ctrl_c_anywhere_from_the_opening_to_the_end_leaves_nothing_that_waits(
     assert count > 500
     for number in range(part, count, _PARTS):
         in_time(lambda number=number: interrupted_at(number, lambda: whole(device)), _WAIT_S)
-        assert no_threads_are_left(), f"place {number}"
+        assert comes_true(no_threads_are_left), f"place {number}"
         assert torch.get_num_threads() == threads, f"place {number}"
     in_time(lambda: whole(device), _WAIT_S)
     gc.collect()  # what an interrupted one has left, with its slots

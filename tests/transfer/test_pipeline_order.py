@@ -10,11 +10,14 @@ from pipeline_ways import ahead, first_elements, numbers
 from autopar.device import cpu
 from autopar.timeline.span import Span
 from autopar.transfer import delivery
+from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST
 from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import flat
 from autopar.transfer.pipeline import CopyPipeline
+from autopar.transfer.ring import Ring
 from autopar.transfer.to_device import ToDeviceParcels
 from autopar.transfer.to_host import ToHostParcels
+from autopar.transfer.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
 _WAIT_S = 10  # for what should come at once
@@ -188,9 +191,6 @@ def test_a_source_that_uses_the_pipeline(pipeline):
     assert first_elements(pipeline.to_host(source())) == list(range(1, 21))
 
 
-# -- leaving --------------------------------------------------------------------------------------
-
-
 # -- threads --------------------------------------------------------------------------------------
 
 
@@ -211,22 +211,26 @@ def carry(load):
             flat(host).copy_(flat(part.device)[at : at + host.nbytes])
 
 
-def parcels_of(source, slot_bytes=1024, **options):
-    return ToHostParcels(CopyStream(cpu()), slot_bytes, iter(source), **options)
+def a_ring(rules, slot_bytes):
+    return Ring(rules, CopyStream(cpu()), 1, slot_bytes, Workers(1, 1))
 
 
-def counts(parcels):
+def parcels_of(source, slot_bytes=1024, given=False):
+    return ToHostParcels(a_ring(TO_HOST, slot_bytes), iter(source), given)
+
+
+def counts(parcels, then=lambda count: None):
     """How many items each load brings, if each is taken before the next is made."""
     found = []
     for load in parcels:
         carry(load)
         found.append(len(parcels.unpack(load)))
-    parcels.raise_failure()
+        then(found[-1])
     return found
 
 
-def test_more_and_more_travel_together_while_they_come_soon(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+@pytest.mark.usefixtures("together")
+def test_more_and_more_travel_together_while_they_come_soon():
     found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
     assert found[0] == 1
     assert sum(found) == 1000
@@ -244,15 +248,13 @@ def test_none_waits_for_others_that_come_late(monkeypatch):
     assert counts(parcels_of((torch.ones(1) for _ in range(50)), given=False)) == [1] * 50
 
 
+@pytest.mark.usefixtures("together")
 def test_fewer_travel_together_once_they_come_late(monkeypatch):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
-    parcels = parcels_of(torch.ones(1) for _ in range(1000))
-    found = []
-    for load in parcels:
-        carry(load)
-        found.append(len(parcels.unpack(load)))
-        if found[-1] > 50:
+    def slow_down(count):
+        if count > 50:
             monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
+
+    found = counts(parcels_of(torch.ones(1) for _ in range(1000)), slow_down)
     falling = found[found.index(max(found)) :]
     assert falling == sorted(falling, reverse=True)
     assert falling[-1] == 1
@@ -260,8 +262,8 @@ def test_fewer_travel_together_once_they_come_late(monkeypatch):
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_only_small_ones_travel_together(monkeypatch, given):
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
+@pytest.mark.usefixtures("together")
+def test_only_small_ones_travel_together(given):
     sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
     found = counts(parcels_of((torch.ones(n).byte() for n in sizes), given=given))
     ends = list(itertools.accumulate(found))
@@ -277,9 +279,9 @@ def test_only_small_ones_travel_together(monkeypatch, given):
     [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
 )
 @pytest.mark.parametrize("given", [False, True])
-def test_what_travels_together_is_of_limited_size(monkeypatch, size_bytes, most, given):
+@pytest.mark.usefixtures("together")
+def test_what_travels_together_is_of_limited_size(size_bytes, most, given):
     """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
-    monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 1e9)
     items = [torch.ones(size_bytes, dtype=torch.uint8)] * 90
     found = counts(parcels_of(items, slot_bytes=1 << 24, given=given))
     assert max(found) == most
@@ -304,5 +306,5 @@ def test_a_batchs_blocks_are_of_limited_size():
     batch = [
         torch.ones(n, dtype=torch.uint8) for n in (1 << 21, 1 << 21, 1, 1 << 20, 1, 1, 1 << 22)
     ]
-    (load,) = ToDeviceParcels(CopyStream(cpu()), 1 << 24, iter([batch]), given=True)
+    (load,) = ToDeviceParcels(a_ring(TO_DEVICE, 1 << 24), iter([batch]), given=True)
     assert [len(part.host) for part in load.parts] == [2, 4, 1]

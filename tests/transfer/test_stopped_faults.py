@@ -248,6 +248,3 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
     assert received <= bench.count
     assert error is None or isinstance(error, (RuntimeError, CancelledError))
     assert bench.a_new_one_works()
-
-
-# -- how much is tried ----------------------------------------------------------------------------

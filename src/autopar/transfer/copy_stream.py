@@ -11,7 +11,6 @@ import torch
 from typing_extensions import override
 
 from autopar.device import new_stream
-from autopar.lanes.clock import DeviceClock, device_clock
 from autopar.torch_private import current_stream_key
 
 
@@ -90,10 +89,6 @@ class CopyStream:
 
     def outlives(self, tensor: torch.Tensor) -> None:
         """Keep a tensor's memory, should it be freed, until the copies queued by then are done."""
-
-    def clock(self) -> DeviceClock | None:
-        """What turns the times of its events into the host's."""
-        return None
 
 
 class CudaCopyStream(CopyStream):
@@ -180,10 +175,6 @@ class CudaCopyStream(CopyStream):
     @override
     def outlives(self, tensor: torch.Tensor) -> None:
         tensor.record_stream(self._stream)
-
-    @override
-    def clock(self) -> DeviceClock:
-        return device_clock(self.device)
 
 
 def copy_stream(device: torch.device) -> CopyStream:

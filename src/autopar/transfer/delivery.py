@@ -10,9 +10,10 @@ from concurrent.futures import CancelledError
 
 import torch
 
+from autopar.lanes.clock import device_clock
 from autopar.lanes.handle import Handle
 from autopar.lanes.outcome import note
-from autopar.transfer.copy_stream import CopyStream, Waitable, time_of
+from autopar.transfer.copy_stream import Waitable, time_of
 from autopar.transfer.layout import Layout, dense
 from autopar.transfer.load import Load, Part, wait_for_end
 from autopar.transfer.ring import Ring, move_bytes
@@ -107,10 +108,11 @@ class Deliveries:
 
     def start(self, ring: Ring, tensor: torch.Tensor, *, pin: bool) -> Handle[torch.Tensor]:
         """Clone a tensor, copy it to pinned memory, and from there to its result, if need be."""
-        self._make_room(tensor.nbytes)
+        size_bytes = max(tensor.nbytes, min(_LEAST_BYTES, self._piece_bytes))
+        self._make_room(size_bytes)
         stream, name = ring.stream, f"item 0 of to_host_async from {tensor.device}"
         try:
-            load, result = _load(stream, tensor, name, pin=pin)
+            load, result = _load(ring, tensor, name, pin=pin)
             start = time_of(stream.mark(timed=True))
             stream.outlives(load.parts[0].device)
             ring.send(load)
@@ -118,8 +120,19 @@ class Deliveries:
         except Exception as error:
             note(error, f"in {name}")
             raise
-        handle = self._deliver(load, result)
-        handle.start, handle.clock = start, stream.clock()
+        self._left_bytes -= size_bytes
+        if pin and not load.failed:  # it lands where it belongs
+            handle = _handle(load)
+            handle.end = time_of(load.copied)
+            handle.issued.set_result(result)
+            self._under_way.append((size_bytes, load.copied))
+        else:
+            delivery = Delivery(load, result, self._piece_bytes, self._workers)
+            handle = delivery.handle
+            self._under_way.append((size_bytes, delivery))
+            self._workers.submit(delivery.work)
+        handle.start = start
+        handle.clock = device_clock(stream.device) if stream.device.type == "cuda" else None
         return handle
 
     def drop(self) -> None:
@@ -135,7 +148,6 @@ class Deliveries:
 
     def _make_room(self, size_bytes: int) -> None:
         """Wait until so much more may be under way, for what was there first."""
-        size_bytes = self._counted(size_bytes)
         while self._under_way:
             first_bytes, end = self._under_way[0]
             if self._left_bytes >= size_bytes and not end.query():
@@ -144,36 +156,15 @@ class Deliveries:
             self._left_bytes += first_bytes
             self._under_way.popleft()
 
-    def _deliver(self, load: Load, result: torch.Tensor) -> Handle[torch.Tensor]:
-        """Deliver what was sent, at once if it lands where it belongs."""
-        size_bytes = self._counted(result.nbytes)
-        self._left_bytes -= size_bytes
-        if load.unpack()[0] is result and not load.failed:
-            handle = _handle(load)
-            handle.end = time_of(load.copied)
-            handle.issued.set_result(result)
-            self._under_way.append((size_bytes, load.copied))
-            return handle
-        delivery = Delivery(load, result, self._piece_bytes, self._workers)
-        handle = delivery.handle
-        self._under_way.append((size_bytes, delivery))
-        self._workers.submit(delivery.work)
-        return handle
 
-    def _counted(self, size_bytes: int) -> int:
-        return max(size_bytes, min(_LEAST_BYTES, self._piece_bytes))
-
-
-def _load(
-    stream: CopyStream, tensor: torch.Tensor, name: str, *, pin: bool
-) -> tuple[Load, torch.Tensor]:
+def _load(ring: Ring, tensor: torch.Tensor, name: str, *, pin: bool) -> tuple[Load, torch.Tensor]:
     """The load of one tensor, cloned first and copied to pinned memory, and where it belongs."""
     source = dense(tensor)
     source = source.clone() if source is tensor else source
     result = torch.empty_like(source, device="cpu", pin_memory=pin)
-    landing = result if pin else Layout.of(source).within(stream.pinned(source.nbytes))
+    landing = result if pin else Layout.of(source).within(ring.stream.pinned(source.nbytes))
     part = Part(source, ((0, landing),), staged=False)
-    return Load(name, stream, (part,), lambda: [landing]), result
+    return Load(name, ring.stream, (part,), lambda: [landing]), result
 
 
 def _handle(load: Load, urge: Callable[[], None] = lambda: None) -> Handle[torch.Tensor]:

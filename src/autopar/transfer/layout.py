@@ -107,15 +107,6 @@ def within(block: torch.Tensor, layouts: list[Layout], offsets: list[int]) -> li
 # -- what has memory of its own -------------------------------------------------------------------
 
 
-def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Whether all that there is of a tensor lies in its own memory, dense or with gaps.
-
-    It does not for subclasses, which may be made of other tensors, for what torch wraps inside of
-    its transforms, for compressed and nested ones, and where the memory was taken away.
-    """
-    return _what_else(tensor) is None
-
-
 def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tensor:
     """Refuse what a pipeline can't copy.
 
@@ -126,7 +117,7 @@ def check_tensor(tensor: object, name: str, device: torch.device) -> torch.Tenso
     if not isinstance(tensor, torch.Tensor):
         msg = f"{name} is {what(tensor)}; expected a tensor on {device}."
         raise TypeError(msg)
-    kind = _what_else(tensor)
+    kind = what_else(tensor)
     if kind is not None and not tensor.is_meta:
         msg = (
             f"{name} is {kind}; expected a dense one in memory of its own. Copy it with .to(), "
@@ -152,8 +143,11 @@ def _is_put_off(tensor: torch.Tensor) -> bool:
     return keys.has(NEGATIVE) or (tensor.dtype.is_complex and keys.has(CONJUGATE))
 
 
-def _what_else(tensor: torch.Tensor) -> str | None:
-    """What a tensor is, if not one that lies in its own memory."""
+def what_else(tensor: torch.Tensor) -> str | None:
+    """What a tensor is, if not one that lies in its own memory, dense or with gaps.
+
+    Subclasses may be made of other tensors, and so may what torch wraps inside of its transforms.
+    """
     if tensor.is_nested:
         return "a nested tensor"
     if tensor.is_quantized:

@@ -64,16 +64,16 @@ class Load:
         self.parts = parts
         self.unpack = unpack
         self.made_in_s = 0.0  # what taking its items from their source took
-        ready = stream.caller_mark()
+        ready = stream.caller_mark() if parts else Past()
         # What its steps wait for on the caller's side, by the plan's names.
         self.before: dict[str, Waitable] = {"ready": ready, "room": ready, "given": Past()}
         self.copied: Waitable = Past()  # the end of its last copy, once that is queued
         self.writes_to_out = False  # whether copies on the stream land in memory of the caller's
-        self.unread = self.left = 0  # chunks whose host memory is to be read, and all to be copied
+        self.left = 0  # chunks whose last step is to be done
         self.failed = False  # then nothing more is to be done for it
         # Given by the ring that it is sent to: do what comes next, and forget what has failed.
-        self.step: Callable[[], None] = _nothing
-        self.clear: Callable[[], None] = _nothing
+        self.step: Callable[[], None] = lambda: None
+        self.clear: Callable[[], None] = lambda: None
         self._stream = stream
         self._errors: list[BaseException] = []  # at most one, until somebody has raised it
 
@@ -82,13 +82,15 @@ class Load:
         if self.failed:
             return
         self._errors, self.failed = [error], True  # one step: Ctrl-C does not come between
-        note(error, f"in {self.name}")
+        if not any(str(line).startswith("in items ") for line in getattr(error, "__notes__", ())):
+            note(error, f"in {self.name}")  # else it is one of those, from a pipeline before
         for part in self.parts:  # for the copies that may be under way
             self._stream.outlives(part.device)
 
     def abandon(self) -> None:
         """Give up on it: once this returns, nothing more is written to the caller's memory."""
         self.fail(CancelledError("dropped before it was copied"))
+        self._errors.clear()  # nobody raises it, and its frames may lead to this load
         self.clear()
         if self.writes_to_out:
             wait_for_end(self._stream.mark())
@@ -100,17 +102,19 @@ class Load:
 
     def wait_until_queued(self) -> None:
         """Wait until it is copied, or its last step is queued on the stream; raise as `wait`."""
-        while self.left and not self.failed:
-            self.step()
+        self._do_steps()
         if self._errors:
             raise self._errors.pop()  # a local for it would keep its frames, and they the local
 
     def wait_until_read(self) -> None:
         """Wait until its host memory may be overwritten, or it has failed."""
-        while self.unread and not self.failed:
-            self.step()
+        self._do_steps()
         if self.has_pinned():
             wait_for_end(self.copied)
+
+    def _do_steps(self) -> None:
+        while self.left and not self.failed:
+            self.step()
 
     def has_pinned(self) -> bool:
         """Whether some of its host memory is copied without a slot."""
@@ -136,7 +140,6 @@ class Slot:
         self.memory = memory
         self.address = memory.data_ptr()
         self.ends: dict[str, Waitable] = {}  # of its last steps, by the rules' names
-        self.chunk: Chunk | None = None  # that has it
         self._layout: Layout | None = None
         self._view = memory
 
@@ -146,10 +149,6 @@ class Slot:
         if layout != self._layout:
             self._view, self._layout = layout.within(self.memory), layout
         return self._view
-
-
-def _nothing() -> None:
-    pass
 
 
 def wait_for_end(end: Waitable) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from autopar.lanes.outcome import note
-from autopar.transfer.copy_stream import CopyStream, Past, Waitable
-from autopar.transfer.load import Load, wait_for_end
+from autopar.transfer.copy_stream import Past, Waitable
+from autopar.transfer.load import Load, Part, wait_for_end
+from autopar.transfer.ring import Ring
 
 # Items up to this size travel together: by themselves they would take longer to queue, and to hand
 # to a worker and back, than to copy.
@@ -24,42 +24,42 @@ _SOON_S, _FASTER = 5e-3, 4
 class Parcels(ABC):
     """The loads of an iterable's items, in order, made when they are asked for.
 
-    An error ends them. It is kept, to be raised once the items before it have been taken. Of a
-    source that is given, all items are there already: none changes when the next one is taken.
+    An error ends them, as a load that has failed. Of a source that is given, all items are there
+    already: none changes when the next one is taken.
     """
 
     ahead_at_first = 1  # half of how many loads to have under way before the first is yielded
     _tiny_bytes = 0  # of items up to this size, as many as fit into a slot travel together
 
-    def __init__(
-        self, verb: str, stream: CopyStream, slot_bytes: int, source: Iterator[Any], given: bool
-    ) -> None:
+    def __init__(self, verb: str, ring: Ring, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
-        self._stream = stream
-        self._slot_bytes = slot_bytes
+        self._stream = ring.stream
+        self._slot_bytes = ring.slot_bytes
         self._small_bytes = _SMALL_BYTES
-        self._most_bytes = min(slot_bytes, _TOGETHER_BYTES)
+        self._most_bytes = min(ring.slot_bytes, _TOGETHER_BYTES)
         self._together = 1  # how many small items travel in one load
         self._source = source
         self._is_over = False
         self._given = given
         self._number = 0  # of the next item to make a load for
-        self._failures: list[Exception] = []  # at most one, until it was raised
+        self._failures: list[Exception] = []  # at most one, which ends them
         self._reading: Waitable = Past()  # of the last item, where its memory is pinned
 
     def __iter__(self) -> Iterator[Load]:
         try:
-            yield from self._loads()
+            while not self._is_over:
+                start_s = time.perf_counter()
+                loads = self._loads_of(self._pull(until_s=start_s + _SOON_S))
+                while (load := self._next(loads)) is not None:
+                    load.made_in_s = time.perf_counter() - start_s
+                    yield load
+                    del load  # it holds its tensors
         except Exception as error:
-            self._failures.append(error)
-            notes = getattr(error, "__notes__", ())
-            if not any(str(line).startswith("in items ") for line in notes):  # it is one of those
-                note(error, f"in item {self._number} of {self._verb}")
-
-    def raise_failure(self) -> None:
-        """Raise the error that ended them, if one did."""
-        if self._failures:
-            raise self._failures.pop()  # a local for it would keep its frames, and they the local
+            self._end_by(error)
+        if self._failures:  # no local for it, which would keep its frames, and they the local
+            load = self._load(1, (), list)
+            load.fail(self._failures.pop())
+            yield load
 
     def unpack(self, load: Load) -> list[Any]:
         """The items of a load, once they are copied."""
@@ -72,22 +72,15 @@ class Parcels(ABC):
 
     def give_back(self) -> None:
         """Wait until the items that were yielded may be overwritten."""
+        self._failures.clear()
         wait_for_end(self._reading)
 
-    def _loads(self) -> Iterator[Load]:
-        while not self._is_over:
-            start_s = time.perf_counter()
-            group, failures = self._pull(until_s=start_s + _SOON_S)
-            loads = self._loads_of(group)
-            while (load := self._next(loads)) is not None:
-                load.made_in_s = time.perf_counter() - start_s
-                yield load
-                del load  # it holds its tensors
-            if failures:
-                raise failures.pop()
+    def _end_by(self, error: Exception) -> None:
+        """Give up at an error, once the items before it were taken; the last one counts."""
+        self._is_over, self._failures = True, [error]
 
-    def _pull(self, until_s: float) -> tuple[list[Any], list[Exception]]:
-        """The next item, small ones to travel with it if they come soon, and the source's error."""
+    def _pull(self, until_s: float) -> list[Any]:
+        """The next item, and small ones to travel with it if they come soon."""
         group: list[Any] = []
         room_bytes = self._slot_bytes
         try:
@@ -103,9 +96,9 @@ class Parcels(ABC):
                     break
         except StopIteration:
             self._is_over = True
-        except Exception as failure:
-            return group, [failure]
-        return group, []
+        except Exception as error:
+            self._end_by(error)
+        return group
 
     def _next(self, loads: Iterator[Load]) -> Load | None:
         return next(loads, None)
@@ -126,8 +119,8 @@ class Parcels(ABC):
     def _arrive(self, load: Load) -> None:
         """Wait until the items of a load can be taken."""
 
-    def _count(self, items: int) -> str:
-        """Count items that a load is made for, and name them."""
+    def _load(self, items: int, parts: Iterable[Part], unpack: Callable[[], list[Any]]) -> Load:
+        """The load of so many items, which are counted, so that errors can name them."""
         first, self._number = self._number, self._number + items
         numbers = f"item {first}" if items == 1 else f"items {first} to {self._number - 1}"
-        return f"{numbers} of {self._verb}"
+        return Load(f"{numbers} of {self._verb}", self._stream, tuple(parts), unpack)

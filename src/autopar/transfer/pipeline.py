@@ -53,7 +53,8 @@ class CopyPipeline:
 
     Refused are tensors that require grad, as autograd is kept out, and those that are more, or
     less, than plain memory: sparse, nested and quantized ones, subclasses such as DTensor. One
-    thread may use a pipeline at a time; several pipelines run at once, on one device or on many.
+    thread may use a pipeline at a time, inside its `with`; others get a RuntimeError. Several
+    pipelines run at once, on one device or on many.
 
     A process that ends, or forgets a pipeline, ends what that has under way, and needs no `close`
     of a generator that holds it.
@@ -135,7 +136,6 @@ class CopyPipeline:
                 grad; a tensor of `out` is missing, has another shape, dtype or device, or shares
                 memory with that of another item under way.
             TypeError: An item is not a tensor, or not plain memory.
-            RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `tensors` raised, after the items before. Errors name their item.
         """
         return self._to_host(tensors, out, pin, "to_host")
@@ -159,13 +159,8 @@ class CopyPipeline:
             out = iter(out) if rows else iterated(out, "out", "a list")
         with self._use.turn():
             ring = self._ring(TO_HOST)
-            parcels = ToHostParcels(
-                *(ring.stream, self.slot_bytes, source),
-                given=is_given(tensors),
-                out=out,
-                pin=pin and self.device.type == "cuda",
-                verb=verb,
-            )
+            pin = pin and self.device.type == "cuda"
+            parcels = ToHostParcels(ring, source, is_given(tensors), out, pin, verb)
         return self._relay(ring, parcels)
 
     def prefetch(self, batches: Iterable[T]) -> Iterator[T]:
@@ -188,13 +183,12 @@ class CopyPipeline:
         Raises:
             ValueError: A tensor is not on the host, or requires grad.
             TypeError: A tensor is not plain memory, or hidden where nobody looks.
-            RuntimeError: The pipeline is not open, or in use by another thread.
             Exception: What `batches` raised, after the items before. Errors name their item.
         """
         source = iterated(batches, "batches", "[x] for a single batch")
         with self._use.turn():
             ring = self._ring(TO_DEVICE)
-            parcels = ToDeviceParcels(ring.stream, self.slot_bytes, source, given=is_given(batches))
+            parcels = ToDeviceParcels(ring, source, is_given(batches))
         return self._relay(ring, parcels)
 
     def map(
@@ -244,7 +238,6 @@ class CopyPipeline:
         Raises:
             ValueError: It is on another device, or requires grad.
             TypeError: It is not a tensor, or not plain memory.
-            RuntimeError: The pipeline is not open, or in use by another thread.
         """
         with self._use.turn():
             check_tensor(tensor, "tensor", self.device)
@@ -297,13 +290,10 @@ class CopyPipeline:
                         moving.append(load)
                         ring.send(load)
                         del load
-                    items = deque(parcels.unpack(moving[0]) if moving else ())
-                    is_over = not moving
-                    if moving:
-                        moving.popleft()  # not before, or nobody would give it up after Ctrl-C
-                if is_over:
-                    parcels.raise_failure()
-                    return
+                    if not moving:
+                        return
+                    items = deque(parcels.unpack(moving[0]))
+                    moving.popleft()  # not before, or nobody would give it up after Ctrl-C
                 while items:
                     yield items.popleft()  # and keep none, so that the caller can free it
         finally:

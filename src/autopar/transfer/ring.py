@@ -54,7 +54,7 @@ class Ring:
         self._rules = rules
         self._to_host = rules[0].lane == "stream"
         self._copying, self._moving = rules if self._to_host else reversed(rules)
-        self._slot_bytes = slot_bytes
+        self.slot_bytes = slot_bytes
         self._workers = workers
         self._slots = deque(Slot(stream.pinned(slot_bytes)) for _ in range(slots))
         self._cut: deque[Chunk] = deque()  # that wait for a slot
@@ -72,10 +72,9 @@ class Ring:
             load.step, load.clear = self.step, self.clear
             for part in load.parts:
                 if part.staged:
-                    for device, host in part.cut(self._slot_bytes):
+                    for device, host in part.cut(self.slot_bytes):
                         self._cut.append(Chunk(load, device, host, not load.left))
                         load.left += 1
-            load.unread = load.left
             if load.has_pinned():
                 self._copy_pinned(load)
         self._work(self._do_what_can_be)
@@ -134,7 +133,8 @@ class Ring:
             if self._begun and self._can_end(self._begun[0], second):
                 self._end(self._begun[0])
                 continue
-            slot = next((slot for slot in self._slots if slot.chunk is None), None)
+            taken = [chunk.slot for chunk in self._begun]
+            slot = next((slot for slot in self._slots if slot not in taken), None)
             if slot is None or not self._cut:
                 return
             if not self._moves_aside(self._cut[0]) and not slot.ends.get(first.slot, _PAST).query():
@@ -149,7 +149,7 @@ class Ring:
     def _begin(self, chunk: Chunk, slot: Slot) -> None:
         """Do a chunk's first step; what is large on the host is handed over."""
         if not chunk.load.failed:
-            chunk.slot, slot.chunk = slot, chunk
+            chunk.slot = slot
             self._slots.rotate(-1)
             self._begun.append(chunk)
             if self._to_host:
@@ -157,28 +157,17 @@ class Ring:
             if self._moves_aside(chunk):
                 self._hand_over(chunk)
             elif not self._to_host:
-                self._do_on_host(chunk)
+                self._do(chunk, self._moving)
         self._cut.popleft()
 
     def _end(self, chunk: Chunk) -> None:
         """Do a chunk's last step, and what no worker has begun."""
-        if _is_done_aside(chunk):
-            chunk.load.unread -= 1
-        elif self._to_host or chunk.moving is not None:
-            self._do_on_host(chunk)
+        if not _is_done_aside(chunk) and (self._to_host or chunk.moving is not None):
+            self._do(chunk, self._moving)
         if not self._to_host:
             self._do(chunk, self._copying)
         if not chunk.load.failed:
             chunk.load.left -= 1
-        self._forget(chunk)
-
-    def _do_on_host(self, chunk: Chunk) -> None:
-        self._do(chunk, self._moving)
-        chunk.load.unread -= 1
-
-    def _forget(self, chunk: Chunk) -> None:
-        if chunk.slot.chunk is chunk:
-            chunk.slot.chunk = None
         self._begun.remove(chunk)
 
     def _drop(self) -> None:
@@ -186,13 +175,11 @@ class Ring:
         for chunk in (*self._begun, *self._cut):
             chunk.load.fail(CancelledError("dropped before it was copied"))
         self._forget_failed()
-        for slot in self._slots:
-            slot.chunk = None
 
     def _forget_failed(self) -> None:
         for chunk in [chunk for chunk in self._begun if chunk.load.failed]:
             _is_done_aside(chunk)
-            self._forget(chunk)
+            self._begun.remove(chunk)
         self._cut = deque(chunk for chunk in self._cut if not chunk.load.failed)
 
     def _do(self, chunk: Chunk, rule: Rule) -> None:

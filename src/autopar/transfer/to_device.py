@@ -13,10 +13,11 @@ from autopar.device import cpu
 from autopar.effects.hidden import require_none_hidden
 from autopar.torch_private import pytree
 from autopar.transfer.copy_plan import Pack, packs
-from autopar.transfer.copy_stream import CopyStream, Past
+from autopar.transfer.copy_stream import Past
 from autopar.transfer.layout import Layout, check_tensor, dense, within
-from autopar.transfer.load import Load, Part, Piece
+from autopar.transfer.load import Load, Part, Piece, wait_for_end
 from autopar.transfer.parcel import Parcels
+from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
 # What is pinned is copied as it is from this size on; less is moved to a slot in shorter time than
@@ -40,10 +41,8 @@ class _Batch(NamedTuple):
 class ToDeviceParcels(Parcels):
     """Loads that bring batches to the device."""
 
-    def __init__(
-        self, stream: CopyStream, slot_bytes: int, source: Iterator[Any], given: bool
-    ) -> None:
-        super().__init__(f"prefetch to {stream.device}", stream, slot_bytes, source, given)
+    def __init__(self, ring: Ring, source: Iterator[Any], given: bool) -> None:
+        super().__init__(f"prefetch to {ring.stream.device}", ring, source, given)
         self._aside_bytes = min(_ASIDE_BYTES, self._small_bytes, self._most_bytes)
         self._pinned: list[tuple[Piece, ...]] = []  # what of the last batch is read from there
 
@@ -51,13 +50,13 @@ class ToDeviceParcels(Parcels):
     def unpack(self, load: Load) -> list[Any]:
         batches = super().unpack(load)
         if len(batches) > 1:  # the first may be overwritten once the second is there
-            self.give_back()
+            wait_for_end(self._reading)
         return batches
 
     @override
     def _arrive(self, load: Load) -> None:
         load.wait_until_queued()
-        self.give_back()  # long done: it was queued some batches ago
+        wait_for_end(self._reading)  # long done: it was queued some batches ago
         self._pinned = [part.host for part in load.parts if not part.staged]
         self._reading = load.copied if self._pinned else Past()
         self._stream.caller_receives(load.copied, [part.device for part in load.parts])
@@ -116,7 +115,7 @@ class ToDeviceParcels(Parcels):
             arriving += results
         rest = iter(arriving)
         values = [batch.join(rest) for batch in batches]
-        return Load(self._count(len(batches)), self._stream, tuple(parts), lambda: values)
+        return self._load(len(batches), parts, lambda: values)
 
     def _is_direct(self, tensor: torch.Tensor) -> bool:
         return tensor.nbytes > _DIRECT_BYTES and self._stream.is_pinned(tensor)

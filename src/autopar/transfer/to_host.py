@@ -13,7 +13,6 @@ from typing_extensions import override
 from autopar.device import cpu
 from autopar.torch_private import has_internal_overlap
 from autopar.transfer.copy_plan import packs
-from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.layout import (
     PLAIN,
     Block,
@@ -21,12 +20,13 @@ from autopar.transfer.layout import (
     check_tensor,
     dense,
     is_dense,
-    is_ordinary,
     is_plain,
     joined,
+    what_else,
 )
 from autopar.transfer.load import Load, Part
 from autopar.transfer.parcel import Parcels
+from autopar.transfer.ring import Ring
 from autopar.transfer.source import next_owned
 
 Targeted = list[torch.Tensor | None]  # where results go, if not to fresh memory
@@ -44,21 +44,19 @@ class ToHostParcels(Parcels):
 
     def __init__(
         self,
-        stream: CopyStream,
-        slot_bytes: int,
+        ring: Ring,
         source: Iterator[torch.Tensor],
-        *,
-        given: bool = False,
+        given: bool,
         out: Iterator[torch.Tensor] | None = None,
         pin: bool = False,
         verb: str = "to_host",
     ) -> None:
-        super().__init__(f"{verb} from {stream.device}", stream, slot_bytes, source, given)
+        super().__init__(f"{verb} from {ring.stream.device}", ring, source, given)
         self._maps = verb == "map"
         self._out = out
         self._targets = Targets()
         self._pin = pin
-        self._caller = stream.caller()  # the stream that the first of a group was computed on
+        self._caller = self._stream.caller()  # the stream that the first of a group was computed on
         if given:  # nobody waits for those that are there already
             self._together = _FIRST_TOGETHER
 
@@ -88,7 +86,7 @@ class ToHostParcels(Parcels):
             self._caller = self._stream.caller()
         if self._given or not isinstance(tensor, torch.Tensor):
             return tensor  # which is refused later, if it is none
-        if not (owned or tensor.requires_grad) and is_ordinary(tensor):
+        if not (owned or tensor.requires_grad) and what_else(tensor) is None:
             tensor = tensor.clone()
         if place > 0:
             self._stream.caller_follows(self._caller, tensor)
@@ -104,7 +102,7 @@ class ToHostParcels(Parcels):
         if stack is not None:
             yield self._block_load(alike(stack), group, [None] * len(group))
             return
-        good, targets, refusals = self._checked(group)
+        good, targets = self._checked(group)
         sizes = [tensor.nbytes for tensor in good]
         for pack in packs(sizes, self._slot_bytes, alone_above_bytes=self._small_bytes):
             chosen, into = [good[i] for i in pack.members], [targets[i] for i in pack.members]
@@ -115,25 +113,22 @@ class ToHostParcels(Parcels):
             else:
                 laid_out = list(map(_laid_out, chosen, into))
                 yield self._block_load(joined(laid_out, pack), laid_out, into)
-        if refusals:
-            raise refusals.pop()
 
-    def _checked(
-        self, group: list[torch.Tensor]
-    ) -> tuple[list[torch.Tensor], Targeted, list[Exception]]:
-        """The tensors before the first that can't be copied, where to, and why that one can't."""
+    def _checked(self, group: list[torch.Tensor]) -> tuple[list[torch.Tensor], Targeted]:
+        """The tensors before the first that can't be copied, and where to copy them."""
         targets: Targeted = []
         for number, tensor in enumerate(group, self._number):
             name = f"what fn returned for item {number}" if self._maps else f"tensors[{number}]"
             try:
                 check_tensor(tensor, name, self._stream.device)
                 targets.append(None if self._out is None else self._target(tensor, number))
-            except Exception as refusal:
-                return group[: len(targets)], targets, [refusal]
-        return group, targets, []
+            except Exception as error:
+                self._end_by(error)
+                break
+        return group[: len(targets)], targets
 
     def _stacked(self, group: list[torch.Tensor]) -> torch.Tensor | None:
-        """All in one block of the device's memory, if they are alike: the quick way for many."""
+        """All in one block, if they are alike: 2 µs of the host's for each of many, not 17."""
         if len(group) < 2:
             return None
         try:
@@ -155,12 +150,10 @@ class ToHostParcels(Parcels):
         if self._out is None:
             host = torch.empty_like(block.device, device="cpu", pin_memory=self._pin)
             part = Part(block.device, ((0, host),), staged=not self._pin)
-            name = self._count(len(block.offsets))
-            return Load(name, self._stream, (part,), lambda: block.split(host))
+            return self._load(len(block.offsets), [part], lambda: block.split(host))
         hosts = list(map(self._landing, tensors, targets))
         part = Part(block.device, tuple(zip(block.offsets, hosts, strict=True)), staged=True)
-        name = self._count(len(hosts))
-        return Load(name, self._stream, (part,), lambda: _settled(hosts, targets))
+        return self._load(len(hosts), [part], lambda: _settled(hosts, targets))
 
     @torch.inference_mode(False)
     def _load_of_each(self, tensors: list[torch.Tensor], targets: Targeted) -> Load:
@@ -172,8 +165,7 @@ class ToHostParcels(Parcels):
             own = laid_out.clone() if self._given and laid_out is tensor else laid_out
             parts.append(Part(own, ((0, host),), staged=not (self._pin or self._is_pinned(host))))
         hosts = [part.host[0][1] for part in parts]
-        name = self._count(len(parts))
-        load = Load(name, self._stream, tuple(parts), lambda: _settled(hosts, targets))
+        load = self._load(len(parts), parts, lambda: _settled(hosts, targets))
         load.writes_to_out = self._out is not None and load.has_pinned()
         return load
 
