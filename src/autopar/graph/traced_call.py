@@ -11,8 +11,10 @@ from autopar.effects.memory import tensors_of
 from autopar.graph.refused import Refused
 from autopar.torch_private import pytree, to_copy
 
+_aten: Any = torch.ops.aten
 # Of a result, a view instead of another shape in place: what comes after reads the view.
-_VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
+_VIEWS = {_aten.as_strided_.default: _aten.as_strided.default}
+_QUICKER = {_aten._unsafe_view.default: _aten.view.default}  # of which torch has a routine
 
 
 class Call(NamedTuple):
@@ -39,8 +41,8 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         raise Refused(msg)
     if _only_moves(node, results):
         return Call(_arrived, (args[0],), {}, device)
-    views = _VIEWS if args and isinstance(args[0], torch.fx.Node) else {}
-    return Call(views.get(node.target, node.target), tuple(args), dict(kwargs), device)
+    others = _VIEWS | _QUICKER if args and isinstance(args[0], torch.fx.Node) else _QUICKER
+    return Call(others.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:

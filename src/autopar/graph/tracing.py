@@ -23,7 +23,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
-from autopar.effects.memory import held_by, is_size
+from autopar.effects.memory import has_place, held_by, is_size, memory_key
 from autopar.effects.state import State, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
@@ -35,6 +35,7 @@ from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
     FakeTensor,
+    OpOverload,
     disable_current_modes,
     function_modes,
     is_traceable_wrapper_subclass,
@@ -177,7 +178,10 @@ class _Attempt:
         calls: list[tuple[torch.fx.Node, Call]] = []
         given, computed = iter(self.tensors), iter(())
         for node in reversed(module.graph.nodes):
-            if not node.users and _is_idle(node):
+            repeats = _repeats(node)
+            if repeats:
+                node.replace_all_uses_with(node.args[0])
+            if not node.users and (repeats or _is_idle(node)):
                 module.graph.erase_node(node)
         for node in module.graph.nodes:
             if node.op == "placeholder":
@@ -292,6 +296,32 @@ def _is_idle(node: torch.fx.Node) -> bool:
     """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
     is_shape = getattr(node.meta.get("val"), "is_meta", False)
     return is_shape or node.target is operator.getitem or node.target in _IDLE
+
+
+def _repeats(node: torch.fx.Node) -> bool:
+    """Whether a call only gives back a tensor that it is given, as views of the same shape do.
+
+    Half the calls of `matmul` are such. One stays that the code returns, or gives another form.
+    """
+    if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
+        return False
+    form = _form(node)
+    if form is None or form != _form(node.args[0]):
+        return False
+    tags = [getattr(user.target, "tags", ()) for user in node.users]
+    stays = any(user.op == "output" for user in node.users)
+    return not stays and not any(torch.Tag.inplace_view in some for some in tags)
+
+
+def _form(node: Any) -> tuple[Any, ...] | None:
+    """Where a call's tensor lies, and how, if that is known."""
+    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(tensor, torch.Tensor) or not has_place(tensor):
+        return None
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(number) is not int for number in numbers):  # as only a run has them
+        return None
+    return (*numbers, memory_key(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
