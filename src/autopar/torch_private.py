@@ -14,6 +14,7 @@ from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor  # tensors while code is traced
+from torch.fx import _symbolic_trace as symbolic_trace  # what all threads share of a trace
 from torch.utils import _python_dispatch
 from torch.utils import _pytree as pytree  # nested containers; there is no public module
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -26,6 +27,7 @@ __all__ = [  # what is handed on as it is
     "TorchDispatchMode",
     "is_traceable_wrapper_subclass",
     "pytree",
+    "symbolic_trace",
 ]
 
 # Attributes of torch's objects, read where they are needed, as each call counts there.

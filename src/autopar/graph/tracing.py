@@ -24,11 +24,11 @@ from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
 from autopar.effects.memory import has_place, held_by, is_size, memory_key
-from autopar.effects.state import State, tensors_in
+from autopar.effects.state import HOOKS, State, attributes_of, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
 from autopar.graph.refused import Refused, line_of, raised_in, reason, text_of
-from autopar.graph.substitutes import answering, refusing
+from autopar.graph.substitutes import answering, refusing, tracing_alone
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
@@ -73,7 +73,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes, []):
+    with _tracing, _quiet(), tracing_alone(), answering(TORCH_ASKS, _in_other_modes, []):
         with answering(LIBRARIES_ASK, bool, asked):
             try:
                 return _traced(fn, args, kwargs)
@@ -127,7 +127,11 @@ class _Attempt:
         """Call the function; return those of its results that a run computes."""
         given = list(self._leaves)
         for i, tensor in zip(self._at, tensors, strict=True):
-            given[i] = tensor
+            given[i], real = tensor, self._leaves[i]
+            vars(tensor).update({**vars(real), **vars(tensor)})  # the program's attributes
+            for part in HOOKS:
+                if hooks := getattr(real, part):
+                    setattr(tensor, part, hooks)
         args, kwargs = pytree.tree_unflatten(given, self._spec)
         named = [(f"args[{i}]", value) for i, value in enumerate(args)]
         roots = [(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()]
@@ -152,6 +156,13 @@ class _Attempt:
             copy_back(assigned, before, results, watch)
         for result in results:
             _require_known(result)
+            own = isinstance(result, FakeTensor) and not any(result is one for one in tensors)
+            if own and (names := attributes_of(result)):
+                msg = (
+                    f"it sets {next(iter(names))} of a tensor that it returns; a run only repeats "
+                    f"operators. Set it on what run[...] returns."
+                )
+                raise Refused(msg)
         watch.fold(results)
         self._results = results
         return [result for result in results if isinstance(result, _COMPUTED)]
