@@ -16,7 +16,7 @@ import torch
 from torch.fx.experimental import proxy_tensor
 
 from autopar.graph.refused import COMPILED, by_torch
-from autopar.torch_private import symbolic_trace
+from autopar.torch_private import IS_TRACING, TRACER, Patcher
 
 _IN_THREADS = (
     "it starts a thread, or gives work to one, whose operators are not seen, and the graph has its "
@@ -105,7 +105,7 @@ class _Here:
         return threading.get_ident() == self._thread
 
 
-class _Unpatched(symbolic_trace._Patcher):
+class _Unpatched(Patcher):
     """Leaves `nn.Module` as it is, which other threads use, and a compiler compares."""
 
     def patch(self, *args: Any, **kwargs: Any) -> None:
@@ -119,15 +119,15 @@ def tracing_alone() -> Iterator[None]:
     """Let torch trace without telling other threads, in which compiled code would fail then."""
     tracer: Any = proxy_tensor.PythonKeyTracer
     old = inspect.unwrap(tracer.trace)
-    names = {**vars(symbolic_trace), "_new_patcher": _Unpatched}  # where torch notes that it traces
+    names = {**TRACER, "_new_patcher": _Unpatched}  # where torch notes that it traces
     trace = types.FunctionType(old.__code__, names, None, old.__defaults__, old.__closure__)
-    before = symbolic_trace._is_fx_tracing_flag
+    before = TRACER[IS_TRACING]
     with _substituted(tracer, "trace", trace):
-        symbolic_trace._is_fx_tracing_flag = _Here()  # type: ignore[assignment]
+        TRACER[IS_TRACING] = _Here()
         try:
             yield
         finally:
-            symbolic_trace._is_fx_tracing_flag = before
+            TRACER[IS_TRACING] = before
 
 
 def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:

@@ -9,12 +9,11 @@ import torch
 
 from autopar.effects.memory import tensors_of
 from autopar.graph.refused import Refused
-from autopar.torch_private import pytree, to_copy
+from autopar.torch_private import pytree, to_copy, unsafe_view
 
-_aten: Any = torch.ops.aten
 # Of a result, a view instead of another shape in place: what comes after reads the view.
-_VIEWS = {_aten.as_strided_.default: _aten.as_strided.default}
-_QUICKER = {_aten._unsafe_view.default: _aten.view.default}  # of which torch has a routine
+_VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
+_QUICKER: dict[Any, Any] = {unsafe_view: torch.ops.aten.view.default}  # torch has a routine for it
 
 
 class Call(NamedTuple):
