@@ -28,6 +28,9 @@ STEPS = [
     lambda a, b: a[1:].mul_(2),
     lambda a, b: a.mm(b).clamp(-3, 3),
     lambda a, b: a.view_as(a),
+    lambda a, b: a.expand(4, 4).view(4, 4).mul(b),
+    lambda a, b: a.view_as(a).t_().mul(2),
+    lambda a, b: a.view_as(a).add_(1).mul(b[:]),
 ]
 
 
@@ -49,6 +52,21 @@ def test_random_code_with_views_and_changes_in_place(share):
 
     steps = st.tuples(st.sampled_from(STEPS), st.integers(0, 11), st.integers(0, 11))
     hold_for_all(as_in_eager_mode, st.lists(steps, max_size=12), share=share, examples=30)
+
+
+def test_views_that_show_the_same_are_no_tasks():
+    x, y = numbers(2, 3, 4), numbers(2, 4, 5)
+    graph, result = TaskGraph.trace(lambda: x[:].matmul(y.expand(2, 4, 5)) + 1)
+    assert [node.name for node in graph.plan().nodes] == ["bmm", "add"]
+    same(graph.run()[result], x @ y + 1)
+
+
+def test_a_view_that_is_returned_is_one():
+    x = numbers(3)
+    graph, (first, view) = TaskGraph.trace(lambda: (y := x + 1, y.view(3)))
+    run = graph.run()
+    assert run[view] is not run[first]
+    assert run[view].data_ptr() == run[first].data_ptr()
 
 
 LAYERS = [

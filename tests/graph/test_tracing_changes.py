@@ -99,6 +99,18 @@ class Caching(nn.Module):
         return x + self.table
 
 
+def tagged():
+    x = X3().requires_grad_()
+    x.scale, x.seen = 3, []
+    return x
+
+
+def with_foo(x):
+    y = x + 1
+    y.foo = 2
+    return y
+
+
 def global_counter(x):
     global CALLED
     CALLED += 1
@@ -174,6 +186,18 @@ REFUSED += [
     ("sets .*, which was not there", lambda: using({}, lambda x, held: held.setdefault(1, x))),
     ("sets .*, which was not there", lambda: using(set(), lambda x, held: (held.add(1), x)[1])),
 ]
+REFUSED += [  # of tensors that are given; others are told apart by their memory
+    (r"sets args\[0\]\.foo", lambda: (lambda x: setattr(x, "foo", 1) or x * 2, tagged())),
+    (r"sets args\[0\]\.foo", lambda: (lambda x: setattr(x, "foo", x * 2), tagged())),
+    (r"deletes args\[0\]\.scale", lambda: (lambda x: delattr(x, "scale"), tagged())),
+    (r"sets args\[0\]\.seen\[0\]", lambda: (lambda x: x.seen.append(1), tagged())),
+    (r"sets args\[0\].*_hooks", lambda: (lambda x: x.register_hook(print) and x * 2, tagged())),
+    (
+        r"sets value\.bias\..*_hooks",
+        lambda: using(linear(), lambda x, held: held.bias.register_hook(print)),
+    ),
+    ("sets foo of a tensor that it returns", lambda: (with_foo, tagged())),
+]
 REFUSED += [
     (
         r"it comes to value, an iterator.*Take what it needs",
@@ -181,6 +205,19 @@ REFUSED += [
     )
     for held in (itertools.count(), iter([1]), map(abs, [1]), (number for number in [1]))
 ]
+
+
+def test_attributes_and_hooks_of_what_is_given_are_there():
+    def fn(x):
+        y = with_foo(x * x.scale)  # a tensor of its own
+        return torch.autograd.grad((y * y.foo).sum(), x)[0], x
+
+    x = tagged()
+    x.register_hook(lambda gradient: gradient * 5)
+    graph, result = TaskGraph.trace(fn, x)
+    gradient, same = graph.run()[result]
+    assert gradient.tolist() == [30, 30, 30]
+    assert same.scale == 3
 
 
 @pytest.mark.parametrize(("reason", "make"), REFUSED)

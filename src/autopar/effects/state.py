@@ -27,7 +27,7 @@ import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.torch_private import DEFAULT_DEVICE, FakeTensor
+from autopar.torch_private import DEFAULT_DEVICE, FakeTensor, disable_current_modes
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (tuple, frozenset, list, dict, set, deque)
@@ -38,6 +38,7 @@ _OPEN = (  # of torch's and Python's other classes, those whose objects are look
     *(torch.amp.GradScaler, types.SimpleNamespace),
 )
 _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.ScriptModule)
+HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
 
 
@@ -149,10 +150,13 @@ class State:
         elif is_a(value, types.CellType):
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
-            for part in ("requires_grad", "grad") if value.is_leaf else ():
+            for part in (*HOOKS, *(("requires_grad", "grad") if value.is_leaf else ())):
                 read, write = (functools.partial(act, value, part) for act in (getattr, setattr))
                 self._hold_value(f"{name}.{part}", read, write)
-            if not is_a(value, FakeTensor):
+            if is_a(value, FakeTensor):  # that nobody uses later
+                read = functools.partial(attributes_of, value)
+                self._hold(lambda key: f"{name}.{key}", read, vars(value).update)
+            else:
                 self._hold_object(name, value)
         elif is_a(value, types.FunctionType):
             self._look_at_function(value)
@@ -292,6 +296,13 @@ def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:
 def is_a(value: Any, kinds: Any) -> bool:
     """Whether an object's class is of some kinds: `isinstance` would ask the object, too."""
     return issubclass(type(value), kinds)
+
+
+def attributes_of(tensor: FakeTensor) -> dict[str, Any]:
+    """What a program has set on a tensor without memory, beside what torch has there."""
+    with disable_current_modes():
+        own = vars(tensor.fake_mode.from_tensor(torch.empty(0))).keys()
+    return {name: value for name, value in vars(tensor).items() if name not in own}
 
 
 def tensors_in(value: Any) -> bool:

@@ -9,10 +9,11 @@ import torch
 
 from autopar.effects.memory import tensors_of
 from autopar.graph.refused import Refused
-from autopar.torch_private import pytree, to_copy
+from autopar.torch_private import pytree, to_copy, unsafe_view
 
 # Of a result, a view instead of another shape in place: what comes after reads the view.
 _VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
+_QUICKER: dict[Any, Any] = {unsafe_view: torch.ops.aten.view.default}  # torch has a routine for it
 
 
 class Call(NamedTuple):
@@ -39,8 +40,8 @@ def call_of(node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Call:
         raise Refused(msg)
     if _only_moves(node, results):
         return Call(_arrived, (args[0],), {}, device)
-    views = _VIEWS if args and isinstance(args[0], torch.fx.Node) else {}
-    return Call(views.get(node.target, node.target), tuple(args), dict(kwargs), device)
+    others = _VIEWS | _QUICKER if args and isinstance(args[0], torch.fx.Node) else _QUICKER
+    return Call(others.get(node.target, node.target), tuple(args), dict(kwargs), device)
 
 
 def _only_moves(node: torch.fx.Node, results: list[torch.Tensor]) -> bool:

@@ -23,18 +23,19 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
-from autopar.effects.memory import held_by, is_size
-from autopar.effects.state import State, tensors_in
+from autopar.effects.memory import has_place, held_by, is_size, memory_key
+from autopar.effects.state import HOOKS, State, attributes_of, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
 from autopar.graph.refused import Refused, line_of, raised_in, reason, text_of
-from autopar.graph.substitutes import answering, refusing
+from autopar.graph.substitutes import answering, refusing, tracing_alone
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
     FakeTensor,
+    OpOverload,
     disable_current_modes,
     function_modes,
     is_traceable_wrapper_subclass,
@@ -72,7 +73,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes, []):
+    with _tracing, _quiet(), tracing_alone(), answering(TORCH_ASKS, _in_other_modes, []):
         with answering(LIBRARIES_ASK, bool, asked):
             try:
                 return _traced(fn, args, kwargs)
@@ -126,7 +127,11 @@ class _Attempt:
         """Call the function; return those of its results that a run computes."""
         given = list(self._leaves)
         for i, tensor in zip(self._at, tensors, strict=True):
-            given[i] = tensor
+            given[i], real = tensor, self._leaves[i]
+            vars(tensor).update({**vars(real), **vars(tensor)})  # the program's attributes
+            for part in HOOKS:
+                if hooks := getattr(real, part):
+                    setattr(tensor, part, hooks)
         args, kwargs = pytree.tree_unflatten(given, self._spec)
         named = [(f"args[{i}]", value) for i, value in enumerate(args)]
         roots = [(_name(self._fn), self._fn), *named, *kwargs.items(), *_chances()]
@@ -151,6 +156,13 @@ class _Attempt:
             copy_back(assigned, before, results, watch)
         for result in results:
             _require_known(result)
+            own = isinstance(result, FakeTensor) and not any(result is one for one in tensors)
+            if own and (names := attributes_of(result)):
+                msg = (
+                    f"it sets {next(iter(names))} of a tensor that it returns; a run only repeats "
+                    f"operators. Set it on what run[...] returns."
+                )
+                raise Refused(msg)
         watch.fold(results)
         self._results = results
         return [result for result in results if isinstance(result, _COMPUTED)]
@@ -177,7 +189,10 @@ class _Attempt:
         calls: list[tuple[torch.fx.Node, Call]] = []
         given, computed = iter(self.tensors), iter(())
         for node in reversed(module.graph.nodes):
-            if not node.users and _is_idle(node):
+            repeats = _repeats(node)
+            if repeats:
+                node.replace_all_uses_with(node.args[0])
+            if not node.users and (repeats or _is_idle(node)):
                 module.graph.erase_node(node)
         for node in module.graph.nodes:
             if node.op == "placeholder":
@@ -292,6 +307,32 @@ def _is_idle(node: torch.fx.Node) -> bool:
     """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
     is_shape = getattr(node.meta.get("val"), "is_meta", False)
     return is_shape or node.target is operator.getitem or node.target in _IDLE
+
+
+def _repeats(node: torch.fx.Node) -> bool:
+    """Whether a call only gives back a tensor that it is given, as views of the same shape do.
+
+    Half the calls of `matmul` are such. One stays that the code returns, or gives another form.
+    """
+    if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
+        return False
+    form = _form(node)
+    if form is None or form != _form(node.args[0]):
+        return False
+    tags = [getattr(user.target, "tags", ()) for user in node.users]
+    stays = any(user.op == "output" for user in node.users)
+    return not stays and not any(torch.Tag.inplace_view in some for some in tags)
+
+
+def _form(node: Any) -> tuple[Any, ...] | None:
+    """Where a call's tensor lies, and how, if that is known."""
+    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(tensor, torch.Tensor) or not has_place(tensor):
+        return None
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(number) is not int for number in numbers):  # as only a run has them
+        return None
+    return (*numbers, memory_key(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
