@@ -14,7 +14,6 @@ from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor  # tensors while code is traced
-from torch.fx import _symbolic_trace
 from torch.utils import _python_dispatch
 from torch.utils import _pytree as pytree  # nested containers; there is no public module
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -112,12 +111,6 @@ DATA_DEPENDENT = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicO
 # An operator that is given a generator is traced where these are known as values without a form.
 _is_opaque = getattr(torch._library, "opaque_object", None)
 TRACES_GENERATORS = bool(_is_opaque and _is_opaque.is_opaque_type(torch.Generator))
-
-# What all threads share of a trace: the tracer's global names, one by which compiled code asks
-# whether it is traced, and what changes nn.Module meanwhile.
-TRACER = vars(_symbolic_trace)
-IS_TRACING = "_is_fx_tracing_flag"
-Patcher = _symbolic_trace._Patcher
 
 unsafe_view = torch.ops.aten._unsafe_view.default  # a view that matmul makes
 VIEWS = {torch.ops.aten.view.default, unsafe_view}

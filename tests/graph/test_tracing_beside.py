@@ -71,39 +71,6 @@ def test_what_was_compiled_is_not_compiled_again_after_a_refusal():
     assert len(compiled) == 1
 
 
-def test_compiled_code_runs_in_other_threads_meanwhile():
-    begin, called = threading.Lock(), threading.Lock()
-    begin.acquire(), called.acquire()
-    compiled, results = [], []
-
-    def backend(module, inputs):
-        compiled.append(module)
-        return module.forward
-
-    def run():
-        begin.acquire()
-        try:
-            results.append(double(X))
-        finally:
-            called.release()
-
-    def fn(x):
-        begin.release()
-        called.acquire()  # until the other thread has called what is compiled
-        return layer(x)
-
-    layer = torch.nn.Linear(3, 3)
-    double = torch.compile(lambda x: 2 * layer(x), backend=backend)
-    with torch.no_grad():
-        double(X)
-    other = threading.Thread(target=torch.no_grad()(run))
-    other.start()
-    graph, result = TaskGraph.trace(fn, X)
-    other.join()
-    assert torch.equal(results[0], 2 * graph.run()[result])
-    assert len(compiled) == 1
-
-
 # On a machine with GPUs torch's compiler would load more, and some of that warns.
 PROGRAM = """
 import torch

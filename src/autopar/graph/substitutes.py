@@ -5,18 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import functools
-import inspect
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import torch
-from torch.fx.experimental import proxy_tensor
 
 from autopar.graph.refused import COMPILED, by_torch
-from autopar.torch_private import IS_TRACING, TRACER, Patcher
 
 _IN_THREADS = (
     "it starts a thread, or gives work to one, whose operators are not seen, and the graph has its "
@@ -93,41 +89,6 @@ def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]
                 text = _outside_torch(getattr(kind, name), refuse(_TEXT))
                 back.enter_context(_substituted(kind, name, text))
         yield
-
-
-class _Here:
-    """Whether code is traced, which torch asks in all threads: true in this one alone."""
-
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
-    def __bool__(self) -> bool:
-        return threading.get_ident() == self._thread
-
-
-class _Unpatched(Patcher):
-    """Leaves `nn.Module` as it is, which other threads use, and a compiler compares."""
-
-    def patch(self, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    patch_method = patch
-
-
-@contextlib.contextmanager
-def tracing_alone() -> Iterator[None]:
-    """Let torch trace without telling other threads, in which compiled code would fail then."""
-    tracer: Any = proxy_tensor.PythonKeyTracer
-    old = inspect.unwrap(tracer.trace)
-    names = {**TRACER, "_new_patcher": _Unpatched}  # where torch notes that it traces
-    trace = types.FunctionType(old.__code__, names, None, old.__defaults__, old.__closure__)
-    before = TRACER[IS_TRACING]
-    with _substituted(tracer, "trace", trace):
-        TRACER[IS_TRACING] = _Here()
-        try:
-            yield
-        finally:
-            TRACER[IS_TRACING] = before
 
 
 def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:

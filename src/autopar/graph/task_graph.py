@@ -123,7 +123,7 @@ class TaskGraph(Closed):
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
-        numbers meanwhile, or compile code, for which torch seeds them; what is compiled may run.
+        numbers meanwhile, or run what `torch.compile` makes, which torch refuses during a trace.
 
         Args:
             fn: A function or a module.

@@ -28,7 +28,7 @@ from autopar.effects.state import HOOKS, State, attributes_of, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
 from autopar.graph.refused import Refused, line_of, raised_in, reason, text_of
-from autopar.graph.substitutes import answering, refusing, tracing_alone
+from autopar.graph.substitutes import answering, refusing
 from autopar.graph.traced_call import Call, call_of, filled
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
@@ -73,7 +73,7 @@ def traced(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     a library has asked whether it is traced: then the code is called again, and that is answered.
     """
     asked: list[bool] = []
-    with _tracing, _quiet(), tracing_alone(), answering(TORCH_ASKS, _in_other_modes, []):
+    with _tracing, _quiet(), answering(TORCH_ASKS, _in_other_modes, []):
         with answering(LIBRARIES_ASK, bool, asked):
             try:
                 return _traced(fn, args, kwargs)
