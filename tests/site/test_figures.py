@@ -28,13 +28,10 @@ def test_lines_are_told_by_their_ends_and_guides_are_not_told(hooks):
     right.plot([1, 2, 3], [0.5, 0.25, 0.125])
     right.set(xlabel="MiB")
     figure.suptitle("recorded on\ntwo GPUs")
-    parts = (
-        "Left",
-        "ms by slots, from left to right: one GPU 8 to 4, limit 3",
-        "ms by MiB, from left to right: 0.5 to 0.125",
-        "recorded on two GPUs",
+    assert hooks.described(figure) == (
+        "Left. ms by slots, from left to right: one GPU 8 to 4, limit 3. "
+        "ms by MiB, from left to right: 0.5 to 0.125. recorded on two GPUs"
     )
-    assert hooks.described(figure) == ". ".join(parts)
 
 
 def test_bars_are_told_by_the_figures_beside_them(hooks):
