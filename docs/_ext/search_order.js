@@ -34,3 +34,9 @@ var Scorer = {
   term: 5,
   partialTerm: 2,
 };
+// An anchor may mark a place without words: then Sphinx has no summary, and fails to show it.
+addEventListener("DOMContentLoaded", () => {
+  const summary = Search.makeSearchSummary;
+  Search.makeSearchSummary = (page, words, anchor) =>
+    summary(page, words, anchor) ?? summary(page, words);
+});

@@ -8,7 +8,8 @@ Spot the missing line: five wrong answers
 | **You need:** 10 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`plot_1_where_a_copys_time_goes` first, :doc:`plot_3_copy_both_ways_while_you_compute` next.
 
-In the picture's upper panel a copy begins before its product ends. In the lower one it waits.
+All run without an error, and their numbers are wrong. In the picture, compare the orange bars: the
+upper copy begins before its product ends, and the lower one waits.
 """
 
 # %%
@@ -141,8 +142,7 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# All but the third have a delay here, so that they always fail. Without one a long product makes 1,
-# 4 and 5 fail, and a late copy the second. See :doc:`plot_3_copy_both_ways_while_you_compute`.
+# A delay makes all but the third fail always. In a real program chance decides whether they do.
 #
 # Now you
 # -------

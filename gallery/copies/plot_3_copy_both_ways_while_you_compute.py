@@ -16,9 +16,9 @@ three needs alone. One stream takes the sum of all three, even if the host waits
 # %%
 # One stream takes the sum
 # ------------------------
-# Two ways are tempting. In the loop that most people write first, a line waits for the one before.
-# With `non_blocking=True` the host waits for nothing, but the GPU still has one *stream* for all,
-# the queue that :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` is about.
+# Two ways are tempting. In the loop that most people write first, each step waits for the one
+# before. With `non_blocking=True` the host waits for nothing, but on the GPU all work stands in one
+# queue, a *stream*: see :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`.
 
 import torch
 
@@ -43,8 +43,8 @@ def one_stream(fn, inputs, device):
 # Three streams use both directions
 # ---------------------------------
 # The right way is one line. :meth:`~autopar.CopyPipeline.map` copies the next inputs and the last
-# results on two more streams, with an event for each. With `pin=True` results land in *pinned*
-# memory, which the GPU can write to by itself.
+# results on two more streams, which wait by *events*, marks between the streams' work. With
+# `pin=True` results land in *pinned* memory, which the GPU can write to by itself.
 
 
 def three_streams(fn, inputs, pipeline):
@@ -89,8 +89,8 @@ def both_ways(count, size):
 
 
 # %%
-# The timelines are at the top of this page. On one stream there is one bar at a time. Below, look
-# at one of the first products: a later input and an earlier result are copied under it.
+# In the picture at the top, the upper panel has one bar at a time: it is one stream. In the lower
+# one, look at one of the first products: a later input and an earlier result are copied under it.
 
 gpu = ap.recorded(both_ways, name="b2_both_ways", parameters=BOTH)
 limit_s = gpu.limit_s([COMPUTE, TO_HOST, TO_HOST], pieces=BOTH["count"])
@@ -100,14 +100,14 @@ ap.show_timelines(gpu.timelines, "b2_copy_both_ways", title=title, limit_s=limit
 # %%
 # Only the first copy and the last one stick out
 # ----------------------------------------------
-# No way can be faster than the longest part with one copy before it, since the first input has to
-# arrive, and one behind it, since the last result leaves when all has run.
+# The first input has to arrive before anything can run, and the last result leaves when all has
+# run. So no way can be faster than the longest part and these two copies.
 
 rows = {"parts": PARTS, "baseline": ONE_STREAM, "highlight": MAP}
 ap.show(ap.compare(gpu.measurements, limit_s=limit_s, **rows))
 
 # %%
-# Look at the rows of copies: both directions together take little longer than one. The row in bold
+# Look at the rows of copies: both directions at once take less time than in turn. The row in bold
 # takes little more than *compute*. On the plain loop see :doc:`plot_1_where_a_copys_time_goes`.
 
 both = gpu.estimate(lambda s: 2 * s[TO_HOST] / s[BOTH_WAYS])
@@ -122,8 +122,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Once copies take longer than products, a faster kernel gains nothing, and fewer bytes do. Results
-# in ordinary memory need the CPU, too: :doc:`plot_5_the_pipeline_against_its_limits`.
+# Once copies take longer than products, a faster kernel gains nothing. Then send fewer bytes.
+# To copy into ordinary memory takes the CPU, too: :doc:`plot_5_the_pipeline_against_its_limits`.
 #
 # On this machine
 # ---------------

@@ -8,16 +8,16 @@ Aggregate gradients while backward still runs
 | **You need:** 12 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy` first.
 
-Each GPU computes the gradients of its share of the batch, and all need the sum. Backward makes the
-gradients of the last layer first. They can travel while it computes those of the other layers.
+Each GPU computes the gradients of its share of the batch, and all need the sum. The backward pass
+starts with the last layer, whose gradients can travel while it computes those of the others.
 """
 
 # %%
 # An exchange after backward hides nothing
 # ----------------------------------------
 # Every GPU has a process of its own, called a *rank*, with a copy of the network. It divides its
-# loss by the rows of the whole batch, so that the sum over ranks is right. An *all-reduce* leaves
-# the sum on each: NCCL, a library of NVIDIA's, does it among GPUs. The chapter adds on the CPU.
+# loss by the rows of the whole batch, so that the sum over ranks is right. An *all-reduce* gives
+# each rank the sum. Among GPUs NVIDIA's library NCCL does it, and the chapter adds on the CPU.
 
 import torch
 import torch.distributed as dist
@@ -44,9 +44,9 @@ def after_backward(model, *share, place):
 # %%
 # Buckets travel during backward
 # ------------------------------
-# One message for all gradients comes at the end, and one for each is many. So they are packed in
-# *buckets* of about one size (1). NCCL sends one by a *side stream*, a second queue of the GPU,
-# which waits for what is queued so far; backward goes on (2). Gradients become views of sums (3).
+# One message for all has to wait for the last gradient, and a message for each is too many. So they
+# are packed in *buckets* of about one size (1). NCCL sends a bucket on a *side stream*, a second
+# queue of the GPU, while backward goes on (2). Then the gradients are views of the sums (3).
 
 
 def send(made, sent):
@@ -58,7 +58,7 @@ def send(made, sent):
 
 
 # %%
-# Backward calls a *hook* for each gradient that is there. At the end the computing stream waits.
+# Backward calls a *hook*, a function of ours, for each new gradient. At the end the step waits.
 
 
 def bucketed(model, least_bytes):
@@ -82,7 +82,7 @@ def bucketed(model, least_bytes):
 
 
 # %%
-# `race_of_steps` times the slower rank, after a check, and PyTorch's `DistributedDataParallel`.
+# `race_of_steps` checks our ways and PyTorch's `DistributedDataParallel`. It times the slower rank.
 
 # Folded: the measurement
 DDP, AFTER = "DistributedDataParallel", "one all-reduce after backward"
@@ -118,7 +118,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # Hidden is not the same as saved
 # -------------------------------
 # In the picture at the top, look at the green bars, NCCL's: in buckets many lie beside computing.
-# They slow it, so the clock saves another share, here of what an exchange adds to computing alone.
+# They slow it down, so the clock saves another share: of what an exchange adds to computing.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 shares = sorted(1 - gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))
@@ -133,8 +133,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Where messages take longer than backward, as over a slow network, the rest is exposed. Then send
-# less: larger batches, or fewer bits. :doc:`/howto/from_one_machine_to_many` has more machines.
+# Where messages take longer than backward, as over a slow network, the rest is exposed. Larger
+# batches and fewer bits send less. :doc:`/howto/from_one_machine_to_many` has more machines.
 #
 # On this machine
 # ---------------

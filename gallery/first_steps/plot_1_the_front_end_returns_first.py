@@ -39,8 +39,8 @@ def issue(x, u, count):
 #
 # A bare wait may wait for nothing
 # --------------------------------
-# `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, cures it by
-# :func:`torch.cuda.synchronize`. It waits for the *current* GPU, usually GPU 0.
+# `Dive into Deep Learning <https://D2L.ai>`_, the book behind these pages, stops its clock after
+# :func:`torch.cuda.synchronize`. This waits for the *current* GPU, usually GPU 0.
 
 
 def issue_and_wait_bare(x, u, count):
@@ -89,7 +89,7 @@ title = "The host issues; the GPU computes"
 ap.show_timelines(timeline, "e0_the_front_end_returns_first", title=title, caption=caption)
 
 # %%
-# That bar on a scale of its own: all launches have been made before the first kernel ends.
+# Here is that bar on a scale of its own. All launches have been made before the first kernel ends.
 
 first_end_s = min(span.end_s for span in timeline.spans if span.kind == "compute")
 ap.show(ap.draw(timeline.between(timeline.start_s, first_end_s), title="The first kernel's time"))

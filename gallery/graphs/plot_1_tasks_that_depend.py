@@ -4,12 +4,12 @@ Run tasks that depend on each other
 ===================================
 
 | **You'll do:** factor a matrix on two GPUs, in tiles, where almost every task waits for others.
-| **You'll learn:** how a graph finds what may run at once, and what its tasks take at least.
+| **You'll learn:** how a graph finds what may run at once, and the least time of its tasks.
 | **You need:** 8 minutes, and no GPU: the part for two GPUs is shown from a record. Read
   :doc:`/auto_gallery/first_steps/plot_2_two_devices_at_once` first;
   :doc:`plot_2_the_figure_made_real` comes next.
 
-Say of each task what it changes, and a graph finds by itself what may run at once. A Cholesky
+Say what each task changes, and a graph finds by itself what may run at once. A Cholesky
 factorisation in tiles then takes two GPUs far less time than its tasks take in turn.
 """
 
@@ -38,12 +38,12 @@ def gemm(a, left, right):  # subtract what a finished column contributes to a ti
 
 
 # %%
-# The textbook's loop calls one of them by `do`, column by column. It is tempting to let `do` call
-# each function at once. On two GPUs you then have to add each copy, and a wait for the right task.
+# The textbook's loop, below, goes column by column, and hands each task to a function `do`. It is
+# tempting to let `do` run it on the spot. Two GPUs then need each copy and each wait from you.
 #
 # Tasks that say what they change find their order
 # ------------------------------------------------
-# The right way lets `do` add a task to a graph. Its arguments are what it reads, and `writes` names
+# The right way lets `do` add the task to a graph. Its arguments are what it reads, and `writes` is
 # the tile that it changes. So the graph finds each wait, and each copy to the other GPU.
 
 
@@ -79,8 +79,8 @@ ap.plot.show("x5_tiles")
 # %%
 # The run comes near what its tasks allow
 # ---------------------------------------
-# By the time of each task alone, no order is faster than the longest chain, or than all tasks of
-# the busier GPU. The longer of both is an *estimate*: in company a task may be faster or slower.
+# No order is faster than the longest chain of tasks, or than all tasks of the busier GPU. Each task
+# was timed alone. Beside others it may be faster or slower, so the least time is an *estimate*.
 
 # Folded: the measurement
 TILED = {"count": 6, "size": 3584, "devices": ["cuda:0", "cuda:1"]}
@@ -110,7 +110,7 @@ def tiled(count, size, devices):
 
 
 # %%
-# In the timelines at the top, compare the blue bars: the graph keeps both GPUs busy at once.
+# In the picture at the top, compare the blue bars: the graph keeps both GPUs busy at once.
 
 gpus = ap.recorded(tiled, name="x5_cholesky", parameters=TILED, gpus=2)
 ap.show_timelines(gpus.timelines, "x5_tasks_that_depend", title="Cholesky on two GPUs")

@@ -5,15 +5,15 @@ Run small operators at once
 
 | **You'll do:** exercise 2 of the
   `chapter <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_: many small
-  products on one GPU, in every way that may run several at once.
+  products on one GPU, in each way that may run several at once.
 | **You'll learn:** up to which size parallelism pays on one GPU, and how to get it.
 | **You need:** 5 minutes, and no GPU: the GPU's part is shown from a record. Read
   :doc:`plot_1_do_independent_products_run_at_once` first; :doc:`plot_3_cpu_gpu_and_the_bus` comes
   next.
 
 A small operator leaves room on a GPU for others beside it. Launches from Python come too slowly to
-fill this room. One launch for all operators fills it: a batch, if they have one shape, or a CUDA
-graph with branches for any others.
+fill this room. One launch for all operators can fill it. Operators of one shape make a batch, and
+any others a CUDA graph with branches.
 """
 
 # %%
@@ -39,7 +39,7 @@ def one_by_one(batch):
 # --------------------------------
 # The right way launches once. `bmm` multiplies a whole batch of matrices. A *CUDA graph* is work
 # that was captured before and is launched as a whole, so the host is out of its way. `capture`
-# records the tasks as one chain and on several *branches*, which may run at once, and keeps what is
+# records the tasks as one chain, and then on several *branches*, which may run at once. It keeps
 # the fastest.
 
 
@@ -58,10 +58,8 @@ def as_graph(batch):
 
 # %%
 # All ways were timed in the sweep of :doc:`plot_1_do_independent_products_run_at_once`. In the
-# picture at the top, look at the left end: one stream and several are above the others, as each
-# product takes the host a launch. A launch takes no longer for a larger matrix, so where a curve
-# rises there and falls again, the host seems to have been slower for a while. To the right, where
-# the GPU's work decides, all ways come together.
+# picture at the top, look at the left end: one stream and several are above the others, because the
+# host launches each product. To the right, where the GPU's work decides, all ways come together.
 
 # Folded: the figure
 gpu = ap.newest_record("x1_one_device")
@@ -80,11 +78,10 @@ ax.legend(fontsize="small")
 ap.plot.show("x2_small_operators", gpu.origin)
 
 # %%
-# These times are by the host's clock. Of a graph they have its launch, the wait, and what the host
-# does to hand out a result for each product; a batch is one result. When `capture` tries a chain
-# and branches it takes the GPU's own time, by events behind a replay that keeps the queue full: see
-# the last two columns. A chain saves the launches, too, but runs one product at a time. So the gain
-# of branches over the chain is what running at once is worth.
+# In the table, compare the last two columns, which have the GPU's own time. A chain saves the
+# launches as well, but runs one product at a time, so the gain of branches over it is what running
+# at once is worth. The other columns are by the host's clock. For a graph they include its launch,
+# the wait, and a result for each product, which the host hands out; a batch has one result.
 
 # Folded: the table and the claims
 SMALL = (64, 128, 256)

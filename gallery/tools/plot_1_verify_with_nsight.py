@@ -17,7 +17,7 @@ what runs use the GPU? Nsight Compute answers by counters of one *kernel*, a fun
 # Name what you ask about
 # -----------------------
 # A profiler sees all that a program does, so the part in question needs a name. `annotate` gives it
-# one: a *range*, which both tools know. The wait is inside, so that the range holds all its work.
+# one: a *range*, which both tools know. The wait is inside, so that the range has all its work.
 
 import tempfile
 from pathlib import Path
@@ -87,7 +87,7 @@ report = ap.recorded(seen_by_systems, name="x4_nsight_systems", parameters=BOOK,
 ap.show_timelines(report.timelines, "x4_verify_with_nsight", title="What Nsight Systems saw")
 
 # %%
-# *Hide* is the share of the shorter part's time in which the other one works as well.
+# A way *hides* the share of the shorter part's time in which the other one works as well.
 
 one, two = (report.timelines[way] for way in (ONE, TWO))
 least_s, hides = min(map(two.busy_s, ("compute", "copy"))), report.estimate(lambda _: one.hidden())
@@ -100,9 +100,9 @@ ap.show(
 # %%
 # Nsight Compute: does what runs fill the GPU?
 # --------------------------------------------
-# It runs one kernel over and over, and reads other counters each time. In the table, compare the
-# first row with the last: a small product has fewer blocks of threads than the GPU can hold at
-# once, which is a *wave* of them. Most arithmetic units stay idle. A large one keeps them busy, so
+# It runs a kernel over and over, and reads other counters each time. As many blocks of threads as
+# the GPU can hold at once are a *wave*. In the table, compare the first row with the last: a small
+# product is less than a wave, and most arithmetic units stay idle. A large one keeps them busy, so
 # streams gain little: :doc:`/auto_gallery/one_device/plot_1_do_independent_products_run_at_once`.
 
 

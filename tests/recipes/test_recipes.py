@@ -336,9 +336,8 @@ def test_the_trace_of_one_stream_says_why_nothing_overlaps(tmp_path, capsys):
 
 @each_recipe
 def test_a_function_of_a_recipe_has_at_most_ten_lines_of_code(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    functions = [one for one in tree.body if isinstance(one, ast.FunctionDef)]
-    for one in functions:
+    parts = ast.parse(path.read_text(encoding="utf-8")).body
+    for one in (part for part in parts if isinstance(part, ast.FunctionDef)):
         assert one.end_lineno - one.body[0].end_lineno <= 10, one.name  # behind its docstring
 
 

@@ -1,16 +1,22 @@
-"""A reader of the built site: a window of Chromium on its pages, which lie below some address."""
+"""The built site, and a reader of it: a window of Chromium on its pages, below some address."""
 
 import mimetypes
 import shutil
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-SITE = Path(__file__).parents[2] / "docs" / "_build" / "html"
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SITE = ROOT / "docs" / "_build" / "html"
+PAGES = sorted(path.relative_to(SITE).as_posix() for path in SITE.rglob("*.html"))
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
 )
 HOST, UNDER = "http://localhost", "/en/latest/"  # a host that browsers trust, as they do https
 WIDE, NARROW, HIGH = 1280, 360, 800
+
+needs_site = pytest.mark.skipif(not PAGES, reason="no site in docs/_build: run `nox -s docs`")
 
 
 class Reader:

@@ -12,16 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from reader import ROOT, SITE, needs_site
 
 import autopar
 
-pytest.importorskip("IPython", reason="IPython comes with the group docs")
+_FILES = {path.name: path for path in SITE.glob("_downloads/*/plot_*.*")}
+_PAGES = sorted(path.stem for path in _FILES.values() if path.suffix == ".ipynb")
 
-_ROOT = Path(__file__).parents[2]
-_DOWNLOADS = _ROOT / "docs" / "_build" / "html" / "_downloads"
-_PAGES = sorted(_DOWNLOADS.glob("*/plot_*.ipynb"), key=lambda path: path.name)
-
-pytestmark = pytest.mark.skipif(not _PAGES, reason="no site in docs/_build: run `nox -s docs`")
+pytestmark = needs_site
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +31,7 @@ def run(tmp_path_factory):
     settings = {"PYTHONPATH": str(installed), "MPLBACKEND": "Agg", "CUDA_VISIBLE_DEVICES": ""}
     settings |= {"PYTHONWARNINGS": "default", "IPYTHONDIR": str(folder / ".ipython")}
     environment = {k: v for k, v in os.environ.items() if not k.startswith("AUTOPAR_")} | settings
-    command = [sys.executable, str(_ROOT / "tests" / "programs" / "downloads.py")]
+    command = [sys.executable, str(ROOT / "tests" / "programs" / "downloads.py")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=folder, env=environment, **pipes) as process:
 
@@ -45,20 +43,12 @@ def run(tmp_path_factory):
         process.stdin.close()
 
 
-def script_of(notebook):
-    (script,) = _DOWNLOADS.glob(f"*/{notebook.stem}.py")
-    return script
-
-
-def test_all_pages_can_be_downloaded():
-    scripts = {path.stem for path in (_ROOT / "gallery").rglob("plot_*.py")}
-    assert {path.stem for path in _PAGES} == scripts
-
-
-def test_notebooks_have_the_install_line_and_the_code_of_their_scripts():
-    for notebook in _PAGES:
-        first, *others = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-        script = script_of(notebook).read_text(encoding="utf-8")
+def test_all_pages_have_a_notebook_with_the_install_line_and_the_code_of_its_script():
+    scripts = {path.stem for path in (ROOT / "gallery").rglob("plot_*.py")}
+    assert {*_PAGES} == scripts
+    for page in _PAGES:
+        first, *others = json.loads(_FILES[f"{page}.ipynb"].read_text("utf-8"))["cells"]
+        script = _FILES[f"{page}.py"].read_text("utf-8")
         line = script.partition("\n")[0].removeprefix("# ")
         assert line.startswith("pip install ")
         assert "".join(first["source"]).endswith(f"    %{line}")
@@ -72,9 +62,8 @@ def _is_text(statement):
 
 
 @pytest.mark.stress  # one way for each page otherwise: both have the same code
-@pytest.mark.parametrize("page", [path.stem for path in _PAGES])
+@pytest.mark.parametrize("page", _PAGES)
 @pytest.mark.parametrize("ending", [".ipynb", ".py"])
 def test_it_runs(page, ending, run):
-    (path,) = _DOWNLOADS.glob(f"*/{page}{ending}")
-    status, said = run(path)
+    status, said = run(_FILES[f"{page}{ending}"])
     assert status == 0, said

@@ -2,19 +2,16 @@
 
 import ast
 import builtins
-import dis
+import importlib
 import inspect
 import re
 from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
-from types import CodeType, FunctionType
+from types import FunctionType
 
 import pytest
-
-parser = pytest.importorskip(
-    "sphinx_gallery.py_source_parser", reason="it comes with the group docs"
-)
+from sphinx_gallery import py_source_parser as parser
 
 _GALLERY = Path(__file__).parents[2] / "gallery"
 _PAGES = sorted(_GALLERY.rglob("plot_*.py"))
@@ -35,40 +32,28 @@ def blocks(page, kind):
     return [one.content for one in parser.split_code_and_text_blocks(page)[1] if one.type == kind]
 
 
-def dropdown(prose, title):
-    """What stands in a box that opens, or nothing."""
-    before, found, after = prose.partition(f".. dropdown:: {title}\n")
-    if not found:
-        return ""
-    edge = before.rpartition("\n")[2]
-    inside = takewhile(
-        lambda line: not line.strip() or line.startswith(f"{edge} "), after.split("\n")
-    )
-    return dedent("\n".join(inside))
+def inside(text, directive):
+    """What stands below a directive, deeper than it, or nothing."""
+    before, found, after = text.partition(f".. {directive}\n")
+    edge = before.rpartition("\n")[2] + " "
+    lines = takewhile(lambda line: not line.strip() or line.startswith(edge), after.split("\n"))
+    return dedent("\n".join(lines)) if found else ""
 
 
 def answer(page):
     """The code in the page's answer."""
-    _, found, after = dropdown("\n".join(blocks(page, "text")), "An answer").partition(
-        ".. code-block:: python\n"
-    )
-    inside = takewhile(lambda line: not line.strip() or line.startswith(" "), after.split("\n"))
-    return dedent("\n".join(inside)) if found else ""
-
-
-def written(text):
-    """The lines of a text that are not blank."""
-    return [line for line in text.splitlines() if line.strip(" #")]
+    text = "\n".join(blocks(page, "text"))
+    return inside(inside(text, "dropdown:: An answer"), "code-block:: python")
 
 
 def faults(page):
     """What a page lacks, in words."""
     text = page.read_text(encoding="utf-8")
     opening, *prose = blocks(page, "text")
-    cells = [written(cell) for cell in blocks(page, "code")]
     if not _LEAST <= (count := len(text.splitlines())) <= _MOST:
         yield f"{count} lines"
-    for lines in cells:
+    for cell in blocks(page, "code"):
+        lines = [line for line in cell.splitlines() if line.strip(" #")]
         if len(lines) > _LONGEST and not lines[0].startswith(_FOLDED):
             yield f"a cell of {len(lines)} lines: {lines[0]}"
     for words in ("You'll do:", "You'll learn:", "You need:"):
@@ -80,10 +65,12 @@ def faults(page):
         yield f"{count} links to other pages"
     after = "\n".join(prose).partition("Now you\n-------")[2]
     for title in ("A hint", "An answer"):
-        if not dropdown(after, title).strip():
+        if not inside(after, f"dropdown:: {title}").strip():
             yield f"no {title.lower()} below Now you"
     if not answer(page):
         yield "no code in its answer"
+    if not text.startswith(f'# {importlib.import_module("addresses").INSTALL}\n"""\n'):
+        yield "no install line to begin with"
 
 
 def test_pages_have_the_form_of_a_lesson():
@@ -107,44 +94,26 @@ def definitions(page):
     return namespace, {one.id if isinstance(one, ast.Name) else one.name for one in stored}
 
 
-def globals_of(code):
-    """The names that code looks up in its module."""
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield step.argval
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from globals_of(inner)
-
-
 @each_page
-def test_the_answer_runs_where_the_page_does(page):
+def test_the_answer_runs_where_the_page_does(page, extension):
     code = answer(page)
-    if not code:
-        pytest.skip("there is none, as the test of the form says")
     namespace, named = definitions(page)
     before = dict(namespace)
     exec(compile(code, f"{page.name}: answer", "exec"), namespace)
     own = {name: value for name, value in namespace.items() if value is not before.get(name)}
-    functions = [value for value in own.values() if isinstance(value, FunctionType)]
     assert own.keys() - {"__builtins__"}, "it defines nothing"
-    for function in functions:
-        unknown = set(globals_of(function.__code__)) - named - namespace.keys() - set(dir(builtins))
-        assert not unknown, f"{function.__name__} uses what the page does not have"
-        needs = [
-            one.name
-            for one in inspect.signature(function).parameters.values()
-            if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
-        ]
-        used = set(globals_of(function.__code__)) & (named - namespace.keys())
+    used = extension("machines").used(ast.parse(code)) - namespace.keys() - set(dir(builtins))
+    assert used <= named, "it uses what the page does not have"
+    for function in (value for value in own.values() if isinstance(value, FunctionType)):
+        parameters = inspect.signature(function).parameters.values()
+        needs = [one for one in parameters if one.default is one.empty and str(one)[0] != "*"]
         if not needs and not used and not _ON_GPU.search(code):
             function()
 
 
 def test_parts_of_a_page_are_found():
-    prose = (
-        "Now you\n-------\n.. dropdown:: A hint\n\n    Wait.\n\n.. dropdown:: An answer\n\n    So."
-    )
-    assert dropdown(prose, "A hint").strip() == "Wait."
-    assert dropdown(prose, "An answer").strip() == "So."
-    assert dropdown(prose, "Another") == ""
+    prose = "Now\n.. dropdown:: A hint\n\n  Wait.\n\n.. dropdown:: B\n\n  So:\n  .. c::\n\n    1"
+    assert inside(prose, "dropdown:: A hint").strip() == "Wait."
+    assert inside(prose, "dropdown:: B").strip().startswith("So:")
+    assert inside(inside(prose, "dropdown:: B"), "c::").strip() == "1"
+    assert inside(prose, "dropdown:: Another") == ""

@@ -1,27 +1,23 @@
-"""The simulator: its schedule is the package's, and a person can use it and look into timelines."""
+"""The simulator: its schedule is right, in Python and on the page, and a person can use it."""
 
 import json
 import random
 import shutil
 import subprocess
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from prediction import COMPUTE, FROM_HOST, TO_HOST, Prediction
-from reader import SITE, WIDE, Reader
+from reader import ROOT, WIDE, Reader, needs_site
 
 import autopar as ap
 from autopar.display.format import format_seconds
 
-pytest.importorskip("sphinx", reason="Sphinx comes with the group docs")
-
-STATIC = Path(__file__).parents[2] / "docs" / "_static"
-LANES = {
-    "copying to the GPU": FROM_HOST,
-    "computing": COMPUTE,
-    "copying to the host": TO_HOST,
-}
+STATIC = ROOT / "docs" / "_static"
+SAID = "copying to the GPU", "computing", "copying to the host"
+LANES = dict(zip(SAID, (FROM_HOST, COMPUTE, TO_HOST), strict=True))
 SETTINGS = 200
 RUN = """
 const script = require("fs").readFileSync(process.argv[1], "utf8");
@@ -30,6 +26,83 @@ const settings = JSON.parse(require("fs").readFileSync(0, "utf8"));
 const found = settings.map(predict).map((one) => ({ ...one, words: inWords(one.makespan / 1e3) }));
 console.log(JSON.stringify(found));
 """
+COUNTS = st.integers(1, 7)
+TIMES = st.integers(1, 5)  # ticks: sums of whole numbers are exact
+COPIES = st.integers(0, 5)
+CASES = st.builds(Prediction, COUNTS, TIMES, COPIES, COPIES, COUNTS, st.integers(1, 3))
+many = settings(max_examples=100, deadline=None, derandomize=True)
+
+
+def by_ticks(one):
+    """Start of each stage, found by trying at each tick which of the streams' heads can begin."""
+    seconds = {FROM_HOST: one.from_host_s, COMPUTE: one.compute_s, TO_HOST: one.to_host_s}
+    begun, tick, seconds = {}, 0, {lane: taken_s for lane, taken_s in seconds.items() if taken_s}
+    stages, names = [*seconds], {1: "AAA", 2: "BAB", 3: "BAC"}[one.streams]
+    stream_of = dict(zip((FROM_HOST, COMPUTE, TO_HOST), names, strict=True))
+    every = [(chunk, lane) for chunk in range(one.chunks) for lane in stages]
+
+    def place_in_line(stage):  # chunk i is begun behind what chunk i - slots ends with
+        chunk, place = stage[0], stages.index(stage[1])
+        return ((chunk, place) if place else (chunk - one.slots, len(stages))), chunk
+
+    def is_done(chunk, lane):
+        return (chunk, lane) in begun and begun[chunk, lane] + seconds[lane] <= tick
+
+    waiting = sorted(every, key=place_in_line)
+    while waiting:
+        for stream in "ABC":
+            queue = [stage for stage in waiting if stream_of[stage[1]] == stream]
+            busy = any(stream_of[lane] == stream and not is_done(_, lane) for _, lane in begun)
+            if not queue or busy:
+                continue
+            chunk, lane = queue[0]
+            before = stages[: stages.index(lane)]
+            holding = {chunk for chunk, _ in begun if not is_done(chunk, stages[-1])}
+            has_slot = before or len(holding) < one.slots
+            if has_slot and all(is_done(chunk, each) for each in before):
+                waiting.remove(queue[0])
+                begun[chunk, lane] = tick
+        tick += 1
+    return begun
+
+
+@many
+@given(CASES)
+def test_stages_begin_when_a_simulation_by_ticks_begins_them(one):
+    spans = one.timeline.spans
+    assert {(int(span.name.split()[1]), span.lane): span.start_s for span in spans} == by_ticks(one)
+
+
+def makespan_s(one, slots, streams):
+    return replace(one, slots=slots, streams=streams).timeline.makespan_s
+
+
+@many
+@given(CASES)
+def test_one_stream_or_slot_takes_the_sum_and_three_of_each_the_limit(one):
+    times = (one.from_host_s, one.compute_s, one.to_host_s)
+    all_s = [one.chunks * stage_s for stage_s in times]
+    for count in (1, 2, 3, one.chunks):
+        assert makespan_s(one, count, 1) == sum(all_s)
+        assert makespan_s(one, 1, min(count, 3)) == sum(all_s)
+    closed_s = sum(all_s) / one.chunks + (one.chunks - 1) / one.chunks * max(all_s)
+    assert one.limit_s == pytest.approx(closed_s)
+    for slots in (3, 4, one.chunks + 3):
+        assert makespan_s(one, slots, 3) == one.limit_s
+        if not (one.from_host_s and one.to_host_s):
+            assert makespan_s(one, slots - 1, 2) == one.limit_s
+
+
+def test_the_limit_is_the_records_and_its_timeline_is_met():
+    record = ap.newest_record("e3_compute_and_copy")
+    count = record.parameters["count"]
+    compute_s, copy_s = (record.measurements[part].min_s / count for part in ("products", "copies"))
+    for streams, way in ((1, "one stream"), (2, "two streams")):
+        one = Prediction(count, compute_s, to_host_s=copy_s, slots=count, streams=streams)
+        assert one.limit_s == pytest.approx(record.limit_s(["products", "copies"], pieces=count))
+        seen = record.timelines[way]
+        assert one.timeline.makespan_s == pytest.approx(seen.makespan_s, rel=0.05)
+        assert one.timeline.hidden() == pytest.approx(seen.hidden(), abs=0.05)
 
 
 def random_setting(chance):
@@ -81,8 +154,6 @@ def test_the_pages_script_predicts_what_the_package_does():
 @pytest.fixture
 def page(browser):
     """Section 3 of the chapter, in Chromium."""
-    if not SITE.exists():
-        pytest.skip("no site in docs/_build/html: run `nox -s docs`")
     reader = Reader(browser, WIDE)
     page = reader.open("chapter/3_computing_and_copying.html")
     assert page.locator(".autopar-simulator").count() == 1, "section 3 has no simulator"
@@ -95,6 +166,7 @@ def shown(page, part):
     return page.text_content(f"[data-part={part}]").replace("\u00a0", " ")
 
 
+@needs_site
 def test_a_reader_changes_the_schedule_by_keyboard(page):
     record = ap.newest_record("e3_compute_and_copy")
     limit = format_seconds(record.limit_s(["products", "copies"], pieces=50))
@@ -151,14 +223,9 @@ def test_a_reader_looks_into_a_timeline_by_keyboard_and_pointer(browser):
     svg = figure.locator("svg").first
     svg.locator("[tabindex='0']").focus()
     assert page.evaluate(where) == "mm 0: 1.000 s, from 0 to 1.0 s"
-    for key, name in (
-        ("ArrowRight", "mm 1"),
-        ("End", "mm 3"),
-        ("ArrowRight", "mm 3"),
-        ("ArrowDown", "copy: 3"),
-        ("ArrowLeft", "copy: 2"),
-        ("ArrowUp", "mm 2"),
-    ):
+    keys = "ArrowRight", "End", "ArrowRight", "ArrowDown", "ArrowLeft", "ArrowUp"
+    names = "mm 1", "mm 3", "mm 3", "copy: 3", "copy: 2", "mm 2"
+    for key, name in zip(keys, names, strict=True):
         page.keyboard.press(key)
         assert page.evaluate(where).startswith(f"{name}: ")
     assert told.text_content() == "stream · 1.000 s, from 2.0 to 3.0 s · mm 2"

@@ -1,23 +1,31 @@
-"""Figures that pages take from records: by name, noisy only where they are, with their place."""
+"""Figures of records on pages: with their noise and place, by labels that are measured, by name."""
 
 import ast
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 import autopar as ap
+from autopar.records.store import FOLDER, load_record
 
 _ROOT = Path(__file__).parents[2]
-_PAGES = [*(_ROOT / "gallery").rglob("plot_*.py")]
-_PAGES += [*(_ROOT / "docs").glob("*.md"), *(_ROOT / "docs").glob("[!_a]*/*.md")]
+_SCRIPTS = sorted((_ROOT / "gallery").rglob("plot_*.py"))
+_TEXTS = [*(_ROOT / "docs").glob("*.md"), *(_ROOT / "docs").glob("[!_a]*/*.md")]
+_TELLS = {"chapter", "index", "book_against_hardware"}  # of records, in sentences
 _CELL = re.compile(r"(?ms)^```\{code-cell\} python3\n(?::tags:.*?\n)?(.*?)^```$")
-_OF_RECORDS = {"measurements", "values", "timelines", "checks", "parameters"}
+_PARTS = {"measurements", "values", "timelines", "checks", "parameters"}  # of a record
 _BY_PLACE = {"zip", "enumerate", "next", "list", "tuple"}
+_TIMES = {"measurements", "values_s", "median_s", "min_s", "limit_s", "estimate"}
+_SHOWS = {"tell", "words", "ap.compare", "ap.draw"}  # what says by itself which of them are noisy
+_REPLACED = {"products on one", "steps on one"}  # made by `str.replace` of others
+_ASKING = {"hidden", "limit_s", "select"}  # methods that are given labels
 
 
 def code_of(page):
+    """What a script runs, or the cells of a page, as one program."""
     text = page.read_text(encoding="utf-8")
     return ast.parse(text if page.suffix == ".py" else "\n".join(_CELL.findall(text)))
 
@@ -29,20 +37,106 @@ def by_position(code):
         pairs = isinstance(node, ast.Call) and ast.unparse(node.func) in _BY_PLACE
         for inner in ast.walk(node) if unpacks or pairs else ():
             walks = isinstance(inner, ast.Attribute) and inner.attr == "values"
-            if walks and getattr(inner.value, "attr", "") in _OF_RECORDS:
+            if walks and getattr(inner.value, "attr", "") in _PARTS:
                 yield ast.unparse(node)
 
 
-@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.stem)
-def test_no_figure_of_a_record_is_taken_by_its_position(page):
-    assert list(by_position(code_of(page))) == []
+def untold(node):
+    """Where code takes times from a record, but for what is handed to those who tell of noise."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) in _SHOWS:
+        return
+    if isinstance(node, ast.FunctionDef):  # it is given a record, by one of them
+        return
+    if isinstance(node, ast.Attribute) and node.attr in _TIMES:
+        yield ast.unparse(node)
+    for child in ast.iter_child_nodes(node):
+        yield from untold(child)
 
 
-def test_a_figure_by_its_position_would_be_found():
-    for wrong in ("a, b = record.values.values()", "zip(one.measurements.values(), names)"):
-        assert list(by_position(ast.parse(wrong)))
-    for right in ("a, b = record.values['a'], 1", "sum(one.values.values())", "x = it.values_s"):
-        assert not list(by_position(ast.parse(right)))
+def strings(*codes):
+    """The nodes of all strings of some code."""
+    nodes = (node for code in codes for node in ast.walk(code) if isinstance(node, ast.Constant))
+    return {node for node in nodes if isinstance(node.value, str)}
+
+
+def asked(code):
+    """The nodes of strings by which code looks something up."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            yield from strings(node.slice)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _ASKING:
+            yield from strings(*node.args)
+
+
+@cache
+def labels():
+    """What any record has measured, seen or computed."""
+    records = [load_record(path) for path in FOLDER.glob("*/*.json")]
+    return {
+        label
+        for it in records
+        for part in (it.measurements, it.timelines, it.values)
+        for label in part
+    }
+
+
+@cache
+def named_in_the_package():
+    sources = Path(ap.__file__).parent.rglob("*.py")
+    return {it.value for path in sources for it in strings(ast.parse(path.read_text("utf-8")))}
+
+
+def composed(code):
+    """A pattern for each string with fields that has a word of its own."""
+    for node in ast.walk(code):
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else None for part in node.values]
+            if any(re.search(r"[a-zA-Z]{3}", part or "") for part in parts):
+                yield "".join(".+" if part is None else re.escape(part) for part in parts)
+
+
+def measured_no_more(code):
+    """The labels that a script asks a record for, and that neither it nor the package makes."""
+    looked_up = set(asked(code))
+    known = {node.value for node in strings(code) - looked_up} | named_in_the_package() | _REPLACED
+    unknown, patterns = {node.value for node in looked_up} & labels() - known, [*composed(code)]
+    return {text for text in unknown if not any(re.fullmatch(it, text) for it in patterns)}
+
+
+def faults(page):
+    """What is wrong with how a page takes figures from records, in words."""
+    yield from (f"by its place: {it}" for it in by_position(code_of(page)))
+    if _TELLS & {page.stem, page.parent.name}:
+        yield from (f"without its noise: {it}" for it in untold(code_of(page)))
+    if page.suffix == ".py":
+        yield from (f"measured no more: {it}" for it in measured_no_more(code_of(page)))
+
+
+@pytest.mark.parametrize("page", [*_SCRIPTS, *_TEXTS], ids=lambda page: page.stem)
+def test_figures_of_records_are_taken_by_name_and_told_with_their_noise(page):
+    assert list(faults(page)) == []
+
+
+WRONG = {
+    by_position: ["a, b = record.values.values()", "zip(one.measurements.values(), names)"],
+    untold: ["glue('a', record.measurements['a'].median_s)", "it.limit_s(parts)"],
+    measured_no_more: ["gpus.hidden(A, ['all buckets alone'])", "it['forward alone']"],
+}
+RIGHT = {
+    by_position: ["a, b = it.values['a'], 1", "sum(one.values.values())", "x = it.values_s"],
+    untold: ["tell('a', record, lambda it: it.measurements['a'], '')"],
+    measured_no_more: [
+        "it['computing alone']",  # the package names it
+        "ways[f'{it} buckets alone'] = it; it['all buckets alone']",
+        "ways = {'forward alone': step}; it['forward alone']",
+    ],
+}
+
+
+@pytest.mark.parametrize("found_in", WRONG)
+def test_each_of_these_faults_would_be_found(found_in):
+    assert all([*found_in(ast.parse(code))] for code in WRONG[found_in])
+    assert not any([*found_in(ast.parse(code))] for code in RIGHT[found_in])
 
 
 def test_a_figure_is_noisy_only_if_what_it_asks_for_is(extension):
@@ -50,10 +144,8 @@ def test_a_figure_is_noisy_only_if_what_it_asks_for_is(extension):
     record = replace(
         ap.newest_record("e3_compute_and_copy"),
         measurements={
-            "a": ap.Measurement("a", (1e-3, 1e-3, 1e-3)),
-            "b": ap.Measurement("b", (2e-3, 2e-3, 2e-3)),
-            "both": ap.Measurement("both", (2e-3, 2e-3, 2e-3)),
-            "noisy": ap.Measurement("noisy", (1e-3, 2e-3, 4e-3)),
+            label: ap.Measurement(label, tuple(1e-3 * int(digit) for digit in ms))
+            for label, ms in {"a": "111", "b": "222", "both": "222", "noisy": "124"}.items()
         },
     )
     assert words(record, "a", ".1f ms") == "1.0 ms"
@@ -62,9 +154,8 @@ def test_a_figure_is_noisy_only_if_what_it_asks_for_is(extension):
     assert words(record, lambda it: it.limit_s(["a", "b"]), ".0f ms") == "2 ms"
     assert words(record, lambda it: it.hidden("both", ["a", "b"]).value, ".0f %") == "100 %"
     assert words(record, lambda it: it.limit_s(["a", "noisy"]), ".0f ms").endswith("(noisy)")
-    assert words(record, lambda it: it.hidden("noisy", ["a", "b"]).value, ".0f %").endswith(
-        "(noisy)"
-    )
+    share = words(record, lambda it: it.hidden("noisy", ["a", "b"]).value, ".0f %")
+    assert share.endswith("(noisy)")
 
 
 def test_numbers_of_several_places_are_told_with_their_own(extension, monkeypatch):

@@ -1,22 +1,19 @@
-"""The form of the chapter and the recipes, by their source: short, and with no typed numbers."""
+"""The form of pages of text: chapter, recipes, glossary, home; short, and with no typed numbers."""
 
 import ast
+import html
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from reader import ROOT, SITE, needs_site
 
 import autopar as ap
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_DOCS = ROOT / "docs"
 _SECTIONS = sorted((_DOCS / "chapter").glob("[0-9]_*.md"))
 _MOST_WORDS = 4_500  # about twenty minutes
 _MEASURED = re.compile(r"\d[\d.,]* ?(?:ms|µs|s|[GM]B(?:/s)?|TFLOP/s|%|×(?! \d))(?!\w)")
-
-_TIMES = {"measurements", "values_s", "median_s", "min_s", "limit_s", "estimate"}  # of a record
-_OTHERS = "index", "book_against_hardware"  # pages that tell of records, too
-_SHOWS = {"tell", "words", "ap.compare", "ap.draw"}  # what says by itself which of them are noisy
 
 each_section = pytest.mark.parametrize("section", _SECTIONS, ids=lambda path: path.stem)
 
@@ -35,7 +32,8 @@ def test_the_chapter_is_read_in_twenty_minutes():
 
 
 @each_section
-def test_a_section_ends_in_a_question_and_a_page_to_run(section):
+def test_a_section_ends_in_a_question_a_page_to_run_and_what_became_of_its_claims(section):
+    assert section.read_text("utf-8").endswith("\n\n```{verdicts}\n```\n")
     headings = re.findall(r"(?m)^## (.*)$", prose(section))
     assert headings[-2:] == ["Predict, then look", "Run it yourself"]
     question, run = re.split(r"## Predict, then look|## Run it yourself", prose(section))[1:]
@@ -63,54 +61,45 @@ def test_all_five_exercises_have_a_folded_solution_with_a_link():
     assert all("](../auto_gallery/" in solution for solution in solutions)
 
 
-def code_of(page):
-    """What the cells of a page run, as one program."""
-    cells = re.findall(
-        r"(?ms)^```\{code-cell\} python3\n(?::tags:.*?\n)?(.*?)^```$", page.read_text("utf-8")
-    )
-    return ast.parse("\n".join(cells))
-
-
-def untold(node):
-    """Where code takes times from a record, but for what is handed to those who tell of noise."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) in _SHOWS:
-        return
-    if isinstance(node, ast.FunctionDef):  # it is given a record, by one of them
-        return
-    if isinstance(node, ast.Attribute) and node.attr in _TIMES:
-        yield ast.unparse(node)
-    for child in ast.iter_child_nodes(node):
-        yield from untold(child)
-
-
-@pytest.mark.parametrize(
-    "page", [*_SECTIONS, *(_DOCS / f"{name}.md" for name in _OTHERS)], ids=lambda path: path.stem
-)
-def test_each_time_in_a_sentence_is_told_with_its_noise(page):
-    assert list(untold(code_of(page))) == []
-
-
-def test_a_time_that_is_glued_by_hand_would_be_found():
-    found = untold(ast.parse('glue("a", 1e3 * record.measurements["a"].median_s)'))
-    assert list(found) == ["record.measurements['a'].median_s", "record.measurements"]
-    assert not list(untold(ast.parse('tell("a", record, lambda it: it.measurements["a"], "")')))
-
-
-@each_section
-def test_a_section_ends_with_what_became_of_its_claims(section):
-    assert section.read_text("utf-8").endswith("\n\n```{verdicts}\n```\n")
-
-
 def test_only_what_does_not_hold_is_told_at_length(extension, monkeypatch):
     claims, told = extension("claims"), []
     made = [ap.claim(f"{name}.", 1.0, at_least=least) for name, least in {"A": 1, "B": 2}.items()]
     monkeypatch.setattr(claims, "newest_claims", lambda page: told.append(page) or made)
     env = SimpleNamespace(docname="chapter/1", doc2path=lambda name: _SECTIONS[0])
-    document = SimpleNamespace(settings=SimpleNamespace(env=env))
-    directive = claims.Verdicts(
-        *[None] * 6, 0, SimpleNamespace(document=document), SimpleNamespace(reporter=None)
-    )
-    summary, listed = directive.run()
+    state = SimpleNamespace(document=SimpleNamespace(settings=SimpleNamespace(env=env)))
+    summary, listed = claims.Verdicts(*[None] * 7, state, SimpleNamespace(reporter=None)).run()
     assert told == ["/auto_gallery/first_steps/plot_1_the_front_end_returns_first"]
     assert "2 claims (" in summary.astext()
     assert listed.astext().startswith("Does not hold here: B. 1; claimed: at least 2.")
+
+
+def test_the_glossary_is_sorted_and_speaks_in_sentences():
+    text = (_DOCS / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^(\S.*)\n((?:  .*\n)+)", text.partition("{glossary}\n")[2], re.MULTILINE)
+    terms = [term for term, _ in entries]
+    assert len(terms) >= 30
+    assert terms == sorted(terms, key=str.casefold)
+    for term, lines in entries:
+        words = re.sub(r"\s+", " ", re.sub(r"```.*?```", "", lines, flags=re.DOTALL)).strip()
+        sentences = re.split(r"(?<=\.) (?=[A-Z`\[])", words)
+        assert 1 <= len(sentences) <= 2, term
+        assert all(each.endswith(".") for each in sentences), term
+        verb = r"\b(is|are|say|holds|stands|begins|shows|happens|overlap|was|says)"
+        assert re.search(verb, sentences[0]), term
+
+
+def test_the_pages_that_the_search_finds_first_are_there():
+    text = (_DOCS / "_ext" / "search_order.js").read_text(encoding="utf-8")
+    pages = re.findall(r'"auto_gallery/([\w/]+)"', text)
+    assert pages
+    assert all((ROOT / "gallery" / f"{page}.py").is_file() for page in pages)
+
+
+@needs_site
+def test_the_home_page_shows_both_ways_whole():
+    page = (SITE / "index.html").read_text(encoding="utf-8")
+    blocks = re.findall(r'<div class="highlight-python[^>]*>(.*?)</div>', page, re.DOTALL)
+    one, two = (html.unescape(re.sub(r"<[^>]*>", "", block)).strip() for block in blocks)
+    assert [each.name for each in ast.parse(one).body] == ["to_cpu", "one_stream"]
+    assert isinstance(ast.parse(two).body[0], ast.For)
+    assert len(two.splitlines()) == 6
