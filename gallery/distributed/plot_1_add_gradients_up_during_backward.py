@@ -152,7 +152,7 @@ ap.show(ap.compare(ap.observed(gradients_of_ranks, **given).measurements))
 #
 #     What is rounded before it is added is right to two or three digits only.
 #
-# .. dropdown:: An answer
+# .. dropdown:: An answer: the first. Adam needs `p.grad` in the weight's dtype again.
 #
 #     .. code-block:: python
 #

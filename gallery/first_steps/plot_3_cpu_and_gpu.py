@@ -11,7 +11,7 @@ Run the CPU and a GPU at the same time
 
 A CPU and a GPU can work at the same time, and two lines that need nothing of each other may run in
 any order. In plain PyTorch the order decides all the same: if the line for the CPU comes first, the
-GPU waits for it. On lanes both orders run in parallel, as they do in MXNet.
+GPU waits for it. On lanes this order runs in parallel, too, as it does in MXNet.
 """
 
 # %%
@@ -50,10 +50,10 @@ def gpu_first(x, u, count):
 
 
 # %%
-# Lanes: the order stops mattering
-# --------------------------------
+# Lanes: the book's order runs in parallel
+# ----------------------------------------
 # A *lane* is a queue with a worker, here a thread for the CPU and a stream for the GPU. `submit`
-# returns at once for both, so the book's order runs in parallel again.
+# returns at once for both, so neither line waits for the other.
 
 
 def on_lanes(x, u, count, cpu_lane, gpu_lane):
@@ -62,7 +62,7 @@ def on_lanes(x, u, count, cpu_lane, gpu_lane):
 
 
 # %%
-# `race` compares the results of all three, times them beside the parts, and takes timelines.
+# `race` compares all results, times the ways beside their parts, and takes timelines.
 
 
 def cpu_and_gpu(count, cpu_size, gpu_size):
@@ -93,18 +93,19 @@ ap.show_timelines(
 )
 
 # %%
-# Look at the row of the GPU in the picture at the top: in plain PyTorch it begins where the CPU
-# ends. On lanes both begin together.
+# Look at the row of the GPU in the picture at the top, of one run each: in plain PyTorch it begins
+# where the CPU ends. On lanes both begin together.
 #
-# Only one order takes the sum of both
-# ------------------------------------
+# In plain PyTorch the book's order takes the sum
+# -----------------------------------------------
 # Neither part needs anything of the other, so the limit is the longer of the two at its fastest.
 
 ap.show(ap.compare(record.measurements, limit_s=limit_s, parts=ALONE, baseline=CPU_FIRST))
 
 # %%
 # Compare *plain, CPU first* with both parts, and the other ways with the longer one. *Saved* is the
-# share of the shorter part's time. A CPU that varies may carry it beyond 0 or 100 %.
+# share of the shorter part's time. Where a claim is *too noisy to tell*, the CPU's part took longer
+# in some runs than in others, as where the machine has other work.
 
 first, second, lanes = (record.hidden(way, ALONE) for way in (CPU_FIRST, GPU_FIRST, LANES))
 ap.show(
@@ -118,9 +119,8 @@ ap.show(
 # -----------------------
 # Only the shorter part can hide: where the GPU works ten times as long as the CPU, the best that
 # overlap can save is an eleventh. A CPU lane with all cores also competes with the thread that
-# launches kernels. MXNet's engine, which finds such parallelism by itself, is described in the
-# `book <https://d2l.ai/chapter_computational-performance/auto-parallelism.html>`_, and
-# :doc:`/auto_gallery/graphs/plot_1_tasks_that_depend` does the same with a graph.
+# launches kernels. What MXNet's engine does by itself, in the book, a graph does in
+# :doc:`/auto_gallery/graphs/plot_1_tasks_that_depend`.
 #
 # On this machine
 # ---------------
