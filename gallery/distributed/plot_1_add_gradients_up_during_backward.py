@@ -150,9 +150,9 @@ ap.show(ap.compare(ap.observed(gradients_of_ranks, **given).measurements))
 #
 # .. dropdown:: A hint
 #
-#     What is rounded before it is added is right to two or three digits only.
+#     What is rounded before it is added is right to two or three digits, and Adam refuses it.
 #
-# .. dropdown:: An answer: the first. Adam needs `p.grad` in the weight's dtype again.
+# .. dropdown:: An answer
 #
 #     .. code-block:: python
 #

@@ -56,9 +56,23 @@ def test_random_code_with_views_and_changes_in_place(share):
 
 def test_views_that_show_the_same_are_no_tasks():
     x, y = numbers(2, 3, 4), numbers(2, 4, 5)
-    graph, result = TaskGraph.trace(lambda: x[:].matmul(y.expand(2, 4, 5)) + 1)
-    assert [node.name for node in graph.plan().nodes] == ["bmm", "add"]
-    same(graph.run()[result], x @ y + 1)
+    graph, result = TaskGraph.trace(lambda: (2 * x)[:].matmul(y.exp().expand(2, 4, 5)) + 1)
+    assert [node.name for node in graph.plan().nodes] == ["mul", "exp", "bmm", "add"]
+    same(graph.run()[result], 2 * x @ y.exp() + 1)
+
+
+def test_what_is_detached_from_a_given_tensor_is_not_tracked_or_the_tensor_itself():
+    weight = nn.Parameter(numbers(2, 2))
+    for detached in (
+        lambda x: x.detach().t(),
+        lambda x: x.data.view(-1),
+        lambda x: x.view_as(x).detach().view(2, 2)[:],
+        lambda x: x.detach().mul_(1),
+    ):
+        graph, result = TaskGraph.trace(detached, weight)
+        found = graph.run()[result]
+        assert not found.requires_grad
+        assert found.data_ptr() == weight.data_ptr()
 
 
 def test_a_view_that_is_returned_is_one():

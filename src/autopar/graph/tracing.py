@@ -310,18 +310,30 @@ def _is_idle(node: torch.fx.Node) -> bool:
 
 
 def _repeats(node: torch.fx.Node) -> bool:
-    """Whether a call only gives back a tensor that it is given, as views of the same shape do.
+    """Whether a call only gives back what others have computed, as views of the same shape do.
 
-    Half the calls of `matmul` are such. One stays that the code returns, or gives another form.
+    Half the calls of `matmul` are such. One stays that the code returns, or gives another form; and
+    so does one of a given tensor, which autograd may track where what is detached from it is not.
     """
     if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
         return False
     form = _form(node)
-    if form is None or form != _form(node.args[0]):
+    if form is None or form != _form(node.args[0]) or not _is_computed(node):
         return False
     tags = [getattr(user.target, "tags", ()) for user in node.users]
     stays = any(user.op == "output" for user in node.users)
     return not stays and not any(torch.Tag.inplace_view in some for some in tags)
+
+
+def _is_computed(node: Any) -> bool:
+    """Whether a call's tensor lies in memory that a run makes, not in that of a given one."""
+    form = _form(node)
+    while form is not None and node.op == "call_function" and node.args:
+        node, (key, *_) = node.args[0], form
+        form = _form(node)
+        if not isinstance(node, torch.fx.Node) or (form is not None and form[0] != key):
+            return True
+    return False
 
 
 def _form(node: Any) -> tuple[Any, ...] | None:
@@ -332,7 +344,7 @@ def _form(node: Any) -> tuple[Any, ...] | None:
     numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
     if any(type(number) is not int for number in numbers):  # as only a run has them
         return None
-    return (*numbers, memory_key(tensor), tensor.dtype, tensor.is_conj(), tensor.is_neg())
+    return (memory_key(tensor), *numbers, tensor.dtype, tensor.is_conj(), tensor.is_neg())
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
