@@ -115,6 +115,9 @@ class TaskGraph(Closed):
         given here, and those that the function finds by itself, keep their places, and are read
         anew in each run. Code that asks whether it is traced is told that it isn't. If that can't
         be traced and a library has asked, it is called again and told so, and may round otherwise.
+        Torch calls other operators for some while it is traced, which may round otherwise as well:
+        for singular values or eigenvalues alone, and for interpolation and more in inference mode,
+        so trace under `torch.no_grad()`.
 
         A number that the data decides, as `x.sum().item()`, is computed in each run. Code that
         prints it or decides by it is refused. It is of no type of Python's while the code is
