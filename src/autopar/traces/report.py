@@ -67,8 +67,9 @@ class Report:
 
     @cached_property
     def _idle(self) -> list[Finding]:
-        host = Host(self.view.trace)
-        return [finding for gpu in self._gpus for finding in idle_of(gpu, host)]
+        host, is_whole = Host(self.view.trace), self.view.range_name is None
+        found = (idle_of(gpu, host, is_whole=is_whole) for gpu in self._gpus)
+        return [*chain.from_iterable(found)]
 
     @cached_property
     def findings(self) -> list[Finding]:
