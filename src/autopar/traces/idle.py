@@ -13,6 +13,7 @@ from autopar.timeline.intervals import (
     Intervals,
     as_array,
     clipped,
+    common,
     covered,
     length_s,
     length_within,
@@ -130,9 +131,12 @@ class Host:
             if cause == "synchronised":
                 when = covered(np.concatenate((when, self._polls())))
             elif cause == "operators":
-                of, when = clipped(steps, without(_ALWAYS, taken))
-                is_short = when[:, 1] - when[:, 0] <= _STEP_S
-                when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
+                # From one launch to the next at once, and in the operator that comes to launch.
+                of, lasts = clipped(steps, without(_ALWAYS, taken))
+                is_short = lasts[:, 1] - lasts[:, 0] <= _STEP_S
+                lasts = lasts[is_short & (lasts[:, 1] == steps[of, 1])]
+                at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
+                when = common(covered(lasts), covered(np.concatenate((when, at_once))))
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
@@ -273,7 +277,7 @@ class _Gaps:
         longest = [self._longest(i, cause) for i in most]
         names = [span.name for span in longest[0]] or ["no named range"]
         if cause != "elsewhere":
-            names = self._names(cause, parts_s > 0) or ["a launch"]
+            names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
         cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
         why = "Once" if count == 1 else f"{count:,} times"
         said = {"names": ", ".join(map(shortened, names)), "nothing": self._host.nothing}
