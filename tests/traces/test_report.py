@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from trace_builder import MS, kernel, launch, named, parsed, trace
+from trace_builder import MS, copy, kernel, launch, named, parsed, trace
 
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text
@@ -53,6 +53,12 @@ def test_a_comparison_says_what_is_not_known_or_not_there() -> None:
     assert re.search(r"\nGPU 1 busy +0 s +3.000 ms +new\n", nothing)
     assert re.search(r"\nGPU 1 idle +5.000 ms +3.000 ms +-40.0 %\n", nothing)
     assert re.search(r"\nGPU 1 busy +4.000 ms +4.000 ms +[+]0.0 %\n", told(BUSY))
+
+
+def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most() -> None:
+    lost = Report(trace(kernel(0, 2, gpu=""), copy(2, 4, gpu="")), name="t").verdict()
+    assert lost[0].startswith("Most is lost on lanes of no GPU, 2.000 ms (50.0 %): ")
+    assert Report(trace(kernel(0, 4, gpu=""), copy(2, 4, gpu="")), name="t").verdict() == []
 
 
 def test_lines_fit_a_terminal_whatever_names_are() -> None:

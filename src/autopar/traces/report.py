@@ -137,7 +137,8 @@ class Report:
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
-            return [] if self.view.usages or is_doubtful else [_NO_GPU + hint]
+            said = [] if self.view.usages or is_doubtful else [_NO_GPU + hint]
+            return said + self._most()
         busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
         name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
@@ -158,13 +159,17 @@ class Report:
                 f"Communication ran with no computing beside it for up to "
                 f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
+        none = "No findings: nothing was seen that more overlap could save."
+        return [*lines, *(self._most() or [none])]
+
+    def _most(self) -> list[str]:
+        """What costs most, if anything does."""
+        said = []
         for top in self.findings[:1]:
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
             cause = CAUSES[top.cause]
-            lines.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
-        if not self.findings:
-            lines.append("No findings: nothing was seen that more overlap could save.")
-        return lines
+            said.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
+        return said
 
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
