@@ -113,6 +113,20 @@ def test_kernels_of_a_stream_may_overlap_where_that_is_by_design():
     assert read(*nodes, **AMPERE).remarks == (), "launched before the recording, perhaps of a graph"
 
 
+def test_no_kernel_of_a_stream_still_runs_when_the_second_after_it_begins_after_the_first():
+    steps = [kernel("gemm", 1000.0 * i, 300.0) for i in range(1, 20)]
+    for header in (HOPPER, AMPERE, {}):
+        trace = read(kernel("long", 1010.0, 5e6), *steps, **header)
+        assert list(trace.doubts) == ["GPU 0"], "the long one is wrong, or all within it"
+        three = read(LONG, *(kernel("same", 500.0, 50.0) for _ in range(3)), **header)
+        assert "can't be right" in three.warnings[0]
+    early = [kernel("early", 300.0 + 40.0 * i, 90.0) for i in range(9)]
+    two = [kernel("a", 900.0, 50.0), kernel("b", 900.0, 40.0), kernel("c", 949.5, 9.0)]
+    assert read(*early, *two, **HOPPER).remarks == (), "each begins before the one before it ends"
+    nodes = [kernel("long", 1010.0, 5e3, 5), *(kernel("b", 1e3 * i, 300.0, 5) for i in (2, 3, 4))]
+    assert read(call("cudaGraphLaunch", 35.0, 3.0, 5), *nodes, **HOPPER).remarks == ()
+
+
 def test_clocks_that_differ_a_little_cost_no_figure():
     trace = read(kernel("early", 15.0, 5.0, 1, stream=9))
     assert trace.warnings[0].startswith("Work starts up to 5.000 µs before its launch")

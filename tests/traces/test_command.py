@@ -120,7 +120,7 @@ def test_times_of_ranks_are_on_one_clock_wherever_it_begins(
 def test_names_can_be_matched_whatever_characters_they_have(said: Said, tmp_path: Path) -> None:
     name = "two\nlines\x1b[31m \x00\x9f \ufffe"
     events = [
-        trace_files.event("user_annotation", name, 0.0, 900.0),
+        trace_files.event("user_annotation", name, 0.0, 500.0),
         trace_files.kernel(name, 400.0, 100.0, 1),
         trace_files.call("cudaLaunchKernel", 390.0, 5.0, 1),
     ]
@@ -157,7 +157,8 @@ def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_o
     assert f"{folder / 'kineto.json'}\n=" in text, "two of one name are told apart"
     assert text.count("Left out:") == 2
     assert re.search(r"Left out:\s+\S*lost.json:\s+No\s+such\s+file", text)
-    assert "What ran when" in said(folder, folder / "notes.json", status=1)
+    for options in ((), ("--list-ranges",)):
+        assert "kineto.json" in said(folder, folder / "notes.json", *options, status=1)
     refused = (1, [loop]), (2, [link, "--compare", loop]), (2, [link, "--json", loop])
     for status, arguments in refused:
         assert "symbolic links" in said(*arguments, status=status)
@@ -175,10 +176,16 @@ def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Sai
         "this is a file that is read, too": (2, [fine, "--json", fine]),
         "this is what --html writes": (2, [fine, "--html", out, "--json", out]),
         "--list-ranges only prints; got --json": (2, [fine, "--list-ranges", "--json", out]),
+        "--list-ranges only prints; got --fail-under": (
+            2,
+            [fine, "--list-ranges", "--fail-under", "5%"],
+        ),
+        "no range 'nnnnn": (2, [fine, "--range", "n" * 5000]),
         "--compare takes one FILE": (2, [fine, files["own.json"], "--compare", fine]),
     }
     for words, (status, arguments) in refused.items():
-        assert words in said(*arguments, status=status)
+        assert words in (text := said(*arguments, status=status))
+        assert len(text) < 1_000, "however long a name is"
 
 
 def test_standard_input_may_be_closed(

@@ -119,6 +119,25 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert "it was in no named range." in finding.why
 
 
+def test_a_range_that_ends_in_a_gap_is_idle_for_what_its_thread_did() -> None:
+    def lost(meanwhile: str, second_by: float = 10) -> dict[str, float]:
+        steps = "range step 0..9.9; range step 10..19.9"
+        work = f"kernel 0.02..4 by 0; kernel 10.02..14 by {second_by}"
+        host = f"{meanwhile.format('4..9.9')}; {meanwhile.format('14..19.9')}"
+        seen = Report(parsed(f"{steps}; {work}; {host}"), name="t", range_name="step")
+        return {finding.cause: round(finding.cost_s / MS, 1) for finding in seen.findings}
+
+    assert lost(f"range {LOADER} {{}}") == {"loader": 11.8}
+    assert lost("operator aten::sort {}") == {"cpu": 11.8}
+    assert lost("call cudaFree {}") == {"allocated": 11.8}
+    assert lost("range log {}") == {"elsewhere": 11.8}
+    assert lost("operator aten::sort {} 3") == {"elsewhere": 11.8}, "what a bystander did is none"
+    twin = lost("operator aten::sort {}", second_by=-1)
+    assert twin == {"unknown": 5.9, "cpu": 5.9}, "the host was not late, once"
+    whole = parsed(f"kernel 0.001..4 by 0; range {LOADER} 4..10; range step 0..10")
+    assert costs(whole) == {"ended": 6}, "after all work that was recorded, nobody waits"
+
+
 def test_without_launches_nothing_is_guessed() -> None:
     host = f"operator aten::mm 40..42; call {SYNC} 1..40.1"
     alone = parsed(f"kernel 0..40; kernel 42..90; {host}")

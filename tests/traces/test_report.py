@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from trace_builder import MS, kernel, launch, named, parsed, trace
+from trace_builder import MS, copy, kernel, launch, named, parsed, trace
 
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text
-from autopar.traces.report import Report
+from autopar.traces.report import Report, comparison
 from autopar.traces.trace import OF_TORCH, Trace
 
 
@@ -37,6 +37,28 @@ def test_figures_and_findings_in_words() -> None:
     assert re.search(r"GPU 0 idle +GPU 0 +6\.000 ms +9\.000 ms", said)
     assert "How to mend it: https://autopar.readthedocs.io/en/latest/auto_gallery/" in said
     assert "It has no launches" in text_of(parsed("kernel 0..4"))
+
+
+def test_a_comparison_says_what_is_not_known_or_not_there() -> None:
+    def told(before: Trace, range_name: str | None = None) -> str:
+        reports = (Report(one, name="t", range_name=range_name) for one in (before, BUSY))
+        return as_text([comparison(*reports)])
+
+    alone = parsed("kernel 0..4")
+    for before in (replace(BUSY, doubts={"GPU 1": "Late."}), replace(alone, is_cut=True)):
+        assert re.search(r"\nGPU 1 busy +not known +4.000 ms\n", told(before))
+    assert re.search(r"\nGPU 1 busy +not there +4.000 ms\n", told(alone))
+    # Twins: what is there and did nothing, or something.
+    nothing = told(parsed("kernel 0..4; kernel 6..8 gpu=1; range step 0..5"), "step")
+    assert re.search(r"\nGPU 1 busy +0 s +3.000 ms +new\n", nothing)
+    assert re.search(r"\nGPU 1 idle +5.000 ms +3.000 ms +-40.0 %\n", nothing)
+    assert re.search(r"\nGPU 1 busy +4.000 ms +4.000 ms +[+]0.0 %\n", told(BUSY))
+
+
+def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most() -> None:
+    lost = Report(trace(kernel(0, 2, gpu=""), copy(2, 4, gpu="")), name="t").verdict()
+    assert lost[0].startswith("Most is lost on lanes of no GPU, 2.000 ms (50.0 %): ")
+    assert Report(trace(kernel(0, 4, gpu=""), copy(2, 4, gpu="")), name="t").verdict() == []
 
 
 def test_lines_fit_a_terminal_whatever_names_are() -> None:

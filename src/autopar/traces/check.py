@@ -69,9 +69,9 @@ def evidence_of(
     wrong[places[is_stray]] = _NO_LAUNCH
     skew_s = float(ahead_s[(ahead_s > _TOLERANCE_S) & ~is_stray].max(initial=0.0))
     places, work = places[~is_stray], work[~is_stray]
-    overlaps_s = _overlaps(work, is_node[~is_stray], in_order)
+    overlaps_s, spoilt_s = _overlaps(work, is_node[~is_stray], in_order)
     is_cut = overlaps_s > 0
-    wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, overlaps_s[is_cut]
+    wrong[places[is_cut]], harms_s[places[is_cut]] = _OVERLAPS, spoilt_s[is_cut]
     times_s = work.times_s + np.column_stack((overlaps_s, np.zeros(len(work))))
     sizes_bytes = np.where(is_cut, UNKNOWN, work.sizes_bytes)
     work = replace(work, times_s=times_s, sizes_bytes=sizes_bytes)
@@ -189,21 +189,30 @@ def _far_away(work: Records, host: Records) -> Mask:
     return np.asarray(is_before | np.logical_or.accumulate(after > _LONGEST_WAIT_S))
 
 
-def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> Seconds:
-    """By how much work overlaps what it had to wait for.
+def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> tuple[Seconds, Seconds]:
+    """By how much work overlaps what it had to wait for, and the harm if either is wrong.
 
-    Copies wait for what is before them on their stream, and older GPUs' kernels too. Nodes of a
-    CUDA graph do not, though all are of one stream.
+    Copies wait for what is before them on their stream, and older GPUs' kernels too. On newer
+    ones a kernel may begin while the one before it runs. A third is wrong while an earlier one
+    runs if the one between has ended, or if all three began at the same time. Nodes of a CUDA
+    graph do not wait, though all are of one stream.
     """
     is_copy = work.where(lambda tag: tag.kind == "copy")
-    overlaps_s = np.zeros(len(work))
+    overlaps_s, spoilt_s = np.zeros(len(work)), np.zeros(len(work))
     for (gpu, _), places in work.groups(lambda tag: (tag.gpu, tag.stream)).items():
         starts_s, ends_s = work.times_s[places].T
-        reached_s = np.append(-np.inf, np.maximum.accumulate(ends_s))[:-1]
-        waits = ((gpu in in_order) | is_copy[places]) & ~is_node[places]
-        waits &= reached_s - starts_s > _TOLERANCE_S
+        befores_s = np.append([-np.inf, -np.inf], np.maximum.accumulate(ends_s))
+        reached_s, earlier_s = befores_s[1:-1], befores_s[:-2]
+        is_third = np.append([np.nan, np.nan], starts_s)[:-2] == starts_s
+        is_third |= np.append(np.inf, ends_s)[:-1] <= starts_s
+        waits = (gpu in in_order) | is_copy[places]
+        waits |= is_third & (earlier_s - starts_s > _TOLERANCE_S)
+        waits &= ~is_node[places] & (reached_s - starts_s > _TOLERANCE_S)
         overlaps_s[places] = np.where(waits, np.minimum(reached_s, ends_s) - starts_s, 0.0)
-    return overlaps_s
+        # Of what is still running, all until the next begins.
+        until_s = np.minimum(reached_s, np.append(starts_s, np.inf)[1:])
+        spoilt_s[places] = np.where(waits, np.maximum(until_s - starts_s, overlaps_s[places]), 0.0)
+    return overlaps_s, spoilt_s
 
 
 @np.errstate(over="ignore", invalid="ignore")

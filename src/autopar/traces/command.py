@@ -61,14 +61,16 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     """
     paths = _paths(files)
     _require_own_files(options.outputs, [*paths, *([options.compare] if options.compare else [])])
-    if options.list_ranges and options.outputs:
-        msg = f"--list-ranges only prints; got --{next(iter(options.outputs))}. Leave one out."
+    others = [*options.outputs, *["fail-under"] * (options.fail_under is not None)]
+    if options.list_ranges and others:
+        msg = f"--list-ranges only prints; got --{others[0]}. Leave one out."
         raise ValueError(msg)
     reports, errors = _reports(paths, files, options)
     left_out = [str(error) for error in errors.values()]
     unread = [name for name, error in errors.items() if isinstance(error, TraceError)]
+    read = UNREAD if {*unread} & {*map(str, files)} else DONE
     if options.list_ranges:
-        return _shown([report.ranges() for report in reports], left_out), DONE
+        return _shown([report.ranges() for report in reports], left_out), read
     first, ranks = _beside(reports, options)
     sections = [*first, *(section for report in reports for section in report.sections())]
     brief = (Section(each.name, [*each.verdict(), *each.remarks()], level=1) for each in reports)
@@ -93,7 +95,7 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
         if status:
             return f"{text}\n{_shown([Section(why, [], level=3)])}", status
     is_analysed = any(report.figures or len(report.view.ranges) for report in reports)
-    return text, DONE if is_analysed and not {*unread} & {*map(str, files)} else UNREAD
+    return text, read if is_analysed else UNREAD
 
 
 def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tuple[str, int]:

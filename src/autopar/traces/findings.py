@@ -187,8 +187,6 @@ def findings_of(view: View, idle: Iterable[Finding]) -> list[Finding]:
         finding
         for finding in sorted(findings, key=lambda finding: -finding.cost_s)
         if finding.cost_s >= max(CAUSES[finding.cause].least_share, LEAST_SHARE) * window_s
-        # At the end of a range, what comes after it is not looked at.
-        and not (finding.cause == "ended" and view.range_name is not None)
     ]
 
 

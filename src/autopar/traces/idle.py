@@ -13,6 +13,7 @@ from autopar.timeline.intervals import (
     Intervals,
     as_array,
     clipped,
+    common,
     covered,
     length_s,
     length_within,
@@ -130,9 +131,12 @@ class Host:
             if cause == "synchronised":
                 when = covered(np.concatenate((when, self._polls())))
             elif cause == "operators":
-                of, when = clipped(steps, without(_ALWAYS, taken))
-                is_short = when[:, 1] - when[:, 0] <= _STEP_S
-                when = covered(when[is_short & (when[:, 1] == steps[of, 1])])
+                # From one launch to the next at once, and in the operator that comes to launch.
+                of, lasts = clipped(steps, without(_ALWAYS, taken))
+                is_short = lasts[:, 1] - lasts[:, 0] <= _STEP_S
+                lasts = lasts[is_short & (lasts[:, 1] == steps[of, 1])]
+                at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
+                when = common(covered(lasts), covered(np.concatenate((when, at_once))))
             did[cause] = without(when, taken)
             taken = covered(np.concatenate((taken, when)))
         # Calls that take no time to speak of, and in no operator, are a part of launching.
@@ -170,15 +174,18 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     return sorts
 
 
-def idle_of(usage: Usage, host: Host) -> list[Finding]:
+def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
     """The idle time of a GPU by what it is due to; gaps within a profiler's error have no cause.
+
+    Of a whole recording, nothing was late after the last work; a range may end in the middle of a
+    gap.
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
     whether it waited for them. From then on the work stood in its queue. Where a copy of a thread
     that only fetches ends a gap, the work after it is meant.
     """
-    gaps = _Gaps(usage, host)
+    gaps = _Gaps(usage, host, is_whole)
     for seconds in gaps.parts_s.values():
         seconds[seconds < _TICK_S] = 0.0
     findings = [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
@@ -205,20 +212,22 @@ def _only_fetched(work: Records, host: Host) -> Mask:
 class _Gaps:
     """The gaps of a GPU, split; all arrays have a place for each gap."""
 
-    def __init__(self, usage: Usage, host: Host) -> None:
+    def __init__(self, usage: Usage, host: Host, is_whole: bool) -> None:
         self._usage, self._host = usage, host
         gaps = self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
         starts_s = usage.work.times_s[:, 0]
         at = np.searchsorted(starts_s, gaps[:, 1])
         follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        feeds = np.append(np.flatnonzero(~_only_fetched(usage.work, host)), UNKNOWN)
-        fed = np.where(follows, feeds[np.searchsorted(feeds[:-1], at)], UNKNOWN)
+        self._ended = ~follows & is_whole
+        feeds = np.flatnonzero(~_only_fetched(usage.work, host))
+        later = np.searchsorted(feeds, at)
+        fed = np.append(feeds, feeds[-1:])[later]  # after the last work, its thread is meant
         self._is_fed = fed == self._nexts  # else what ends the gap is of a thread that only fetches
-        self._launches = np.append(usage.work.launches, UNKNOWN)[fed]
+        self._launches = np.where(self._ended, UNKNOWN, usage.work.launches[fed])
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
-        self._take_queued(np.flatnonzero(self._launches != UNKNOWN))
+        self._take_queued(np.flatnonzero((self._launches != UNKNOWN) & (later < len(feeds))))
         self._shift = host.shift(np.append(host.threads, UNKNOWN)[self._launches])
         self._late_on_axis = self._late + self._shift
         self._split()
@@ -246,9 +255,8 @@ class _Gaps:
     def _split(self) -> None:
         """Split gaps over what the thread did that launched what ends them; of others, no cause."""
         host, launched = self._host, self._launches != UNKNOWN
-        ended = self._nexts == UNKNOWN
         lengths_s = self._late[:, 1] - self._late[:, 0]
-        self.parts_s["ended"] = lengths_s * ended
+        self.parts_s["ended"] = lengths_s * self._ended
         self.parts_s["profiler"] = length_within(host.profiler, *self._late.T) * launched
         rest_s = lengths_s - self.parts_s["profiler"]
         of, pieces = clipped(self._late, without(_ALWAYS, host.profiler))
@@ -256,7 +264,7 @@ class _Gaps:
             within_s = length_within(when, *(pieces + self._shift[of]).T)
             self.parts_s[cause] += np.bincount(of, within_s, len(lengths_s))
             rest_s -= self.parts_s[cause]
-        rest_s = np.maximum(rest_s, 0.0) * ~ended
+        rest_s = np.maximum(rest_s, 0.0) * ~self._ended
         self.parts_s["elsewhere"] = rest_s * launched
         self.parts_s["unknown"] += rest_s * ~launched
 
@@ -269,7 +277,7 @@ class _Gaps:
         longest = [self._longest(i, cause) for i in most]
         names = [span.name for span in longest[0]] or ["no named range"]
         if cause != "elsewhere":
-            names = self._names(cause, parts_s > 0) or ["a launch"]
+            names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
         cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
         why = "Once" if count == 1 else f"{count:,} times"
         said = {"names": ", ".join(map(shortened, names)), "nothing": self._host.nothing}

@@ -67,8 +67,9 @@ class Report:
 
     @cached_property
     def _idle(self) -> list[Finding]:
-        host = Host(self.view.trace)
-        return [finding for gpu in self._gpus for finding in idle_of(gpu, host)]
+        host, is_whole = Host(self.view.trace), self.view.range_name is None
+        found = (idle_of(gpu, host, is_whole=is_whole) for gpu in self._gpus)
+        return [*chain.from_iterable(found)]
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -136,7 +137,8 @@ class Report:
         if not self._gpus:
             is_doubtful = any(place != HOST for place in self.view.trace.doubts)
             hint = f" {ONE_CYCLE}" if self.view.trace.origin == OF_TORCH else ""
-            return [] if self.view.usages or is_doubtful else [_NO_GPU + hint]
+            said = [] if self.view.usages or is_doubtful else [_NO_GPU + hint]
+            return said + self._most()
         busy_s = sorted(length_s(gpu.busy) for gpu in self._gpus)
         shares = dict.fromkeys(percent(busy_s[i], self.window_s) for i in (0, -1))
         name = self._gpus[0].name if len(self._gpus) == 1 else f"{len(self._gpus)} GPUs"
@@ -157,13 +159,17 @@ class Report:
                 f"Communication ran with no computing beside it for up to "
                 f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
+        none = "No findings: nothing was seen that more overlap could save."
+        return [*lines, *(self._most() or [none])]
+
+    def _most(self) -> list[str]:
+        """What costs most, if anything does."""
+        said = []
         for top in self.findings[:1]:
             cost = f"{format_seconds(top.cost_s)} ({percent(top.cost_s, self.window_s)})"
             cause = CAUSES[top.cause]
-            lines.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
-        if not self.findings:
-            lines.append("No findings: nothing was seen that more overlap could save.")
-        return lines
+            said.append(f"Most is lost on {top.where}, {cost}: {cause.title}. {cause.remedy}")
+        return said
 
     def sections(self) -> Iterator[Section]:
         """All that there is to say, in order."""
@@ -341,21 +347,38 @@ def comparison(before: Report, after: Report) -> Section:
     is_certain = not any(trace.is_cut or trace.doubts for trace in traces)
     if not is_certain:
         said.append("No change is given: of what is damaged or in doubt, a part may be missing.")
-    columns = []
-    for report in (before, after):
-        times_s = {"time": report.window_s}
-        for gpu, its in report.figures.items():
-            times_s |= {f"{gpu} {words}": its[f"{words}_s"] for words in ("busy", "idle")}
-            times_s |= {f"{gpu} {sort} exposed": s for sort, s in its["exposed_s"].items() if s}
-        for finding in report.findings:
-            times_s[f"{finding.where}: {CAUSES[finding.cause].title}"] = finding.cost_s
-        columns.append(times_s)
+    columns = [_told(report) for report in (before, after)]
     rows = []
-    for words in dict.fromkeys(chain(*columns)):
-        before_s, after_s = (times_s.get(words, 0.0) for times_s in columns)
+    for gpu, words in dict.fromkeys(chain(*columns)):
+        before_s, after_s = (times_s.get((gpu, words), 0.0) for times_s in columns)
         change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
-        rows.append((words, format_seconds(before_s), format_seconds(after_s), change))
+        cells = [format_seconds(before_s), format_seconds(after_s)]
+        for place, report in enumerate((before, after)):
+            if (gpu, words) not in columns[place] and (why := _missing(report, gpu)):
+                cells[place], change = why, ""
+        rows.append((words, *cells, change))
     headers, shown = ("what", "before", "after", "change"), 3 + is_certain
     caption = f"{before.name}, and then {after.name}"
     table = tabulate(headers[:shown], [row[:shown] for row in rows], caption=caption)
     return Section("Before and after", [*said, table], level=1)
+
+
+def _told(report: Report) -> dict[tuple[str, str], float]:
+    """GPU and words -> seconds: what a comparison has of one report."""
+    nothing = {"busy_s": 0.0, "idle_s": report.window_s, "exposed_s": {}}  # in a range
+    told = {("", "time"): report.window_s}
+    for gpu, its in (dict.fromkeys(report.view.gpus, nothing) | report.figures).items():
+        told |= {(gpu, f"{gpu} {words}"): its[f"{words}_s"] for words in ("busy", "idle")}
+        told |= {(gpu, f"{gpu} {sort} exposed"): s for sort, s in its["exposed_s"].items() if s}
+    for finding in report.findings:
+        words = f"{finding.where}: {CAUSES[finding.cause].title}"
+        told[finding.where, words] = finding.cost_s
+    return told
+
+
+def _missing(report: Report, gpu: str) -> str:
+    """Why a report has no time of a GPU, in two words; empty if that is none."""
+    trace = report.view.trace
+    if trace.is_cut or not trace.doubts.keys().isdisjoint({gpu, HOST, "GPUs"}):
+        return "not known"
+    return "" if gpu in {*report.view.gpus, *report.figures} else "not there"

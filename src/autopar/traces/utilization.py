@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from autopar.display.format import shortened
 from autopar.timeline.intervals import Intervals, as_array, common, covered, length_s, without
 from autopar.traces.trace import HOST, NONE, UNKNOWN, Records, Tag, Trace
 
@@ -118,8 +119,9 @@ def _named(name: str, names: set[str], pattern: str, noun: str, why: str = "") -
     chosen = {name} & names or {one for one in names if fnmatchcase(one, pattern)}
     if not chosen:
         quoted = sorted(map(repr, names) if noun == "range" else names)
-        shown = ", ".join(quoted[:_MOST_NAMED]) or "none"
-        msg = f"there is no {noun} {name!r}; its {noun}s are: {shown}.{why and f' {why}'}"
+        shown = ", ".join(map(shortened, quoted[:_MOST_NAMED])) or "none"
+        asked = shortened(repr(name))
+        msg = f"there is no {noun} {asked}; its {noun}s are: {shown}.{why and f' {why}'}"
         raise ValueError(msg)
     return chosen
 
