@@ -9,8 +9,9 @@ import pytest
 from trace_builder import call, costs, gap, kernel, launch, operator, parsed, trace
 
 from autopar.traces.command import as_page, as_text
+from autopar.traces.comparison import comparison
 from autopar.traces.findings import CAUSES
-from autopar.traces.report import Report, comparison
+from autopar.traces.report import Report
 from autopar.traces.trace import Trace
 
 _TABLE = Path(__file__).parents[1] / "trace_data" / "judgements.txt"

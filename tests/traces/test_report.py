@@ -11,7 +11,8 @@ from trace_builder import MS, copy, kernel, launch, named, parsed, trace
 
 from autopar.traces import report
 from autopar.traces.command import as_page, as_text
-from autopar.traces.report import Report, comparison
+from autopar.traces.comparison import comparison
+from autopar.traces.report import Report
 from autopar.traces.trace import OF_TORCH, Trace
 
 

@@ -16,9 +16,10 @@ from autopar.display.format import percent, printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table
 from autopar.files import write_output
+from autopar.traces.comparison import comparison
 from autopar.traces.ranks import Ranks, compare_ranks, side_by_side
 from autopar.traces.read import read_evidence
-from autopar.traces.report import TOP, Report, Section, comparison
+from autopar.traces.report import TOP, Report, Section
 from autopar.traces.trace import TraceError
 
 VERSION = 5  # of the JSON; changed when what was there goes or means something else

@@ -1,0 +1,58 @@
+"""Comparison: two traces beside each other: what has changed from one to the other."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from autopar.display.format import format_seconds
+from autopar.display.table import tabulate
+from autopar.traces.findings import CAUSES
+from autopar.traces.report import Report, Section
+from autopar.traces.trace import HOST
+
+
+def comparison(before: Report, after: Report) -> Section:
+    """What has changed from one trace to another: times, and what is lost for which cause.
+
+    Of traces that were read in part, or are in doubt, the times alone: the rest may be missing.
+    """
+    said = [f"{before.name}: {remark}" for remark in before.remarks()]
+    traces = [report.view.trace for report in (before, after)]
+    is_certain = not any(trace.is_cut or trace.doubts for trace in traces)
+    if not is_certain:
+        said.append("No change is given: of what is damaged or in doubt, a part may be missing.")
+    columns = [_told(report) for report in (before, after)]
+    rows = []
+    for gpu, words in dict.fromkeys(chain(*columns)):
+        before_s, after_s = (times_s.get((gpu, words), 0.0) for times_s in columns)
+        change = f"{100 * (after_s / before_s - 1):+.1f} %" if before_s else "new"
+        cells = [format_seconds(before_s), format_seconds(after_s)]
+        for place, report in enumerate((before, after)):
+            if (gpu, words) not in columns[place] and (why := _missing(report, gpu)):
+                cells[place], change = why, ""
+        rows.append((words, *cells, change))
+    headers, shown = ("what", "before", "after", "change"), 3 + is_certain
+    caption = f"{before.name}, and then {after.name}"
+    table = tabulate(headers[:shown], [row[:shown] for row in rows], caption=caption)
+    return Section("Before and after", [*said, table], level=1)
+
+
+def _told(report: Report) -> dict[tuple[str, str], float]:
+    """GPU and words -> seconds: what a comparison has of one report."""
+    nothing = {"busy_s": 0.0, "idle_s": report.window_s, "exposed_s": {}}  # in a range
+    told = {("", "time"): report.window_s}
+    for gpu, its in (dict.fromkeys(report.view.gpus, nothing) | report.figures).items():
+        told |= {(gpu, f"{gpu} {words}"): its[f"{words}_s"] for words in ("busy", "idle")}
+        told |= {(gpu, f"{gpu} {sort} exposed"): s for sort, s in its["exposed_s"].items() if s}
+    for finding in report.findings:
+        words = f"{finding.where}: {CAUSES[finding.cause].title}"
+        told[finding.where, words] = finding.cost_s
+    return told
+
+
+def _missing(report: Report, gpu: str) -> str:
+    """Why a report has no time of a GPU, in two words; empty if that is none."""
+    trace = report.view.trace
+    if trace.is_cut or not trace.doubts.keys().isdisjoint({gpu, HOST, "GPUs"}):
+        return "not known"
+    return "" if gpu in {*report.view.gpus, *report.figures} else "not there"
