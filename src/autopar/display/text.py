@@ -83,7 +83,7 @@ def _left_out(timeline: Timeline) -> list[str]:
     """Which lanes a picture does not have, in a sentence if there are any."""
     lanes = titled(timeline)[1]
     more = f"; {len(lanes) - _MOST_LANES} more" if len(lanes) > _MOST_LANES else ""
-    named = "; ".join(lanes[:_MOST_LANES]) + more
+    named = "; ".join(map(shortened, lanes[:_MOST_LANES])) + more
     return [f"Left out, as busy for less than 1 % of the time: {named}."] if lanes else []
 
 
