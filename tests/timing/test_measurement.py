@@ -42,7 +42,7 @@ def test_noise_is_told(values_s, noisy):
     [
         *[
             ({"values_s": (1.0, bad_s, 1.0)}, "'work'.*finite and above zero")
-            for bad_s in (0.0, -1.0, math.nan, math.inf, 10**400)
+            for bad_s in (0.0, -1.0, math.nan, math.inf, 10**400, 1e308, True)
         ],
         *[({"values_s": (1.0,) * n}, f"'work' has {n} samples.*at least 3") for n in (0, 2)],
         *[({"label": label}, "expected a few words") for label in ("", "  ", None, 7)],
