@@ -93,6 +93,7 @@ def _timeline(name, start_ns, end_ns):
         ({"experiment": "another"}, "is a record of 'another', not 'two_gpus'"),
         ({"files": {"../x": "sha256:0"}}, "file name '../x' is no file's name"),
         ({"surprise": 3}, "unexpected keyword argument 'surprise'"),
+        ({"code_changed": True}, "multiple values for keyword argument 'code_changed'"),
         *[
             ({"recorded_at": at}, re.escape(f"recorded_at is {at!r}; expected a"))
             for at in _SENSELESS
@@ -112,6 +113,7 @@ def _timeline(name, start_ns, end_ns):
             {"timelines": {"t": _timeline(1, 0, 5)}},
             r"timelines\['t'\] .*name is 1; expected a whole",
         ),
+        ({"timelines": {"t": {**_timeline(0, 0, 5), "names": "mm"}}}, "names is of type str"),
         ({"timelines": {"t": _timeline(-1, 0, 5)}}, r"timelines\['t'\] .*name is -1; expected"),
         ({"timelines": {"t": _timeline(0, True, 5)}}, r"timelines\['t'\] .*start_ns is True"),
         ({"timelines": {"t": _timeline(0, 0, float("inf"))}}, "timelines can't be read"),

@@ -155,7 +155,7 @@ def _loaded(path: Path) -> Record:
         for label, packed in fields[name].items():
             with _reading(f"{name}[{label!r}]"):
                 decoded.setdefault(name, {})[label] = decode(label, packed)
-    return Record(**{**fields, **decoded}, live=False)
+    return Record(**{**fields, **decoded}, live=False, code_changed=False)
 
 
 @contextmanager
@@ -216,6 +216,7 @@ def _measurement(label: str, of: Mapping[str, Any]) -> Measurement:
 
 def _unpack(_label: str, packed: Mapping[str, Any]) -> Timeline:
     names, lanes = packed["names"], packed["lanes"]
+    check_type("names", names, list, "the names of spans in a list.")
     ranges = {"name": (0, len(names) - 1), "lane": (0, len(lanes) - 1)}
     ranges |= dict.fromkeys(("start_ns", "end_ns"), (-sys.maxsize, sys.maxsize))
     spans = []

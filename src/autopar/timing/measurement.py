@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,10 +139,10 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     """
     parts: list[float] = list(several("parts_s", parts_s, _TIMES, Real))
     check_type("together_s", together_s, Real, "a time in seconds, as of a Measurement.median_s.")
-    if len(parts) < 2 or not all(0 < part < math.inf for part in parts):
+    if len(parts) < 2 or not all(0 < part < _MOST_S for part in parts):
         msg = f"parts_s is {parts}; expected two or more times, all finite and above zero."
         raise ValueError(msg)
-    if not (1 - _NOISY_SPREAD) * max(parts) <= together_s < math.inf:  # also catches NaN
+    if not (1 - _NOISY_SPREAD) * max(parts) <= together_s < _MOST_S:  # also catches NaN
         msg = (
             f"together_s is {together_s!r}, and the longest of parts_s alone {max(parts)!r}; "
             f"expected a finite time, and no less together than alone. The runs did not do the "
