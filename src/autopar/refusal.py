@@ -1,6 +1,5 @@
 """Refusal: how a message says what came in place of what was expected."""
 
-import math
 import sys
 from collections.abc import Callable, Iterable
 from inspect import CO_VARKEYWORDS
@@ -85,7 +84,9 @@ def whole_number(
     return int(value)
 
 
-def positive(argument: str, value: float, expected: str, below: float = math.inf) -> float:
+def positive(
+    argument: str, value: float, expected: str, below: float = sys.float_info.max
+) -> float:
     """The value, unless it is no number above zero and below the other: then a ValueError."""
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < below:
         msg = f"{argument} is {what(value)}; expected {expected}"

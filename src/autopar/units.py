@@ -20,5 +20,5 @@ def format_seconds(seconds: float) -> str:
 
 def figures(value: float, count: int = 3) -> str:
     """A number with `count` figures and at most three decimals: `612`, `55.1`, `0.052`."""
-    whole = math.floor(math.log10(abs(value))) if value else count
+    whole = math.floor(math.log10(abs(value))) if value and math.isfinite(value) else count
     return f"{value:.{min(_MOST_DECIMALS, max(0, count - 1 - whole))}f}"

@@ -195,3 +195,9 @@ def test_numbers_and_origins_alone():
     assert unit_of(2e-6) == ("µs", 1e-6)
     assert (like(0.0, 0.1), like(0.00123, 0.1), like(0.0123, 0.1)) == ("0 ms", "1.2 ms", "12.3 ms")
     assert (like(0.000123, 0.1), figures(0.0), figures(12345.6)) == ("0.12 ms", "0", "12346")
+
+
+def test_numbers_without_end_stop_no_table():
+    extreme = Measurement("extreme", (1e-300,) * 3, flops=1e308, size_bytes=1e308)
+    assert "inf" in str(compare([extreme, Measurement("plain", (1, 2, 3))], baseline="plain"))
+    assert str(compare([Measurement("large", (1e-3,) * 3, flops=1e308)])).count("inf") == 0

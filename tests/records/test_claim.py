@@ -2,6 +2,7 @@
 
 import json
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -157,6 +158,10 @@ def test_a_figure_is_never_rounded_to_a_bound_that_it_misses(value, bound, unit)
             "does not hold here: So. 2.00004; between 1 and 2.",
         ),
         (-0.0, {"at_least": 0.0}, "×", "holds: So. 0 ×; at least 0 ×."),
+        (1, {"at_least": 0}, "{}", "holds: So. 1 {}; at least 0 {}."),
+        (1, {"at_least": 0}, "%/s", "holds: So. 1 %/s; at least 0 %/s."),
+        (Fraction(1, 2), {"at_least": Fraction(1, 4)}, "", "holds: So. 0.5; at least 0.25."),
+        (1e308, {"at_least": 0}, "", "holds: So. 1e+308; at least 0."),
     ],
 )
 def test_a_number_has_no_interval(value, bounds, unit, shown):
@@ -187,6 +192,10 @@ def test_what_can_not_be_computed_can_not_be_told_and_stops_no_page(figure):
         (TypeError, {"at_least": {}}, "a bound is of type dict; expected a number"),
         (ValueError, {"at_least": 3, "at_most": 1}, "bounds of the claim are 3 to 1; expected"),
         (TypeError, {"value": "3", "at_least": 1}, "value is '3'; expected a number"),
+        (TypeError, {"value": ap.Estimate(1, "1", 2), "at_least": 1}, "low is '1'; expected a"),
+        (ValueError, {"value": 10**400, "at_least": 1}, "value is larger than a float can be"),
+        (ValueError, {"at_most": 10**400}, "a bound is larger than a float can be"),
+        (TypeError, {"at_most": 1, "unit": None}, "unit is of type NoneType; expected text"),
         (TypeError, {"value": True, "at_least": 1}, "value is True; expected a number"),
         (ValueError, {"sentence": " ", "at_least": 1}, "sentence is ' '; expected what"),
     ],

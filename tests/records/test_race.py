@@ -82,6 +82,15 @@ def test_an_error_says_in_which_way_it_was_raised(fails):
     assert not hasattr(caught.value, "__notes__"), "it names the way itself"
 
 
+class Unequal:
+    """What can't even be held against itself."""
+
+    def __eq__(self, other):
+        raise RuntimeError
+
+    __hash__ = None
+
+
 # -- what is compared -----------------------------------------------------------------------------
 
 
@@ -106,6 +115,11 @@ def test_an_error_says_in_which_way_it_was_raised(fails):
         (torch.tensor([torch.inf, 1]), torch.tensor([torch.inf, 5]), "1 / 2"),
         (torch.tensor([torch.inf]), torch.tensor([-torch.inf]), "inf"),
         (torch.ones(2), torch.ones(2) * torch.nan, "nan"),
+        (_X.to(torch.float8_e5m2), _X.to(torch.float8_e5m2), ""),
+        ((_X * torch.nan).to(torch.float8_e5m2), _X.to(torch.float8_e5m2), "4 / 4"),
+        (_X.to(torch.float8_e5m2), _X, "dtype"),
+        (_X.to_sparse(), _X.to_sparse(), ""),
+        (2 * _X.to_sparse(), _X.to_sparse(), "3 / 3"),
         (_X.double(), _X, "'dtype' do not match: torch.float64 != torch.float32. Mend"),
         (numpy.float32(1), numpy.float64(1), "dtype"),
         (torch.ones(1), torch.ones(2), "shape"),
@@ -146,10 +160,31 @@ def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_cl
     ways = {"sum": lambda: wanted, "near": lambda: value}
     with pytest.warns(UserWarning, match=r"near: equal to sum: no, result") as warned:
         assert ap.race(ways).checks == {"near: equal to sum": False}
-    is_told = "if it only adds up in another order, pass close={'near': 1e-5}." in str(warned[0])
+    is_told = "if it only adds up in another order, pass close={'near': 1e-05}." in str(warned[0])
     assert is_told == (is_close and close == 1e-5)
     checks = ap.race(ways, close={"near": close}, repeats=3).checks
     assert checks == {f"near: within {close:g} of sum": is_close}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "apart", "told"),
+    [
+        (torch.float64, 1e-7, "1e-05"),
+        (torch.float16, 5e-4, "0.001"),
+        (torch.bfloat16, 5e-3, "0.01"),
+        (torch.complex64, 1e-6, "1e-05"),
+        (torch.float16, 1e-2, None),
+        (torch.bfloat16, 1e-1, None),
+        (torch.float8_e4m3fn, 1e-1, None),  # so coarse that a mistake may be as small
+    ],
+)
+def test_rounding_is_told_by_the_resolution_of_the_dtype_that_differs(dtype, apart, told):
+    one, near = ((16 * _X * (1 + by)).to(dtype) for by in (0, apart))
+    ways = {"one": lambda: [one, _X.bfloat16()], "near": lambda: [near, _X.bfloat16()]}
+    with pytest.warns(UserWarning, match=r"near: equal to one: no, result\[0\]: ") as warned:
+        assert ap.race(ways).failed
+    assert ("in another order" in str(warned[0])) == bool(told)
+    assert not told or f"pass close={{'near': {told}}}." in str(warned[0])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +193,23 @@ def test_ways_that_add_in_another_order_may_be_close(value, wanted, close, is_cl
         (ValueError, lambda: None, "the way 'one' returned nothing.*; expected what it computes"),
         (ValueError, lambda: ([], {"a": None}), "the way 'one' returned nothing"),
         (TypeError, lambda: iter([_X]), "the way 'one' has a result of type .*; expected"),
-        (TypeError, lambda: [torch.nn.Linear(2, 2)], r"a result\[0\] of type Linear, of which no"),
+        *[
+            (
+                TypeError,
+                lambda leaf=leaf: [deepcopy(leaf)],
+                r"a result\[0\] of type .*, of which no values",
+            )
+            for leaf in (
+                torch.nn.Linear(2, 2),
+                torch.empty(3, device="meta"),
+                torch.nested.nested_tensor([_X, _X[1:]], layout=torch.jagged),
+                numpy.array(["a"]),
+                numpy.array([None]),
+                numpy.datetime64("2026-11-21"),
+                numpy.zeros(2, "i4, f4"),
+                Unequal(),
+            )
+        ],
     ],
 )
 def test_results_without_values_to_compare_are_refused(error, make, said):
@@ -203,6 +254,8 @@ def test_ways_with_memory_of_their_own_need_no_reset():
         (_X.clone, _X.clone),
         (lambda: numpy.ones(3), lambda: numpy.ones(3)),
         (lambda: {1}, lambda: {1}),
+        (lambda: rows[:0], lambda: rows[:0]),
+        (lambda: _X[4:].numpy(), lambda: _X[4:].numpy()),
     ):
         ways = {"one": lambda one=one: [one(), 1], "other": lambda other=other: [other(), 1]}
         assert ap.race(ways, repeats=3).measurements

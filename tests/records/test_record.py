@@ -54,6 +54,35 @@ def test_findings_become_plain_and_timelines_start_at_zero(tmp_path):
     assert (record.timelines["t"].start_s, record.timelines["t"].end_s) == (0, 2)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"measurements": [3]}, r"measurements\[0\] is of type int; expected a Measurement"),
+        ({"measurements": 3}, "measurements is 3; expected"),
+        ({"timelines": {"a": 3}}, r"timelines\['a'\] is of type int; expected Timeline"),
+        ({"timelines": [3]}, "timelines is of type list; expected Timeline by name"),
+        ({"values": {"a": "x"}}, r"values\['a'\] is 'x'; expected a number"),
+        ({"values": {"a": float("nan")}}, r"values\['a'\] is nan; expected a number, finite"),
+        ({"values": {"a": True}}, r"values\['a'\] is True; expected a number"),
+        ({"values": {1: 2}}, "a name in values is of type int; expected text"),
+        ({"checks": {"a": 1}}, r"checks\['a'\] is of type int; expected bool"),
+        ({"checks": {"a": torch.ones(2)}}, r"checks\['a'\] is of type Tensor; expected bool"),
+        ({"files": {"a": "x"}}, r"files\['a'\] is of type str; expected bytes"),
+    ],
+)
+def test_findings_are_refused_as_a_record_of_them_would_be(wrong, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        Findings(**{"measurements": [], **wrong})
+
+    def added_later():
+        findings = Findings([], {}, {}, {})
+        vars(findings).update(wrong)
+        return findings
+
+    with pytest.raises((TypeError, ValueError), match=said):
+        observed(added_later, name="odd", parameters={})
+
+
 def test_findings_have_each_label_once_and_are_shown_in_one_short_line():
     one = Measurement("a", (1, 1, 1))
     with pytest.raises(ValueError, match="expected each label once"):

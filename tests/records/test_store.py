@@ -1,6 +1,7 @@
 """Damaged, edited and misnamed records: each is refused by name, with a reason and the way out."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from record_sample import NAME, PARAMETERS, experiment, load
 
 from autopar.records.experiment import newest_record, observed
 from autopar.records.record import RecordError
-from autopar.records.store import _seal, load_record, write_record
+from autopar.records.store import load_record, write_record
 from autopar.timeline.span import Span, Timeline
 
 
@@ -41,10 +42,11 @@ def test_a_truncated_record_is_refused_wherever_it_was_cut(path, refused):
     [
         (b'{"schema": "\xff"}', "it can't be read"),
         (b"[" * 50_000, "it can't be read"),
-        (b"null", "it can't be read"),
+        (b"null", "it can't be read .*all of it is of type NoneType; expected fields by name"),
+        (b"[]", "it can't be read .*all of it is of type list; expected fields by name"),
         (b'{"schema": 1}', "was edited: its contents don't match its seal"),
     ],
-    ids=range(4),
+    ids=range(5),
 )
 def test_something_else_is_refused(path, refused, text, why):
     path.write_bytes(text)
@@ -69,10 +71,13 @@ def test_every_edit_by_hand_breaks_the_seal(path, refused):
 def seal_anew(path, changes):
     fields = {**json.loads(path.read_text()), **changes}
     del fields["seal"]
-    path.write_text(json.dumps({**fields, "seal": _seal(fields)}))
+    seal = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps({**fields, "seal": f"sha256:{seal}"}))
 
 
 _SENSELESS = ["", "yesterday", "2026-13-01T00:00:00+00:00", "2026-11-21", "2026-11-21T10:00:00"]
+_SENSELESS += ["20261124T031159Z", "2026-11-21T10:00+00:00", "2026-11-21 10:00:00+00:00"]
+_MACHINE = {"processors": "one GPU", "cpu": "a CPU", "cpu_cores": 3, "gpus": []}
 
 
 def _timeline(name, start_ns, end_ns):
@@ -83,10 +88,12 @@ def _timeline(name, start_ns, end_ns):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
+        ({"schema": True}, "has schema version True; this autopar reads 1"),
         ({"schema": 2}, "has schema version 2; this autopar reads 1"),
         ({"experiment": "another"}, "is a record of 'another', not 'two_gpus'"),
         ({"files": {"../x": "sha256:0"}}, "file name '../x' is no file's name"),
         ({"surprise": 3}, "unexpected keyword argument 'surprise'"),
+        ({"code_changed": True}, "multiple values for keyword argument 'code_changed'"),
         *[
             ({"recorded_at": at}, re.escape(f"recorded_at is {at!r}; expected a"))
             for at in _SENSELESS
@@ -102,15 +109,31 @@ def _timeline(name, start_ns, end_ns):
         ({"measurements": {"a": {"values_s": [1, 2, -3]}}}, "values_s of 'a' contains -3"),
         ({"measurements": {"a": {}}}, "values_s"),
         ({"timelines": {"t": _timeline(0, 9, 5)}}, "span 'mm' on 'GPU 0' is from 9e-09 s to 5e-09"),
-        ({"timelines": {"t": _timeline(1, 0, 5)}}, "index out of range"),
-        ({"timelines": {"t": [1]}}, "can't be read"),
+        (
+            {"timelines": {"t": _timeline(1, 0, 5)}},
+            r"timelines\['t'\] .*name is 1; expected a whole",
+        ),
+        ({"timelines": {"t": {**_timeline(0, 0, 5), "names": "mm"}}}, "names is of type str"),
+        ({"timelines": {"t": _timeline(-1, 0, 5)}}, r"timelines\['t'\] .*name is -1; expected"),
+        ({"timelines": {"t": _timeline(0, True, 5)}}, r"timelines\['t'\] .*start_ns is True"),
+        ({"timelines": {"t": _timeline(0, 0, float("inf"))}}, "timelines can't be read"),
+        ({"timelines": {"t": [1]}}, r"timelines\['t'\] can't be read"),
+        ({"timelines": [1]}, "timelines is of type list; expected fields by label"),
+        ({"measurements": {"a": 3}}, r"measurements\['a'\] can't be read"),
+        ({"measurements": {"a": {"values_s": [True] * 3}}}, r"measurements\['a'\] .* True"),
+        ({"measurements": None}, "measurements is of type NoneType; expected fields by label"),
         ({"checks": {"same": "no"}}, r"checks\['same'\] is of type str; expected bool"),
-        ({"values": {"share": "half"}}, r"values\['share'\] is of type str; expected Real"),
+        ({"values": {"share": "half"}}, r"values\['share'\] is 'half'; expected a number"),
+        ({"values": {"share": float("nan")}}, "values can't be read"),
+        ({"values": {"share": 10**400}}, r"values\['share'\] is larger than a float can be"),
+        ({"parameters": {"a": float("inf")}}, "parameters can't be read"),
         ({"values": 3}, "values is of type int; expected Real by name"),
         ({"hardware": {"cpu": "a CPU"}}, r"hardware\['processors'\] is of type NoneType"),
-        ({"software": {"python": "3"}}, r"software\['torch'\] is of type NoneType; expected str"),
-        ({"software": {"torch": 2.11}}, r"software\['torch'\] is of type float; expected str"),
-        ({"files": ["x"]}, "can't be read"),
+        ({"software": {"python": "3"}}, r"software\['torch'\] is of type NoneType; expected text"),
+        ({"software": {"torch": 2.11}}, r"software\['torch'\] is of type float; expected text"),
+        ({"hardware": {**_MACHINE, "gpus": [None]}}, r"hardware\['gpus'\]\[0\] is of type None"),
+        ({"hardware": {**_MACHINE, "gpus": [{}]}}, r"\['gpus'\]\[0\]\['name'\] is of type None"),
+        ({"files": ["x"]}, "files is of type list; expected SHA-256 by name"),
     ],
     ids=str,
 )
@@ -127,6 +150,8 @@ def test_what_cannot_be_is_refused_even_if_sealed(path, refused, changes, why):
         {"parameters": {}},
         {"values": {"count": 3}, "checks": {}},
         {"command": ""},
+        {"hardware": {**_MACHINE, "gpus": [{"name": "NVIDIA H200", "memory_bytes": 3}]}},
+        {"files": {}},
     ],
     ids=str,
 )
@@ -211,9 +236,9 @@ _SPANS = tuple(Span("mm", f"lane {i % 3}", i * 1e-3, i * 1e-3 + 7e-4) for i in r
 @pytest.mark.parametrize(
     "change",
     [
-        {"values": {"a": float("nan")}},
         {"digest": ""},
         {"parameters": {"a": object()}},
+        {"hardware": {**_MACHINE, "clock": float("nan")}},
         {"files": {"a.sqlite": bytes(300_001)}},
         {"timelines": {"all": Timeline(_SPANS)}},  # too large
     ],

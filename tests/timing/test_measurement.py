@@ -42,14 +42,14 @@ def test_noise_is_told(values_s, noisy):
     [
         *[
             ({"values_s": (1.0, bad_s, 1.0)}, "'work'.*finite and above zero")
-            for bad_s in (0.0, -1.0, math.nan, math.inf, 10**400)
+            for bad_s in (0.0, -1.0, math.nan, math.inf, 10**400, 1e308, True)
         ],
         *[({"values_s": (1.0,) * n}, f"'work' has {n} samples.*at least 3") for n in (0, 2)],
         *[({"label": label}, "expected a few words") for label in ("", "  ", None, 7)],
         *[
-            ({argument: amount}, f"{argument} is {amount!r}; expected .*above zero")
+            ({argument: amount}, f"{argument} is {amount!r:.40}.*; expected .*above zero")
             for argument in ("flops", "size_bytes")
-            for amount in (-1, 0, math.nan, math.inf, "1e9")
+            for amount in (-1, 0, math.nan, math.inf, 10**400, "1e9")
         ],
     ],
 )
@@ -75,8 +75,8 @@ def test_hidden_share(together_s, share):
 @pytest.mark.parametrize(
     ("parts_s", "together_s", "match"),
     [
-        *[([4, 1], s, "together_s is .*4.*same work") for s in (3.5, math.nan, math.inf)],
-        *[(parts, 1, "parts_s is .*finite") for parts in ([], [1], [1, 0], [1, math.nan])],
+        *[([4, 1], s, "together_s is .*4.*same work") for s in (3.5, math.nan, math.inf, 10**400)],
+        *[(parts, 1, "parts_s .*finite") for parts in ([], [1], [1, 0], [1, math.nan], [1, 1e308])],
     ],
 )
 def test_shares_that_cannot_be_are_refused(parts_s, together_s, match):

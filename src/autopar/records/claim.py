@@ -11,9 +11,9 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -153,12 +153,13 @@ class Claim:
     def _shown(self, value: float) -> str:
         """A figure or a bound as text, with as many digits as tell the one from the other."""
         bounds = {self.low, self.high} - {value}
+        is_share = self.unit == "%"
         for more in range(_DIGITS):
-            form = f"{{:z.{1 + more}%}}" if self.unit == "%" else f"{{:z.{4 + more}g}} {self.unit}"
-            shown = form.format(value)
-            if shown not in map(form.format, bounds):
+            form = f"z.{1 + more}%" if is_share else f"z.{4 + more}g"
+            shown = format(value, form)
+            if shown not in [format(bound, form) for bound in bounds]:
                 break
-        return shown.replace("%", " %").rstrip()
+        return shown.replace("%", " %") if is_share else f"{shown} {self.unit}".rstrip()
 
     def __str__(self) -> str:
         where = f" [{self.estimate.origin}]" if self.estimate.origin else ""
@@ -176,6 +177,18 @@ class Claim:
             f"<p>Measured: {html.escape(self.measured)}; claimed: {html.escape(self.bound)}. "
             f"{where} {html.escape(self.estimate.note)}</p></div>"
         )
+
+
+def real(argument: str, value: Any, expected: str) -> float:
+    """The value as a float, unless it is no number, or one that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        msg = f"{argument} is {what(value)}; expected {expected}"
+        raise TypeError(msg)
+    try:
+        return float(value)
+    except OverflowError:
+        msg = f"{argument} is larger than a float can be; expected {expected}"
+        raise ValueError(msg) from None
 
 
 def claim(
@@ -198,9 +211,10 @@ def claim(
         unit: What it counts, as `×` or `µs`; `%` shows a share in percent.
 
     Raises:
-        ValueError: No sentence, no bound, or two of which the second is the smaller.
-        TypeError: The figure or a bound is no number. (A figure of timings that some samples don't
-            give is too noisy to tell.)
+        ValueError: No sentence, no bound, or two of which the second is the smaller; a number that
+            is too large.
+        TypeError: The figure or a bound is no number, or the unit no text. (A figure of timings
+            that some samples don't give is too noisy to tell.)
 
     >>> claim("Two workers are faster than one.", 1.9, at_least=1.5, unit="×")
     Claim holds: Two workers are faster than one. 1.9 ×; at least 1.5 ×.
@@ -210,13 +224,11 @@ def claim(
         raise ValueError(msg)
     if not isinstance(value, Estimate):
         value = Estimate(value, value, value)
-    for argument, number in (("value", value.value), ("a bound", at_least), ("a bound", at_most)):
-        if isinstance(number, bool) or not isinstance(number, Real):
-            msg = (
-                f"{argument} is {what(number)}; expected a number, or what Record.estimate "
-                f"returns. Compute it from what was measured."
-            )
-            raise TypeError(msg)
+    expected = "a number, or what Record.estimate returns. Compute it from what was measured."
+    ends = [real(name, getattr(value, name), expected) for name in ("value", "low", "high")]
+    value = replace(value, value=ends[0], low=ends[1], high=ends[2])
+    at_least, at_most = (real("a bound", bound, expected) for bound in (at_least, at_most))
+    check_type("unit", unit, str, "text, as unit='×'; leave it out where there is none.")
     if not at_least <= at_most or (at_least, at_most) == (-math.inf, math.inf):
         msg = (
             f"the bounds of the claim are {at_least:g} to {at_most:g}; expected at_least=, "

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,7 @@ def observed(
             f"`return ap.Findings(measurements, timelines, checks)`, or return what ap.race does."
         )
         raise TypeError(msg)
+    findings = replace(findings)  # which checks what was added to it, too
     if findings.failed:
         failed = ", ".join(findings.failed)
         msg = f"experiment {name!r} failed its check: {failed}. Its timings don't count."
@@ -64,7 +66,7 @@ def observed(
         digest=digest,
         measurements={measurement.label: measurement for measurement in findings.measurements},
         timelines={label: timeline.rebased() for label, timeline in findings.timelines.items()},
-        checks={check: bool(held) for check, held in findings.checks.items()},
+        checks=dict(findings.checks),
         values={value: float(number) for value, number in findings.values.items()},
         hardware={"processors": processors, **machine["hardware"]},
         software={**provenance(), **machine["software"]},

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -32,6 +34,7 @@ _CLOSE = (
     "bit."
 )
 _ROUNDING = 1e-5  # of the largest number: sums in float32 differ by less, mistakes by more
+_UNLIKE = 1.0  # a difference that no share is told for
 _ARRAYS = (torch.Tensor, np.ndarray)
 
 
@@ -155,7 +158,7 @@ def _differences(
     differences: dict[str, str] = {}
     wanted, than = None, "what is expected"
     if expected is not None:
-        wanted = copy.deepcopy(_comparable("expected", _leaves(lambda: expected)))
+        wanted = _comparable("expected", _leaves(lambda: expected), copy.deepcopy)
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
         leaves = noting(f"while {label!r} was checked", _leaves, way, reset)
@@ -163,14 +166,12 @@ def _differences(
             for earlier, result in held:
                 _refuse_shared(result, leaves, (earlier, label))
             held = [*held[:1], (label, leaves)]
-        values = _comparable(f"the way {label!r}", leaves)
+        kept = copy.deepcopy if wanted is None else _itself
+        values = _comparable(_way(label), leaves, kept)
         if wanted is not None:
             share = close.get(label, 0.0)
             kind = f"within {share:g} of" if share else "equal to"
-            why = _difference(values, wanted, share)
-            if why and not share and not _difference(values, wanted, _ROUNDING):
-                why += f"; if it only adds up in another order, pass close={{{label!r}: 1e-5}}"
-            differences[f"{label}: {kind} {than}"] = why
+            differences[f"{label}: {kind} {than}"] = _difference(label, values, wanted, share)
         elif all(value is None for value in values.values()):
             msg = (
                 f"the way {label!r} returned nothing that a result can be compared with; "
@@ -178,7 +179,7 @@ def _differences(
             )
             raise ValueError(msg)
         else:
-            wanted, than = copy.deepcopy(values), label
+            wanted, than = values, label
     return differences
 
 
@@ -200,7 +201,9 @@ def _refuse_shared(
 
 
 def _places(leaves: Mapping[str, Any]) -> Iterable[ByteRange]:
-    return ranges_of([leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)])
+    arrays = [leaf for leaf in leaves.values() if isinstance(leaf, _ARRAYS)]
+    counts = [leaf.size if isinstance(leaf, np.ndarray) else leaf.numel() for leaf in arrays]
+    return ranges_of([*compress(arrays, counts)])  # as what is empty shares nothing
 
 
 def _leaves(way: Callable[[], object], reset: Callable[[], object] | None = None) -> dict[str, Any]:
@@ -214,45 +217,87 @@ def _leaves(way: Callable[[], object], reset: Callable[[], object] | None = None
     return {place: leaf for place, leaf in named.items() if not isinstance(leaf, Timeline)}
 
 
-def _comparable(who: str, leaves: Mapping[str, Any]) -> dict[str, Any]:
+def _comparable(who: str, leaves: Mapping[str, Any], kept: Callable[[Any], Any]) -> dict[str, Any]:
     """Leaves, of which arrays and numbers with a point become tensors; objects are refused."""
     values = {}
     for place, leaf in leaves.items():
         kind: Any = type(leaf)
-        if isinstance(leaf, torch.Tensor):
-            values[place] = leaf.detach()
-        elif isinstance(leaf, (np.ndarray, np.generic, float, complex)):
-            values[place] = torch.from_numpy(np.array(leaf, order="C"))
-        elif leaf is not None and kind.__eq__ is object.__eq__:
-            msg = (
-                f"{who} has a {place} {what(leaf)}, of which no values can be compared; expected "
-                f"tensors, arrays of numbers, numbers or texts, in lists, tuples and dicts. Return "
-                f"list(generator) or module.state_dict()."
-            )
-            raise TypeError(msg)
-        else:
-            values[place] = leaf
+        with _refusing(who, place, leaf):
+            if isinstance(leaf, (np.ndarray, np.generic, float, complex)):
+                values[place] = torch.from_numpy(np.array(leaf, order="C"))
+            elif isinstance(leaf, torch.Tensor) and not leaf.is_meta:
+                values[place] = kept(leaf.detach())
+            elif leaf is None or kind.__eq__ not in (object.__eq__, torch.Tensor.__eq__):
+                values[place] = kept(leaf)
+            else:
+                raise TypeError
     return values
 
 
-def _difference(values: Mapping[str, Any], wanted: Mapping[str, Any], share: float) -> str:
-    """In what a result differs from the wanted one; nothing where it doesn't."""
+@contextmanager
+def _refusing(who: str, place: str, leaf: object) -> Iterator[None]:
+    """Whatever a comparison raises, refuse what can't be compared, and say whose it is."""
+    try:
+        yield
+    except Exception as error:
+        msg = (
+            f"{who} has a {place} {what(leaf)}, of which no values can be compared; expected "
+            f"tensors, arrays of numbers, numbers or texts, in lists, tuples and dicts. Return "
+            f"list(generator) or module.state_dict()."
+        )
+        raise TypeError(msg) from error
+
+
+def _way(label: str) -> str:
+    return f"the way {label!r}"
+
+
+def _itself(leaf: Any) -> Any:
+    return leaf
+
+
+def _difference(
+    label: str, values: Mapping[str, Any], wanted: Mapping[str, Any], share: float
+) -> str:
+    """In what a way's result differs from the wanted one; nothing where it doesn't."""
     if values.keys() != wanted.keys():
         made, should = (shortened(", ".join(places) or "nothing") for places in (values, wanted))
         return f"it is made of {made} instead of {should}"
+    differences, near = [], share and _UNLIKE
     for place, value in values.items():
-        one = wanted[place]
-        if not isinstance(value, torch.Tensor) or not isinstance(one, torch.Tensor):
-            if type(value) is type(one) and bool(value == one):
-                continue
-            return f"{place}: {what(value)} instead of {what(one)}"
-        near = 0.0
-        if share and (one.is_floating_point() or one.is_complex()):
-            finite = one[one.isfinite()].abs()
+        with _refusing(_way(label), place, value):
+            if why := _unlike(value, wanted[place], share):
+                differences.append(f"{place}: {why}")
+                rounding = _rounding(wanted[place])
+                is_near = rounding < _UNLIKE and not _unlike(value, wanted[place], rounding)
+                near = max(near, rounding if is_near else _UNLIKE)
+    if 0 < near < _UNLIKE:
+        hint = f"if it only adds up in another order, pass close={{{label!r}: {near:g}}}"
+        return f"{differences[0]}; {hint}"
+    return differences[0] if differences else ""
+
+
+def _rounding(one: Any) -> float:
+    """The share of the largest number that sums in another order differ by, in this dtype."""
+    is_coarse = isinstance(one, torch.Tensor) and (one.is_floating_point() or one.is_complex())
+    return max(_ROUNDING, torch.finfo(one.dtype).resolution if is_coarse else 0.0)
+
+
+def _unlike(value: Any, one: Any, share: float) -> str:
+    """In what two leaves differ; nothing where they don't."""
+    if not isinstance(value, torch.Tensor) or not isinstance(one, torch.Tensor):
+        is_same = type(value) is type(one) and bool(value == one)
+        return "" if is_same else f"{what(value)} instead of {what(one)}"
+    near = 0.0
+    if value.dtype == one.dtype and (one.is_floating_point() or one.is_complex()):
+        if one.element_size() == 1:  # float8, for which torch has no comparison
+            value, one = value.float(), one.float()
+        if share:
+            numbers = one.to_dense()
+            finite = numbers[numbers.isfinite()].abs()
             near = share * finite.max().item() if finite.numel() else 0.0
-        value = value.to(one.device)
-        try:
-            torch.testing.assert_close(value, one, rtol=0.0, atol=near, equal_nan=True)
-        except AssertionError as error:
-            return f"{place}: {' '.join(str(error).split()).rstrip('.')}"
+    try:
+        torch.testing.assert_close(value.to(one.device), one, rtol=0.0, atol=near, equal_nan=True)
+    except AssertionError as error:
+        return " ".join(str(error).split()).rstrip(".")
     return ""

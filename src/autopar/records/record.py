@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -10,20 +11,22 @@ from types import MappingProxyType
 from typing import Any
 
 from autopar.display.format import NO_SHARE, origins_of
-from autopar.records.claim import ByLabel, Estimate, Figure, estimate
+from autopar.records.claim import ByLabel, Estimate, Figure, estimate, real
 from autopar.refusal import check_type, several, whole_number
 from autopar.timeline.span import Timeline
 from autopar.timing.measurement import Measurement, hidden_share
 
 EARLIER = "with an earlier version of autopar"  # ends the origin of what changed code measured
-# What a record's fields are: texts, or by name things of a kind; and what must be among these.
-_TEXTS = ("experiment", "digest", "recorded_at", "command")
-_BY_NAME: dict[str, type] = {"measurements": Measurement, "timelines": Timeline, "checks": bool}
-_BY_NAME |= {"values": Real, "software": str, "files": bytes}
-_BY_NAME |= {"parameters": object, "hardware": object}
-_THERE: dict[str, dict[str, type]] = {
-    "software": {"torch": str},
-    "hardware": {"processors": str, "cpu": str, "cpu_cores": object, "gpus": list},
+# What fields are: of a type, a list of such, or such by name, where `...` stands for other names.
+_FOUND = {"timelines": {...: Timeline}, "checks": {...: bool}, "values": {...: Real}}
+_FOUND |= {"files": {...: bytes}}
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(("experiment", "digest", "recorded_at", "command"), str),
+    "parameters": {...: object},
+    "measurements": {...: Measurement},
+    **_FOUND,
+    "hardware": {"processors": str, "cpu": str, "cpu_cores": object, "gpus": [{"name": str}]},
+    "software": {"torch": str, ...: str},
 }
 
 
@@ -143,7 +146,8 @@ class Findings(_Timed):
         files: Small files to keep beside the record, by name, such as another tool's report.
 
     Raises:
-        ValueError: Two measurements of one label.
+        TypeError: One of them is something else.
+        ValueError: Two measurements of one label; a value that is not finite.
 
     >>> import autopar as ap
     >>> sums = ap.measure(lambda: sum(range(1_000)), label="sum")
@@ -158,6 +162,12 @@ class Findings(_Timed):
     files: Mapping[str, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        expected = "what ap.measure returns, in a list."
+        several("measurements", self.measurements, expected, Measurement)
+        for name, held in (("checks", self.checks), ("values", self.values)):
+            if isinstance(held, Mapping):
+                object.__setattr__(self, name, {key: _plain(one) for key, one in held.items()})
+        _check_fields(self, _FOUND)
         labels = [measurement.label for measurement in self.measurements]
         if len(set(labels)) < len(labels):
             msg = f"measurements have the labels {labels}; expected each label once"
@@ -201,18 +211,13 @@ class Record(_Timed):
 
         All that is read later is looked at here, as files hold whatever somebody has written.
         """
-        for name in _TEXTS:
-            check_type(name, getattr(self, name), str, "text.")
-        for name, kind in _BY_NAME.items():
-            held = getattr(self, name)
-            check_type(name, held, Mapping, f"{kind.__name__} by name.")
-            for key, of in {**dict.fromkeys(held, kind), **_THERE.get(name, {})}.items():
-                check_type(f"{name}[{key!r}]", held.get(key), of, f"{of.__name__}.")
+        _check_fields(self, _FIELDS)
         try:
-            has_zone = datetime.fromisoformat(self.recorded_at).tzinfo is not None
+            at = datetime.fromisoformat(self.recorded_at)
+            is_as_written = at.tzinfo and at.isoformat(timespec="seconds") == self.recorded_at
         except ValueError:
-            has_zone = False
-        if not has_zone:
+            is_as_written = False
+        if not is_as_written:
             expected = "a date and time with its zone, as 2026-11-21T10:00:00+00:00."
             msg = f"recorded_at is {self.recorded_at!r}; expected {expected}"
             raise ValueError(msg)
@@ -238,3 +243,33 @@ class Record(_Timed):
 
     def __repr__(self) -> str:
         return f"<Record of {self}>"
+
+
+def _plain(held: Any) -> Any:
+    """What a tensor or an array of no dimensions holds; all else as it is."""
+    return held.item() if getattr(held, "ndim", None) == 0 else held
+
+
+def _check_fields(of: Findings | Record, fields: Mapping[str, Any]) -> None:
+    for name, shape in fields.items():
+        _check_shape(name, getattr(of, name), shape)
+
+
+def _check_shape(argument: str, held: Any, shape: Any) -> None:
+    """Refuse what is not of a shape, as `_FIELDS` tells them, by where it is."""
+    if isinstance(shape, list):
+        check_type(argument, held, list, "a list.")
+        for i, part in enumerate(held):
+            _check_shape(f"{argument}[{i}]", part, shape[0])
+    elif isinstance(shape, dict):
+        others = shape.get(..., object)
+        check_type(argument, held, Mapping, f"{others.__name__} by name.")
+        for name in [name for name in {**shape, **held} if name is not ...]:
+            check_type(f"a name in {argument}", name, str, "text.")
+            _check_shape(f"{argument}[{name!r}]", held.get(name), shape.get(name, others))
+    elif shape is Real:
+        if not math.isfinite(real(argument, held, "a number, finite.")):
+            msg = f"{argument} is {held}; expected a number, finite."
+            raise ValueError(msg)
+    else:
+        check_type(argument, held, shape, "text." if shape is str else f"{shape.__name__}.")

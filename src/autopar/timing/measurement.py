@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -16,6 +14,7 @@ Limit = float | Mapping[str, float] | None  # seconds: for all labels, by label,
 
 MIN_SAMPLES = 3  # quartiles of fewer samples are the samples themselves
 _TIMES = "several times in seconds, as in [0.11, 0.12, 0.10]."
+_MOST_S = 1e12  # no clock counts 30,000 years; sums of times are finite so
 _NOISY_SPREAD = 0.10  # IQR over median; torch.utils.benchmark warns from the same 10 % on
 
 
@@ -53,13 +52,17 @@ class Measurement:
             if amount is not None:
                 check_positive(argument, amount)
         values_s = several(f"values_s of {self.label!r}", self.values_s, _TIMES, Real)
-        wrong = [value for value in values_s if not 0 < value <= sys.float_info.max]  # NaN, too
+        wrong = [
+            value_s
+            for value_s in values_s
+            if isinstance(value_s, bool) or not 0 < value_s < _MOST_S  # also catches NaN
+        ]
         if wrong or len(values_s) < MIN_SAMPLES:
             came = f"contains {what(wrong[0])}" if wrong else f"has {len(values_s)} samples"
             msg = (
                 f"values_s of {self.label!r} {came}; expected at least {MIN_SAMPLES}, so that "
-                f"there is a spread, in seconds, finite and above zero. Measure more work in one "
-                f"sample, or again with more repeats."
+                f"there is a spread, in seconds, finite and above zero, below {_MOST_S:g}. Measure "
+                f"more work in one sample, or again with more repeats."
             )
             raise ValueError(msg)
         object.__setattr__(self, "values_s", tuple(map(float, values_s)))
@@ -96,12 +99,12 @@ class Measurement:
     @property
     def tflops_per_s(self) -> float | None:
         """Arithmetic rate in TFLOP/s, where `flops` is known."""
-        return None if self.flops is None else self.flops / self.median_s / 1e12
+        return None if self.flops is None else self.flops / 1e12 / self.median_s
 
     @property
     def gb_per_s(self) -> float | None:
         """Bandwidth in GB/s (1e9 bytes), where `size_bytes` is known."""
-        return None if self.size_bytes is None else self.size_bytes / self.median_s / 1e9
+        return None if self.size_bytes is None else self.size_bytes / 1e9 / self.median_s
 
     def speedup_over(self, other: Measurement) -> float:
         """How many times faster this is than `other`, by medians."""
@@ -136,10 +139,10 @@ def hidden_share(parts_s: Iterable[float], together_s: float) -> float:
     """
     parts: list[float] = list(several("parts_s", parts_s, _TIMES, Real))
     check_type("together_s", together_s, Real, "a time in seconds, as of a Measurement.median_s.")
-    if len(parts) < 2 or not all(0 < part < math.inf for part in parts):
+    if len(parts) < 2 or not all(0 < part < _MOST_S for part in parts):
         msg = f"parts_s is {parts}; expected two or more times, all finite and above zero."
         raise ValueError(msg)
-    if not (1 - _NOISY_SPREAD) * max(parts) <= together_s < math.inf:  # also catches NaN
+    if not (1 - _NOISY_SPREAD) * max(parts) <= together_s < _MOST_S:  # also catches NaN
         msg = (
             f"together_s is {together_s!r}, and the longest of parts_s alone {max(parts)!r}; "
             f"expected a finite time, and no less together than alone. The runs did not do the "
