@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from autopar.effects.memory import tensors_of
+from autopar.effects.memory import has_place, memory_key, tensors_of
 from autopar.graph.refused import Refused
-from autopar.torch_private import pytree, to_copy, unsafe_view
+from autopar.torch_private import OpOverload, pytree, to_copy, unsafe_view
 
 # Of a result, a view instead of another shape in place: what comes after reads the view.
 _VIEWS: dict[Any, Any] = {torch.ops.aten.as_strided_.default: torch.ops.aten.as_strided.default}
@@ -66,3 +66,41 @@ def _arrived(tensor: torch.Tensor) -> torch.Tensor:
 def filled(arguments: Any, values: dict[torch.fx.Node, Any]) -> Any:
     """Arguments with values in place of those nodes that have one."""
     return pytree.tree_map_only(torch.fx.Node, lambda node: values.get(node, node), arguments)
+
+
+def is_repeat(node: torch.fx.Node) -> bool:
+    """Whether a call only gives back what others have computed, as views of the same shape do.
+
+    Half the calls of `matmul` are such. One stays that the code returns, or gives another form; and
+    so does one of a given tensor, which autograd may track where what is detached from it is not.
+    """
+    if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
+        return False
+    form = _form(node)
+    if form is None or form != _form(node.args[0]) or not _is_computed(node):
+        return False
+    tags = [getattr(user.target, "tags", ()) for user in node.users]
+    stays = any(user.op == "output" for user in node.users)
+    return not stays and not any(torch.Tag.inplace_view in some for some in tags)
+
+
+def _is_computed(node: Any) -> bool:
+    """Whether a call's tensor lies in memory that a run makes, not in that of a given one."""
+    form = _form(node)
+    while form is not None and node.op == "call_function" and node.args:
+        node, (key, *_) = node.args[0], form
+        form = _form(node)
+        if not isinstance(node, torch.fx.Node) or (form is not None and form[0] != key):
+            return True
+    return False
+
+
+def _form(node: Any) -> tuple[Any, ...] | None:
+    """Where a call's tensor lies, and how, if that is known."""
+    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(tensor, torch.Tensor) or not has_place(tensor):
+        return None
+    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
+    if any(type(number) is not int for number in numbers):  # as only a run has them
+        return None
+    return (memory_key(tensor), *numbers, tensor.dtype, tensor.is_conj(), tensor.is_neg())

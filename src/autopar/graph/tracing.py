@@ -23,19 +23,18 @@ import torch
 from torch.fx.experimental import proxy_tensor
 from torch.nn.parameter import is_lazy
 
-from autopar.effects.memory import has_place, held_by, is_size, memory_key
+from autopar.effects.memory import held_by, is_size
 from autopar.effects.state import HOOKS, State, attributes_of, tensors_in
 from autopar.graph.assignments import assignments, copy_back
 from autopar.graph.chance import Chance
 from autopar.graph.refused import Refused, line_of, raised_in, reason, text_of
 from autopar.graph.substitutes import answering, refusing
-from autopar.graph.traced_call import Call, call_of, filled
+from autopar.graph.traced_call import Call, call_of, filled, is_repeat
 from autopar.graph.watch import Refusals, Watch, require_memory
 from autopar.torch_private import (
     LIBRARIES_ASK,
     TORCH_ASKS,
     FakeTensor,
-    OpOverload,
     disable_current_modes,
     function_modes,
     is_traceable_wrapper_subclass,
@@ -189,7 +188,7 @@ class _Attempt:
         calls: list[tuple[torch.fx.Node, Call]] = []
         given, computed = iter(self.tensors), iter(())
         for node in reversed(module.graph.nodes):
-            repeats = _repeats(node)
+            repeats = is_repeat(node)
             if repeats:
                 node.replace_all_uses_with(node.args[0])
             if not node.users and (repeats or _is_idle(node)):
@@ -307,44 +306,6 @@ def _is_idle(node: torch.fx.Node) -> bool:
     """Whether a call does nothing but return what it is for, as parts of a result, or a shape."""
     is_shape = getattr(node.meta.get("val"), "is_meta", False)
     return is_shape or node.target is operator.getitem or node.target in _IDLE
-
-
-def _repeats(node: torch.fx.Node) -> bool:
-    """Whether a call only gives back what others have computed, as views of the same shape do.
-
-    Half the calls of `matmul` are such. One stays that the code returns, or gives another form; and
-    so does one of a given tensor, which autograd may track where what is detached from it is not.
-    """
-    if type(node.target) is not OpOverload or node.target._schema.is_mutable or not node.args:
-        return False
-    form = _form(node)
-    if form is None or form != _form(node.args[0]) or not _is_computed(node):
-        return False
-    tags = [getattr(user.target, "tags", ()) for user in node.users]
-    stays = any(user.op == "output" for user in node.users)
-    return not stays and not any(torch.Tag.inplace_view in some for some in tags)
-
-
-def _is_computed(node: Any) -> bool:
-    """Whether a call's tensor lies in memory that a run makes, not in that of a given one."""
-    form = _form(node)
-    while form is not None and node.op == "call_function" and node.args:
-        node, (key, *_) = node.args[0], form
-        form = _form(node)
-        if not isinstance(node, torch.fx.Node) or (form is not None and form[0] != key):
-            return True
-    return False
-
-
-def _form(node: Any) -> tuple[Any, ...] | None:
-    """Where a call's tensor lies, and how, if that is known."""
-    tensor = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    if not isinstance(tensor, torch.Tensor) or not has_place(tensor):
-        return None
-    numbers = (*tensor.shape, *tensor.stride(), tensor.storage_offset())
-    if any(type(number) is not int for number in numbers):  # as only a run has them
-        return None
-    return (memory_key(tensor), *numbers, tensor.dtype, tensor.is_conj(), tensor.is_neg())
 
 
 def _taken_from(tensor: torch.Tensor) -> str:
