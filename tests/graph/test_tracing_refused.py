@@ -182,6 +182,8 @@ REFUSED += [
     ("NumPy's random numbers", lambda: (lambda x: x * float(np.random.rand()), X3())),
     ("other memory", lambda: using(torch.zeros(4), lambda x, y: y.as_strided_((2,), (1,)) + x[0])),
     ("resize_", lambda: using(torch.zeros(4), lambda x, y: y.resize_(3) + x)),
+    ("changes a tensor's storage", lambda: (lambda x: x.untyped_storage().resize_(0), X3())),
+    ("changes a tensor's storage", lambda: (lambda x: x.untyped_storage().fill_(0), X3())),
     ("assigns the `data` of a tensor", lambda: (lambda x: setattr(x, "data", x + 1), X3())),
     ("uses one Tagged, whose own", lambda: using(X3().as_subclass(Tagged), torch.mul)),
     ("one TwoTensor, which has no mem", lambda: (lambda x: x * 2, TwoTensor(ONES, ONES))),

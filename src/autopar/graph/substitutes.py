@@ -26,6 +26,7 @@ _BY_NUMPY = (
     "it computes by NumPy with a number that depends on the data, which only a run has. Use "
     "torch's operators."
 )
+_STORAGE = "it changes a tensor's storage, which no operator shows. Write x.copy_(new)."
 _TO_TENS = "it rounds a whole number that depends on the data to tens. Use torch's operators."
 # What stands for numbers from data, as `x.sum().item()` and shapes of `x[x > 0]`; by the type that
 # they have in a call.
@@ -37,6 +38,7 @@ _REFUSED = (
     (concurrent.futures.ThreadPoolExecutor, "submit", _IN_THREADS),
     # It would go on, in later calls too, with what it has learned of tensors without memory.
     (torch, "compile", COMPILED),
+    *((torch.UntypedStorage, f, _STORAGE) for f in ("resize_", "copy_", "fill_", "__setitem__")),
 )
 
 
