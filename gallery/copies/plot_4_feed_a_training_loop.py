@@ -107,7 +107,7 @@ wide = ap.recorded(training_loops, name="b3_training_loop", parameters=WIDE)
 ap.show_timelines(wide.timelines, "b3_feed_a_training_loop", title="Steps fed in two ways")
 
 # %%
-# Compare the row in bold with the first. The row above it loses little: pinned copies are short.
+# Compare the row in bold with *data on the device already*. Pinned copies alone are short, too.
 rows = {"parts": PARTS, "baseline": PLAIN, "highlight": PREFETCH}
 kept = wide.estimate(lambda s: s[THERE] / s[PREFETCH])
 saved = max((wide.hidden(way, PARTS) for way in (PLAIN, PINNED)), key=lambda share: share.value)
