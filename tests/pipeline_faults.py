@@ -12,6 +12,8 @@ import torch
 from autopar import CopyPipeline
 from autopar.transfer import delivery, parcel, ring
 from autopar.transfer import pipeline as transfer
+from autopar.transfer.parcel import Parcels
+from autopar.transfer.to_device import ToDeviceParcels
 
 _WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
 SLOT_BYTES = 256
@@ -101,7 +103,8 @@ class Bench:
         """A new one, for items of some size; how many travel together depends on no clock."""
         self.device, self.size, self.count = torch.device(device), size, _count(slots)
         self.patch.setattr(parcel, "_SOON_S", 1e9)
-        self.patch.setattr(parcel, "_SMALL_BYTES", 1 << 18 if size == "packed" else 0)
+        for parcels in (Parcels, ToDeviceParcels):
+            self.patch.setattr(parcels, "_small_bytes", 1 << 18 if size == "packed" else 0)
         self.patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 0)
         self.patch.setattr(transfer, "copy_stream", self._copy_stream)
         self.patch.setattr(ring, "move_bytes", self._asking_move)

@@ -10,7 +10,7 @@ from autopar import CopyPipeline, empty_pinned_pool
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("threads_gone")]
 _GPU = torch.device("cuda", 0)
-_N = 2**20  # numbers of four bytes: too large to travel with others
+_N = 2**20 + 128  # numbers of four bytes: too large to travel with others
 _MIB = 2**20
 
 

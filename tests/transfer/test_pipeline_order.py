@@ -304,7 +304,8 @@ def test_what_has_gaps_is_copied_once_and_no_more():
 def test_a_batchs_blocks_are_of_limited_size():
     """They are freed together, so a small one that is kept must not keep much else."""
     batch = [
-        torch.ones(n, dtype=torch.uint8) for n in (1 << 21, 1 << 21, 1, 1 << 20, 1, 1, 1 << 22)
+        torch.ones(n, dtype=torch.uint8) for n in (1 << 22, 1 << 22, 1 << 22, 1, 1 << 22, 1, 1)
     ]
-    (load,) = ToDeviceParcels(a_ring(TO_DEVICE, 1 << 24), iter([batch]), given=True)
-    assert [len(part.host) for part in load.parts] == [2, 4, 1]
+    batch.append(torch.ones((1 << 22) + 1, dtype=torch.uint8))
+    (load,) = ToDeviceParcels(a_ring(TO_DEVICE, 1 << 25), iter([batch]), given=True)
+    assert [len(part.host) for part in load.parts] == [4, 3, 1]

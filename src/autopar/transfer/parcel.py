@@ -11,12 +11,6 @@ from autopar.transfer.copy_stream import Past, Waitable
 from autopar.transfer.load import Load, Part, wait_for_end
 from autopar.transfer.ring import Ring
 
-# Items up to this size travel together: by themselves they would take longer to queue, and to hand
-# to a worker and back, than to copy.
-_SMALL_BYTES = 2 << 20
-# So much travels together at most: the next ones are on the bus while these move on the host, and
-# the memory that they share is not too much to keep for one of them, nor too much to be used anew.
-_TOGETHER_BYTES = 4 << 20
 # Of small items, more travel together next time if these came soon, else fewer.
 _SOON_S, _FASTER = 5e-3, 4
 
@@ -29,14 +23,19 @@ class Parcels(ABC):
     """
 
     ahead_at_first = 1  # half of how many loads to have under way before the first is yielded
+    # Items up to this size travel together: by themselves they would take longer to queue, and to
+    # hand to a worker and back, than to copy.
+    _small_bytes = 2 << 20
+    # So much travels together at most: the next ones are on the bus while these move on the host,
+    # and the memory that they share is not too much to keep for one of them, nor to be used anew.
+    _together_bytes = 4 << 20
     _tiny_bytes = 0  # of items up to this size, as many as fit into a slot travel together
 
     def __init__(self, verb: str, ring: Ring, source: Iterator[Any], given: bool) -> None:
         self._verb = verb
         self._stream = ring.stream
         self._slot_bytes = ring.slot_bytes
-        self._small_bytes = _SMALL_BYTES
-        self._most_bytes = min(ring.slot_bytes, _TOGETHER_BYTES)
+        self._most_bytes = min(ring.slot_bytes, self._together_bytes)
         self._together = 1  # how many small items travel in one load
         self._source = source
         self._is_over = False

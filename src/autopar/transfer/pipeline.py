@@ -167,10 +167,10 @@ class CopyPipeline:
         """Copy batches to the device, the next ones while the caller works on this one.
 
         Up to 2 × `slots` batches (three with one slot) are asked for ahead of the one that is
-        yielded, or as many times 4 MiB of small ones that come quickly.
+        yielded, or as many times 16 MiB of small ones that come quickly.
 
-        Results belong to the caller. Small ones (up to 2 MiB) that travelled together share one
-        block of memory (up to 4 MiB): clone one to keep it without the others.
+        Results belong to the caller. Small ones (up to 4 MiB) that travelled together share one
+        block of memory (up to 16 MiB): clone one to keep it without the others.
 
         Args:
             batches: Host tensors, and tuples, lists, dicts and named tuples of them, as a

@@ -24,8 +24,8 @@ from autopar.transfer.source import next_owned
 # its copy takes to queue.
 _DIRECT_BYTES = 1 << 16
 # A batch of up to this size is copied if its owner may overwrite it, so that others can join it;
-# to copy more takes longer than to send it by itself.
-_ASIDE_BYTES = 1 << 16
+# to copy more, or what is pinned, takes longer than to send it by itself.
+_ASIDE_BYTES = 1 << 20
 _WHOLE = {torch.Size, torch.nn.utils.rnn.PackedSequence}
 
 
@@ -40,6 +40,9 @@ class _Batch(NamedTuple):
 
 class ToDeviceParcels(Parcels):
     """Loads that bring batches to the device."""
+
+    _small_bytes = 4 << 20  # more than of results: the device's memory is there at once
+    _together_bytes = 16 << 20
 
     def __init__(self, ring: Ring, source: Iterator[Any], given: bool) -> None:
         super().__init__(f"prefetch to {ring.stream.device}", ring, source, given)
@@ -66,7 +69,8 @@ class ToDeviceParcels(Parcels):
         batch, owned = (next(self._source), True) if self._given else next_owned(self._source)
         tensors, join = self._opened(batch, f"batches[{self._number + place}]")
         size_bytes = sum(tensor.nbytes for tensor in tensors)
-        if not owned and size_bytes <= self._aside_bytes:
+        direct = any(map(self._is_direct, tensors))
+        if not owned and size_bytes <= self._aside_bytes and not direct:
             tensors, owned = list(map(torch.clone, tensors)), True
         return _Batch(tensors, join, size_bytes, lent=not owned)
 
