@@ -1,7 +1,8 @@
 """Refusal: how a message says what came in place of what was expected."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from inspect import CO_VARKEYWORDS
 from numbers import Integral, Real
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -147,3 +148,22 @@ def several(
         if not isinstance(thing, kind):
             check_type(f"{argument}[{i}]", thing, kind, f"a {kind.__name__}: {expected}")
     return chosen
+
+
+class Turns:
+    """One user at a time; others are refused, whatever thread they are in."""
+
+    def __init__(self) -> None:
+        self._holder: dict[None, object] = {}
+
+    @contextmanager
+    def take(self, refusal: str, *, unless: bool = False) -> Iterator[None]:
+        """Have a turn for the length of a block; a RuntimeError says why not."""
+        turn = object()
+        try:  # each step is one of the interpreter's, as Ctrl-C may come after any
+            if self._holder.setdefault(None, turn) is not turn or unless:
+                raise RuntimeError(refusal)
+            yield
+        finally:
+            if self._holder.get(None) is turn:
+                self._holder.clear()

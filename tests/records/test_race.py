@@ -1,5 +1,6 @@
 """Race: ways are checked before they are timed, and seen as they are timed."""
 
+import itertools
 import time
 from copy import deepcopy
 
@@ -49,7 +50,21 @@ def test_each_sample_is_set_up_and_each_check_is_reset():
     settings = {"reset": lambda: log.append("reset"), "setup": lambda: log.append("setup")}
     ap.race(ways, parts={"part": lambda: log.append("part")}, warmup=0, repeats=3, **settings)
     checked = ["reset", "one", "reset", "other"]
-    assert log == checked + ["setup", "part", "setup", "one", "setup", "other"] * 3
+    timed = ["setup", "part", "setup", "one", "setup", "other"] * 3
+    assert log == checked + timed + checked
+
+
+def test_a_way_that_uses_up_what_it_is_given_is_found():
+    def adding(numbers):
+        return lambda: sum(numbers)
+
+    listed, used_up = adding([1.0, 2.0]), adding(iter([1.0, 2.0]))
+    with pytest.warns(UserWarning, match="no time is kept, as results differed after it.*reset"):
+        findings = ap.race({"in a list": listed, "used up": used_up})
+    assert findings.failed == ["used up: equal to in a list"]
+    assert not findings.measurements
+    counts = itertools.count(), itertools.count()  # both change alike
+    assert ap.race({"one": lambda: next(counts[0]), "other": lambda: next(counts[1])}).measurements
 
 
 @pytest.mark.parametrize("fails", ["way", "reset", "setup", "timed", "seen"])
@@ -58,7 +73,7 @@ def test_an_error_says_in_which_way_it_was_raised(fails):
 
     def failing():
         calls.append(1)
-        if len(calls) > {"way": 0, "timed": 1, "seen": 1 + 1 + 3}.get(fails, 9):
+        if len(calls) > {"way": 0, "timed": 1, "seen": 1 + 1 + 3 + 1}.get(fails, 9):
             raise ZeroDivisionError
         return _X
 

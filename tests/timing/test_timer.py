@@ -154,6 +154,20 @@ def test_refuses_before_running_anything(error, changes, match):
     assert not hasattr(caught.value, "__notes__")
 
 
+def test_what_has_not_begun_with_its_work_is_not_timed():
+    async def coroutine():
+        ran()
+
+    with pytest.raises(
+        TypeError, match="returned .*generator, which has not begun.*list"
+    ) as caught:
+        measure(lambda: (ran() for _ in range(3)), label="three")
+    assert caught.value.__notes__ == ["while 'three' was measured"]
+    with pytest.raises(TypeError, match="coroutine"), pytest.warns(RuntimeWarning, match="awaited"):
+        measure(coroutine, label="one")
+    assert measure(lambda: iter([1]), label="done already", repeats=3).values_s
+
+
 @pytest.mark.parametrize("fails", ["setup", "fn", "task"])
 def test_an_error_says_under_which_label_it_was_raised(fails):
     def fail_in(place, returned=None):

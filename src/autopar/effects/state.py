@@ -15,7 +15,6 @@ import functools
 import gc
 import operator
 import pickle
-import random
 import threading
 import types
 import weakref
@@ -27,7 +26,8 @@ import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.torch_private import DEFAULT_DEVICE, FakeTensor, disable_current_modes
+from autopar.effects.settings import SETTINGS, root_of, state_of_chance
+from autopar.torch_private import FakeTensor, disable_current_modes
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CONTAINERS = (tuple, frozenset, list, dict, set, deque)
@@ -40,25 +40,6 @@ _OPEN = (  # of torch's and Python's other classes, those whose objects are look
 _CLOSED = (bytearray, memoryview, threading.local, types.ModuleType, torch.jit.ScriptModule)
 HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")  # of a tensor
 _PARTS = {"_parameters", "_buffers", "_modules"}  # of a module: their items look like attributes
-
-
-def _default_device() -> str | None:
-    """The default device, or None where none was set, which is not the same as `cpu`."""
-    context = getattr(DEFAULT_DEVICE, "device_context", None)
-    return None if context is None else str(context.device)
-
-
-_SETTINGS = (
-    ("the default dtype", torch.get_default_dtype, torch.set_default_dtype),
-    ("the default device", _default_device, torch.set_default_device),
-    ("whether gradients are on", torch.is_grad_enabled, torch.set_grad_enabled),
-    ("how many threads operators use", torch.get_num_threads, torch.set_num_threads),
-    (
-        "whether algorithms are deterministic",
-        torch.get_deterministic_debug_mode,
-        torch.set_deterministic_debug_mode,
-    ),
-)
 
 
 class Change(NamedTuple):
@@ -92,7 +73,7 @@ class State:
         self._holders: list[_Holder] = []
         self._seen: dict[int, Any] = {}
         self._left = [*roots]
-        for what, get, put in _SETTINGS:
+        for what, get, put in SETTINGS:
             self._hold_value(what, get, put)
         while self._left:
             name, value = self._left.pop()
@@ -164,7 +145,7 @@ class State:
             self._look_at_class(value)
         elif is_a(value, torch.Generator):
             self.generators += [] if is_default(value) else [value]
-        elif (chance := _chance(value)) is not None:
+        elif (chance := state_of_chance(value)) is not None:
             get, put = chance
             self._hold_value(
                 f"the state of {name}",
@@ -177,7 +158,7 @@ class State:
         elif is_a(value, _BOUND):  # as `append` of a list
             self._left.append((name, value.__self__))
         elif is_a(value, _OPEN) or (
-            kind.__flags__ & _WRITTEN_IN_PYTHON and _root(kind) not in ("torch", "autopar")
+            kind.__flags__ & _WRITTEN_IN_PYTHON and root_of(kind) not in ("torch", "autopar")
         ):
             self._left.append((name, kind))
             self._hold_object(name, value)
@@ -330,18 +311,6 @@ def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collectio
     return len(old) == len(new) and all(map(alike, old, new))
 
 
-def _chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
-    """How to read and to write the state of a generator of random numbers that isn't torch's."""
-    if is_a(value, random.Random):
-        return value.getstate, value.setstate
-    if _root(type(value)) == "numpy" and type(value).__name__ == "RandomState":
-        return value.get_state, value.set_state
-    if _root(type(value)) == "numpy" and hasattr(type(value), "bit_generator"):
-        bits = value.bit_generator
-        return lambda: bits.state, lambda state: setattr(bits, "state", state)
-    return None
-
-
 def _functions_of(member: Any) -> Iterator[Any]:
     """What is called where a class holds it by some name."""
     if is_a(member, property):
@@ -368,10 +337,6 @@ def _slots_of(kind: type) -> dict[str, Any]:
         for name, descriptor in vars(base).items()
         if type(descriptor) is types.MemberDescriptorType
     }
-
-
-def _root(kind: type) -> str:
-    return str(kind.__module__).partition(".")[0]
 
 
 def _attribute(name: str, key: Any) -> str:

@@ -25,7 +25,7 @@ from autopar.graph.plan import Plan, planned, tasks_and_copies
 from autopar.graph.program import Program
 from autopar.graph.run import Run
 from autopar.graph.runner import Runner, Starting
-from autopar.refusal import check_keywords, whole_number
+from autopar.refusal import Turns, check_keywords, whole_number
 
 
 class TaskGraph(Closed):
@@ -59,7 +59,7 @@ class TaskGraph(Closed):
         self._tracks = True  # whether autograd tracks what tasks do, where it is on
         self._planned: Plan | None = None
         self._run: Run | None = None
-        self._turns: dict[None, object] = {}  # whose turn it is
+        self._turns = Turns()
 
     def add(
         self,
@@ -73,10 +73,9 @@ class TaskGraph(Closed):
     ) -> Task:
         """Add `fn(*args, **kwargs)`; tasks among the arguments stand for their results.
 
-        Tensors and results that lie on other devices are copied to the task's first.
-
-        Torch's operators declare what they read and write. Other functions, modules too, run in
-        the order of the program with all other tasks, unless `writes` says what they change.
+        Tensors and results on other devices are copied to the task's first. Torch's operators
+        declare what they read and write. Other functions, modules too, run in the order of the
+        program with all other tasks, unless `writes` says what they change.
 
         Args:
             fn: What to call.
@@ -86,8 +85,7 @@ class TaskGraph(Closed):
             name: Its name; if not given, the function's, or that of the module's class.
             writes: Results, tensors and arrays that it changes in place; none, if it is `()`. Then
                 nothing else may be changed, or drawn at random, or read but arguments and what is
-                held, as by a module; `.grad`, attributes of tensors and classes, and buffers behind
-                `torch.frombuffer` are not held.
+                held, as by a module; `.grad` and attributes of tensors and classes are not held.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments; `functools.partial` binds one named like those above.
 
@@ -110,23 +108,19 @@ class TaskGraph(Closed):
         """Make a graph of what unmodified PyTorch code does, operator by operator.
 
         Each runs where its result lies, so code that moves tensors between devices is spread over
-        them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Results
-        are not tracked by autograd. Numbers, shapes and modes are those of this call; the tensors
-        given here, and those that the function finds by itself, keep their places, and are read
-        anew in each run. Code that asks whether it is traced is told that it isn't. If that can't
-        be traced and a library has asked, it is called again and told so, and may round otherwise.
-        Torch calls other operators for some while it is traced, which may round otherwise as well:
-        for singular values or eigenvalues alone, and for interpolation and more in inference mode,
-        so trace under `torch.no_grad()`.
+        them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Numbers,
+        shapes and modes are those of this call; tensors, be they given or found by the function,
+        keep their places, and are read anew in each run. Results are not tracked by autograd, and
+        equal bit for bit, but where torch, or a library, calls others while it is traced:
+        torch for singular values or eigenvalues alone, and for interpolation in inference mode.
 
         A number that the data decides, as `x.sum().item()`, is computed in each run. Code that
-        prints it or decides by it is refused. It is of no type of Python's while the code is
-        traced: `isinstance(n, float)` answers as in a call, but `type(n) is float` and `n is True`
-        are false, and that can't be seen. Use `isinstance` and `==` there.
+        prints it or decides by it is refused. Compare it by `isinstance` and `==`: `type(n) is
+        float` and `n is True` are false meanwhile.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
-        numbers meanwhile, or run what `torch.compile` makes, which torch refuses during a trace.
+        numbers meanwhile, or run what `torch.compile` makes.
 
         Args:
             fn: A function or a module.
@@ -134,8 +128,8 @@ class TaskGraph(Closed):
             **kwargs: Its keyword arguments.
 
         Returns:
-            The graph, and what the function returned, with tasks in place of tensors, for
-            `run[result]`. A number or another value by itself is a task, too.
+            The graph, and what the function returned, with tasks in place of tensors and of a
+            number by itself, for `run[result]`.
 
         Raises:
             ValueError: It can't be traced, as when it does one thing or another depending on the
@@ -152,10 +146,9 @@ class TaskGraph(Closed):
         return graph, result
 
     def add_traced(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Add what unmodified PyTorch code does, operator by operator, as `trace` does.
+        """Add what unmodified PyTorch code does to a graph, whose tasks autograd tracks no more.
 
-        For a graph with other tasks beside. Autograd tracks no task of it then. Takes, returns and
-        raises what `trace` does, but for the graph.
+        Takes, returns and raises what `trace` does, but for the graph.
         """
         from autopar.graph.tracing import traced  # which imports much that nothing else needs
 
@@ -202,7 +195,7 @@ class TaskGraph(Closed):
         Raises:
             Exception: What the first task to fail raised, with a note that names it. No other is
                 begun after that, and all that are under way are waited for.
-            ValueError: Tasks wait for each other in a circle.
+            ValueError: As `plan` does.
         """
         with self._alone():
             return self._ran(self.plan(), timed=timed)
@@ -215,9 +208,7 @@ class TaskGraph(Closed):
 
         Raises:
             Exception: As `run` does, unless a result that was asked for has raised it.
-            RuntimeError: The graph is running.
 
-        >>> import torch
         >>> graph = TaskGraph()
         >>> total = graph.add(torch.sum, torch.ones(3))
         >>> with graph.start() as run:
@@ -243,12 +234,9 @@ class TaskGraph(Closed):
     def check(self) -> list[str]:
         """Run the tasks one after another, and hold them to what their `writes` says.
 
-        Torch's operators are observed in each task that was added with `writes`. What NumPy does to
-        a tensor's memory, and what a task does to Python's objects, is not seen.
-
         Returns:
-            A sentence for each tensor that a task changes and did not say, or reads without being
-            given it although another task changes it; and for random numbers that it draws.
+            A sentence for each tensor that a task changes by torch's operators and did not say, or
+            reads without being given it although another task changes it; and for random numbers.
 
         Raises:
             Exception: As `run` does, with a RuntimeError for a change of a tensor that a task was
@@ -264,14 +252,12 @@ class TaskGraph(Closed):
         """Run the tasks and keep each one's time; later plans are made by it.
 
         On a GPU the time is the device's, without the launch. Tasks that write do so each time.
-        Without `cpu_lanes` or `streams` all is measured with one lane and with several, and whole
-        runs are, too; later plans have as many lanes as made them faster.
+        Without `cpu_lanes` or `streams`, later plans have as many lanes as made whole runs faster.
 
         Args:
-            repeats: How often; the median counts. One more run comes first, in order, to warm up.
-            alone: One after another, so that times and limit are those of each task by itself.
-                Otherwise as `run` runs them, after a run to warm up so: times have in them what
-                tasks take from each other, such as bandwidth, and plans come closer to a run.
+            repeats: How often, after one run to warm up; the median counts.
+            alone: One after another, so that times and limit are those of each task by itself;
+                otherwise as `run` runs them, with what tasks take from each other.
 
         Raises:
             ValueError: There are no repeats.
@@ -291,10 +277,9 @@ class TaskGraph(Closed):
         self._planned = None
 
     def capture(self, inputs: Iterable[torch.Tensor] = ()) -> Captured:
-        """Make a CUDA graph of all tasks, with parallel branches where they pay.
+        """Make a CUDA graph of all tasks, with parallel branches where they pay in a trial.
 
-        Where they don't, in a trial of its own, it is one chain of the tasks in order. Tensors
-        and generators of random numbers have their values again after the trial.
+        Tensors and generators of random numbers have their values again after the trial.
 
         Args:
             inputs: Tensors given to `add` that each replay is to have anew; others are read where
@@ -303,7 +288,7 @@ class TaskGraph(Closed):
         Raises:
             ValueError: A task is not on the one GPU, or an input is no argument of any.
             RuntimeError: A task can't be captured, as one that waits for the GPU; or the current
-                stream is being captured. All is as it was before.
+                stream is being captured.
         """
         plan = self.plan()
         costs_s = [job.cost_s for job in plan.schedule.jobs]
@@ -344,17 +329,12 @@ class TaskGraph(Closed):
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """One run at a time."""
-        turn = object()
-        try:  # each step is one of the interpreter's, as Ctrl-C may come after any
-            if self._turns.setdefault(None, turn) is not turn:
-                msg = "the graph is running; expected one run at a time. Wait: graph.waitall()."
-                raise RuntimeError(msg)
-            yield
-        finally:
-            if self._turns.get(None) is turn:
+        refusal = "the graph is running; expected one run at a time. Wait: graph.waitall()."
+        with self._turns.take(refusal):
+            try:
+                yield
+            finally:
                 self._run = None
-                self._turns.clear()
 
     def _plan(self, tracks: bool, lanes: LaneCounts | None = None) -> Plan:
         """The plan with some numbers of lanes, or with those that were the fastest."""

@@ -62,7 +62,8 @@ def race(
     one's, or of the one before it, is refused without `reset`: what that one has left there would
     count as its result.
 
-    Then all ways and parts are timed by `measure_in_turn`. At last those to be seen run under the
+    Then all ways and parts are timed by `measure_in_turn`, and compared once more: what was used up
+    or changed by earlier calls has made them other work. At last those to be seen run under the
     profiler, and how long each timeline is beside the clock's median is kept, so that a page can
     tell whether both saw the same.
 
@@ -118,11 +119,14 @@ def race(
         require_label("see", label, labels)
     if reset is not None:
         check_work("reset", reset)
-    differences = _differences(ways, expected, close, reset)
-    checks = {check: not difference for check, difference in differences.items()}
-    if failed := [f"{check}: no, {why}." for check, why in differences.items() if why]:
-        words = " ".join(["nothing was timed, as results differ.", *failed])
-        warnings.warn(f"{words} Mend the way that is wrong.", stacklevel=2)
+    wanted = None
+    if expected is not None:
+        wanted = _comparable("expected", _leaves(lambda: expected), copy.deepcopy)
+    compare = partial(_differences, ways, wanted, close, reset)
+    checks, failed = _checked(compare)
+    if failed:
+        words = f"nothing was timed, as results differ. {failed} Mend the way that is wrong."
+        warnings.warn(words, stacklevel=2)
         return Findings([], {}, checks)
     measurements = measure_in_turn(
         {**parts, **ways},
@@ -133,6 +137,15 @@ def race(
         flops=flops,
         calls=calls,
     )
+    checks, failed = _checked(compare)
+    if failed:
+        words = (
+            f"no time is kept, as results differed after it, and not before. {failed} A way that "
+            f"uses up or changes what it is given does other work in later calls: let it make that "
+            f"anew, or let `reset` put it back."
+        )
+        warnings.warn(words, stacklevel=2)
+        return Findings([], {}, checks)
     seen = {
         label: partial(noting, f"while {label!r} was seen", way)
         for label, way in ways.items()
@@ -148,17 +161,22 @@ def race(
     return Findings(measurements, timelines, checks, values)
 
 
+def _checked(compare: Callable[[], dict[str, str]]) -> tuple[dict[str, bool], str]:
+    """Which checks hold, and what those that don't have to say."""
+    differences = compare()
+    failed = [f"{check}: no, {why}." for check, why in differences.items() if why]
+    return {check: not why for check, why in differences.items()}, " ".join(failed)
+
+
 def _differences(
     ways: Ways,
-    expected: object,
+    wanted: Mapping[str, Any] | None,
     close: Mapping[str, float],
     reset: Callable[[], object] | None,
 ) -> dict[str, str]:
-    """Run each way once; by check, in what its result differs from the expected one, or nothing."""
+    """Run each way once; by check, in what its result differs from the wanted one, or nothing."""
     differences: dict[str, str] = {}
-    wanted, than = None, "what is expected"
-    if expected is not None:
-        wanted = _comparable("expected", _leaves(lambda: expected), copy.deepcopy)
+    than = "what is expected"
     held: list[tuple[str, dict[str, Any]]] = []  # what is gone may have given its memory away
     for label, way in ways.items():
         leaves = noting(f"while {label!r} was checked", _leaves, way, reset)

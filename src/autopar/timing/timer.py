@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from dataclasses import replace
 
 import torch
@@ -14,7 +14,7 @@ from autopar.device import present, synchronize
 from autopar.lanes.handle import handles_in
 from autopar.lanes.outcome import noting
 from autopar.machine import processor_names
-from autopar.refusal import check_type, check_work, whole_number
+from autopar.refusal import check_type, check_work, what, whole_number
 from autopar.timing.measurement import MIN_SAMPLES, Measurement, by_label, check_label
 from autopar.units import format_seconds
 
@@ -143,7 +143,7 @@ def measure(
 
     Raises:
         Exception: What `fn` raises, with a note that names the label.
-        TypeError: `fn` or `setup` can't be called.
+        TypeError: `fn` or `setup` can't be called, or `fn` returns a generator or coroutine.
         ValueError: An empty label, too few repeats or calls, a negative warm-up, an amount
             that is not positive, a device not here.
 
@@ -249,6 +249,12 @@ def _sample(fn: Work, calls: int, devices: list[torch.device] | None, setup: Wor
     finally:
         if collecting:
             gc.enable()
+    if isinstance(kept, (Generator, Coroutine)):
+        msg = (
+            f"it returned {what(kept)}, which has not begun with its work; expected work that is "
+            f"done. Measure list() of a generator, and asyncio.run() of a coroutine."
+        )
+        raise TypeError(msg)
     for handle in handles:
         handle.wait()
     synchronize()

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd import profiler
@@ -24,7 +24,7 @@ from autopar.files import path_of, write_atomically
 from autopar.lanes.handle import run_on_lanes
 from autopar.machine import processor_names
 from autopar.ranges import annotate
-from autopar.refusal import check_type, check_work
+from autopar.refusal import Turns, check_type, check_work
 from autopar.timeline.span import Timeline
 from autopar.traces.chrome import Events
 from autopar.traces.trace import HOST, Trace
@@ -38,7 +38,8 @@ _NOTHING = (
     "autopar.annotate('a name'):`, or run it on a lane of autopar.cpu_lane and return the handles."
 )
 _LETS_GO = "TEARDOWN_CUPTI"  # read by torch's profiler when a session stops
-_turns: dict[None, object] = {}  # whose session runs
+_ONE = "expected one at a time. Call this function alone, and leave profilers out of fn."
+_sessions = Turns()
 
 
 def timeline_of(fn: Callable[[], object]) -> Timeline:
@@ -151,7 +152,8 @@ def _seen(
         of_lanes = run_on_lanes(fn)
         synchronize()
         if not profiler._is_profiler_enabled:
-            _refuse("the work ran a profiler of its own, which has ended this one")
+            msg = f"the work ran a profiler of its own, which has ended this one; {_ONE}"
+            raise RuntimeError(msg)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         session.export_chrome_trace(str(path))
@@ -234,10 +236,8 @@ def _session() -> Iterator[profile]:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    turn = object()
-    try:  # each step is one of the interpreter's, as Ctrl-C may come after any
-        if _turns.setdefault(None, turn) is not turn or profiler._is_profiler_enabled:
-            _refuse("a profiler is running already, in this thread or another")
+    refusal = f"a profiler is running already, in this thread or another; {_ONE}"
+    with _sessions.take(refusal, unless=profiler._is_profiler_enabled):
         session = profile(activities=activities, acc_events=True)
         session.start()
         try:
@@ -245,9 +245,6 @@ def _session() -> Iterator[profile]:
         finally:
             if profiler._is_profiler_enabled:  # else another's end was this one's, too
                 _stop(session)
-    finally:
-        if _turns.get(None) is turn:
-            _turns.clear()
 
 
 def _stop(session: profile) -> None:
@@ -262,11 +259,6 @@ def _stop(session: profile) -> None:
     # A thread of the profiler's waits for the next call of CUDA's to let go within it. Without
     # one, a process that ends now would wait for that thread for ever.
     synchronize()
-
-
-def _refuse(why: str) -> NoReturn:
-    msg = f"{why}; expected one at a time. Call this function alone, and leave profilers out of fn."
-    raise RuntimeError(msg)
 
 
 @functools.cache
