@@ -250,8 +250,9 @@ def _sample(fn: Work, calls: int, devices: list[torch.device] | None, setup: Wor
         if collecting:
             gc.enable()
     if isinstance(kept, (Generator, Coroutine)):
+        kept.close()  # it would warn that nobody awaited it
         msg = (
-            f"it returned {what(kept)}, which has not begun with its work; expected work that is "
+            f"its result is {what(kept)}, which has not begun with its work; expected work that is "
             f"done. Measure list() of a generator, and asyncio.run() of a coroutine."
         )
         raise TypeError(msg)
