@@ -7,6 +7,7 @@ lacking ends the import with torch's own error, as hardly anything would work wi
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn
 
 import torch
@@ -98,6 +99,16 @@ ExcludeDispatchKeyGuard = _find("_C._ExcludeDispatchKeyGuard", "to trace under a
 AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU).add(
     torch._C.DispatchKey.AutocastCUDA
 )
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+@functools.cache
+def is_composite(operator: Any) -> bool:
+    """Whether an operator is made of others."""
+    is_there = isinstance(operator, OpOverload) and has_kernel(operator.name())
+    return is_there and has_kernel_for(operator.name(), COMPOSITE)
+
+
 # By these code asks whether it is traced, or seen operator by operator.
 LIBRARIES_ASK = {"transformers.utils.import_utils": "is_fake_tensor"}
 TORCH_ASKS = {

@@ -175,6 +175,22 @@ def test_modes_are_those_of_the_call_that_was_traced(of_trace, of_run):
         same(x, own)
 
 
+def test_in_inference_mode_torch_calls_the_operators_that_it_calls_otherwise():
+    x, cells = numbers(5, 2, 4), nn.LSTM(4, 3, num_layers=2, dropout=0.5)
+
+    def fn(x):
+        return cells(x), F.interpolate(x, scale_factor=2, mode="linear"), F.dropout(x)
+
+    with torch.inference_mode():
+        graph, result = TaskGraph.trace(fn, x)
+        torch.manual_seed(0)
+        wanted = fn(x)
+        state = torch.get_rng_state()
+        torch.manual_seed(0)
+        same(graph.run()[result], wanted)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_weights_may_change_but_not_be_replaced():
     layer, x = nn.Linear(3, 3), torch.ones(3)
     graph, result = TaskGraph.trace(layer, x)

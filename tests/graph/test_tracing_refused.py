@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 CALLED = 0
-ONES = torch.ones(3)
+ONES, WEIGHT = torch.ones(3), torch.nn.Parameter(torch.ones(3))
 X3 = functools.partial(numbers, 3)
 REFUSED = []
 refused = noting(REFUSED)
@@ -180,6 +180,7 @@ REFUSED += [
     ("starts a thread, or gives work", lambda: (in_a_pool, X3())),
     ("Python's random numbers", lambda: (lambda x: x * random.random(), X3())),
     ("NumPy's random numbers", lambda: (lambda x: x * float(np.random.rand()), X3())),
+    ("requires_grad from False to True", lambda: using(X3(), lambda x, y: y.copy_(WEIGHT))),
     ("other memory", lambda: using(torch.zeros(4), lambda x, y: y.as_strided_((2,), (1,)) + x[0])),
     ("resize_", lambda: using(torch.zeros(4), lambda x, y: y.resize_(3) + x)),
     ("changes a tensor's storage", lambda: (lambda x: x.untyped_storage().resize_(0), X3())),

@@ -58,6 +58,13 @@ class _Holder(NamedTuple):
     write: Callable[[dict[Any, Any]], object]
     before: dict[Any, Any]
 
+    def restore(self) -> None:
+        """Have it hold what it held."""
+        now, before = self.read(), self.before
+        is_same = _all(_same, now, before) and _all(operator.is_, now.values(), before.values())
+        if not is_same:
+            self.write(before)
+
 
 class State:
     """All that can be reached from some objects, each with its name, as it was when this was made.
@@ -95,13 +102,10 @@ class State:
                 yield Change(f"the order of {holder.label(next(iter(now)))} and others", b"", b"")
 
     def restore(self) -> None:
-        """Put all back as it was."""
-        for holder in self._holders:
-            now, before = holder.read(), holder.before
-            if not _all(_same, now, before) or not _all(
-                operator.is_, now.values(), before.values()
-            ):
-                holder.write(before)
+        """Put all back as it was; what can't be is raised, once all else is back."""
+        with contextlib.ExitStack() as back:
+            for holder in reversed(self._holders):
+                back.callback(holder.restore)
 
     def _look(self, name: str, value: Any) -> None:
         """Note what something holds, and what is to be looked at next."""
@@ -132,7 +136,9 @@ class State:
             self._hold_slots(value, {"": types.CellType.cell_contents}, lambda _: name)
         elif is_a(value, torch.Tensor):
             for part in (*HOOKS, *(("requires_grad", "grad") if value.is_leaf else ())):
-                read, write = (functools.partial(act, value, part) for act in (getattr, setattr))
+                read, write = (
+                    functools.partial(act, value, part) for act in (getattr, _set_of_leaf)
+                )
                 self._hold_value(f"{name}.{part}", read, write)
             if is_a(value, FakeTensor):  # that nobody uses later
                 read = functools.partial(attributes_of, value)
@@ -268,6 +274,13 @@ class State:
         before = read()
         self._holders.append(_Holder(label, read, write, before))
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
+
+
+def _set_of_leaf(tensor: torch.Tensor, part: str, value: Any) -> None:
+    """Set an attribute of a tensor that was a leaf; a change in place may have made it none."""
+    if not tensor.is_leaf:
+        tensor.detach_()
+    setattr(tensor, part, value)
 
 
 def _bind(namespace: dict[str, Any], name: str, item: Any) -> None:

@@ -13,7 +13,8 @@ from autopar.torch_private import FakeTensor, disable_current_modes, pytree
 
 _SEEDS = (
     "it seeds torch's random numbers, or puts their state back, as a checkpoint does, and a run "
-    "only draws. Do it before the run, or give the operators a generator that only draws."
+    "only draws; or another thread draws meanwhile. Do it before the run, or give the operators a "
+    "generator that only draws."
 )
 _MAKES = (
     "it draws from a generator that it makes, or that can't be found by its name: a call draws the "

@@ -38,8 +38,8 @@ _REFUSED = (
     (concurrent.futures.ThreadPoolExecutor, "submit", _IN_THREADS),
     # It would go on, in later calls too, with what it has learned of tensors without memory.
     (torch, "compile", COMPILED),
-    *((torch.UntypedStorage, f, _STORAGE) for f in ("resize_", "copy_", "fill_", "__setitem__")),
 )
+_CHANGES_STORAGE = ("resize_", "copy_", "fill_", "__setitem__")
 
 
 @contextlib.contextmanager
@@ -77,6 +77,11 @@ def refusing(refuse: Callable[[str], Callable[..., NoReturn]]) -> Iterator[None]
     with contextlib.ExitStack() as back:
         for home, name, why in _REFUSED:
             back.enter_context(_substituted(home, name, refuse(why)))
+        for name in _CHANGES_STORAGE:  # as torch does to make tensors without memory
+            changes = _outside_torch(
+                getattr(torch.UntypedStorage, name), refuse(_STORAGE), "torch._subclasses."
+            )
+            back.enter_context(_substituted(torch.UntypedStorage, name, changes))
         to_tens = refuse(_TO_TENS)
         back.enter_context(
             _substituted(
@@ -102,9 +107,17 @@ def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
     return object.__getattribute__(number, name)
 
 
-def _outside_torch(function: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., Any]:
-    """One function for torch's own code, and another for all other code."""
-    return lambda *args: (function if by_torch(sys._getframe(2)) else other)(*args)
+def _outside_torch(
+    function: Callable[..., Any], other: Callable[..., Any], part: str = "torch."
+) -> Callable[..., Any]:
+    """One function for torch's own code, or a part of it, and another for all other code."""
+
+    def either(*args: Any) -> Any:
+        frame = sys._getframe(2)
+        is_part = by_torch(frame) and str(frame.f_globals.get("__name__")).startswith(part)
+        return (function if is_part else other)(*args)
+
+    return either
 
 
 @contextlib.contextmanager

@@ -36,7 +36,8 @@ class TaskGraph(Closed):
     or torch's operators all on one stream, the thread that calls `run` does itself.
 
     Args:
-        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`).
+        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`): with
+            fewer of them, torch's sums may round otherwise.
         streams: CUDA streams for the tasks of each GPU.
 
     If either is not given, there is one, or up to 4: whichever `measure` has found to be faster,
@@ -111,8 +112,8 @@ class TaskGraph(Closed):
         them. Backward passes by `torch.autograd.grad` and changes in place are part of it. Numbers,
         shapes and modes are those of this call; tensors, be they given or found by the function,
         keep their places, and are read anew in each run. Results are not tracked by autograd, and
-        equal bit for bit, but where torch, or a library, calls others while it is traced:
-        torch for singular values or eigenvalues alone, and for interpolation in inference mode.
+        equal bit for bit, but where torch, or a library, calls others while it is traced: torch for
+        singular values or eigenvalues alone, and in inference mode for `linear` and `matmul`.
 
         A number that the data decides, as `x.sum().item()`, is computed in each run. Code that
         prints it or decides by it is refused. Compare it by `isinstance` and `==`: `type(n) is

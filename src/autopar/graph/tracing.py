@@ -148,10 +148,9 @@ class _Attempt:
                 with disable_current_modes():
                     assigned = assignments(before.changes())
             finally:
-                with disable_current_modes():
-                    before.restore()
-                    chance.restore()
-                    watch.end()
+                with disable_current_modes(), contextlib.ExitStack() as back:
+                    for end in (watch.end, chance.restore, before.restore):  # last to first
+                        back.callback(end)
             copy_back(assigned, before, results, watch)
         for result in results:
             _require_known(result)

@@ -17,6 +17,7 @@ from autopar.graph.chance import Chance
 from autopar.graph.known import Known
 from autopar.graph.refused import Refused, is_named, line_of
 from autopar.torch_private import (
+    COMPOSITE,
     FAKE,
     TRACES_GENERATORS,
     VIEWS,
@@ -25,6 +26,7 @@ from autopar.torch_private import (
     TorchDispatchMode,
     disable_current_modes,
     get_dispatch_mode,
+    is_composite,
     is_traceable_wrapper_subclass,
     plain_functions,
     pytree,
@@ -104,6 +106,9 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if is_composite(func):  # in inference mode alone; torch would make it of others
+            with self:
+                return func._op_dk(COMPOSITE, *args, **(kwargs or {}))
         with self.keeping():
             _require_traceable(func, args)
             if torch.get_default_dtype() != self._dtype:
