@@ -20,8 +20,8 @@ ordinary memory it takes two slots of *pinned* memory, to which the GPU can writ
 # `to_host` brings results back, and `map` takes its inputs there as well. It is tempting to look at
 # the computing alone. But a product of small matrices takes less time than a copy of its result, so
 # then the copies are the slowest station. `map` copies in both directions at the same time, which
-# is called *duplex* here. Both directions share what memory can do, so a pair takes longer than
-# either copy alone.
+# is called *duplex* here. The table has such a pair in a row of its own, as it may take longer than
+# one copy.
 
 from contextlib import ExitStack
 
