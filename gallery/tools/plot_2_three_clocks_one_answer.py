@@ -47,8 +47,8 @@ def by_both(work):
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------
-# A profiler is told by the GPU itself when each kernel began and ended. It makes launches slower, so
-# the time of a whole program is better taken without it.
+# A profiler is told by the GPU itself when each kernel began and ended. It makes launches slower,
+# so the time of a whole program is better taken without it.
 #
 # The work is one kernel, then more, and at last the products and copies of
 # :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. It runs three times: without a tool, by
@@ -130,7 +130,7 @@ rows = [[work, *(us[f"{clock}, {work}"] for clock in CLOCKS)] for work in WORKS]
 one = gpu.estimate(lambda s: apart(s, WORKS[0]))
 long = gpu.estimate(lambda s: max(apart(s, work) for work in WORKS[-2:]))
 ap.show(
-    ap.tabulate(["products", *CLOCKS], rows, caption="Median times", origin=gpu.origin),
+    ap.tabulate(["products of side", *CLOCKS], rows, caption="Median times", origin=gpu.origin),
     ap.claim("For one kernel the clocks are at least a fifth apart.", one, at_least=0.2, unit="%"),
     ap.claim("From 256 kernels on they agree to a tenth.", long, at_most=0.1, unit="%"),
 )
