@@ -45,7 +45,7 @@ def there_and_back(pipeline, work, pinned, count):
 # station has time to spare, so each wait shows.
 
 # Folded: the measurement of three regimes, and the table
-REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760, "copy-bound": 4000}}
+REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
 
 
 def one_regime(regime, size, count, pipeline):
@@ -70,7 +70,8 @@ def one_regime(regime, size, count, pipeline):
     return ap.race(ways, parts=parts, expected=[work(x)] * count)
 
 
-def regimes(count, sizes):
+def regimes(count, sizes, copy_size):
+    sizes = {**sizes, "copy-bound": copy_size}
     with ap.CopyPipeline(ap.gpu(0)) as pipeline:
         raced = [one_regime(*regime, count, pipeline) for regime in sizes.items()]
     checks = {check: held for found in raced for check, held in found.checks.items()}
@@ -79,7 +80,7 @@ def regimes(count, sizes):
 
 three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
 count, limits_s, parts, saved = REGIMES["count"], {}, [], []
-for name in REGIMES["sizes"]:
+for name in (*REGIMES["sizes"], "copy-bound"):
     parts += (stations := [f"{name}: {part}" for part in ("compute", "copy", "duplex")])
     compute_s, copy_s, both_s = (three.measurements[part].min_s / count for part in stations)
     limits_s[f"{name}: to_host"] = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
@@ -100,17 +101,16 @@ ap.show(
 # cost, and small slots pay it more often.
 
 # Folded: the measurement of slots, and the drawing
-SLOTS = {"count": 24, "size": 4000}
-SLOTS["rings"] = [[1, 32], [2, 32], [3, 32], [4, 32], [3, 1], [3, 4], [3, 64]]  # slots, MiB each
+SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
 
 
-def sweep(count, size, rings):
+def sweep(count, size, slots, slot_mib):
     x, pinned = ap.workload.matrix(size, ap.gpu(0)), torch.empty(size, size, pin_memory=True)
     outs, ways = [torch.zeros(size, size) for _ in range(count)], {}
     parts = {"compute": lambda: ap.workload.products(x, count)}
     parts["copy"] = lambda: [pinned.copy_(x, non_blocking=True) for _ in outs]
     with ExitStack() as stack:
-        for n, mib in rings:
+        for n, mib in [(n, 32) for n in slots] + [(3, mib) for mib in slot_mib if mib != 32]:
             ring = stack.enter_context(ap.CopyPipeline(x.device, slots=n, slot_bytes=mib << 20))
             ways[f"{n} x {mib} MiB"] = lambda ring=ring: list(
                 ring.to_host((x.mm(x) for _ in outs), out=outs)

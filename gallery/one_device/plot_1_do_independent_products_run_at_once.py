@@ -51,16 +51,17 @@ def on_streams(xs, side):
 
 
 # %%
-# One sweep compares these two at five sizes, and two ways with a single launch for all products,
-# which :doc:`plot_2_small_operators` is about. Only a batch may add up in another order.
+# One sweep compares these two at seven sizes, and two ways with a single launch for all products,
+# which :doc:`plot_2_small_operators` is about.
 
 # Folded: the sweep
 ONE, STREAMS, BATCH, GRAPH = "one stream", "several streams", "a batch", "a CUDA graph"
 SMALL, LARGE = 256, 4000  # sides of matrices; the large ones are the book's
-SWEEP = {"work": [[64, 50], [128, 50], [SMALL, 50], [1024, 50], [LARGE, 8]], "streams": 8}
+COUNTS = [[size, 50] for size in (64, 128, 256, 512, 1024, 2048)] + [[LARGE, 8]]
+SWEEP = {"work": COUNTS, "streams": 8, "seen": [SMALL, LARGE]}
 
 
-def at_one_size(size, count, side):
+def at_one_size(size, count, side, see):
     batch = torch.randn(count, size, size, device=side[0].device) / size**0.5
     xs, graph = batch.unbind(), ap.TaskGraph()
     tasks = [graph.add(torch.mm, x, x, name="product") for x in xs]
@@ -71,16 +72,16 @@ def at_one_size(size, count, side):
         f"{size}, {BATCH}": lambda: list(batch.bmm(batch)),
         f"{size}, {GRAPH}": lambda: captured.replay()[tasks],
     }
-    see = [*ways][:2] if size in (SMALL, LARGE) else []
-    given = {"close": {f"{size}, {BATCH}": 2e-5}, "see": see}
-    found = ap.race(ways, reset=lambda: [y.zero_() for y in captured[tasks]], **given)
-    more = [replace(t, label=f"{size}, {n} branches") for n, t in captured.trials.items()]
+    close = {f"{size}, {BATCH}": 2e-5}  # it may add up in another order
+    ys, seen = captured[tasks], [*ways][:2] if see else []
+    found = ap.race(ways, close=close, reset=lambda: [y.zero_() for y in ys], see=seen)
+    more = [ap.Measurement(f"{size}, {n} branches", t.values_s) for n, t in captured.trials.items()]
     return replace(found, measurements=[*found.measurements, *more])
 
 
-def one_device(work, streams):
+def one_device(work, streams, seen):
     side = [torch.cuda.Stream(ap.gpu(0)) for _ in range(streams)]
-    by_size = [at_one_size(size, count, side) for size, count in work]
+    by_size = [at_one_size(size, count, side, size in seen) for size, count in work]
     measurements = [one for found in by_size for one in found.measurements]
     rest = ([found.timelines, found.checks, found.values] for found in by_size)
     return ap.Findings(measurements, *(dict(ChainMap(*each)) for each in zip(*rest, strict=True)))
@@ -115,7 +116,7 @@ ap.show(ap.draw(small, title=f"Products of {SMALL} × {SMALL}"))
 
 # Folded: the table and the claims
 rows = []
-for size, count in SWEEP["work"]:
+for size, count in COUNTS:
     one, several = (gpu.measurements[f"{size}, {way}"].median_s for way in (ONE, STREAMS))
     times = [f"{1e6 * taken_s / count:.1f} µs" for taken_s in (one, several)]
     rows.append([f"{size} × {size}", *times, f"{one / several:.2f} ×"])
