@@ -17,7 +17,7 @@ starts with the last layer, whose gradients can travel while it computes those o
 # ----------------------------------------
 # Every GPU has a process of its own, called a *rank*, with a copy of the network. It divides its
 # loss by the rows of the whole batch, so that the sum over ranks is right. An *all-reduce* gives
-# each rank the sum. Among GPUs NVIDIA's library NCCL does it, and the chapter adds on the CPU.
+# each rank the sum. NVIDIA's library NCCL does it among GPUs; the chapter adds on the CPU.
 
 import torch
 import torch.distributed as dist
@@ -59,8 +59,6 @@ def send(made, sent):
 
 # %%
 # Backward calls a *hook*, a function of ours, for each new gradient. At the end the step waits.
-
-
 def bucketed(model, mib):
     made, sent = [], []
 
@@ -91,19 +89,20 @@ CPU, BUCKETS = "summed on the CPU", "buckets of 64 MiB"
 
 def one_rank(device, width, layers, batch, sizes_mib, repeats):
     torch.manual_seed(0)
-    model, x_and_y = ap.workload.network(width, layers, device), torch.randn(2, batch, width)
+    model, data = ap.workload.network(width, layers, device), torch.randn(2, batch, width)
     last = torch.zeros(width**2, device=device)
     ways = {AFTER: lambda model: lambda *share: after_backward(model, *share, place=device)}
     for mib in sizes_mib:
         ways[f"buckets of {mib} MiB"] = lambda model, mib=mib: bucketed(model, mib)
+    see, ddp = [*ways][:2], {DDP: {}, f"{DDP}, one bucket": {"bucket_cap_mb": 2**20}}
     ways[CPU] = lambda model: lambda *share: after_backward(model, *share, place="cpu")
-    given = {"ddp": {DDP: {}, f"{DDP}, one bucket": {"bucket_cap_mb": 2**20}}, "repeats": repeats}
-    given |= {"parts": {"the last bucket alone": lambda: dist.all_reduce(last)}}
-    given |= {"see": [*[*ways][:2], *given["ddp"]], "save": "d1_gradients"}
-    return ap.race_of_steps(ways, backward, model, x_and_y.to(device), **given)
+    parts = {"the last bucket alone": lambda: dist.all_reduce(last)}
+    given = {"ddp": ddp, "see": [*see, *ddp], "save": "d1_gradients", "repeats": repeats}
+    return ap.race_of_steps(ways, backward, model, data.to(device), parts=parts, **given)
 
 
 def gradients_of_ranks(ranks, device, **sizes):
+    """Gradients of several GPUs, added up in four ways."""
     return ap.findings_of_ranks(ap.on_ranks(one_rank, *sizes.values(), ranks=ranks, device=device))
 
 
@@ -117,7 +116,7 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # Hidden is not the same as saved
 # -------------------------------
 # In the picture at the top, look at the green bars, NCCL's: beside computing they are hidden. The
-# last bucket can't be, so the limit has its time as well; :doc:`/benchmarks` holds what is exposed
+# last bucket can't be, so the limit has its time, too; :doc:`/benchmarks` holds what is exposed
 # against it. Both share the GPU, and may slow each other down, so the clock tells what is saved.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
