@@ -40,9 +40,9 @@ def there_and_back(pipeline, work, pinned, count):
 
 # %%
 # The first item passes all stations, one after another. Each later one adds the time of the slowest
-# station, whatever the others do meanwhile. This is the *limit* in the table. Look for the longest
-# grey row of each regime: its ways can't be faster. Where computing and copies are balanced, no
-# station has time to spare, so each wait shows.
+# station, whatever the others do meanwhile. This is the *limit* in the table. Look at the grey rows
+# of each regime: *compute* and *copy* are the stations of `to_host`, *compute* and *duplex* those
+# of `map`. Where computing and copies are balanced, none has time to spare, so each wait shows.
 
 # Folded: the measurement of three regimes, and the table
 REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
@@ -79,14 +79,16 @@ def regimes(count, sizes, copy_size):
 
 
 three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
-count, limits_s, parts, saved = REGIMES["count"], {}, [], []
-for name in (*REGIMES["sizes"], "copy-bound"):
-    parts += (stations := [f"{name}: {part}" for part in ("compute", "copy", "duplex")])
-    compute_s, copy_s, both_s = (three.measurements[part].min_s / count for part in stations)
+names, count, limits_s = (*REGIMES["sizes"], "copy-bound"), REGIMES["count"], {}
+stations = "compute", "copy", "duplex"
+for name in names:
+    each_s = (three.measurements[f"{name}: {station}"].min_s / count for station in stations)
+    compute_s, copy_s, both_s = each_s
     limits_s[f"{name}: to_host"] = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
     limits_s[f"{name}: map"] = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
-    saved.append(three.hidden(f"{name}: map", [stations[0], *2 * stations[1:2]]))
+saved = [three.hidden(f"{n}: map", [f"{n}: compute", *2 * [f"{n}: copy"]]) for n in names]
 least = min(saved, key=lambda share: share.value)
+parts = [label for label in three.measurements if label.endswith(stations)]
 ap.show(
     ap.compare(three.measurements, limit_s=limits_s, parts=parts),
     ap.claim("In each regime map saves most of what it can.", least, at_least=0.7, unit="%"),
