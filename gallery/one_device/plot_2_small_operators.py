@@ -21,7 +21,7 @@ any others a CUDA graph with branches.
 # -----------------------------------------------
 # The tempting way is the plain loop. Each call *launches* a kernel, which is a function that runs
 # on the GPU. A launch takes the host some microseconds, whatever the kernel's size, and a small
-# kernel takes less.
+# kernel takes less. So the GPU is done before the next kernel comes, and waits most of the time.
 
 import matplotlib.pyplot as plt
 import torch
