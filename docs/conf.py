@@ -16,7 +16,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"  # its models warn of sizes that a page chose
 os.environ["AUTOPAR_RICH"] = "1"  # autopar.show returns its argument, for the page to draw
 
-from addresses import INSTALL_LINES, PUBLISHED, REPOSITORY, SITE  # noqa: E402
+from addresses import CHECKOUT_LINES, INSTALL_LINES, PUBLISHED, REPOSITORY, SITE  # noqa: E402
 from freshness import stamp  # noqa: E402
 from gallery_hooks import FIRST_CELL  # noqa: E402
 from inventories import write_inventories  # noqa: E402
@@ -89,7 +89,7 @@ nb_merge_streams = True
 myst_enable_extensions = ["attrs_block", "attrs_inline", "colon_fence", "deflist", "substitution"]
 myst_substitutions = {
     "install": INSTALL_LINES,
-    "checkout": f"```sh\ngit clone {REPOSITORY}\ncd autopar\npip install .\n```",
+    "checkout": CHECKOUT_LINES,
 }
 myst_heading_anchors = 3
 

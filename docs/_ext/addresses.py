@@ -36,6 +36,8 @@ _FROM_HERE = f"""
 ```sh
 pip install .
 ```
-Run this in the root of the checkout that the site came with: it was built where no published
-repository is known. Where there is one, `{INSTALL}` needs no checkout."""
+Run this in the folder from which this site was built, the one with `pyproject.toml`. Once the
+project is published, `{INSTALL}` does the same without that folder."""
 INSTALL_LINES = f"```sh\n{INSTALL}\n```" if PUBLISHED else _FROM_HERE
+_CLONE = f"```sh\ngit clone {REPOSITORY}\ncd autopar\npip install .\n```"
+CHECKOUT_LINES = _CLONE if PUBLISHED else _FROM_HERE

@@ -18,80 +18,77 @@ ordinary memory it takes two slots of *pinned* memory, to which the GPU can writ
 # The slowest station sets the limit
 # ----------------------------------
 # `to_host` brings results back, and `map` takes its inputs there as well. It is tempting to look at
-# the computing alone. But with smaller products the copies are the slowest station. Copies in both
-# directions at once, called *duplex* here, are slower yet.
+# the computing alone. But a product of small matrices takes less time than a copy of its result, so
+# then the copies are the slowest station. `map` copies in both directions at the same time, which
+# is called *duplex* here. The table has such a pair in a row of its own, as it may take longer than
+# one copy.
 
-import collections
-import contextlib
+from contextlib import ExitStack
 
 import torch
 
 import autopar as ap
 
 
-def there_and_back(work, inputs, device, slots):
-    with ap.CopyPipeline(device, slots=slots) as pipeline:
-        return list(pipeline.map(work, inputs))
+def to_host(pipeline, work, x, count):  # inputs are on the GPU
+    return list(pipeline.to_host((work(x) for _ in range(count)), pin=True))
+
+
+def there_and_back(pipeline, work, pinned, count):
+    return list(pipeline.map(work, [pinned] * count, pin=True))
 
 
 # %%
-# The first item needs all stations, and after that the slowest one is the limit. In the table,
-# compare each regime's ways with the grey rows above. Where they are balanced, each wait shows.
+# The first item passes all stations, one after another. Each later one adds the time of the slowest
+# station, whatever the others do meanwhile. This is the *limit* in the table. Look at the grey rows
+# of each regime: *compute* and *copy* are the stations of `to_host`, *compute* and *duplex* those
+# of `map`. Where computing and copies are balanced, none has time to spare, so each wait shows.
 
 # Folded: the measurement of three regimes, and the table
 REGIMES = {"count": 40, "sizes": {"compute-bound": 4000, "balanced": 1760}, "copy_size": 4000}
 
 
-def duplex(streams, pinned, on_gpu, count):
-    for _ in range(count):
-        with torch.cuda.stream(streams[0]):
-            on_gpu[1].copy_(pinned[0], non_blocking=True)
-        with torch.cuda.stream(streams[1]):
-            pinned[1].copy_(on_gpu[0], non_blocking=True)
+def one_regime(regime, size, count, pipeline):
+    x = ap.workload.matrix(size, pipeline.device)
+    work = torch.neg if regime == "copy-bound" else x.mm
+    pinned, back, there = x.cpu().pin_memory(), torch.empty(x.shape, pin_memory=True), x.clone()
+    streams = [torch.cuda.Stream(x.device) for _ in range(2)]
 
+    def duplex():
+        for _ in range(count):
+            for stream, to, of in zip(streams, (there, back), (pinned, x), strict=True):
+                with torch.cuda.stream(stream):
+                    to.copy_(of, non_blocking=True)
 
-def one_regime(regime, work, x, count):
-    pinned, streams = x.cpu().pin_memory(), [torch.cuda.Stream(x.device) for _ in range(2)]
-    hosts, gpus = (pinned, torch.empty_like(pinned).pin_memory()), (x, torch.empty_like(x))
-    with ap.CopyPipeline(x.device) as pipeline:
-        both = {
-            "to_host": lambda: pipeline.to_host((work(x) for _ in range(count)), pin=True),
-            "map": lambda: pipeline.map(work, [pinned] * count, pin=True),
-        }
-        ways = {
-            "compute": lambda: [work(x) for _ in range(count)],
-            "copy": lambda: [hosts[1].copy_(x, non_blocking=True) for _ in range(count)],
-            "duplex": lambda: duplex(streams, hosts, gpus, count),
-            "to_host": lambda: collections.deque(both["to_host"](), maxlen=0),  # keeps none
-            "map": lambda: collections.deque(both["map"](), maxlen=0),
-        }
-        named = {f"{regime}: {label}": way for label, way in ways.items()}
-        equal = {way: ap.workload.equal(both[way](), [work(x)] * count) for way in both}
-        measured = ap.measure_in_turn(named, devices=[x.device], warmup=1, repeats=7)
-    return measured, {f"{regime}, {way}: equal": same for way, same in equal.items()}
+    parts = {
+        f"{regime}: compute": lambda: [work(x) for _ in range(count)],
+        f"{regime}: copy": lambda: [back.copy_(x, non_blocking=True) for _ in range(count)],
+        f"{regime}: duplex": duplex,
+    }
+    ways = {f"{regime}: to_host": lambda: to_host(pipeline, work, x, count)}
+    ways[f"{regime}: map"] = lambda: there_and_back(pipeline, work, pinned, count)
+    return ap.race(ways, parts=parts, expected=[work(x)] * count)
 
 
 def regimes(count, sizes, copy_size):
-    measurements, checks = [], {}
-    for regime, size in {**sizes, "copy-bound": copy_size}.items():
-        x = ap.workload.matrix(size, ap.gpu(0))
-        measured, equal = one_regime(regime, x.mm if regime in sizes else torch.neg, x, count)
-        measurements += measured
-        checks |= equal
-    return ap.Findings(measurements, {}, checks)
+    sizes = {**sizes, "copy-bound": copy_size}
+    with ap.CopyPipeline(ap.gpu(0)) as pipeline:
+        raced = [one_regime(*regime, count, pipeline) for regime in sizes.items()]
+    checks = {check: held for found in raced for check, held in found.checks.items()}
+    return ap.Findings([one for found in raced for one in found.measurements], {}, checks)
 
 
 three = ap.recorded(regimes, name="b5_regimes", parameters=REGIMES)
-names, count = (*REGIMES["sizes"], "copy-bound"), REGIMES["count"]
-parts = [f"{name}: {part}" for name in names for part in ("compute", "copy", "duplex")]
-limits_s = {}
-for i, name in enumerate(names):
-    stations = parts[3 * i : 3 * i + 3]
-    compute_s, copy_s, both_s = (three.measurements[part].min_s / count for part in stations)
+names, count, limits_s = (*REGIMES["sizes"], "copy-bound"), REGIMES["count"], {}
+stations = "compute", "copy", "duplex"
+for name in names:
+    each_s = (three.measurements[f"{name}: {station}"].min_s / count for station in stations)
+    compute_s, copy_s, both_s = each_s
     limits_s[f"{name}: to_host"] = compute_s + copy_s + (count - 1) * max(compute_s, copy_s)
     limits_s[f"{name}: map"] = compute_s + 2 * copy_s + (count - 1) * max(compute_s, both_s)
 saved = [three.hidden(f"{n}: map", [f"{n}: compute", *2 * [f"{n}: copy"]]) for n in names]
 least = min(saved, key=lambda share: share.value)
+parts = [label for label in three.measurements if label.endswith(stations)]
 ap.show(
     ap.compare(three.measurements, limit_s=limits_s, parts=parts),
     ap.claim("In each regime map saves most of what it can.", least, at_least=0.7, unit="%"),
@@ -102,32 +99,31 @@ ap.show(
 # ------------------------------------
 # Results in ordinary memory pass through *slots*, pieces of pinned memory. While the GPU fills one,
 # the CPU empties another, so one should be too few. In the picture at the top, compare the bars *1
-# x 32 MiB* and *2 x 32 MiB*. Small slots pay a copy's fixed cost too often, as *3 x 1 MiB* shows.
+# x 32 MiB* and *2 x 32 MiB*. Then compare *3 x 1 MiB* with *3 x 32 MiB*: each copy has a fixed
+# cost, and small slots pay it more often.
 
 # Folded: the measurement of slots, and the drawing
 SLOTS = {"count": 24, "size": 4000, "slots": [1, 2, 3, 4], "slot_mib": [1, 4, 16, 32, 64]}
 
 
-def sweeps(count, size, slots, slot_mib):
-    x, pinned = ap.workload.matrix(size, ap.gpu(0)), torch.empty(size, size).pin_memory()
-    y, outs = x.mm(x), [torch.zeros(size, size) for _ in range(count)]
+def sweep(count, size, slots, slot_mib):
+    x, pinned = ap.workload.matrix(size, ap.gpu(0)), torch.empty(size, size, pin_memory=True)
+    outs, ways = [torch.zeros(size, size) for _ in range(count)], {}
     parts = {"compute": lambda: ap.workload.products(x, count)}
     parts["copy"] = lambda: [pinned.copy_(x, non_blocking=True) for _ in outs]
-    with contextlib.ExitStack() as stack:
-
-        def through(n, mib):
+    with ExitStack() as stack:
+        for n, mib in [(n, 32) for n in slots] + [(3, mib) for mib in slot_mib if mib != 32]:
             ring = stack.enter_context(ap.CopyPipeline(x.device, slots=n, slot_bytes=mib << 20))
-            return lambda: list(ring.to_host((x.mm(x) for _ in outs), out=outs))
+            ways[f"{n} x {mib} MiB"] = lambda ring=ring: list(
+                ring.to_host((x.mm(x) for _ in outs), out=outs)
+            )
+        given = {"expected": [x.mm(x)] * count, "parts": parts}
+        return ap.race(ways, reset=lambda: [out.fill_(torch.nan) for out in outs], **given)
 
-        choices = [(n, 32) for n in slots] + [(3, mib) for mib in slot_mib if mib != 32]
-        ways = {f"{n} x {mib} MiB": through(n, mib) for n, mib in choices}
-        given = {"expected": [y] * count, "reset": lambda: [out.fill_(torch.nan) for out in outs]}
-        return ap.race(ways, parts=parts, devices=[x.device], **given)
 
-
-swept = ap.recorded(sweeps, name="b2_slots", parameters=SLOTS)
+swept = ap.recorded(sweep, name="b2_slots", parameters=SLOTS)
 limit_s = swept.limit_s(("compute", "copy"), pieces=SLOTS["count"])
-limits_s = dict.fromkeys([label for label in swept.measurements if "MiB" in label], limit_s)
+limits_s = {label: limit_s for label in swept.measurements if "MiB" in label}
 ap.plot.bars(swept.measurements, limit_s=limits_s, title="By slots and MiB in each")
 ap.plot.show("b2_slots")
 one = swept.estimate(lambda s: s["1 x 32 MiB"] / min(s[f"{n} x 32 MiB"] for n in (2, 3, 4)))

@@ -16,9 +16,9 @@ A pipeline is not free: it takes some microseconds of the host for each chunk th
 # %%
 # A chunk costs more than a bare copy
 # -----------------------------------
-# A *chunk* is what fits into one slot of a pipeline's ring. A bare `copy_` is tempting, as nothing
-# costs the host less. But who copies like this has to wait for the copy before the memory is read
-# or used again.
+# Data passes through a ring of *slots*, pieces of pinned memory that are used in turn. A *chunk* is
+# what fits into one of them. A bare `copy_` is tempting, as nothing costs the host less. But who
+# copies like this has to wait for the copy before the memory is read or used again.
 
 from dataclasses import replace
 from functools import partial
@@ -34,7 +34,9 @@ def bare_copies(target, source, count):
 
 
 # %%
-# A pipeline waits for the right copy by itself.
+# A pipeline waits for the right copy by itself. For each chunk it launches the copy, marks its end
+# by an *event*, and waits for this mark before the slot is used again. If the other end is ordinary
+# memory, as here, the CPU also copies between slot and memory.
 
 
 def chunks_to_the_host(pipeline, tensor, out):
@@ -43,6 +45,7 @@ def chunks_to_the_host(pipeline, tensor, out):
 
 # %%
 # A chunk is 4 KiB here, so the bus needs next to no time for it, and what is left is the host's.
+# Memory is counted by PyTorch's own statistics, before the pipeline is there and after each round.
 
 # Folded: the measurement
 COST = {"count": 5000, "slot_bytes": 4096}
@@ -88,6 +91,7 @@ def cost(count, slot_bytes):
 
 # %%
 # In the picture at the top, compare the first two bars with the last two, which are bare copies.
+# The difference is what a pipeline adds to each chunk.
 
 # Folded: the drawing
 spent = ap.recorded(cost, name="b5_cost", parameters=COST)
@@ -97,8 +101,9 @@ ap.plot.bars(per_chunk, title="Host time for a chunk of 4 KiB")
 ap.plot.show("b5_cost")
 
 # %%
-# The table has the memory of a pipeline that copies both ways. Look at the last row: once its slots
-# are there, a pipeline pins nothing more.
+# The table has the memory of a pipeline that copies both ways, with a ring for each direction. Look
+# at the last row: it says whether a pipeline pins more once its slots are there. Pinning takes time
+# as well, so a pipeline that is kept open pays for it once.
 
 held = spent.values
 rows = [

@@ -35,7 +35,8 @@ def copied_all(pairs):
 # NVLink joins the GPUs directly
 # ------------------------------
 # The right way differs in where a buffer lies. Both ways go to a *side stream*, a second queue of
-# the GPU that has the data, and wait for an event behind their product.
+# the GPU that has the data, and wait for an event behind their product. So the GPU can go on with
+# the next product, whether the copy takes PCIe or NVLink.
 
 
 def with_copies(x, buffers, side):
@@ -49,55 +50,45 @@ def with_copies(x, buffers, side):
 
 
 # %%
-# `race` compares what arrives bit by bit. At the end all GPUs copy at once, by `copied_all`: to the
-# host, and each to the next.
+# `race` compares what arrives bit by bit. Then all GPUs copy at once, by `copied_all`: to the host,
+# and each to the next. This is compared with what one does alone, as they may share a part of the
+# way.
 
 # Folded: the measurement
 TO_HOST, TO_GPU, PRODUCTS = "to the host", "to another GPU", "products alone"
 ALONE, AT_ONCE = "one GPU alone", "all GPUs at once"
+COPIES = {"count": 24, "size": 4000, "repeats": 7}
 
 
-def copies_of_all(device, count, size, repeats):
+def copies_of_all(count, size, repeats):
+    """Copies behind products and of all GPUs at once, over NVLink and over PCIe."""
     gpus = [ap.gpu(i) for i in range(ap.num_gpus())]
-    x, side = ap.workload.matrix(size, device), torch.cuda.Stream(device)
-    results = ap.workload.products(x, count)
-    host = torch.empty(count, size, size, pin_memory=True)
-    there = torch.empty(count, size, size, device=gpus[1])
-    ways = {
-        TO_HOST: lambda: with_copies(x, list(host), side),
-        TO_GPU: lambda: with_copies(x, list(there), side),
-    }
+    x, side = ap.workload.matrix(size, gpus[0]), torch.cuda.Stream(gpus[0])
+    results, shape = ap.workload.products(x, count), (count, size, size)
     sources = [torch.stack(results).to(gpu) for gpu in gpus]
-    hosts = [torch.empty(count, size, size, pin_memory=True) for _ in gpus]
-    others = [torch.empty(count, size, size, device=gpu) for gpu in (*gpus[1:], gpus[0])]
-    parts = {PRODUCTS: lambda: ap.workload.products(x, count)}
+    hosts = [torch.empty(shape, pin_memory=True) for _ in gpus]
+    others = [torch.empty(shape, device=gpu) for gpu in (*gpus[1:], gpus[0])]
+    ways, parts = {}, {PRODUCTS: lambda: ap.workload.products(x, count)}
     for label, places in ((TO_HOST, hosts), (TO_GPU, others)):
         pairs = list(zip(places, sources, strict=True))
+        ways[label] = lambda place=places[0]: with_copies(x, list(place), side)
         parts[f"{label}, {ALONE}"] = lambda pairs=pairs: copied_all(pairs[:1])
         parts[f"{label}, {AT_ONCE}"] = lambda pairs=pairs: copied_all(pairs)
-    memory = [host, there, *hosts, *others]
+    memory = [*hosts, *others]
     given = {"expected": results, "reset": lambda: [one.fill_(torch.nan) for one in memory]}
-    found = ap.race(ways, parts=parts, see=[TO_HOST, TO_GPU], repeats=repeats, **given)
-    right = all(torch.equal(one.cpu(), host) for one in (*hosts, *others))
+    found = ap.race(ways, parts=parts, see=[*ways], repeats=repeats, **given)
+    right = all(torch.equal(one.cpu(), hosts[0]) for one in memory)
     found.checks["what all GPUs copied has arrived"] = right
     found.values["GPUs"] = len(gpus)
     return found
-
-
-def copies_in_one_process(count, size, repeats):
-    """Copies behind products and of all GPUs at once, over NVLink and over PCIe."""
-    (findings,) = ap.on_ranks(copies_of_all, count, size, repeats, ranks=1, device="cuda")
-    return findings
 
 
 # %%
 # Look at the orange bars in the picture at the top: they hide in both cases, and are much shorter
 # between GPUs.
 
-COPIES = {"count": 24, "size": 4000, "repeats": 7}
-copies = ap.recorded(copies_in_one_process, name="d2_copies", parameters=COPIES, gpus=2)
-title = "Products, and copies of their results"
-ap.show_timelines(copies.timelines, "d2_copies", title=title)
+copies = ap.recorded(copies_of_all, name="d2_copies", parameters=COPIES, gpus=2)
+ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of their results")
 
 # %%
 # All at once to the host, but not to each other
@@ -105,21 +96,21 @@ ap.show_timelines(copies.timelines, "d2_copies", title=title)
 # Compare the rows *one GPU alone* and *all GPUs at once*. Every GPU has a bus of its own, so all
 # reach the host in the time of one. From GPU to GPU it takes them longer, as if they took turns.
 # PyTorch lets such a copy wait for the current streams of both GPUs, which may be why; nothing here
-# tests it.
+# tests it. The last column counts the bytes of all copies, so it also tells what the GPUs reach
+# together.
 
 # Folded: the rates
-parts = [label for label in copies.measurements if label not in (TO_HOST, TO_GPU)]
-gb, rows = COPIES["count"] * COPIES["size"] ** 2 * 4 / 1e9, []
-for label in parts[1:]:
-    many = copies.values["GPUs"] if label.endswith(AT_ONCE) else 1
-    time_s = copies.measurements[label].median_s
-    rows.append([label, f"{1e3 * time_s:.2f} ms", f"{many * gb / time_s:.1f}"])
+rows, gb = [], COPIES["count"] * COPIES["size"] ** 2 * 4 / 1e9
+for way in (TO_HOST, TO_GPU):
+    for who, gpus in ((ALONE, 1), (AT_ONCE, copies.values["GPUs"])):
+        time_s = copies.measurements[f"{way}, {who}"].median_s
+        rows.append([f"{way}, {who}", f"{1e3 * time_s:.2f} ms", f"{gpus * gb / time_s:.1f}"])
 host, gpu = (copies.hidden(way, [PRODUCTS, f"{way}, {ALONE}"]) for way in (TO_HOST, TO_GPU))
 faster = copies.estimate(lambda s: s[f"{TO_HOST}, {ALONE}"] / s[f"{TO_GPU}, {ALONE}"])
 longer = copies.estimate(lambda s: s[f"{TO_HOST}, {AT_ONCE}"] / s[f"{TO_HOST}, {ALONE}"])
 turns = copies.estimate(lambda s: s[f"{TO_GPU}, {AT_ONCE}"] / s[f"{TO_GPU}, {ALONE}"])
 ap.show(
-    ap.compare(copies.measurements, parts=parts),
+    ap.compare(copies.measurements, parts=[PRODUCTS, *(row[0] for row in rows)]),
     ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin),
     ap.claim("Most of the time of copies to the host is saved.", host, at_least=0.8, unit="%"),
     ap.claim("A GPU gets its copies several times as fast.", faster, at_least=3, unit="×"),

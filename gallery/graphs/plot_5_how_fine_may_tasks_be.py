@@ -47,7 +47,7 @@ def add_tasks(graph, x, out, rows=1):
 
 # Folded: the measurement
 FINE = {"count": 8000, "elements": 100, "rows": [200, 100, 50, 20, 10, 5, 1], "repeats": 9}
-WAYS = BARE, GRAPH, FUTURES = "bare threads", "task graph", "concurrent.futures"
+BARE, GRAPH, FUTURES = "bare threads", "task graph", "concurrent.futures"
 
 
 def call_each(pieces):
@@ -58,7 +58,7 @@ def call_each(pieces):
 def task_sizes(count, elements, rows, repeats):
     """The same rows in finer and finer pieces, by two threads in three ways."""
     x = 1 + torch.rand(count, elements)
-    out, ways = torch.empty_like(x), {}
+    out, runs = torch.empty_like(x), {}
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(futures.ThreadPoolExecutor(2))
         for n in rows:
@@ -66,10 +66,10 @@ def task_sizes(count, elements, rows, repeats):
             add_tasks(graph, x, out, n)
             pieces = list(zip(x.split(n), out.split(n), strict=True))
             halves, single = (pieces[::2], pieces[1::2]), [[piece] for piece in pieces]
-            runs = {BARE: lambda halves=halves: list(pool.map(call_each, halves))}
-            runs |= {GRAPH: graph.run, FUTURES: lambda one=single: list(pool.map(call_each, one))}
-            for way, run in runs.items():
-                ways[f"{way}, pieces of {n}"] = lambda run=run: (run(), out)[1]
+            runs[f"{BARE}, pieces of {n}"] = lambda of=halves: list(pool.map(call_each, of))
+            runs[f"{GRAPH}, pieces of {n}"] = graph.run
+            runs[f"{FUTURES}, pieces of {n}"] = lambda of=single: list(pool.map(call_each, of))
+        ways = {label: lambda run=run: (run(), out)[1] for label, run in runs.items()}
         return ap.race(ways, reset=lambda: out.fill_(torch.nan), repeats=repeats)
 
 
@@ -82,27 +82,29 @@ def task_sizes(count, elements, rows, repeats):
 
 # Folded: the drawing
 fine = ap.recorded(task_sizes, name="b7_task_sizes", parameters=FINE, gpus=0, threads=8)
-largest, pieces = f"{BARE}, pieces of {FINE['rows'][0]}", fine.measurements
-row_us = 1e6 * 2 * pieces[largest].median_s / FINE["count"]  # two threads share the rows
-ROWS = FINE["rows"][::-1]
+ROWS, largest = FINE["rows"][::-1], f"{BARE}, pieces of {FINE['rows'][0]}"
+row_us = 1e6 * 2 * fine.measurements[largest].median_s / FINE["count"]  # two threads share the rows
+
+
+def kept(s, way):  # of the rate that bare threads have with the largest pieces
+    return [s[largest] / s[f"{way}, pieces of {n}"] for n in ROWS]
 
 
 def half_kept_us(s, way):  # the work of a task, where the line first comes up to a half
-    kept = [s[largest] / s[f"{way}, pieces of {n}"] for n in ROWS]
-    return row_us * np.exp(np.interp(0.5, np.maximum.accumulate(kept), np.log(ROWS)))
+    shares = np.maximum.accumulate(kept(s, way))
+    return row_us * np.exp(np.interp(0.5, shares, np.log(ROWS)))
 
 
 _, ax = plt.subplots(layout="constrained")
-for way, style, colour in zip(WAYS, (":", "o-", "s-"), ("C7", "C0", "C1"), strict=True):
-    each_s = [pieces[f"{way}, pieces of {n}"].values_s for n in ROWS]
-    less, kept, more = pieces[largest].median_s / np.quantile(each_s, [0.75, 0.5, 0.25], axis=1)
-    half = fine.estimate(lambda s, way=way: half_kept_us(s, way))
-    label = f"{way}: half at {half.value:.2g} µs"
-    ax.plot(row_us * np.array(ROWS), kept, style, color=colour, label=label)
-    ax.fill_between(row_us * np.array(ROWS), less, more, color=colour, alpha=0.15, linewidth=0)
+median_s = {label: one.median_s for label, one in fine.measurements.items()}
+for way, style in ((BARE, ":"), (GRAPH, "o-"), (FUTURES, "s-")):
+    work_us, label = row_us * np.array(ROWS), f"half at {half_kept_us(median_s, way):.2g} µs"
+    ax.plot(work_us, kept(median_s, way), style, label=f"{way}: {label}")
+    each_s = [fine.measurements[f"{way}, pieces of {n}"].values_s for n in ROWS]
+    ends = median_s[largest] / np.quantile(each_s, [0.75, 0.25], axis=1)
+    ax.fill_between(work_us, *ends, alpha=0.15, linewidth=0)
 ax.axhspan(0, 0.5, color="0.5", alpha=0.15, linewidth=0)
-where = {"transform": ax.transAxes, "ha": "right", "fontsize": "small"}
-ax.text(0.98, 0.03, "in grey a task costs\nmore than it brings", **where)
+ax.text(0.98, 0.03, "in grey a task costs\nmore than it brings", transform=ax.transAxes, ha="right")
 ax.set(xscale="log", ylim=(0, 1.3), xlabel="work in a task, µs")
 ax.set_title("How much of the CPU do tasks keep?")
 ax.set_xticks([1, 10, 100], ["1", "10", "100"])
@@ -114,11 +116,9 @@ ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
 # What is kept is held against bare threads with pieces of 200 rows. The second claim is of the
 # better scheduler, the third of the graph. `concurrent.futures` may keep more: it sees to no order.
 
-finest = fine.estimate(
-    lambda s: max(s[largest] / s[f"{way}, pieces of 1"] for way in (GRAPH, FUTURES))
-)
 half = fine.estimate(lambda s: half_kept_us(s, GRAPH))
-coarse = fine.estimate(lambda s: s[largest] / s[f"{GRAPH}, pieces of 200"])
+finest = fine.estimate(lambda s: max(kept(s, way)[0] for way in (GRAPH, FUTURES)))
+coarse = fine.estimate(lambda s: kept(s, GRAPH)[-1])
 ap.show(
     ap.claim("A graph keeps half with tasks of at most 100 µs.", half, at_most=100, unit="µs"),
     ap.claim("Tasks of one row keep at most half of the CPU.", finest, at_most=0.5, unit="%"),

@@ -21,7 +21,7 @@ any others a CUDA graph with branches.
 # -----------------------------------------------
 # The tempting way is the plain loop. Each call *launches* a kernel, which is a function that runs
 # on the GPU. A launch takes the host some microseconds, whatever the kernel's size, and a small
-# kernel takes less.
+# kernel takes less. So the GPU is done before the next kernel comes, and waits most of the time.
 
 import matplotlib.pyplot as plt
 import torch
@@ -64,11 +64,16 @@ def as_graph(batch):
 # Folded: the figure
 gpu = ap.newest_record("x1_one_device")
 counts = dict(gpu.parameters["work"])
+
+
+def us(size, way):
+    return 1e6 * gpu.measurements[f"{size}, {way}"].median_s / counts[size]
+
+
 _, ax = plt.subplots(layout="constrained")
 ways = ["one stream", "several streams", "a CUDA graph", "a batch"]
 for way, marker in zip(ways, "os^D", strict=True):
-    us = [1e6 * gpu.measurements[f"{n}, {way}"].median_s / count for n, count in counts.items()]
-    ax.plot([*counts], us, marker=marker, label=way)
+    ax.plot([*counts], [us(size, way) for size in counts], marker=marker, label=way)
 ax.set(xscale="log", yscale="log", xlabel="side of the matrices", ylabel="µs for a product")
 ax.set_xticks([*counts], [str(size) for size in counts])
 ax.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
@@ -96,14 +101,8 @@ branches = gpu.estimate(lambda s: min(gain(s, size) for size in SMALL))
 batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] for n in SMALL))
 nothing = gpu.estimate(lambda s: gain(s, 4000))
 headers = ["matrices", "a batch", "a CUDA graph", "on the GPU: a chain", "8 branches"]
-rows = [
-    [f"{n} × {n}"]
-    + [
-        f"{1e6 * gpu.measurements[f'{n}, {way}'].median_s / counts[n]:.2f} µs"
-        for way in ("a batch", "a CUDA graph", "1 branches", "8 branches")
-    ]
-    for n in SMALL
-]
+shown = "a batch", "a CUDA graph", "1 branches", "8 branches"
+rows = [[f"{n} × {n}", *(f"{us(n, way):.2f} µs" for way in shown)] for n in SMALL]
 ap.show(
     ap.tabulate(headers, rows, caption="Time for a product", origin=gpu.origin),
     ap.claim(

@@ -16,8 +16,12 @@ and runs at once what it may. A graph of tasks gives this back to PyTorch.
 # %%
 # PyTorch runs what it is told, in order
 # --------------------------------------
-# In the tempting loop no product needs another, but PyTorch returns from each when it is done.
-# MXNet's calls look the same, and return at once. Its engine runs two products at the same time.
+# In the tempting loop no product needs another, but on a CPU PyTorch returns from each when it is
+# done. So the next one can't begin earlier, whatever it needs.
+#
+# MXNet's calls look the same, and return at once. Each is noted with the arrays that it reads and
+# those that it writes. The engine's workers are threads that take what waits for nothing any more,
+# so two products run at the same time. Who reads a result has to wait for it.
 
 import os
 
@@ -35,6 +39,8 @@ def loop(x, outs):
 # Tasks that say what they write run at once
 # ------------------------------------------
 # The right way in PyTorch is a graph, here on two *lanes*, worker threads with a queue each.
+# `writes` names what a task changes. All products read one matrix and write different ones, so none
+# of them has to wait for another.
 
 
 def as_graph(x, outs):
@@ -45,7 +51,8 @@ def as_graph(x, outs):
 
 
 # %%
-# Each library measures in a process of its own, with one thread for each product.
+# Each library measures in a process of its own, with one thread for each product. So what is gained
+# comes of products at the same time, and not of threads within one.
 
 # Folded: the same products in MXNet
 TORCH = ["PyTorch, loop", "PyTorch, graph on 2 lanes"]
@@ -77,22 +84,11 @@ def by_mxnet(count, size, rounds):
 
 
 def by_torch(count, size, rounds):
-    import torch
-
-    import autopar as ap
-
     x, outs = ap.workload.matrix(size), [torch.zeros(size, size) for _ in range(count)]
-
-    def loop():
-        for out in outs:
-            torch.mm(x, x, out=out)
-
-    with ap.TaskGraph(cpu_lanes=2) as graph:
-        for out in outs:
-            graph.add(torch.mm, x, x, out=out, writes=[out])
+    with as_graph(x, outs) as graph:
         graph.run()
         right = all(torch.equal(out, x.mm(x)) for out in outs)
-        ways = {"loop": loop, "graph": graph.run}
+        ways = {"loop": lambda: loop(x, outs), "graph": graph.run}
         in_loop, in_graph = ap.measure_in_turn(ways, warmup=1, repeats=rounds)
     return in_loop.values_s, in_graph.values_s, right
 
@@ -120,6 +116,7 @@ ap.plot.bars(there.measurements, title="400 products, by library")
 ap.plot.show("x1_engines")
 
 # %%
+# The claims say by how much the second worker, and the second lane, make each library faster.
 
 engine = there.estimate(lambda s: s[MXNET[0]] / s[MXNET[1]])
 lanes = there.estimate(lambda s: s[TORCH[0]] / s[TORCH[1]])

@@ -36,30 +36,32 @@ def by_both(work):
     work()
     end.record()
     ap.synchronize()
-    return time.perf_counter() - before_s, start.elapsed_time(end) / 1e3
+    return {"wall clock": time.perf_counter() - before_s, "events": start.elapsed_time(end) / 1e3}
 
 
 # %%
 # The wall clock has the first launch and the wait in its time. The first event is reached while the
-# GPU is idle, so the first launch lies between both. More work makes none of these longer.
+# GPU is idle, so the first launch lies between both. More work makes none of these longer. So the
+# shorter a kernel is, the larger is their share, and no repetition makes it smaller.
 #
 # Ask a profiler for the kernel alone
 # -----------------------------------
-# The work is one kernel, then ever more, and at last the products and copies of
-# :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. It runs three times: without a tool,
-# under `torch.profiler <https://docs.pytorch.org/docs/stable/profiler.html>`_, and under Nsight.
+# A profiler is told by the GPU itself when each kernel began and ended. It makes launches slower,
+# so the time of a whole program is better taken without it. The work is one kernel, then more, and
+# at last products and copies, as in :doc:`/auto_gallery/first_steps/plot_4_compute_and_copy`. It
+# runs without a tool, under `torch.profiler <https://docs.pytorch.org/docs/stable/profiler.html>`_,
+# and under Nsight.
 
 # Folded: the program, and the measurement
 WORK = {"counts": [1, 4, 16, 64, 256], "size": 1024, "book": [20, 4000], "rounds": 5}
-LONG, WALL, EVENTS, TRACE = "products and copies", "wall clock", "events", "trace"
-NONE, PROFILER, NSIGHT = "no tool", "torch.profiler", "Nsight Systems"
+LONG, PROFILER, NSIGHT = "products and copies", "torch.profiler", "Nsight Systems"
 
 
-def clocked(counts, size, book, rounds, trace):
+def clocked(counts, size, book, rounds, trace=""):
     x, large = (ap.workload.matrix(side, ap.gpu(0)) for side in (size, book[1]))
     buffers = [torch.full((book[1], book[1]), torch.nan).pin_memory() for _ in range(book[0])]
     works = {f"{n} of {size}": lambda n=n: ap.workload.products(x, n) for n in reversed(counts)}
-    main, side, taken_s = torch.cuda.current_stream(), torch.cuda.Stream(), []
+    main, side, taken_s = torch.cuda.current_stream(), torch.cuda.Stream(), {}
 
     def with_copies():
         for buffer in buffers:
@@ -74,7 +76,8 @@ def clocked(counts, size, book, rounds, trace):
         for _ in range(rounds):
             for name, work in {**works, LONG: with_copies}.items():
                 with ap.annotate(name):
-                    taken_s.append((name, *by_both(work)))
+                    for clock, time_s in by_both(work).items():
+                        taken_s.setdefault(f"no tool, {name}, {clock}", []).append(time_s)
 
     run()
     taken_s.clear()
@@ -83,22 +86,19 @@ def clocked(counts, size, book, rounds, trace):
 
 
 def three_clocks(counts, size, book, rounds):
-    timed, checks, work = {}, {}, (counts, size, book, rounds)
+    checks, work = {}, (counts, size, book, rounds)
     with tempfile.TemporaryDirectory() as folder:
         trace, export = f"{folder}/profiler.json", Path(folder, "nsight.sqlite")
-        returned = {NONE: ap.in_fresh_process(clocked, *work, "")}
-        returned[PROFILER] = ap.in_fresh_process(clocked, *work, trace)
-        returned[NSIGHT] = nsight.systems(clocked, *work, "", export=export)
+        taken_s, checks["no tool: equal"] = ap.in_fresh_process(clocked, *work)
+        _, checks[f"{PROFILER}: equal"] = ap.in_fresh_process(clocked, *work, trace)
+        _, checks[f"{NSIGHT}: equal"] = nsight.systems(clocked, *work, export=export)
         traces = {PROFILER: ap.read_trace(trace), NSIGHT: ap.read_trace(export)}
-    for tool, (taken_s, checks[f"{tool}: equal"]) in returned.items():
-        for name, wall_s, events_s in taken_s:
-            timed.setdefault(f"{tool}, {name}, {WALL}", []).append(wall_s)
-            timed.setdefault(f"{tool}, {name}, {EVENTS}", []).append(events_s)
-            if tool in traces:
-                runs = traces[tool].within(name)[-rounds:]
-                timed[f"{tool}, {name}, {TRACE}"] = [run.makespan_s for run in runs]
+    for name in [*(f"{n} of {size}" for n in counts), LONG]:
+        for tool, trace in traces.items():
+            runs = trace.within(name)[-rounds:]
+            taken_s[f"{tool}, {name}, trace"] = [run.makespan_s for run in runs]
     seen = {tool: trace.within(LONG)[-1] for tool, trace in traces.items()}
-    return ap.Findings([ap.Measurement(k, tuple(v)) for k, v in timed.items()], seen, checks)
+    return ap.Findings([ap.Measurement(k, tuple(v)) for k, v in taken_s.items()], seen, checks)
 
 
 # %%
@@ -109,30 +109,30 @@ ap.show_timelines(gpu.timelines, "b9_two_traces", title="The same work in two tr
 # %%
 # Long work brings all clocks together
 # ------------------------------------
-# Compare the times of one kernel, in the first row: two clocks have far more than the kernel in it,
-# at times even more than for four, and nothing here tests why. In the last row all are about alike.
+# In the first row of the table, compare the two clocks with the two profilers: for one kernel they
+# have far more than the kernel in it, at times even more than for four, and nothing here tests why.
+# In the last two rows all are about alike.
 
-# Folded: the table
-CLOCKS = [(NONE, WALL), (NONE, EVENTS), (PROFILER, TRACE), (NSIGHT, TRACE)]
+# Folded: the table and the claims
 WORKS = [f"{count} of {WORK['size']}" for count in WORK["counts"]] + [LONG]
 
 
-def times_s(seconds, work):
-    return [seconds[f"{tool}, {work}, {clock}"] for tool, clock in CLOCKS]
+CLOCKS = ["no tool, {}, wall clock", "no tool, {}, events"]
+CLOCKS += [f"{tool}, {{}}, trace" for tool in (PROFILER, NSIGHT)]
 
 
-def apart(seconds, work):
-    return max(times_s(seconds, work)) / min(times_s(seconds, work)) - 1
+def apart(s, work):
+    times_s = [s[clock.format(work)] for clock in CLOCKS]
+    return max(times_s) / min(times_s) - 1
 
 
-rows, median_s = [], {label: one.median_s for label, one in gpu.measurements.items()}
-for work in WORKS:
-    taken = [f"{1e6 * one_s:,.0f} µs" for one_s in times_s(median_s, work)]
-    rows.append([work.replace(" of ", " of side "), *taken])
+us = {label: f"{1e6 * one.median_s:,.0f} µs" for label, one in gpu.measurements.items()}
+rows = [[work, *(us[clock.format(work)] for clock in CLOCKS)] for work in WORKS]
+headers = ["products of side", "wall clock", "events", PROFILER, NSIGHT]
 one = gpu.estimate(lambda s: apart(s, WORKS[0]))
 long = gpu.estimate(lambda s: max(apart(s, work) for work in WORKS[-2:]))
 ap.show(
-    ap.tabulate(["products", WALL, EVENTS, PROFILER, NSIGHT], rows, origin=gpu.origin),
+    ap.tabulate(headers, rows, caption="Median times", origin=gpu.origin),
     ap.claim("For one kernel the clocks are at least a fifth apart.", one, at_least=0.2, unit="%"),
     ap.claim("From 256 kernels on they agree to a tenth.", long, at_most=0.1, unit="%"),
 )
