@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import re
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autopar.display.format import percent, printable, shortened
+from autopar.display.format import printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table
 from autopar.files import write_output
@@ -104,7 +105,8 @@ def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tup
     shares = [share for report in reports if (share := report.limit_share()) is not None]
     worst = min(shares, default=least)
     if worst < least:
-        return f"At least / time is {percent(worst)}, which is under {percent(least)}.", TOO_FAR
+        shown = math.floor(1_000 * worst) / 10  # never as much as it is under
+        return f"At least / time is {shown} %, which is under {100 * least:.6g} %.", TOO_FAR
     wholes = [report for report in reports if report.view.trace.is_whole]
     unsure = [each for each in reports if each not in wholes or each.limit_share() is None]
     names = ", ".join([*(report.name for report in unsure), *unread])
@@ -173,7 +175,7 @@ def _beside(reports: Sequence[Report], options: Options) -> tuple[list[Section],
         if len(reports) > 1:
             msg = f"--compare takes one FILE to hold against {options.compare}; got {len(reports)}."
             raise ValueError(msg)
-        before = options.report(options.compare, options.compare.name)
+        (before,), _ = _reports([options.compare], [options.compare], options)
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
         return [], None
