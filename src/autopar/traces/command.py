@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -79,13 +79,13 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     text = _shown([*first, *brief] if options.brief else sections, left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
-    formats: dict[str, Callable[[], str]] = {
-        "html": lambda: as_page(sections, title=title),
-        "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
-    }
     for name, path in options.outputs.items():
+        written = as_page(sections, title=title)
+        if name == "json":
+            data["traces"] = [report.data() for report in reports]
+            written = json.dumps(data, indent=1) + "\n"
         try:
-            write_output(str(path), formats[name]())
+            write_output(str(path), written)
         except OSError as error:
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
@@ -107,9 +107,8 @@ def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tup
     if worst < least:
         shown = math.floor(1_000 * worst) / 10  # never as much as it is under
         return f"At least / time is {shown} %, which is under {100 * least:.6g} %.", TOO_FAR
-    wholes = [report for report in reports if report.view.trace.is_whole]
-    unsure = [each for each in reports if each not in wholes or each.limit_share() is None]
-    names = ", ".join([*(report.name for report in unsure), *unread])
+    held = [each for each in reports if each.view.trace.is_whole and each.limit_share() is not None]
+    names = ", ".join([*(each.name for each in reports if each not in held), *unread])
     why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
     return (why, UNREAD) if names else ("", DONE)
 

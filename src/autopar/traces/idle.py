@@ -163,8 +163,7 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
     sorts[is_long & (sorts == "called")] = "launch"
-    is_pageable = work.where(lambda tag: tag.memory == "pageable")
-    sorts[work.launches[is_pageable]] = "synchronised"
+    sorts[work.launches[work.where(lambda tag: tag.memory == "pageable")]] = "synchronised"
     return sorts
 
 
@@ -183,10 +182,6 @@ def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
     for seconds in gaps.parts_s.values():
         seconds[seconds < _TICK_S] = 0.0
     return [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
-
-
-def _is_staged(tag: Tag) -> bool:
-    return tag.memory == "pageable" and tag.lane.endswith(" from host")
 
 
 def _only_fetched(work: Records, host: Host) -> Mask:
@@ -242,10 +237,11 @@ class _Gaps:
         starts_s, ends_s = (self._gaps[which] - ahead_s[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        is_staged = self._usage.work.where(_is_staged) & (
-            self._usage.work.sizes_bytes >= SMALL_BYTES
-        )
-        is_staged = is_staged[self._nexts[which]] & self._is_fed[which] & ~is_queued
+        work = self._usage.work
+        is_staged = work.where(lambda tag: tag.lane.endswith(" from host"))
+        is_staged &= work.where(lambda tag: tag.memory == "pageable")
+        is_staged = (is_staged & (work.sizes_bytes >= SMALL_BYTES))[self._nexts[which]]
+        is_staged &= self._is_fed[which] & ~is_queued
         of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
         for cause, holds in of.items():
             self.parts_s[cause][which] = (ends_s - late_s) * holds
@@ -281,10 +277,10 @@ class _Gaps:
             names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
         sums_s = float(saved_s.sum()), float(parts_s.sum())
         cost, at_most = format_seconds(sums_s[0]), format_seconds(float(saved_s.max()))
-        why = "Once" if count == 1 else f"{count:,} times"
-        named = ", ".join(map(shortened, names))
-        why += f" it was idle {CAUSES[cause].what.format(names=named)}"
-        why += f" To mend that saves up to {cost}, and up to {at_most} of one gap."
+        times = "Once" if count == 1 else f"{count:,} times"
+        what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
+        saved = f"To mend that saves up to {cost}, and up to {at_most} of one gap."
+        why = f"{times} it was idle {what} {saved}"
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]

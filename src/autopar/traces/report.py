@@ -83,6 +83,7 @@ class Report:
         for usage in self.view.usages:
             busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
             hidden_s = {sort: usage.hidden_s(sort) for sort in HIDEABLE if busy_s.get(sort)}
+            causes_s = {it.cause: it.idle_s for it in self._idle if it.where == usage.name}
             figures[usage.name] = {
                 "busy_s": length_s(usage.busy),
                 "idle_s": length_s(usage.idle),
@@ -91,11 +92,7 @@ class Report:
                 "hidden_s": hidden_s,
                 "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
                 "gaps": len(usage.idle),
-                "idle_by_cause_s": {
-                    finding.cause: finding.idle_s
-                    for finding in self._idle
-                    if finding.where == usage.name
-                },
+                "idle_by_cause_s": causes_s,
                 "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
             }
         return figures
