@@ -91,7 +91,7 @@ CAUSES = {
     ),
     "brief": Cause(
         "Moments between kernels",
-        "Fuse them: `torch.compile` makes one kernel of many, and one on larger tensors does more.",
+        "Fuse kernels: `torch.compile` makes one of many, and one on larger tensors does more.",
         "one_device/plot_2_small_operators",
         "for a moment, as between any two kernels, and these are short.",
         least_share=_UNEXPLAINED,
