@@ -159,7 +159,7 @@ def test_several_files_stay_apart_and_one_that_cannot_be_read_does_not_end_the_o
     assert re.search(r"Left out:\s+\S*lost.json:\s+No\s+such\s+file", text)
     for options in ((), ("--list-ranges",)):
         assert "kineto.json" in said(folder, folder / "notes.json", *options, status=1)
-    refused = (1, [loop]), (2, [link, "--compare", loop]), (2, [link, "--json", loop])
+    refused = (1, [loop]), (1, [link, "--compare", loop]), (2, [link, "--json", loop])
     for status, arguments in refused:
         assert "symbolic links" in said(*arguments, status=status)
 
@@ -181,6 +181,10 @@ def test_one_line_says_why_not(files: dict[str, Path], tmp_path: Path, said: Sai
             [fine, "--list-ranges", "--fail-under", "5%"],
         ),
         "no range 'nnnnn": (2, [fine, "--range", "n" * 5000]),
+        "own.json: there is no range 'forward'": (
+            2,
+            [fine, "--compare", files["own.json"], "--range", "forward"],
+        ),
         "--compare takes one FILE": (2, [fine, files["own.json"], "--compare", fine]),
     }
     for words, (status, arguments) in refused.items():
@@ -202,7 +206,7 @@ def test_what_is_asked_for_is_what_comes(files: dict[str, Path], said: Said) -> 
     assert "What ran when" not in said(file, "--brief")
     assert re.search(r"\nforward +1 +300\.0 µs", said(file, "--list-ranges"))
     assert "rows more: --top" in said(file, "--top", 1)
-    assert "which is under 100.0 %" in said(file, "--fail-under", "1", status=3)
+    assert "which is under 100 %" in said(file, "--fail-under", "1", status=3)
     assert "which is under" not in said(file, "--fail-under", "5%")
     data = json.loads(said(file, "--json", "-"))
     assert (data["format"], data["version"]) == ("autopar timeline", 5)

@@ -36,13 +36,13 @@ def test_a_gap_is_split_over_all_that_happened_in_it() -> None:
     host = (call(SYNC, 1, 4.5), call("cudaMalloc", 4.6, 5))
     of = gap(*host, operators=(call("aten::copy_", 5.2, 5.6),))
     parts = {"synchronised": 0.515, "allocated": 0.4, "cpu": 0.4, "elsewhere": 0.685}
-    assert split(of) == parts
+    assert split(of) == parts | {"brief": 0.001}, "before the first kernel"
     # Without the wait the host would be ahead by all of it, without the rest by no more than it;
     # and to allocate takes as long without that wait.
     assert costs(of) == parts | {"synchronised": 1.6}
     # A long launch counts whatever it launched, as work that comes later.
     late = "kernel 0.001..4 by 0; kernel 6..9 by 5.985; kernel 9..10 by cudaGraphLaunch 4.2..5.7"
-    assert split(parsed(late)) == {"launch": 1.5, "elsewhere": 0.5}
+    assert split(parsed(late)) == {"launch": 1.5, "elsewhere": 0.5, "brief": 0.001}
     behind = "kernel 0.001..7 by 0; kernel 7..9 by 6; call cudaHostAlloc 4.2..5.4"
     assert costs(parsed(behind)) == {}, "nothing is idle behind work"
 
@@ -102,11 +102,8 @@ def test_evidence_and_words_name_what_has_the_longest_share() -> None:
     assert finding.evidence[0].name == "augment"
     python = (named("train.py(9): step", 0, 9), named("json.py(3): load", 4.2, 5.8))
     assert "was in json.py(3): load." in findings(gap(python=python))["elsewhere"].why
-    # What a profiler did not record, nobody was seen not to do.
-    unrecorded = "was in no call of CUDA: it ran Python or operators, which were not recorded, or"
-    assert unrecorded in findings(gap())["elsewhere"].why
-    seen = findings(gap(operators=(call("aten::mm", 1, 2),)))["elsewhere"]
-    assert "was in no operator and no call of CUDA: it ran Python, or waited" in seen.why
+    # What was not recorded, or what another thread did, nobody knows to be no reason.
+    assert "in no call or operator that was recorded" in findings(gap())["elsewhere"].why
     # Of a range, what counts is its share of the time that has no other cause.
     waits = call(SYNC, 4.1, 5.3), call("cudaFree", 5.3, 5.4)
     steps = (named("step", 0, 8), named("augment", 5.45, 5.95), named("load", 4, 5.4))
@@ -148,8 +145,10 @@ def test_without_launches_nothing_is_guessed() -> None:
 
 def test_gaps_within_the_error_of_a_profiler_have_no_cause() -> None:
     close = parsed("kernel 0..1; kernel 1.0019..2; kernel 2.0021..3")
-    assert split(close) == {"unknown": 0.002}
-    assert split(replace(close, alignment_error_s=3e-6)) == {}
+    assert split(close) == {"brief": 0.002, "unknown": 0.002}
+    late = parsed("kernel 0..1; kernel 1.003..2 by 1.0021; kernel 2.0019..3")
+    assert split(late) == {"brief": 0.002, "elsewhere": 0.003}
+    assert split(replace(late, alignment_error_s=4e-6)) == {"brief": 0.002, "unknown": 0.003}
 
 
 def test_where_copies_were_and_how_fast() -> None:

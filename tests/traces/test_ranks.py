@@ -309,4 +309,10 @@ def test_the_table_has_a_row_for_each_rank_and_says_how_sure_it_is() -> None:
     even = {f"rank {i}": trace(*work) for i, work in enumerate(calls(begun()))}
     views = {name: view_of(one).usages for name, one in even.items()}
     verdict, _ = side_by_side(compare_ranks(even), views)
-    assert verdict.startswith("No rank alone holds the others up.")
+    assert "was waited for longest, maybe by chance: it came last to " in verdict
+    works = calls(begun(ranks=1) + np.array([0, 0.0005]))
+    together = {f"rank {i}": trace(*work) for i, work in enumerate(works)}
+    views = {name: view_of(one).usages for name, one in together.items()}
+    assert len(side_by_side(compare_ranks(together), views)) == 1, "nobody was waited for"
+    alone = {name: view_of(trace(kernel(0, 1))).usages for name in "ab"}
+    assert len(side_by_side(None, alone)) == 1, "nothing communicates that could be matched"

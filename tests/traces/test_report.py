@@ -51,9 +51,22 @@ def test_a_comparison_says_what_is_not_known_or_not_there() -> None:
     assert re.search(r"\nGPU 1 busy +not there +4.000 ms\n", told(alone))
     # Twins: what is there and did nothing, or something.
     nothing = told(parsed("kernel 0..4; kernel 6..8 gpu=1; range step 0..5"), "step")
-    assert re.search(r"\nGPU 1 busy +0 s +3.000 ms +new\n", nothing)
-    assert re.search(r"\nGPU 1 idle +5.000 ms +3.000 ms +-40.0 %\n", nothing)
+    assert re.search(r"\nGPU 1 busy +0 s +1.500 ms +new\n", nothing)
+    assert re.search(r"\nGPU 1 idle +5.000 ms +1.500 ms +-70.0 %\n", nothing)
     assert re.search(r"\nGPU 1 busy +4.000 ms +4.000 ms +[+]0.0 %\n", told(BUSY))
+
+
+def test_a_comparison_of_other_numbers_of_steps_is_of_one() -> None:
+    def steps(count: int, range_name: str | None) -> Report:
+        each = (
+            f"range step {4 * i}..{4 * i + 3}; kernel {4 * i}..{4 * i + 2}" for i in range(count)
+        )
+        return Report(parsed("; ".join(each)), name="t", range_name=range_name)
+
+    for name, change, said in (("step", r"[+]0.0", "of 8 and of 4"), (None, "-51.6", "--range")):
+        text = as_text([comparison(steps(8, name), steps(4, name))])
+        assert re.search(rf"\ntime +[\d.]+ ms +[\d.]+ ms +{change} %\n", text)
+        assert said in text
 
 
 def test_the_answer_of_lanes_of_no_gpu_is_what_costs_most() -> None:
@@ -109,7 +122,7 @@ def test_what_is_in_doubt_has_no_figure_and_says_why() -> None:
 
 def test_no_findings_and_no_gpu_work_are_said_in_so_many_words() -> None:
     said = text_of(parsed("kernel 0..4 by -0.001"))
-    assert "No findings: nothing was seen that more overlap could save." in said
+    assert "No findings: nothing was seen that keeps it from that." in said
     of_cpu = parsed("range step 0..5; range inner 1..2")
     said = text_of(of_cpu)
     assert "No work of a GPU is in it." in said

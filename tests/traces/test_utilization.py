@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from trace_builder import MS, Activity, copy, kernel, parsed, trace, work_of
 
 from autopar.timeline.intervals import length_s
+from autopar.traces.report import Report
 from autopar.traces.utilization import OTHER_LANES, view_of
 
 
@@ -77,6 +78,18 @@ def test_nothing_is_said_of_what_is_in_doubt() -> None:
     assert work_of(view_of(host).trace)[0].launch is None
     with pytest.raises(ValueError, match=r"none\. Late\."):
         view_of(host, "r")
+
+
+def test_what_a_cut_file_lacks_is_no_idle_time() -> None:
+    work = "kernel 0.001..4 by 0; kernel 0.001..3 gpu=1 by 0"
+    whole = parsed(f"{work}; call cudaFree 4..20; range step 0..10; range step 11..12")
+    cut = replace(whole, is_cut=True)
+    for seen, last_s, causes in ((whole, 20, {"brief", "ended"}), (cut, 4, {"brief", "unknown"})):
+        report = Report(seen, name="t")
+        assert report.window_s == pytest.approx(last_s * MS)
+        assert {*report.figures["GPU 1"]["idle_by_cause_s"]} == causes
+    assert len(view_of(cut, "step").occurrences) == len(view_of(cut).ranges) == 1
+    assert length_s(view_of(cut, gpu="1").window) == pytest.approx(4 * MS)
 
 
 def random_work(gpu: str, start: int, length: int, stream: str, way: str, kind: str) -> Activity:

@@ -24,11 +24,11 @@ _TOLERANCE_S = 1e-6  # profilers' own clocks agree no better than this
 _MOST = 0.9  # of all records
 _FAR_US = 6e8  # from the middle, if that is a hundred times as far as most records are
 _MOST_SKEW_S = 1e-4  # by which two clocks may disagree; beyond it the record is wrong
-_LONGEST_WAIT_S = 60.0  # a launch that waits for a minute is a launch of something else
+_FAR_S = 60.0  # from all else; work may wait for another rank for as long as it likes
 _WHY = (  # a record can't be right, in the order in which that is looked for
     "which can't be",
     "and does not say of which GPU and stream it is",
-    "which is before its launch, a minute after it, or a minute away from all that the host did",
+    "which is before its launch, or a minute away from all that the host did",
     "and overlaps other work of its stream",
 )
 _NO_TIME, _NO_PLACE, _NO_LAUNCH, _OVERLAPS = range(len(_WHY))
@@ -63,7 +63,7 @@ def evidence_of(
     host = records[places[~_lies_within(records[places])]]
     places = np.flatnonzero(~is_host & (wrong == UNKNOWN))
     work, is_node, ahead_s = _launched(records[places], host)
-    is_stray = (ahead_s > _MOST_SKEW_S) | (-ahead_s > _LONGEST_WAIT_S)
+    is_stray = ahead_s > _MOST_SKEW_S
     if np.isfinite(ahead_s).any():  # launches are recorded, so the host was from start to end
         is_stray |= _far_away(work, host)
     wrong[places[is_stray]] = _NO_LAUNCH
@@ -185,8 +185,8 @@ def _far_away(work: Records, host: Records) -> Mask:
     nexts_s = np.minimum(np.append(starts_s, np.inf)[1:], host.times_s[:, 0].min())
     reached_s = np.maximum.accumulate(np.append(host.times_s[:, 1].max(), ends_s))[:-1]
     before, after = nexts_s - np.maximum.accumulate(ends_s), starts_s - reached_s
-    is_before = np.logical_or.accumulate(before[::-1] > _LONGEST_WAIT_S)[::-1]
-    return np.asarray(is_before | np.logical_or.accumulate(after > _LONGEST_WAIT_S))
+    is_before = np.logical_or.accumulate(before[::-1] > _FAR_S)[::-1]
+    return np.asarray(is_before | np.logical_or.accumulate(after > _FAR_S))
 
 
 def _overlaps(work: Records, is_node: Mask, in_order: Collection[str]) -> tuple[Seconds, Seconds]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from autopar.display.format import percent, printable, shortened
+from autopar.display.format import printable, shortened
 from autopar.display.page import page
 from autopar.display.table import Table
 from autopar.files import write_output
@@ -78,13 +79,13 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     text = _shown([*first, *brief] if options.brief else sections, left_out)
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
-    formats: dict[str, Callable[[], str]] = {
-        "html": lambda: as_page(sections, title=title),
-        "json": lambda: json.dumps(data | {"traces": [r.data() for r in reports]}, indent=1) + "\n",
-    }
     for name, path in options.outputs.items():
+        written = as_page(sections, title=title)
+        if name == "json":
+            data["traces"] = [report.data() for report in reports]
+            written = json.dumps(data, indent=1) + "\n"
         try:
-            write_output(str(path), formats[name]())
+            write_output(str(path), written)
         except OSError as error:
             msg = f"--{name} {path}: {error.strerror or error}"
             raise ValueError(msg) from error
@@ -104,10 +105,10 @@ def _held(reports: Sequence[Report], unread: Sequence[str], least: float) -> tup
     shares = [share for report in reports if (share := report.limit_share()) is not None]
     worst = min(shares, default=least)
     if worst < least:
-        return f"At least / time is {percent(worst)}, which is under {percent(least)}.", TOO_FAR
-    wholes = [report for report in reports if report.view.trace.is_whole]
-    unsure = [each for each in reports if each not in wholes or each.limit_share() is None]
-    names = ", ".join([*(report.name for report in unsure), *unread])
+        shown = math.floor(1_000 * worst) / 10  # never as much as it is under
+        return f"At least / time is {shown} %, which is under {100 * least:.6g} %.", TOO_FAR
+    held = [each for each in reports if each.view.trace.is_whole and each.limit_share() is not None]
+    names = ", ".join([*(each.name for each in reports if each not in held), *unread])
     why = f"Damaged, in doubt or without work of a GPU, so not held to --fail-under: {names}."
     return (why, UNREAD) if names else ("", DONE)
 
@@ -173,7 +174,7 @@ def _beside(reports: Sequence[Report], options: Options) -> tuple[list[Section],
         if len(reports) > 1:
             msg = f"--compare takes one FILE to hold against {options.compare}; got {len(reports)}."
             raise ValueError(msg)
-        before = options.report(options.compare, options.compare.name)
+        (before,), _ = _reports([options.compare], [options.compare], options)
         return [comparison(before, reports[0])], None
     if len(reports) == 1:
         return [], None

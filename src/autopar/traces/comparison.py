@@ -14,7 +14,8 @@ from autopar.traces.trace import HOST
 def comparison(before: Report, after: Report) -> Section:
     """What has changed from one trace to another: times, and what is lost for which cause.
 
-    Of traces that were read in part, or are in doubt, the times alone: the rest may be missing.
+    Of a range it is the mean of each time, since one trace may have it more often. Of traces that
+    were read in part, or are in doubt, the times alone: the rest may be missing.
     """
     said = [f"{before.name}: {remark}" for remark in before.remarks()]
     traces = [report.view.trace for report in (before, after)]
@@ -32,7 +33,11 @@ def comparison(before: Report, after: Report) -> Section:
                 cells[place], change = why, ""
         rows.append((words, *cells, change))
     headers, shown = ("what", "before", "after", "change"), 3 + is_certain
-    caption = f"{before.name}, and then {after.name}"
+    which = "each as a whole: --range compares steps"
+    if before.view.range_name is not None:
+        times = [f"{len(each.view.occurrences):,}" for each in (before, after)]
+        which = f"each time on average, of {times[0]} and of {times[1]}"
+    caption = f"{before.name}, and then {after.name}: {which}"
     table = tabulate(headers[:shown], [row[:shown] for row in rows], caption=caption)
     return Section("Before and after", [*said, table], level=1)
 
@@ -47,7 +52,8 @@ def _told(report: Report) -> dict[tuple[str, str], float]:
     for finding in report.findings:
         words = f"{finding.where}: {CAUSES[finding.cause].title}"
         told[finding.where, words] = finding.cost_s
-    return told
+    times = max(len(report.view.occurrences), 1)
+    return {key: seconds / times for key, seconds in told.items()}
 
 
 def _missing(report: Report, gpu: str) -> str:

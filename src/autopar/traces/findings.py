@@ -18,7 +18,7 @@ SHOWN = 3  # spans of evidence for a finding, or gaps: enough to find the place 
 _UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no finding
 # A copy of less is small. At 55 GB/s so much takes 1.2 µs, and each of 10,000 copies of 4 kB took
 # 6.4 µs, without a wait (measured on an H200): four fifths and more of it are fixed cost.
-_SMALL_BYTES = 64 * 1024
+SMALL_BYTES = 64 * 1024
 
 
 class Cause(NamedTuple):
@@ -58,7 +58,7 @@ CAUSES = {
     ),
     "launch": Cause(
         "A call of CUDA took the host long",
-        "Run each kernel and capture each graph once before the loop.",
+        "Run each kernel and graph once before the loop; if all calls are slow, launch less.",
         "first_steps/plot_1_the_front_end_returns_first",
     ),
     "loader": Cause(
@@ -86,14 +86,14 @@ CAUSES = {
         "The host did something else",
         "Launch GPU work first, and do what the CPU has to do while that runs.",
         "first_steps/plot_3_cpu_and_gpu",
-        "while the thread that launches was in {nothing}, or waited for something else. In the "
-        "longest it was in {names}.",
+        "while the thread that launches was in no call or operator that was recorded: it ran "
+        "Python, or waited, as for another thread. In the longest it was in {names}.",
     ),
     "brief": Cause(
-        "Kernels are too small",
-        "Fuse them: `torch.compile` makes one kernel of many, and one on larger tensors does more.",
+        "Moments between kernels",
+        "Fuse kernels: `torch.compile` makes one of many, and one on larger tensors does more.",
         "one_device/plot_2_small_operators",
-        "for a moment, as between any two kernels, and these are hardly longer.",
+        "for a moment, as between any two kernels, and these are short.",
         least_share=_UNEXPLAINED,
     ),
     "staged": Cause(
@@ -134,8 +134,8 @@ CAUSES = {
         "Copies are small",
         "Put them together, and copy once.",
         "copies/plot_8_send_small_tensors_together",
-        f"Copies of less than {_SMALL_BYTES // 1024} KiB each, {{work}}: mostly fixed cost.",
-        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < _SMALL_BYTES),
+        f"Copies of less than {SMALL_BYTES // 1024} KiB each, {{work}}: mostly fixed cost.",
+        lambda copies, _: (copies.sizes_bytes >= 0) & (copies.sizes_bytes < SMALL_BYTES),
     ),
     "pageable": Cause(
         "Copies use pageable memory",

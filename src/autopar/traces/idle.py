@@ -20,7 +20,7 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, Finding
+from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
@@ -28,6 +28,7 @@ _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profil
 # In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
 # one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
 _START_S = 20e-6
+_BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # From one launch to the next, if the host does nothing else: 9 µs for a product in eager PyTorch
@@ -35,7 +36,6 @@ _LONG_S = 100e-6  # most calls take 3 to 10 µs
 # of 100 µs well at best (Task Bench); this is twice as much.
 _STEP_S = 200e-6
 _BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
-_MUCH = 0.1  # of the busy time: so much between kernels that follow closely is worth a word
 # What a thread can be seen to do, the first that holds of a moment.
 _DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu", "called")
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
@@ -57,13 +57,8 @@ _TORCHS = re.compile(r"(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
-_WAITS_TOO = ("allocated", "loader", "peers")
+_WAITS_TOO = ("allocated", "loader", "peers", "profiler")
 _ALWAYS = np.array([[-np.inf, np.inf]])
-
-
-def noise_s(trace: Trace) -> float:
-    """Of shorter gaps nothing is known. One record far off does not hide all the others."""
-    return max(_NOISE_S, min(trace.alignment_error_s, _START_S))
 
 
 class Host:
@@ -75,7 +70,9 @@ class Host:
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.records, self.noise_s = trace.host, noise_s(trace)
+        self.records, self.is_cut = trace.host, trace.is_cut
+        # Of shorter gaps nothing is known. One record far off does not hide all the others.
+        self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, _START_S))
         records, work = trace.host, trace.work
         threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
         self.threads, self.sorts = threads, _sorts_of(records, work)
@@ -93,9 +90,6 @@ class Host:
         is_launch[launches] = True  # that of other work may be outside of the window
         starts_s = self.on_axis[:, 0]
         self.did, self.seen = self._in_turn(np.sort(starts_s[is_launch]))
-        self.nothing = "no operator and no call of CUDA: it ran Python"
-        if not len(records.of("operator")):
-            self.nothing = "no call of CUDA: it ran Python or operators, which were not recorded"
         is_event_wait = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         self._before_s = [np.sort(starts_s[which]) for which in (is_event_wait, launches)]
         self._ends_s = np.sort(work.times_s[:, 1])
@@ -169,8 +163,7 @@ def _sorts_of(records: Records, work: Records) -> npt.NDArray[np.object_]:
     sorts[work.launches[work.where(lambda tag: sort_of(tag) == WITHIN)]] = "called"
     is_long = records.where(lambda tag: tag.kind == "call") & (records.lengths_s > _LONG_S)
     sorts[is_long & (sorts == "called")] = "launch"
-    is_pageable = work.where(lambda tag: tag.memory == "pageable")
-    sorts[work.launches[is_pageable]] = "synchronised"
+    sorts[work.launches[work.where(lambda tag: tag.memory == "pageable")]] = "synchronised"
     return sorts
 
 
@@ -188,13 +181,7 @@ def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
     gaps = _Gaps(usage, host, is_whole)
     for seconds in gaps.parts_s.values():
         seconds[seconds < _TICK_S] = 0.0
-    findings = [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
-    lengths_s = usage.idle[:, 1] - usage.idle[:, 0]
-    brief_s = lengths_s[lengths_s <= _NOISE_S]  # of a GPU's own clock, which no other concerns
-    if (sum_s := float(brief_s.sum())) > _MUCH * length_s(usage.busy):
-        why = f"{len(brief_s):,} times it was idle {CAUSES['brief'].what}"
-        findings.append(Finding("brief", usage.name, sum_s, why, (), sum_s, len(brief_s)))
-    return findings
+    return [gaps.finding(cause) for cause, seconds in gaps.parts_s.items() if seconds.any()]
 
 
 def _only_fetched(work: Records, host: Host) -> Mask:
@@ -214,17 +201,20 @@ class _Gaps:
 
     def __init__(self, usage: Usage, host: Host, is_whole: bool) -> None:
         self._usage, self._host = usage, host
-        gaps = self._gaps = usage.idle[usage.idle[:, 1] - usage.idle[:, 0] > host.noise_s]
+        gaps = self._gaps = usage.idle
+        self._lengths_s = gaps[:, 1] - gaps[:, 0]
         starts_s = usage.work.times_s[:, 0]
         at = np.searchsorted(starts_s, gaps[:, 1])
         follows = np.append(starts_s, np.nan)[at] == gaps[:, 1]
         self._nexts = np.where(follows, at, UNKNOWN)  # of work, that which ends the gap
-        self._ended = ~follows & is_whole
+        is_last = ~follows & is_whole
+        self._ended = is_last & (not host.is_cut)  # of what was cut off nobody knows
         feeds = np.flatnonzero(~_only_fetched(usage.work, host))
         later = np.searchsorted(feeds, at)
         fed = np.append(feeds, feeds[-1:])[later]  # after the last work, its thread is meant
         self._is_fed = fed == self._nexts  # else what ends the gap is of a thread that only fetches
-        self._launches = np.where(self._ended, UNKNOWN, usage.work.launches[fed])
+        is_known = ~is_last & (self._lengths_s > host.noise_s)
+        self._launches = np.where(is_known, usage.work.launches[fed], UNKNOWN)
         self.parts_s: dict[str, Seconds] = defaultdict(lambda: np.zeros(len(gaps)))
         self._late = gaps.copy()  # when the host was late, by its clock
         self._take_queued(np.flatnonzero((self._launches != UNKNOWN) & (later < len(feeds))))
@@ -235,19 +225,23 @@ class _Gaps:
     def _take_queued(self, which: Places) -> None:
         """Take off the end of gaps in which their work was launched already, and stood in a queue.
 
-        Not so if the launch took long: the host was in it.
+        Not so while the host was in the launch, unless that waited for an event or copied.
         """
         host, launches = self._host, self._launches[which]
         called_s, returned_s = host.records.times_s[launches].T
-        starts_s, ends_s = self._gaps[which].T
-        ahead_s = np.clip(ends_s - called_s, 0.0, _START_S)
-        starts_s, ends_s = starts_s - ahead_s, ends_s - ahead_s
-        until_s = np.where(host.sorts[launches] == "launch", returned_s, called_s)
+        is_queued = self._is_fed[which] & host.waited(launches, self._gaps[which])
+        is_launching = np.isin(host.sorts[launches], ("launch", "called")) & ~is_queued
+        is_launching &= returned_s - called_s > _START_S
+        until_s = np.where(is_launching, returned_s, called_s)
+        ahead_s = np.clip(self._gaps[which, 1] - until_s, 0.0, _START_S)
+        starts_s, ends_s = (self._gaps[which] - ahead_s[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        is_staged = self._usage.work.where(lambda tag: tag.memory == "pageable")
-        is_staged = is_staged[self._nexts[which]] & self._is_fed[which]
-        is_queued = ~is_staged & self._is_fed[which] & host.waited(launches, self._gaps[which])
+        work = self._usage.work
+        is_staged = work.where(lambda tag: tag.lane.endswith(" from host"))
+        is_staged &= work.where(lambda tag: tag.memory == "pageable")
+        is_staged = (is_staged & (work.sizes_bytes >= SMALL_BYTES))[self._nexts[which]]
+        is_staged &= self._is_fed[which] & ~is_queued
         of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
         for cause, holds in of.items():
             self.parts_s[cause][which] = (ends_s - late_s) * holds
@@ -267,6 +261,9 @@ class _Gaps:
         rest_s = np.maximum(rest_s, 0.0) * ~self._ended
         self.parts_s["elsewhere"] = rest_s * launched
         self.parts_s["unknown"] += rest_s * ~launched
+        is_brief = self._lengths_s <= np.where(launched, _BRIEF_S, _NOISE_S)
+        self.parts_s["brief"] = self.parts_s["unknown"] * is_brief
+        self.parts_s["unknown"] -= self.parts_s["brief"]
 
     def finding(self, cause: str) -> Finding:
         """What a cause has of all gaps, the gaps with most of it, and what the host did then."""
@@ -278,32 +275,27 @@ class _Gaps:
         names = [span.name for span in longest[0]] or ["no named range"]
         if cause != "elsewhere":
             names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
-        cost, at_most = format_seconds(float(saved_s.sum())), format_seconds(float(saved_s.max()))
-        why = "Once" if count == 1 else f"{count:,} times"
-        said = {"names": ", ".join(map(shortened, names)), "nothing": self._host.nothing}
-        why += f" it was idle {CAUSES[cause].what.format_map(said)}"
-        if cause in _REMOVABLE:
-            why += (
-                f" Without that the gaps would be up to {cost} shorter, one of them by {at_most}."
-            )
-        else:
-            why += f" Longest for {at_most}."
+        sums_s = float(saved_s.sum()), float(parts_s.sum())
+        cost, at_most = format_seconds(sums_s[0]), format_seconds(float(saved_s.max()))
+        times = "Once" if count == 1 else f"{count:,} times"
+        what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
+        saved = f"To mend that saves up to {cost}, and up to {at_most} of one gap."
+        why = f"{times} it was idle {what} {saved}"
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
         ]
-        sums_s = float(saved_s.sum()), float(parts_s.sum())
         return Finding(cause, self._usage.name, sums_s[0], why, evidence, sums_s[1], count)
 
     def _saved(self, cause: str) -> Seconds:
         """By how much each gap would shrink without a cause, at most."""
         parts_s, when = self.parts_s[cause], self._host.did[cause]
-        # Of what was under way in the gap, the whole length.
-        sums_s = np.append(0.0, np.cumsum(when[:, 1] - when[:, 0]))
-        first = np.searchsorted(when[:, 1], self._late_on_axis[:, 0], side="right")
-        last = np.searchsorted(when[:, 0], self._late_on_axis[:, 1], side="left")
-        whole_s = sums_s[np.maximum(first, last)] - sums_s[first]
+        # From where what was under way in the gap began, until the launch that ended it.
+        starts_s, ends_s = self._late_on_axis.T
+        first = np.searchsorted(when[:, 1], starts_s, side="right")
+        begun_s = np.minimum(starts_s, np.append(when[:, 0], np.inf)[first])
+        whole_s = length_within(when, begun_s, ends_s)
         taken = [self.parts_s[other] for other in _WAITS_TOO if other != cause]
-        left_s = self._gaps[:, 1] - self._gaps[:, 0] - np.sum(taken, axis=0)
+        left_s = self._lengths_s - np.sum(taken, axis=0)
         # Where a thread then did for longer what is unknown, or may need what was waited for.
         other_s = self.parts_s["elsewhere"] + self.parts_s["cpu"]
         saved_s = np.where(other_s > whole_s, 0.0, np.minimum(whole_s, left_s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ _MOST_NAMED = 5  # stragglers in words; figures have all
 _WIDEST = 24  # characters of a rank's name, so that a line fits a terminal
 _MOST = 0.95  # the share of collectives that an error is of, and that must be possible
 _CLOCK_S = 1e-6  # profilers' own clocks agree no better than this
+_UNMATCHED = "No collectives could be matched with certainty, so who waited for whom is not known."
 _FEWEST = 5  # fewer collectives agree on a clock by chance
 
 
@@ -221,7 +222,9 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
         rows.append((shortened(name, _WIDEST), *busy, waiting, idle, came_last))
     headers = ("rank", "busy", "computing", "communication", "exposed", "waiting", "idle")
     notes = ["Exposed: communication while the same rank did not compute."]
+    said = [_UNMATCHED] * any("communication" in gpu.sorts for _, gpu in shown)
     if ranks:
+        said = _verdict(ranks)
         error, clocks_s = format_seconds(ranks.error_s), ranks.offsets_s.values()
         count = sum(len(group.starts_s) for group in ranks.matched)
         apart = format_seconds(max(clocks_s) - min(clocks_s))
@@ -232,28 +235,21 @@ def side_by_side(ranks: Ranks | None, usages: Mapping[str, Sequence[Usage]]) -> 
             f"of which {percent(_MOST)} then agree within {error}.",
         ]
     caption = "What each rank did"
-    return [*_verdict(ranks), tabulate((*headers, "came last"), rows, caption=caption, notes=notes)]
+    return [*said, tabulate((*headers, "came last"), rows, caption=caption, notes=notes)]
 
 
 def _named(trace: str, gpu: str, count: int) -> str:
     return f"{trace} {gpu}" if count > 1 else trace
 
 
-def _verdict(ranks: Ranks | None) -> Iterator[str]:
-    if ranks is None:
-        yield "No collectives could be matched with certainty, so who waited for whom is not known."
-        return
-    stragglers = sorted(ranks.stragglers, key=lambda name: -ranks.of[name].late_s)
-    for name in stragglers[:_MOST_NAMED]:
-        rank = ranks.of[name]
-        yield (
-            f"{name} holds the others up: it came last to {rank.came_last:,} of "
-            f"{rank.collectives:,} collectives, and they waited {format_seconds(rank.late_s)} for "
-            f"it alone."
-        )
-    if not stragglers:
-        name = max(ranks.of, key=lambda name: ranks.of[name].waiting_s)
-        yield (
-            f"No rank alone holds the others up. The longest wait for others is that of "
-            f"{name}, {format_seconds(ranks.of[name].waiting_s)} in all."
-        )
+def _verdict(ranks: Ranks) -> list[str]:
+    """Who holds the others up, or may do so: of few or rare waits nobody knows that nobody does."""
+    by_late_s = sorted(ranks.of.items(), key=lambda item: -item[1].late_s)
+    named = [item for item in by_late_s if item[0] in ranks.stragglers] or by_late_s[:1]
+    does = "holds the others up" if ranks.stragglers else "was waited for longest, maybe by chance"
+    return [
+        f"{name} {does}: it came last to {rank.came_last:,} of {rank.collectives:,} collectives, "
+        f"and they waited {format_seconds(rank.late_s)} for it alone."
+        for name, rank in named[:_MOST_NAMED]
+        if rank.late_s
+    ]

@@ -15,7 +15,7 @@ from autopar.display.svg import Drawing, draw
 from autopar.display.table import Table, tabulate
 from autopar.timeline.intervals import length_s, length_within
 from autopar.traces.findings import CAUSES, HIDEABLE, LEAST_SHARE, Finding, findings_of
-from autopar.traces.idle import Host, idle_of, noise_s
+from autopar.traces.idle import Host, idle_of
 from autopar.traces.trace import HOST, OF_TORCH, ONE_CYCLE, UNKNOWN, Trace
 from autopar.traces.utilization import OTHER_LANES, view_of
 
@@ -83,6 +83,7 @@ class Report:
         for usage in self.view.usages:
             busy_s = {sort: length_s(when) for sort, when in usage.sorts.items()}
             hidden_s = {sort: usage.hidden_s(sort) for sort in HIDEABLE if busy_s.get(sort)}
+            causes_s = {it.cause: it.idle_s for it in self._idle if it.where == usage.name}
             figures[usage.name] = {
                 "busy_s": length_s(usage.busy),
                 "idle_s": length_s(usage.idle),
@@ -91,11 +92,7 @@ class Report:
                 "hidden_s": hidden_s,
                 "exposed_s": {sort: busy_s[sort] - time_s for sort, time_s in hidden_s.items()},
                 "gaps": len(usage.idle),
-                "idle_by_cause_s": {
-                    finding.cause: finding.idle_s
-                    for finding in self._idle
-                    if finding.where == usage.name
-                },
+                "idle_by_cause_s": causes_s,
                 "bound": dict(zip(("resource", "seconds"), usage.bound, strict=True)),
             }
         return figures
@@ -159,7 +156,7 @@ class Report:
                 f"Communication ran with no computing beside it for up to "
                 f"{format_seconds(exposed_s)} ({percent(exposed_s, self.window_s)}). {whose}"
             )
-        none = "No findings: nothing was seen that more overlap could save."
+        none = "No findings: nothing was seen that keeps it from that."
         return [*lines, *(self._most() or [none])]
 
     def _most(self) -> list[str]:
@@ -297,11 +294,7 @@ class Report:
 
     def _idleness(self) -> list[Table]:
         headers = ("GPU", "what happened meanwhile", "gaps", "in all", "share of time")
-        least = format_seconds(noise_s(self.view.trace))
-        note = (
-            f"Each gap is split over all that happened in it. Gaps of up to {least} are not "
-            f"counted: they are between any two kernels."
-        )
+        note = "Each gap is split over all that happened in it."
         rows = []
         for finding in sorted(self._idle, key=lambda finding: -finding.idle_s):
             time, share = format_seconds(finding.idle_s), bar(finding.idle_s, self.window_s)

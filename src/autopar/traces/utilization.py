@@ -87,6 +87,10 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
     if HOST in trace.doubts:
         work = replace(work, launches=np.full(len(work), UNKNOWN))
         trace = replace(trace, host=NONE)
+    # Of a file that is cut, the work of what came later is lost.
+    end_s = float(work.times_s.max()) if trace.is_cut and len(work) else np.inf
+    host = replace(trace.host, times_s=np.minimum(trace.host.times_s, end_s))
+    trace = replace(trace, host=host)
     if gpu is not None:
         pattern = f"*GPU {gpu}" if gpu.isdigit() else gpu
         names = {*work.coded(lambda tag: tag.gpu)[0]} - {""}
@@ -95,9 +99,9 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         kept = [place for place in trace.doubts if fnmatchcase(place, pattern)]
         kept += [place for place in (HOST, "GPUs") if place in trace.doubts]
         trace = replace(trace, doubts={place: trace.doubts[place] for place in kept})
-    ranges, occurrences = trace.host.of("range"), NONE
+    ranges, occurrences = host[host.times_s[:, 0] < end_s].of("range"), NONE
     gpus = sorted({tag.gpu for tag in work.present} - {""}, key=lambda name: (len(name), name))
-    whole = np.concatenate((work.times_s, trace.host.times_s))
+    whole = np.concatenate((work.times_s, host.times_s))
     start_s = float(whole[:, 0].min()) if len(whole) else 0.0
     window = as_array([(start_s, whole[:, 1].max())] if len(whole) else [])
     if range_name is not None:
@@ -105,7 +109,7 @@ def view_of(trace: Trace, range_name: str | None = None, gpu: str | None = None)
         why = trace.doubts.get(HOST, "")
         chosen = _named(range_name, names, range_name, "range", why)
         named = ranges[ranges.where(lambda tag: tag.name in chosen)]
-        occurrences = _with_their_work(named, work, trace.host)
+        occurrences = _with_their_work(named, work, host)
         window = covered(occurrences.times_s)
         work, ranges = work.within(window), ranges.within(window)
     by_gpu, there = work.parts(lambda tag: tag.gpu), (*gpus, "")
