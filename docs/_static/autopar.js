@@ -16,10 +16,13 @@ document.querySelectorAll(".highlight-myst-ansi pre, .sphx-glr-script-out pre").
 });
 
 // Boxes that scroll sideways can be reached with the keyboard, so that all of them can be read.
-const BOXES = "pre, .autopar-columns, .table-wrapper, .autopar-scroll, .output_html, .autopar-figure";
+const BOXES =
+  "pre, .autopar-columns, .autopar-table-box, .table-wrapper, .autopar-scroll, .output_html, .autopar-figure";
 const reach = () =>
   document.querySelectorAll(BOXES).forEach((box) => {
-    if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+    const wide = box.scrollWidth > box.clientWidth;
+    box.toggleAttribute("data-wide", wide); // which a telephone says in words
+    if (wide) box.tabIndex = 0;
     else box.removeAttribute("tabindex");
   });
 reach();

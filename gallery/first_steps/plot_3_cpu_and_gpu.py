@@ -18,7 +18,7 @@ GPU waits for it. On lanes this order runs in parallel, too, as it does in MXNet
 # CPU work first: the GPU waits
 # -----------------------------
 # This is the book's order. A CPU operator returns when its result is there. Only then does the host
-# come to the second line.
+# come to the second line. `annotate` names its products in the timeline.
 
 import torch
 
@@ -94,7 +94,7 @@ ap.show_timelines(
 
 # %%
 # Look at the row of the GPU in the picture at the top, of one run each: in plain PyTorch it begins
-# where the CPU ends. On lanes both begin together.
+# where the CPU ends. On lanes both begin together. (Its tables count fills of memory, too.)
 #
 # In plain PyTorch the book's order takes the sum
 # -----------------------------------------------
@@ -143,7 +143,7 @@ ap.show(ap.compare(here.measurements))
 # %%
 # Now you
 # -------
-# Double `cpu_size`. Predict which rows of the table grow, and which part is the limit then.
+# Double `cpu_size`. Predict which rows of the table grow, and what the limit is then.
 #
 # .. dropdown:: A hint
 #
@@ -151,7 +151,7 @@ ap.show(ap.compare(here.measurements))
 #
 # .. dropdown:: An answer
 #
-#     All rows but *GPU alone*, and the CPU's part, eight times as long as now, is the limit.
+#     All rows grow but *GPU alone*. The limit is eight times what the CPU's part takes now.
 #
 #     .. code-block:: python
 #

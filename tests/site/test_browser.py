@@ -26,7 +26,7 @@ UNFOLD = "document.querySelectorAll('details').forEach((each) => (each.open = tr
 # contrast: both let the page's own colour through.
 PLAIN = """
 * { transition: none !important; animation: none !important; }
-.autopar-table-box, .table-wrapper { background: none !important; }
+.autopar-table-box, .autopar-columns, .table-wrapper { background: none !important; }
 .sphx-glr-thumbcontainer a::before { display: none !important; }
 """
 RESIZED = """async (width) => {  // its scripts have heard of it before the second frame

@@ -25,6 +25,31 @@ AUDIT = blocks("book_against_hardware")
     blocks("five_minutes", f"five-minutes-{it}") for it in ("program", "mended")
 )
 
+# What a page runs and shows; :tags: hide some cells, or only what a cell puts out.
+SHOWN = re.compile(
+    r"(?ms)^```\{code-cell\} python3\n(?!:tags: \[remove-(?:cell|input)\])(?::.*?\n)*(.*?)^```$"
+)
+CELLS = {
+    str(path.relative_to(DOCS)): cells
+    for path in sorted([*DOCS.glob("*.md"), *DOCS.glob("[!_]*/*.md")])
+    if (cells := SHOWN.findall(path.read_text(encoding="utf-8")))
+}
+
+
+@pytest.mark.parametrize("page", CELLS)
+def test_the_cells_that_a_page_shows_run_by_themselves(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(CELLS[page]), page, "exec"), {})
+
+
+def test_cells_that_are_hidden_are_not_among_them():
+    hidden = [
+        f"```{{code-cell}} python3\n:tags: [remove-{it}]\n\nx\n```" for it in ("cell", "input")
+    ]
+    shown = "```{code-cell} python3\n:tags: [remove-output]\n\ny\n```"
+    assert SHOWN.findall("\n".join([*hidden, shown])) == ["\ny\n"]
+    assert {"five_minutes.md", "chapter/4_graphs.md"} <= CELLS.keys()
+
 
 def with_step(program, mended):
     before, step, after = re.split(r"(def step\(\):\n(?:    .*\n)+)", program)

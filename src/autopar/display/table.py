@@ -207,10 +207,10 @@ def compare(
     >>> serial = Measurement("serial", (0.188, 0.189, 0.190))
     >>> overlapped = Measurement("overlapped", (0.140, 0.140, 0.142))
     >>> print(compare([serial, overlapped], limit_s=0.131, baseline="serial"))
-    work          median  limit / time     limit  spread (IQR)  speed-up
-    ----------  --------  ------------  --------  ------------  --------
-    serial      189.0 ms        69.3 %  131.0 ms        1.0 ms    1.00 ×
-    overlapped  140.0 ms        93.6 %  131.0 ms        1.0 ms    1.35 ×
+    work          median  speed-up  limit / time     limit  spread (IQR)
+    ----------  --------  --------  ------------  --------  ------------
+    serial      189.0 ms    1.00 ×        69.3 %  131.0 ms        1.0 ms
+    overlapped  140.0 ms    1.35 ×        93.6 %  131.0 ms        1.0 ms
     speed-up: over serial
     """
     chosen = distinct(measurements)
@@ -231,12 +231,13 @@ def compare(
         "median": [
             format_seconds(one.median_s) + (star if one.warning else no_star) for one in chosen
         ],
+        # Before the others: on a telephone the last columns have to be scrolled to.
+        "speed-up": _known("{:.2f} ×".format, _speedups(chosen, baseline, parts)),
         limit_name + _SHARE: _known(percent, shares),
         limit_name: _known(format_seconds, limits),
         "spread (IQR)": [like(one.iqr_s, one.median_s) for one in chosen],
         "TFLOP/s": _known(figures, (one.tflops_per_s for one in chosen)),
         "GB/s": _known(figures, (one.gb_per_s for one in chosen)),
-        "speed-up": _known("{:.2f} ×".format, _speedups(chosen, baseline, parts)),
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {NOTHING}}
     notes = [f"* {one.label}: {one.warning}" for one in noisy]
