@@ -118,7 +118,8 @@ def five_wrong_answers(size, large):
     for name in FIVE:  # mended first, as to load a kernel may wait for streams
         for label, mended in {f"{name}, mended": True, name: False}.items():
             values[f"{label}: wrong share"] = wrong_share(name, mended, size)
-            values[f"{label}: CSAN reports"] = ap.csan_reports(wrong_share, name, mended, size)
+            reports = ap.csan_reports(wrong_share, name, mended, size)
+            values[f"{label}: CSAN reports"] = int(reports)
     checks = {f"{name}, mended": values[f"{name}, mended: wrong share"] == 0 for name in FIVE}
     ways = {"missing event": lambda: missing_event(x, False)}
     ways["missing event, mended"] = lambda: missing_event(x, True)
