@@ -36,8 +36,6 @@ def missing_event(x, mended):
 # ---------------------------------------
 # Torch knows on which stream ``y`` was made, and gives its memory to the next tensor there. In
 # `torchrec <https://github.com/meta-pytorch/torchrec/pull/4231>`_ this gave NaN.
-
-
 def source_freed(x, mended):
     host, side, y = on_host(x), torch.cuda.Stream(x.device), x.mm(x)
     side.wait_stream(torch.cuda.current_stream(x.device))

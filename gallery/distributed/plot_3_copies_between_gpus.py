@@ -77,6 +77,8 @@ def copies_of_all(count, size, repeats):
     memory = [*hosts, *others]
     given = {"expected": results, "reset": lambda: [one.fill_(torch.nan) for one in memory]}
     found = ap.race(ways, parts=parts, see=[*ways], repeats=repeats, **given)
+    copied_all(zip(memory, 2 * sources, strict=True))
+    ap.synchronize()
     right = all(torch.equal(one.cpu(), hosts[0]) for one in memory)
     found.checks["what all GPUs copied has arrived"] = right
     found.values["GPUs"] = len(gpus)
