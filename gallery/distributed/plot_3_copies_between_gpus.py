@@ -95,11 +95,12 @@ ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of 
 # %%
 # All at once to the host, but not to each other
 # ----------------------------------------------
-# Compare the rows *one GPU alone* and *all GPUs at once*. Every GPU has a bus of its own, so all
-# reach the host in the time of one. From GPU to GPU it takes them longer, as if they took turns.
-# PyTorch lets such a copy wait for the current streams of both GPUs, which may be why; nothing here
-# tests it. The last column counts the bytes of all copies, so it also tells what the GPUs reach
-# together.
+# A copy to the host is only the first of the two that the way by the host takes, and takes longer
+# already. Compare the rows *one GPU alone* and *all GPUs at once*. Every GPU has a bus of its own,
+# so all reach the host in the time of one. From GPU to GPU it takes them longer, as if they took
+# turns. PyTorch lets such a copy wait for the current streams of both GPUs, which may be why;
+# nothing here tests it. The last column counts the bytes of all copies, so it also tells what the
+# GPUs reach together.
 
 # Folded: the rates
 rows, gb = [], COPIES["count"] * COPIES["size"] ** 2 * 4 / 1e9

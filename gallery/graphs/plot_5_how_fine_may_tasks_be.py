@@ -114,8 +114,8 @@ ap.plot.show("b7_how_fine_may_tasks_be", fine.origin)
 
 # %%
 # What is kept is held against bare threads with pieces of 200 rows. The second claim is of the
-# better scheduler, the third of the graph. `concurrent.futures` may keep more: it sees to no order.
-
+# better scheduler, the third of the graph. Where a line falls again at the right end, the cost of a
+# task does not explain it.
 half = fine.estimate(lambda s: half_kept_us(s, GRAPH))
 finest = fine.estimate(lambda s: max(kept(s, way)[0] for way in (GRAPH, FUTURES)))
 coarse = fine.estimate(lambda s: kept(s, GRAPH)[-1])
@@ -128,9 +128,9 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# One task for all leaves the other workers idle, so some dozens of tasks for each worker are a good
-# number. Where tasks depend on each other, a large one keeps more of them waiting. On a GPU there
-# is another way out: :doc:`/auto_gallery/one_device/plot_2_small_operators`.
+# One task for all leaves the other workers idle, so take more tasks than workers. Where tasks
+# depend on each other, a large one keeps more of them waiting. On a GPU there is another way out:
+# :doc:`/auto_gallery/one_device/plot_2_small_operators`.
 #
 # On this machine
 # ---------------

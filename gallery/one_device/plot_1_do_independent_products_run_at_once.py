@@ -36,8 +36,6 @@ def one_stream(xs):
 # ---------------------------------------------
 # The products are dealt out to *side streams*. These first wait for the current stream, which makes
 # the matrices, and at the end it waits for them.
-
-
 def on_streams(xs, side):
     current, results = torch.cuda.current_stream(), []
     for stream in side:
@@ -88,8 +86,8 @@ def one_device(work, streams, seen):
 
 
 # %%
-# Large products take turns on any number of streams
-# --------------------------------------------------
+# Large products take turns on eight streams, too
+# -----------------------------------------------
 # In the picture at the top, look at the stairs: each product begins only towards the end of the one
 # before it, though nothing makes it wait. A large product has more blocks of work than the GPU can
 # hold at once, so the next one comes in when the last of them leave room.
@@ -112,7 +110,8 @@ ap.show(ap.draw(small, title=f"Products of {SMALL} × {SMALL}"))
 # ------------------------------
 # Small products leave room, so we had expected that they gain most. Compare the first row of this
 # table with the last: small ones lose, for a gain below 1 is a loss, and for large ones streams
-# change next to nothing. *At once* is how many kernels ran, on average, while any did.
+# change next to nothing. If any size gains, it lies between: large enough that the host keeps up,
+# and too small to fill the GPU. *At once* is how many kernels ran, on average, while any did.
 
 # Folded: the table and the claims
 rows = []

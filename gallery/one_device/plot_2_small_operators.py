@@ -83,10 +83,11 @@ ax.legend(fontsize="small")
 ap.plot.show("x2_small_operators", gpu.origin)
 
 # %%
-# In the table, compare the last two columns, which have the GPU's own time. A chain saves the
-# launches as well, but runs one product at a time, so the gain of branches over it is what running
-# at once is worth. The other columns are by the host's clock. For a graph they include its launch,
-# the wait, and a result for each product, which the host hands out; a batch has one result.
+# In the table, compare the last two columns, which have the GPU's own time: where they come
+# together, running at once pays no more. A chain saves the launches as well, but runs one product
+# at a time, so the gain of branches over it is what running at once is worth. The other columns are
+# by the host's clock. For a graph they include its launch, the wait, and a result for each product,
+# which the host hands out; a batch has one result.
 
 # Folded: the table and the claims
 SMALL = (64, 128, 256)
@@ -102,7 +103,7 @@ batch = gpu.estimate(lambda s: min(s[f"{n}, one stream"] / s[f"{n}, a batch"] fo
 nothing = gpu.estimate(lambda s: gain(s, 4000))
 headers = ["matrices", "a batch", "a CUDA graph", "on the GPU: a chain", "8 branches"]
 shown = "a batch", "a CUDA graph", "1 branches", "8 branches"
-rows = [[f"{n} × {n}", *(f"{us(n, way):.2f} µs" for way in shown)] for n in SMALL]
+rows = [[f"{n} × {n}", *(f"{us(n, way):.2f} µs" for way in shown)] for n in counts]
 ap.show(
     ap.tabulate(headers, rows, caption="Time for a product", origin=gpu.origin),
     ap.claim(
