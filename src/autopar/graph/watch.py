@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import itertools
 import traceback
 from collections.abc import Callable, Iterator
@@ -17,7 +19,6 @@ from autopar.graph.chance import Chance
 from autopar.graph.known import Known
 from autopar.graph.refused import Refused, is_named, line_of
 from autopar.torch_private import (
-    COMPOSITE,
     FAKE,
     TRACES_GENERATORS,
     VIEWS,
@@ -106,9 +107,9 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if is_composite(func):  # in inference mode alone; torch would make it of others
+        if is_composite(func):  # as in inference mode alone
             with self:
-                return func._op_dk(COMPOSITE, *args, **(kwargs or {}))
+                return _as_called(func).decompose(*args, **(kwargs or {}))
         with self.keeping():
             _require_traceable(func, args)
             if torch.get_default_dtype() != self._dtype:
@@ -221,6 +222,14 @@ class Watch(TorchDispatchMode):
         }
         if changed:
             set_versions(tuple(changed), tuple(changed.values()))
+
+
+@functools.cache
+def _as_called(func: Any) -> Any:
+    """An operator without what torch makes it of in Python, which rounds and draws otherwise."""
+    operator = copy.copy(func)
+    operator.py_kernels = {}
+    return operator
 
 
 def _require_generators(args: Any, kwargs: Any) -> None:
