@@ -80,10 +80,11 @@ def inspect(files: Sequence[Path], options: Options = Options()) -> tuple[str, i
     title = f"Timeline of {', '.join(report.name for report in reports)}"
     data = {"format": "autopar timeline", "version": VERSION, "ranks": ranks and ranks.data()}
     for name, path in options.outputs.items():
-        written = as_page(sections, title=title)
         if name == "json":
             data["traces"] = [report.data() for report in reports]
             written = json.dumps(data, indent=1) + "\n"
+        else:
+            written = as_page(sections, title=title)
         try:
             write_output(str(path), written)
         except OSError as error:
