@@ -8,7 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_builder import MS, Activity, call, copy, costs, gap, kernel, named, parsed, split, trace
+from trace_builder import (
+    MS,
+    Activity,
+    call,
+    copy,
+    costs,
+    gap,
+    kernel,
+    named,
+    parsed,
+    split,
+    trace,
+    work_of,
+)
 
 from autopar.timeline.span import Span
 from autopar.traces.findings import CAUSES, Finding
@@ -45,6 +58,16 @@ def test_a_gap_is_split_over_all_that_happened_in_it() -> None:
     assert split(parsed(late)) == {"launch": 1.5, "elsewhere": 0.5, "brief": 0.001}
     behind = "kernel 0.001..7 by 0; kernel 7..9 by 6; call cudaHostAlloc 4.2..5.4"
     assert costs(parsed(behind)) == {}, "nothing is idle behind work"
+
+
+def test_no_cause_costs_more_than_the_time_beyond_that_of_the_busiest_resource() -> None:
+    """As where a GPU waits for what another one, always busy, has to do."""
+    sync = call(SYNC, 0.2, 4.1)
+    for until_ms, most_ms in ((8.5, 0.5), (4, 2.0)):
+        other = kernel(0.001, until_ms, gpu="GPU 1")
+        found = costs(trace(*work_of(gap(sync)), other, calls=(sync,)))
+        assert found["synchronised"] == pytest.approx(most_ms, abs=0.01)
+        assert max(found.values()) <= most_ms + 0.01 or until_ms == 4
 
 
 def test_no_gap_is_counted_for_the_error_of_sums() -> None:

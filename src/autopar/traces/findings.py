@@ -180,9 +180,17 @@ class Finding(NamedTuple):
 
 
 def findings_of(view: View, idle: Iterable[Finding]) -> list[Finding]:
-    """What a view could save, most expensive first; what costs too little to matter is left out."""
+    """What a view could save, most expensive first; what costs too little to matter is left out.
+
+    What makes no work shorter saves no more than the time beyond that of the busiest resource, as
+    where one GPU waits for another, which is always busy.
+    """
     window_s = length_s(view.window)
-    findings = [*(finding for usage in view.usages for finding in _of_work(usage)), *idle]
+    most_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
+    found = [*(finding for usage in view.usages for finding in _of_work(usage)), *idle]
+    findings = [
+        it if it.cause in _FASTER else it._replace(cost_s=min(it.cost_s, most_s)) for it in found
+    ]
     return [
         finding
         for finding in sorted(findings, key=lambda finding: -finding.cost_s)

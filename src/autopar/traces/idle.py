@@ -276,10 +276,10 @@ class _Gaps:
         if cause != "elsewhere":
             names = self._names(cause, parts_s > 0) or ["Python, from one launch to the next"]
         sums_s = float(saved_s.sum()), float(parts_s.sum())
-        cost, at_most = format_seconds(sums_s[0]), format_seconds(float(saved_s.max()))
+        at_most = format_seconds(float(saved_s.max()))
         times = "Once" if count == 1 else f"{count:,} times"
         what = CAUSES[cause].what.format(names=", ".join(map(shortened, names)))
-        saved = f"To mend that saves up to {cost}, and up to {at_most} of one gap."
+        saved = f"To mend that saves up to {at_most} of one gap."
         why = f"{times} it was idle {what} {saved}"
         evidence = [
             span for i, spans in zip(most, longest, strict=True) for span in self._gap(i, spans)
