@@ -96,7 +96,8 @@ def test_a_range_is_counted_and_limits_all_figures() -> None:
 
 
 def test_json_has_the_figures_in_seconds() -> None:
-    data = Report(BUSY, name="t").data()
+    work = "kernel 0..4 by -1; copy 3..5 by -1; kernel 8..10 by 7.9"
+    data = Report(parsed(f"{work}; call cudaStreamSynchronize 2..5"), name="t").data()
     gpu = data["gpus"]["GPU 0"]
     assert sum(gpu["idle_by_cause_s"].values()) == pytest.approx(gpu["idle_s"])
     assert gpu["bound"] == {"resource": "compute", "seconds": pytest.approx(6 * MS)}

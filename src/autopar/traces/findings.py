@@ -8,7 +8,14 @@ from typing import NamedTuple
 import numpy as np
 
 from autopar.display.format import figures, format_seconds
-from autopar.timeline.intervals import common, covered, length_s, length_within, without
+from autopar.timeline.intervals import (
+    Intervals,
+    common,
+    covered,
+    length_s,
+    length_within,
+    without,
+)
 from autopar.timeline.span import Span
 from autopar.traces.trace import UNKNOWN, Mask, Records
 from autopar.traces.utilization import Usage, View, sort_of
@@ -179,7 +186,9 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(view: View, idle: Iterable[Finding]) -> list[Finding]:
+def findings_of(
+    view: View, idle: Iterable[Finding], late_for: Callable[[Records], Intervals]
+) -> list[Finding]:
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
     What makes no work shorter saves no more than the time beyond that of the busiest resource, as
@@ -187,7 +196,7 @@ def findings_of(view: View, idle: Iterable[Finding]) -> list[Finding]:
     """
     window_s = length_s(view.window)
     most_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
-    found = [*(finding for usage in view.usages for finding in _of_work(usage)), *idle]
+    found = [*(it for usage in view.usages for it in _of_work(usage, late_for)), *idle]
     findings = [
         it if it.cause in _FASTER else it._replace(cost_s=min(it.cost_s, most_s)) for it in found
     ]
@@ -198,8 +207,9 @@ def findings_of(view: View, idle: Iterable[Finding]) -> list[Finding]:
     ]
 
 
-def _of_work(usage: Usage) -> Iterator[Finding]:
-    """What nothing computes beside; where nothing is computed, nothing could."""
+def _of_work(usage: Usage, late_for: Callable[[Records], Intervals]) -> Iterator[Finding]:
+    """What nothing computes beside; where nothing is computed, or launched yet, nothing could."""
+    late = late_for(usage.work[usage.work.where(lambda tag: tag.kind == "compute")])
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
@@ -211,8 +221,9 @@ def _of_work(usage: Usage) -> Iterator[Finding]:
         cost_s = length_s(exposed) - waited_s
         sort = "communication" if key == "communication" else "copy"
         if key not in _FASTER:  # no more than is computed without them can be beside them
+            cost_s -= length_s(common(without(exposed, usage.waiting), late))
             cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
-        if not cost_s:
+        if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"
         if waited_s:

@@ -98,6 +98,19 @@ class Host:
         """What to add to times of some threads, so that they are on the axis of all."""
         return (self._apart_s * threads[:, None]).astype(np.float64)
 
+    def late_for(self, work: Records) -> Intervals:
+        """When there was none of some work, as the host had not launched the next, nor waited."""
+        known = work[work.launches != UNKNOWN]
+        lasts_s = np.maximum.accumulate(np.append(-np.inf, work.times_s[:, 1]))
+        before_s = lasts_s[np.searchsorted(work.times_s[:, 0], known.times_s[:, 0])]
+        until_s = np.minimum(self.records.times_s[known.launches, 0], known.times_s[:, 0])
+        late = np.column_stack((np.maximum(before_s, -self._apart_s), until_s))
+        shift = self.shift(self.threads[known.launches])
+        is_late = late[:, 1] > late[:, 0]
+        late, shift = (late + shift)[is_late], shift[is_late]
+        of, parts = clipped(late, without(_ALWAYS, self.did["synchronised"]))
+        return covered(parts - shift[of])
+
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
         """Whether the work of launches, each of which ends a gap, waited for an event.
 

@@ -66,15 +66,19 @@ class Report:
         self._gpus = [usage for usage in view.usages if usage.name != OTHER_LANES]
 
     @cached_property
+    def _host(self) -> Host:
+        return Host(self.view.trace)
+
+    @cached_property
     def _idle(self) -> list[Finding]:
-        host, is_whole = Host(self.view.trace), self.view.range_name is None
-        found = (idle_of(gpu, host, is_whole=is_whole) for gpu in self._gpus)
+        is_whole = self.view.range_name is None
+        found = (idle_of(gpu, self._host, is_whole=is_whole) for gpu in self._gpus)
         return [*chain.from_iterable(found)]
 
     @cached_property
     def findings(self) -> list[Finding]:
         """What less than all overlap costs, most expensive first."""
-        return findings_of(self.view, self._idle)
+        return findings_of(self.view, self._idle, self._host.late_for)
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
