@@ -114,9 +114,9 @@ ap.show_timelines(seen, "d1_gradients", title="A step of training on two ranks")
 # Hidden is not the same as saved
 # -------------------------------
 # In the picture at the top, look at the green bars, NCCL's: beside computing they are hidden. The
-# last bucket can't be, so the limit has its time, too; :doc:`/benchmarks` holds what is exposed
-# against it. But each message takes a part of the GPU from the computing beside it. So compare the
-# rows of *buckets* with the one after backward: many small ones may save nothing by the clock.
+# last bucket can't be, so the limit has its time; :doc:`/benchmarks` holds what is exposed against
+# it. But each message takes a part of the GPU from computing. So compare the rows of *buckets* with
+# the one after backward: many small ones may save nothing, and even cost time.
 alone = {"parts": [way for way in gpus.measurements if "alone" in way], "baseline": AFTER}
 limit_s = gpus.limit_s(["computing alone"]) + gpus.limit_s(["the last bucket alone"])
 low, share, high = sorted(gpus.values[f"{BUCKETS}, step {i}: exposed, share"] for i in range(3))
@@ -132,7 +132,7 @@ ap.show(
 # When this does not help
 # -----------------------
 # Where messages take longer than backward, as over a slow network, the rest is exposed. Larger
-# batches and fewer bits send less. :doc:`/howto/from_one_machine_to_many` has more machines.
+# batches send less often, and fewer bits less. :doc:`/howto/from_one_machine_to_many` goes on.
 #
 # On this machine
 # ---------------

@@ -3,7 +3,7 @@
 More devices, more speed?
 =========================
 
-| **You'll do:** give the chapter's products and a step of training to one GPU, to two, and to four.
+| **You'll do:** give the chapter's products and a step of training to one GPU, and to more.
 | **You'll learn:** strong and weak scaling, and what limits each.
 | **You need:** 6 minutes, and no GPU: the part for several GPUs is shown from a record. Read
   :doc:`plot_1_add_gradients_up_during_backward` first;
@@ -106,10 +106,10 @@ ap.plot.bars(scaled.measurements, limit_s=limits_s, title="On one GPU, and on mo
 ap.plot.show("d2_scaling")
 
 # %%
-# Products scale, and training nearly
-# -----------------------------------
+# Products scale, and training less
+# ---------------------------------
 # Look at *limit / time*. Products lose nearly nothing. Steps lose a little with a batch each, and
-# more where a batch is divided: there is less computing to hide the exchange behind.
+# more where a batch is divided: what an exchange adds is then a larger part of a shorter step.
 
 products = scaled.estimate(lambda s: s["products on one"] / s["products, divided by 2"])
 divided = scaled.estimate(lambda s: s["steps on one"] / s["steps, divided by 2"])
@@ -130,7 +130,7 @@ ap.show(
 #
 # On this machine
 # ---------------
-# Ranks on a CPU share its cores. The work of one rank has all of them already, so that more ranks
+# Ranks on a CPU share its cores. Where the work of one rank has all of them already, more ranks
 # seldom help.
 
 SMALL = {"products": 12, "size": 384, "width": 256, "layers": 3, "batch": 256, "repeats": 5}
@@ -150,8 +150,7 @@ ap.show(ap.compare(here))
 #
 # .. dropdown:: An answer
 #
-#     For five, as 20 ms / 5 = 4 ms. Further GPUs only wait for gradients. The two times of a real
-#     step are in the table of :doc:`plot_1_add_gradients_up_during_backward`.
+#     For five, as 20 ms / 5 = 4 ms. Further GPUs only wait for gradients.
 #
 #     .. code-block:: python
 #

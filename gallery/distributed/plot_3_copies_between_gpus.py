@@ -96,9 +96,9 @@ ap.show_timelines(copies.timelines, "d2_copies", title="Products, and copies of 
 # All at once to the host, but not to each other
 # ----------------------------------------------
 # A copy to the host is only the first of the two that the way by the host takes, and takes longer
-# already. Compare the rows *one GPU alone* and *all GPUs at once*. Every GPU has a bus of its own,
-# so all reach the host in the time of one. From GPU to GPU it takes them longer, as if they took
-# turns. PyTorch lets such a copy wait for the current streams of both GPUs, which may be why;
+# already. Compare the rows *one GPU alone* and *all GPUs at once*. All reach the host in the time
+# of one, as if every GPU had a bus of its own. From GPU to GPU it takes them longer, as if they
+# took turns. PyTorch lets such a copy wait for the current streams of both GPUs, which may be why;
 # nothing here tests it. The last column counts the bytes of all copies, so it also tells what the
 # GPUs reach together.
 
@@ -116,6 +116,7 @@ ap.show(
     ap.compare(copies.measurements, parts=[PRODUCTS, *(row[0] for row in rows)]),
     ap.tabulate(["copies", "time", "GB/s in all"], rows, origin=copies.origin),
     ap.claim("Most of the time of copies to the host is saved.", host, at_least=0.8, unit="%"),
+    ap.claim("So is most of that of copies to a GPU.", gpu, at_least=0.8, unit="%"),
     ap.claim("A GPU gets its copies several times as fast.", faster, at_least=3, unit="×"),
     ap.claim("All GPUs reach the host in the time of one.", longer, at_most=1.3, unit="×"),
     ap.claim("They reach each other in more than that time.", turns, at_least=1.3, unit="×"),
@@ -124,9 +125,8 @@ ap.show(
 # %%
 # When this does not help
 # -----------------------
-# Where GPUs share a bus, they share its rate, too. Without NVLink a copy from GPU to GPU goes by
-# PCIe. Gradients that all GPUs need are better left to NCCL, as in
-# :doc:`plot_1_add_gradients_up_during_backward`, than copied by hand.
+# This is a machine with NVLink, and a bus for each GPU. Gradients that all GPUs need are better
+# left to NCCL, as in :doc:`plot_1_add_gradients_up_during_backward`, than copied by hand.
 #
 # Now you
 # -------

@@ -62,10 +62,11 @@ def race(
     one's, or of the one before it, is refused without `reset`: what that one has left there would
     count as its result.
 
-    Then all ways and parts are timed by `measure_in_turn`, and compared once more: what was used up
-    or changed by earlier calls has made them other work. At last those to be seen run under the
-    profiler, and how long each timeline is beside the clock's median is kept, so that a page can
-    tell whether both saw the same.
+    Then all ways and parts are timed by `measure_in_turn`. After that, results are compared once
+    more, with each other if nothing is expected: a way that has used up what it was given does
+    other work by then, which is not seen where all ways do so. At last those to be seen run under
+    the profiler, and how long each timeline is beside the clock's median is kept, so that a page
+    can tell whether both saw the same.
 
     A way that hands work to lanes returns their handles, alone or in containers: they are waited
     for, their results are compared, and their spans, with those of tasks that they waited for, are
