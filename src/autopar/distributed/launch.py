@@ -57,11 +57,14 @@ def on_ranks(
 
     In a program that `torchrun` has started, its processes are the ranks, and each gets the list.
     Otherwise new processes are started here, by PyTorch's elastic agent, with the function's source
-    and what that loads as globals: modules, functions, numbers and strings.
+    and what that loads as globals: installed modules, functions, numbers and strings. These are
+    known by their names alone, whichever module they are of, so two must not have the same; and the
+    variables of a function around it are not known.
 
     Args:
         fn: A function whose source can be read. `torch.distributed` is ready for use in it.
-        *args: Its arguments after its rank's device. They and what it returns are pickled.
+        *args: Its arguments after its rank's device. They and what it returns are pickled, which
+            may take up to 8 MiB a rank: write more to a file.
         ranks: How many processes. `torchrun` must have started as many or more.
         device: `cuda` for one GPU a rank, with NCCL for its tensors; `cpu` for Gloo alone.
         timeout_s: How long all of it, or one exchange between ranks, may take.
