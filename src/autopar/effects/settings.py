@@ -1,9 +1,9 @@
-"""Settings: what all code shares, and generators of random numbers, to read and to put back."""
+"""Settings: what all code shares, and what objects of some kinds hold, to read and to put back."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -45,3 +45,13 @@ def state_of_chance(value: Any) -> tuple[Callable[[], Any], Callable[[Any], obje
 def root_of(kind: type) -> str:
     """The package that a class is of."""
     return str(kind.__module__).partition(".")[0]
+
+
+def functions_of(member: Any) -> Iterator[Any]:
+    """What is called where a class holds it by some name."""
+    if issubclass(type(member), property):
+        yield from filter(None, (member.fget, member.fset))
+    elif issubclass(type(member), (classmethod, staticmethod)):
+        yield member.__func__
+    elif callable(member):
+        yield member

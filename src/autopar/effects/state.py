@@ -26,7 +26,7 @@ import torch
 
 from autopar.effects.loads import ABSENT, is_library, names_in
 from autopar.effects.memory import is_array, is_default
-from autopar.effects.settings import SETTINGS, root_of, state_of_chance
+from autopar.effects.settings import SETTINGS, functions_of, root_of, state_of_chance
 from autopar.torch_private import FakeTensor, disable_current_modes
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -204,7 +204,7 @@ class State:
                 set_ = functools.partial(type.__setattr__, base)
                 self._hold_names(names, vars(base).get, set_, f"{base.__qualname__}.{{}}".format)
                 for value in vars(base).values():
-                    self._left += [("", part) for part in _functions_of(value)]
+                    self._left += [("", part) for part in functions_of(value)]
 
     def _hold_object(self, name: str, value: Any) -> None:
         kind: Any = type(value)
@@ -322,16 +322,6 @@ def _same(old: Any, new: Any) -> bool:
 def _all(alike: Callable[[Any, Any], bool], old: Collection[Any], new: Collection[Any]) -> bool:
     """Whether two collections are as long, and alike item by item."""
     return len(old) == len(new) and all(map(alike, old, new))
-
-
-def _functions_of(member: Any) -> Iterator[Any]:
-    """What is called where a class holds it by some name."""
-    if is_a(member, property):
-        yield from filter(None, (member.fget, member.fset))
-    elif is_a(member, (classmethod, staticmethod)):
-        yield member.__func__
-    elif callable(member):
-        yield member
 
 
 def _is_iterator(kind: type) -> bool:

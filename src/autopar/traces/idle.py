@@ -105,10 +105,8 @@ class Host:
         before_s = lasts_s[np.searchsorted(work.times_s[:, 0], known.times_s[:, 0])]
         until_s = np.minimum(self.records.times_s[known.launches, 0], known.times_s[:, 0])
         late = np.column_stack((np.maximum(before_s, -self._apart_s), until_s))
-        shift = self.shift(self.threads[known.launches])
-        is_late = late[:, 1] > late[:, 0]
-        late, shift = (late + shift)[is_late], shift[is_late]
-        of, parts = clipped(late, without(_ALWAYS, self.did["synchronised"]))
+        shift = self.shift(self.threads[known.launches])[is_late := until_s > before_s]
+        of, parts = clipped(late[is_late] + shift, without(_ALWAYS, self.did["synchronised"]))
         return covered(parts - shift[of])
 
     def waited(self, launches: Places, gaps: Intervals) -> Mask:
