@@ -260,3 +260,17 @@ def test_iterators_are_found_where_the_code_does_not_go():
     held = types.SimpleNamespace(inner=[iter([1])])
     with pytest.raises(ValueError, match=r"it comes to args\[1\]\.inner\[0\], an iterator"):
         TaskGraph.trace(lambda x, held: x + 1, X3(), held)
+
+
+def test_what_autograd_tracks_stays_so_when_hooks_are_put_back():
+    weight = nn.Parameter(torch.ones(3))
+    tracked = weight * 2
+
+    def hooking(x):
+        tracked.register_hook(lambda gradient: gradient)
+        return x + 1
+
+    with pytest.raises(ValueError, match="hook"):
+        TaskGraph.trace(hooking, torch.ones(3))
+    tracked.sum().backward()
+    assert torch.equal(weight.grad, torch.full((3,), 2.0))

@@ -137,7 +137,7 @@ class State:
         elif is_a(value, torch.Tensor):
             for part in (*HOOKS, *(("requires_grad", "grad") if value.is_leaf else ())):
                 read, write = (
-                    functools.partial(act, value, part) for act in (getattr, _set_of_leaf)
+                    functools.partial(act, value, part) for act in (getattr, _set_of_tensor)
                 )
                 self._hold_value(f"{name}.{part}", read, write)
             if is_a(value, FakeTensor):  # that nobody uses later
@@ -276,9 +276,9 @@ class State:
         self._left += [(label(key), item) for key, item in before.items() if not is_a(item, _PLAIN)]
 
 
-def _set_of_leaf(tensor: torch.Tensor, part: str, value: Any) -> None:
-    """Set an attribute of a tensor that was a leaf; a change in place may have made it none."""
-    if not tensor.is_leaf:
+def _set_of_tensor(tensor: torch.Tensor, part: str, value: Any) -> None:
+    """Set one; of a leaf alone gradients are held, and a change in place may have made it none."""
+    if part not in HOOKS and not tensor.is_leaf:
         tensor.detach_()
     setattr(tensor, part, value)
 

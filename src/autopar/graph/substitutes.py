@@ -108,7 +108,7 @@ def _attribute(refused: Callable[[], NoReturn], number: Any, name: str) -> Any:
 
 
 def _outside_torch(
-    function: Callable[..., Any], other: Callable[..., Any], part: str = "torch."
+    function: Callable[..., Any], other: Callable[..., Any], part: str = "torch"
 ) -> Callable[..., Any]:
     """One function for torch's own code, or a part of it, and another for all other code."""
 

@@ -36,8 +36,7 @@ class TaskGraph(Closed):
     or torch's operators all on one stream, the thread that calls `run` does itself.
 
     Args:
-        cpu_lanes: CPU workers, which share out torch's threads (`torch.get_num_threads()`): with
-            fewer of them, torch's sums may round otherwise.
+        cpu_lanes: CPU workers, which share out torch's threads, so that sums may round otherwise.
         streams: CUDA streams for the tasks of each GPU.
 
     If either is not given, there is one, or up to 4: whichever `measure` has found to be faster,
@@ -86,7 +85,8 @@ class TaskGraph(Closed):
             name: Its name; if not given, the function's, or that of the module's class.
             writes: Results, tensors and arrays that it changes in place; none, if it is `()`. Then
                 nothing else may be changed, or drawn at random, or read but arguments and what is
-                held, as by a module; `.grad` and attributes of tensors and classes are not held.
+                held, as by a module; `.grad`, attributes of tensors and classes, and buffers behind
+                `torch.frombuffer` are not held.
             cost_s: Seconds that it takes; a guess if not given, until `measure` was called.
             **kwargs: Its keyword arguments; `functools.partial` binds one named like those above.
 
@@ -115,9 +115,8 @@ class TaskGraph(Closed):
         equal bit for bit, but where torch, or a library, calls others while it is traced: torch for
         singular values or eigenvalues alone, and in inference mode for `linear` and `matmul`.
 
-        A number that the data decides, as `x.sum().item()`, is computed in each run. Code that
-        prints it or decides by it is refused. Compare it by `isinstance` and `==`: `type(n) is
-        float` and `n is True` are false meanwhile.
+        A number that the data decides, as `x.sum().item()`, is computed in each run; code is refused
+        that prints it or decides by it. Use `isinstance`: `type(n) is float` is false meanwhile.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
@@ -209,6 +208,7 @@ class TaskGraph(Closed):
 
         Raises:
             Exception: As `run` does, unless a result that was asked for has raised it.
+            RuntimeError: The graph is running.
 
         >>> graph = TaskGraph()
         >>> total = graph.add(torch.sum, torch.ones(3))
@@ -236,8 +236,8 @@ class TaskGraph(Closed):
         """Run the tasks one after another, and hold them to what their `writes` says.
 
         Returns:
-            A sentence for each tensor that a task changes by torch's operators and did not say, or
-            reads without being given it although another task changes it; and for random numbers.
+            A sentence for each tensor that torch's operators change in a task that did not say so,
+            or read though it was not given and another task changes it; and for random numbers.
 
         Raises:
             Exception: As `run` does, with a RuntimeError for a change of a tensor that a task was

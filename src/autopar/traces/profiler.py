@@ -175,7 +175,7 @@ def _seen(
 def _saved(content: dict[str, Any], own: str) -> bytes:
     """A trace without what names the machine, and without what no figure is made of.
 
-    Those are this session's own marks, arrows between events but for autograd's, and PyTorch's
+    Those are the marks that were set here, arrows between events but for autograd's, and PyTorch's
     operators within others.
     """
     events, until_us = [], dict[Any, float]()  # by thread, the end of the last operator
