@@ -115,8 +115,8 @@ class TaskGraph(Closed):
         equal bit for bit, but where torch, or a library, calls others while it is traced: torch for
         singular values or eigenvalues alone, and in inference mode for `linear` and `matmul`.
 
-        A number that the data decides, as `x.sum().item()`, is computed in each run; code is refused
-        that prints it or decides by it. Use `isinstance`: `type(n) is float` is false meanwhile.
+        A number that the data decides, as `x.sum().item()`, is computed in each run; code
+        that prints it or decides by it is refused. Use `isinstance`: `type(n) is float` is false.
 
         Nothing is changed here: buffers, random numbers and all else that the function changes in
         a call change in each run, or the function is refused. No other thread may draw random
