@@ -213,12 +213,12 @@ def _run(script: Path, folder: Path) -> bool:
     """
     from autopar.files import write_atomically
     from autopar.records.experiment import RECORD_TO
-    from autopar.timing.fresh_process import finds_autopar
+    from autopar.timing.fresh_process import search_path
 
     print(f"recording {script.name} ...", flush=True)
     start_s, paths = time.perf_counter(), list[Path]()
     with tempfile.TemporaryDirectory() as figures, tempfile.TemporaryDirectory() as records:
-        variables = {RECORD_TO: records, "MPLBACKEND": "Agg", **finds_autopar()}
+        variables = {RECORD_TO: records, "MPLBACKEND": "Agg", **search_path()}
         environment, command = os.environ | variables, [sys.executable, "-u", str(script)]
         try:
             subprocess.run(command, cwd=figures, env=environment, timeout=_TIMEOUT_S, check=True)

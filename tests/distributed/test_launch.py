@@ -8,6 +8,8 @@ import shlex
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -88,7 +90,7 @@ def test_a_rank_that_ends_otherwise_ends_the_others_and_is_named(gone):
     assert "in fails" in message  # the traceback
     message = died(gone, "exited", 0)
     assert "rank 0 failed" in message
-    assert "exit 3" in message
+    assert "ended by itself (exit 3)" in message
 
 
 @pytest.mark.stress
@@ -204,43 +206,61 @@ def test_too_few_ranks_of_torchrun_are_refused(by_torchrun):
         ap.on_ranks(fails, ranks=2)
 
 
+def test_a_function_takes_what_it_uses_with_it_and_leaves_nothing(capfd, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    _LATEST_S = "of the function around"  # not the module's
+
+    class Parts(list):
+        """What only this process knows."""
+
+    def made(device, *_):
+        print(f"rank {dist.get_rank()} of {dist.get_world_size()}")
+        return Parts([_LATEST_S, bytes(20 << 20)])
+
+    for parts in ap.on_ranks(made, ranks=2):
+        assert type(parts) is Parts
+        assert parts == ["of the function around", bytes(20 << 20)]
+    assert sorted(capfd.readouterr().out.splitlines()) == ["rank 0 of 2", "rank 1 of 2"]
+    with pytest.raises(TypeError, match=r"made, .* can't be given .* '_thread.lock'"):
+        ap.on_ranks(made, threading.Lock(), ranks=2)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_what_no_rank_could_run_is_refused():
-    with pytest.raises(TypeError, match="lambda"):
-        ap.on_ranks(lambda device: None, ranks=2)
+    with pytest.raises(TypeError, match="fn is of type int; expected a function, which each rank"):
+        ap.on_ranks(3, ranks=2)
+    with pytest.raises(ValueError, match="timeout_s is 0; expected a number of seconds above 0"):
+        ap.on_ranks(fails, ranks=2, timeout_s=0)
     with pytest.raises(ValueError, match="device is 'tpu'"):
         ap.on_ranks(fails, ranks=2, device="tpu")
     with pytest.raises(ValueError, match="ranks is 0"):
         ap.on_ranks(fails, ranks=0)
 
 
-def failure(rank, exitcode, message=""):
-    """What the elastic agent knows of a rank that failed, with a message or without."""
-    told = ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="<N/A>")
-    if message:
-        told.error_file_data = told.message = {
-            "message": message,
-            "extraInfo": {"py_callstack": "in step"},
-        }
-    return told
+def failure(rank, exitcode):
+    """What the elastic agent knows of a rank that failed."""
+    return ProcessFailure(local_rank=rank, pid=1, exitcode=exitcode, error_file="<N/A>")
 
 
-_FOLLOWED = "RuntimeError: connection closed by peer"
+_FOLLOWED = ("RuntimeError: connection closed by peer", "in recv")
+_WRONG = ("ValueError: no such row", "in step")
 
 
 @pytest.mark.parametrize(
-    ("noticed", "raised", "named", "why"),
+    ("noticed", "errors", "raised", "cause"),
     [
-        ([failure(0, 1, _FOLLOWED), failure(1, -9)], 0, 1, "SIGKILL"),
-        ([failure(0, 1, _FOLLOWED), failure(1, 3)], 0, 1, "exit 3"),
-        ([failure(0, 1, _FOLLOWED), failure(1, 1, "ValueError: no such row")], 1, 1, "no such row"),
-        ([failure(1, 1, "ValueError: no such row"), failure(0, -15)], 1, 1, "no such row"),
-        ([failure(1, 3), failure(0, -15)], None, 1, "exit 3"),
-        ([failure(1, -15), failure(0, 1, _FOLLOWED)], 0, 1, "SIGTERM"),  # somebody else's
-        ([failure(1, -15), failure(0, -15)], None, 1, "SIGTERM"),
+        ({0: 1, 1: -9}, {0: _FOLLOWED}, 0, (1, "its process was ended by SIGKILL", "")),
+        ({0: 1, 1: 3}, {0: _FOLLOWED}, 0, (1, "its process was ended by itself (exit 3)", "")),
+        ({0: 1, 1: 1}, {0: _FOLLOWED, 1: _WRONG}, 1, (1, *_WRONG)),
+        ({1: 1, 0: -15}, {1: _WRONG}, 1, (1, *_WRONG)),
+        ({1: 3, 0: -15}, {}, None, (1, "its process was ended by itself (exit 3)", "")),
+        # It was somebody else who ended rank 1.
+        ({1: -15, 0: 1}, {0: _FOLLOWED}, 0, (1, "its process was ended by SIGTERM", "")),
+        ({1: -15, 0: -15}, {}, None, (1, "its process was ended by SIGTERM", "")),
     ],
 )
-def test_the_first_cause_is_told_from_what_follows_from_it(noticed, raised, named, why):
+def test_the_first_cause_is_told_from_what_follows_from_it(noticed, errors, raised, cause):
     """Also from the ends that the agent itself makes, by SIGTERM."""
-    rank, cause, stack = first_cause({one.local_rank: one for one in noticed}, raised)
-    assert (rank, why in cause) == (named, True)
-    assert stack == ("in step" if why == "no such row" else "")
+    failures = {rank: failure(rank, exitcode) for rank, exitcode in noticed.items()}
+    assert first_cause(failures, errors, raised) == cause

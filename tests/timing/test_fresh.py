@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+from urllib.parse import quote
 
 import pytest
 
@@ -25,7 +26,7 @@ def counted(fn):
 
 @counted
 def summed(numbers, name):
-    return [sum(plus_one(number) for number in numbers), os.environ.get(name)]
+    return [sum(plus_one(number) for number in numbers), os.environ.get(name), quote("a b")]
 
 
 def process():
@@ -65,8 +66,8 @@ def once_more(number):
 
 
 def test_it_runs_elsewhere_with_what_it_uses_and_the_environment_that_it_is_given():
-    environment = {"AUTOPAR_TEST": "on"}
-    assert in_fresh_process(summed, [1, 2], "AUTOPAR_TEST", environment=environment) == [5, "on"]
+    given = {"environment": {"AUTOPAR_TEST": "on"}}
+    assert in_fresh_process(summed, [1, 2], "AUTOPAR_TEST", **given) == [5, "on", "a%20b"]
     assert "AUTOPAR_TEST" not in os.environ
     assert in_fresh_process(again_and_again, 0) == 3, "functions may call each other"
 
@@ -103,6 +104,13 @@ def test_how_a_process_ends_matters_only_under_a_command_which_has_to_run_it():
 
 @pytest.mark.parametrize("fn", [lambda: 1, len, 3])
 def test_what_has_no_source_of_its_own_is_refused(fn):
+    ONE = 2  # beside the module's
+
+    def within():
+        return ONE
+
+    with pytest.raises(TypeError, match=r"within uses ONE of the function around it, .* Pass it"):
+        in_fresh_process(within)
     with pytest.raises(TypeError, match="fn is .*; expected a function that is written with def"):
         in_fresh_process(fn)
     with pytest.raises(TypeError, match=r"under is .*; expected words"):

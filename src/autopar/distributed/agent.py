@@ -14,13 +14,17 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+_RANK = "from autopar.distributed.member import main; main()"
 
-def main(ranks: str, program: str, failure: str) -> int:
-    """Run a program on ranks until all have ended; return 1 if one failed, which the file tells."""
+
+def main(ranks: str, given: str) -> int:
+    """Run ranks, as a folder tells them, until all have ended; return 1 if one failed."""
     threading.Thread(target=_end_with_standard_input, daemon=True).start()
+    folder = Path(given)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -31,19 +35,26 @@ def main(ranks: str, program: str, failure: str) -> int:
         run_id="autopar",
         max_restarts=0,
         monitor_interval=0.1,
+        logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
     )
     try:
-        elastic_launch(config, sys.executable)("-u", program)
+        elastic_launch(config, sys.executable)("-u", "-c", _RANK, given)
     except ChildFailedError as error:
-        first = Path(failure).with_name("first")  # links to the number of who raised first
-        raised = int(str(first.readlink())) if first.is_symlink() else None
-        cause = first_cause(error.failures, raised)
-        Path(failure).write_text(json.dumps(cause), encoding="utf-8")
+        told = {int(path.name.split()[1]): path for path in folder.glob("rank *")}
+        first = folder / "first"  # links to what the rank tells that was the first to raise
+        raised = next((rank for rank, path in told.items() if path == first.resolve()), None)
+        errors = {rank: json.loads(path.read_text("utf-8")) for rank, path in told.items()}
+        cause = first_cause(error.failures, errors, raised)
+        (folder / "failure").write_text(json.dumps(cause), encoding="utf-8")
         return 1
     return 0
 
 
-def first_cause(failures: Mapping[int, ProcessFailure], raised: int | None) -> tuple[int, str, str]:
+def first_cause(
+    failures: Mapping[int, ProcessFailure],
+    errors: Mapping[int, tuple[str, str]],
+    raised: int | None,
+) -> tuple[int, str, str]:
     """The rank whose failure made the others fail, why it failed, and its traceback.
 
     A rank that was killed, or that ended the process, leaves no error, while those that wait for
@@ -53,16 +64,17 @@ def first_cause(failures: Mapping[int, ProcessFailure], raised: int | None) -> t
     noticed_first = next(iter(failures))
 
     def place(rank: int) -> tuple[int, bool]:
-        if isinstance(failures[rank].message, dict):
+        if rank in errors:
             return 1, rank != raised
         by_agent = failures[rank].exitcode == -signal.SIGTERM and rank != noticed_first
         return (2 if by_agent else 0), True
 
     rank = min(failures, key=place)
-    failed = failures[rank]
-    if isinstance(told := failed.message, dict):
-        return rank, told["message"], told["extraInfo"]["py_callstack"]
-    return rank, f"{told} (exit {failed.exitcode})", ""
+    if rank in errors:
+        return rank, *errors[rank]
+    status = failures[rank].exitcode
+    how = f"by {signal.Signals(-status).name}" if status < 0 else f"by itself (exit {status})"
+    return rank, f"its process was ended {how}", ""
 
 
 def _end_with_standard_input() -> None:

@@ -12,38 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autopar.refusal import whole_number
-from autopar.timing.fresh_process import check_source, finds_autopar, program_of
+import cloudpickle
 
-_LINES = 12  # of what failing ranks printed, or of a traceback, in an error
-# It ends at once: threads of libraries, such as NCCL's, may hold up a process whose peers are gone.
-_MAIN = """
-import contextlib, os, pickle, sys, traceback
-from torch.distributed.elastic.multiprocessing.errors import record
-from autopar.distributed.launch import on_ranks
+from autopar.refusal import check_type, positive, whole_number
+from autopar.timing.fresh_process import search_path
 
-@record
-def _rank_main():
-    with open({given!r}, "rb") as file:
-        args, options = pickle.load(file)
-    returned = on_ranks({name}, *args, **options)
-    if os.environ["RANK"] == "0":
-        with open({returned!r}, "wb") as file:
-            pickle.dump(returned, file)
-
-status = 1
-try:
-    _rank_main()
-    status = 0
-except BaseException:
-    with contextlib.suppress(FileExistsError):  # another rank was the first to fail
-        os.symlink(os.environ["RANK"], {first!r})
-    traceback.print_exc()
-finally:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
-"""
+_LINES = 12  # of what the agent printed, or of a traceback, in an error
+_FUNCTION = "a function, which each rank calls with its device and the other arguments."
 
 
 def on_ranks(
@@ -56,15 +31,14 @@ def on_ranks(
     """Call `fn(device, *args)` on every rank of a process group, and return what each returned.
 
     In a program that `torchrun` has started, its processes are the ranks, and each gets the list.
-    Otherwise new processes are started here, by PyTorch's elastic agent, with the function's source
-    and what that loads as globals: installed modules, functions, numbers and strings. These are
-    known by their names alone, whichever module they are of, so two must not have the same; and the
-    variables of a function around it are not known.
+    Otherwise new processes are started here, by PyTorch's elastic agent. They are given the
+    function by cloudpickle: one of this script or notebook with the variables and classes that it
+    uses, as they are now; one of another module by its name, so that each rank imports that. What
+    ranks print comes out here once all have ended.
 
     Args:
-        fn: A function whose source can be read. `torch.distributed` is ready for use in it.
-        *args: Its arguments after its rank's device. They and what it returns are pickled, which
-            may take up to 8 MiB a rank: write more to a file.
+        fn: A function. `torch.distributed` is ready for use in it.
+        *args: Its arguments after its rank's device. They and what it returns are pickled.
         ranks: How many processes. `torchrun` must have started as many or more.
         device: `cuda` for one GPU a rank, with NCCL for its tensors; `cpu` for Gloo alone.
         timeout_s: How long all of it, or one exchange between ranks, may take.
@@ -72,8 +46,9 @@ def on_ranks(
     Raises:
         RuntimeError: A rank failed, and all others were ended. The message names it and the cause.
         TimeoutError: It took too long, and all ranks were ended.
-        TypeError: `fn` is not a function with a name and a source.
-        ValueError: There are fewer ranks than asked for, or no such device.
+        TypeError: `fn` is no function, or it or an argument can't be pickled, as a lock.
+        ValueError: There are fewer ranks than asked for, or no such device; `timeout_s` is not
+            above zero.
 
     >>> import torch.distributed as dist
     >>> def total(device, number):
@@ -83,52 +58,60 @@ def on_ranks(
     >>> on_ranks(total, 21, ranks=2)  # doctest: +SKIP
     [42, 42]
     """
+    check_type("fn", fn, Callable, _FUNCTION)
     whole_number("ranks", ranks, of=", each a process")
+    positive("timeout_s", timeout_s, "a number of seconds above 0, as timeout_s=60.")
     if device not in ("cpu", "cuda"):
         msg = f"device is {device!r}; expected 'cpu', or 'cuda' for a GPU for each rank."
         raise ValueError(msg)
+    from autopar.distributed.member import name_of, take_part  # torch.distributed is slow to import
+
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        from autopar.distributed.member import take_part  # torch.distributed is slow to import
-
         return take_part(fn, args, ranks, device, timeout_s)
-    check_source(fn)
     options = {"ranks": ranks, "device": device, "timeout_s": timeout_s}
-    with tempfile.TemporaryDirectory() as folder:
-        given, returned = Path(folder) / "given", Path(folder) / "returned"
-        given.write_bytes(pickle.dumps((args, options)))
-        paths = {name: str(Path(folder) / name) for name in ("given", "returned", "first")}
-        main = _MAIN.format(name=fn.__name__, **paths)
-        _run(program_of(fn, main, folder), ranks, timeout_s)
-        return list(pickle.loads(returned.read_bytes()))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        try:
+            (folder / "given").write_bytes(cloudpickle.dumps((fn, args, options)))
+        except Exception as error:
+            msg = (
+                f"{name_of(fn)}, what it uses or its arguments can't be given to other processes: "
+                f"{error}. Make that within the function."
+            )
+            raise TypeError(msg) from error
+        _run(folder, f"{name_of(fn)} on {ranks} ranks", ranks, timeout_s)
+        return list(pickle.loads((folder / "returned").read_bytes()))
 
 
-def _run(file: Path, ranks: int, timeout_s: float) -> None:
-    """Run a program on ranks of its own, and raise what ended it if it has failed."""
-    failure, printed = file.with_name("failure"), file.with_name("printed")
+def _run(folder: Path, work: str, ranks: int, timeout_s: float) -> None:
+    """Run ranks as a folder tells them, and raise what ended them if one has failed."""
     threads = max(1, (os.cpu_count() or 1) // ranks)  # else each rank takes all cores
-    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **finds_autopar()}
-    command = [sys.executable, "-m", "autopar.distributed.agent", str(ranks)]
+    environment = {"OMP_NUM_THREADS": str(threads), **os.environ, **search_path()}
+    outputs = folder / "stdout", folder / "stderr"
     # While standard input is open the agent runs: it ends with this process, however that ends.
     with (
-        printed.open("wb") as output,
+        outputs[0].open("wb") as stdout,
+        outputs[1].open("wb") as stderr,
         subprocess.Popen(
-            [*command, file, failure],
+            [sys.executable, "-m", "autopar.distributed.agent", str(ranks), folder],
             env=environment,
             stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
+            stdout=stdout,
+            stderr=stderr,
         ) as agent,
     ):
         try:
             agent.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            msg = f"{file.stem} on {ranks} ranks was not done in {timeout_s:g} s, and was ended."
+            msg = f"{work} was not done in {timeout_s:g} s, and was ended."
             raise TimeoutError(msg) from None
+        finally:
+            said = [file.read_text(encoding="utf-8", errors="replace") for file in outputs]
+            sys.stdout.write(said[0])
+            sys.stderr.write(said[1])
     if agent.returncode:
-        said = printed.read_text(encoding="utf-8", errors="replace").splitlines()
-        words = [f"the agent failed (exit {agent.returncode})", *said[-_LINES:]]
-        if failure.exists():
-            rank, cause, stack = json.loads(failure.read_text(encoding="utf-8"))
+        words = [f"the agent failed (exit {agent.returncode})", *said[1].splitlines()[-_LINES:]]
+        if (folder / "failure").exists():
+            rank, cause, stack = json.loads((folder / "failure").read_text(encoding="utf-8"))
             words = [f"rank {rank} failed: {cause}", *stack.splitlines()[-_LINES:]]
-        msg = "\n".join([f"{file.stem} on {ranks} ranks: {words[0]}", *words[1:]])
-        raise RuntimeError(msg)
+        raise RuntimeError("\n".join([f"{work}: {words[0]}", *words[1:]]))

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import json
 import os
 import pickle
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from autopar.device import cpu, present
+from autopar.files import write_atomically
 
+_PIECE = 4 << 20  # bytes; a store takes up to 8 MiB at once
 _numbers = itertools.count()  # of the calls, which all ranks make in the same order
+
+
+def main() -> None:
+    """Be a rank that `on_ranks` has started: its folder says what to call, and is told the result.
+
+    It ends at once, as threads of libraries, such as NCCL's, may hold up a process whose peers are
+    gone.
+    """
+    folder, rank, status = Path(sys.argv[1]), os.environ["RANK"], 1
+    try:
+        fn, args, options = pickle.loads((folder / "given").read_bytes())
+        returned = take_part(fn, args, **options)
+        if rank == "0":
+            (folder / "returned").write_bytes(cloudpickle.dumps(returned))
+        status = 0
+    except BaseException as error:
+        told = folder / f"rank {rank}"
+        why = [f"{type(error).__name__}: {error}", traceback.format_exc()]
+        write_atomically(told, json.dumps(why))  # as this process may be ended at any time
+        with contextlib.suppress(FileExistsError):  # another rank was the first to fail
+            (folder / "first").symlink_to(told)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def take_part(
@@ -30,7 +64,7 @@ def take_part(
     store, rank, there = _meeting_place()
     if there < ranks:
         msg = (
-            f"{fn.__name__} needs {ranks} ranks, and torchrun has started {there}; expected as "
+            f"{name_of(fn)} needs {ranks} ranks, and torchrun has started {there}; expected as "
             f"many or more. Start it with torchrun --nproc-per-node {ranks}."
         )
         raise ValueError(msg)
@@ -40,8 +74,24 @@ def take_part(
     if rank < ranks:
         with _group(shared, rank, ranks, device, timeout) as own:
             returned = fn(own, *args)
-        shared.set(f"returned by {rank}", pickle.dumps(returned))
-    return [pickle.loads(shared.get(f"returned by {number}")) for number in range(ranks)]
+        _put(shared, f"returned by {rank}", cloudpickle.dumps(returned))
+    return [pickle.loads(_get(shared, f"returned by {number}")) for number in range(ranks)]
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """A function's name, or that of its type if it has none."""
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _put(store: Any, key: str, content: bytes) -> None:
+    pieces = [content[start : start + _PIECE] for start in range(0, len(content), _PIECE)]
+    for number, piece in enumerate(pieces):
+        store.set(f"{key}, {number}", piece)
+    store.set(key, str(len(pieces)))
+
+
+def _get(store: Any, key: str) -> bytes:
+    return b"".join(store.get(f"{key}, {number}") for number in range(int(store.get(key))))
 
 
 @functools.cache  # its port can be opened once

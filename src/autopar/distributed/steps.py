@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +24,7 @@ from autopar.traces.profiler import timelines_of
 
 COMPUTING = "computing alone"
 SEEN = 3  # steps of each way: one may meet a mood of the machine
-_TRAINED, _RATE = 3, 0.02  # steps and rate of a short training, with losses that clearly differ
+_STEPS, _RATE = 3, 0.02  # steps and rate of a short training, with losses that clearly differ
 
 Step = Callable[..., torch.Tensor]
 
@@ -45,8 +46,8 @@ def race_of_steps(
 
     Each rank gets its share of the batch. What it computes is compared with what one process does
     that has all shares, one after another: the gradients of a step, as `race` compares, and the
-    losses of a short training. Ranks meet at a barrier before each sample; `findings_of_ranks`
-    makes one of what all have found.
+    losses of a short training. If results differ on one rank, no rank keeps times. Ranks meet
+    before each sample; `findings_of_ranks` makes one of what all have found.
 
     Args:
         ways: Label to what makes a step for a model. A step is called with the rank's share of each
@@ -90,16 +91,19 @@ def race_of_steps(
     steps = {label: partial(every[label](own), *share) for label, own in models.items()}
     runs = {label: partial(_gradients, own, steps[label]) for label, own in models.items()}
     expected = [gradient.clone() for gradient in _gradients(model, plain)]
-    found = race(
-        runs,
-        parts={COMPUTING: partial(alone, model, *share), **(parts or {})},
-        expected=expected,
-        close=dict.fromkeys(runs, close),
-        setup=dist.barrier,
-        devices=batch[0].device,
-        repeats=repeats,
+    found = _together(
+        partial(
+            race,
+            runs,
+            parts={COMPUTING: partial(alone, model, *share), **(parts or {})},
+            expected=expected,
+            close=dict.fromkeys(runs, close),
+            devices=batch[0].device,
+            repeats=repeats,
+        ),
+        batch[0].device,
     )
-    if see and batch[0].is_cuda:
+    if see and batch[0].is_cuda and found.measurements:
         found = _seen({label: runs[label] for label in see}, save, found)
     losses = _losses(model, plain) / ranks
     checks = {"the loss falls": bool(losses[-1] < losses[0])}
@@ -107,6 +111,30 @@ def race_of_steps(
         same = torch.allclose(_losses(own, steps[label]), losses, rtol=close)
         checks[f"{label}: losses equal one process's"] = same
     return replace(found, checks={**found.checks, **checks})
+
+
+class _DiffersElsewhereError(Exception):
+    """Another rank has found that results differ, and takes no times."""
+
+
+def _together(race_alone: Callable[..., Findings], device: torch.device) -> Findings:
+    """Findings of a race on each rank, and none with times if results differ on one."""
+
+    def meet(*, is_right: bool = True) -> None:
+        flag = torch.tensor(float(is_right), device=device)
+        dist.all_reduce(flag, dist.ReduceOp.MIN)
+        if not flag:
+            raise _DiffersElsewhereError
+
+    found = Findings([], {}, {})
+    with suppress(_DiffersElsewhereError):
+        found = race_alone(setup=meet)
+        meet(is_right=bool(found.measurements))
+        return found
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, found.checks)
+    labels = [check for checks in every for check in checks]
+    return Findings([], {}, {check: all(one.get(check, True) for one in every) for check in labels})
 
 
 def communication(timeline: Timeline) -> dict[str, float]:
@@ -143,26 +171,31 @@ def _share_by_share(model: nn.Module, alone: Step, shares: Sequence[Sequence[Any
     Others add up in another order. Where a number is then below zero and not above, a network takes
     another path, and the gradients of an example differ as a whole.
     """
-    losses, totals = [], [torch.zeros_like(parameter) for parameter in model.parameters()]
+    trained, losses = _trained(model), []
+    totals = [torch.zeros_like(parameter) for parameter in trained]
     for share in shares:
         losses.append(alone(model, *share))
-        for total, parameter in zip(totals, model.parameters(), strict=True):
+        for total, parameter in zip(totals, trained, strict=True):
             if parameter.grad is not None:
                 total += parameter.grad
-    for total, parameter in zip(totals, model.parameters(), strict=True):
+    for total, parameter in zip(totals, trained, strict=True):
         parameter.grad = total
     return torch.stack(losses).sum()
 
 
 def _gradients(model: nn.Module, step: Callable[[], object]) -> list[Any]:
     step()
-    return [parameter.grad for parameter in model.parameters()]
+    return [parameter.grad for parameter in _trained(model)]
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
 def _losses(model: nn.Module, step: Callable[[], torch.Tensor]) -> torch.Tensor:
     """The losses over some steps of training, summed over ranks."""
-    losses, optimizer = [], torch.optim.SGD(model.parameters(), _RATE)
-    for _ in range(_TRAINED):
+    losses, optimizer = [], torch.optim.SGD(_trained(model), _RATE)
+    for _ in range(_STEPS):
         losses.append(step().detach())
         optimizer.step()
     total = torch.stack(losses)

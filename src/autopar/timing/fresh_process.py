@@ -43,7 +43,8 @@ def in_fresh_process(
 
     For what a process can't change once it runs: settings that libraries read as they are loaded,
     another Python with other packages, a profiler that must start the process. It gets the
-    function's source and, of what that loads as globals, modules, functions, numbers and strings.
+    function's source and, of what that loads as globals, modules, functions, numbers and strings;
+    functions of other modules are imported there.
 
     Args:
         fn: A function whose source can be read.
@@ -53,7 +54,8 @@ def in_fresh_process(
         under: A command that runs the interpreter, such as `nsys profile` with its options.
 
     Raises:
-        TypeError: `fn` is not a function with a name and a source, or `under` is one string.
+        TypeError: `fn` is not a function with a name and a source, or it uses variables of a
+            function around it; `under` is one string.
         RuntimeError: The process failed; the message has the end of what it printed.
 
     >>> def doubled(x):
@@ -61,21 +63,30 @@ def in_fresh_process(
     >>> in_fresh_process(doubled, 21)  # doctest: +SKIP
     42
     """
-    check_source(fn)
+    function = inspect.unwrap(fn) if callable(fn) else fn
+    if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
+        came = "a lambda" if isinstance(function, FunctionType) else what(fn)
+        msg = (
+            f"fn is {came}; expected a function that is written with def, so that the "
+            f"new process can be given its source. Define it, and pass its name."
+        )
+        raise TypeError(msg)
     under = several("under", under, "words of a command, as in under=('nsys', 'profile').")
     with tempfile.TemporaryDirectory() as folder:
-        file = program_of(fn, _CALL.format(name=fn.__name__, at_once=not under), folder)
-        returned = Path(folder) / "returned.json"
+        call = _CALL.format(name=function.__name__, at_once=not under)
+        file, returned = Path(folder, f"{function.__name__}.py"), Path(folder, "returned.json")
+        write_atomically(file, "\n\n".join([*_sources_of(function).values(), call]))
         done = subprocess.run(
             [*under, python or sys.executable, file, json.dumps(args), returned],
-            env={**os.environ, **finds_autopar(), **(environment or {})},
+            env={**os.environ, **search_path(python), **(environment or {})},
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode or not returned.exists():
             said = "\n".join((done.stdout + done.stderr).splitlines()[-8:])
-            msg = f"{fn.__name__} failed in a process of its own (exit {done.returncode}):\n{said}"
+            name, status = function.__name__, done.returncode
+            msg = f"{name} failed in a process of its own (exit {status}):\n{said}"
             raise RuntimeError(msg)
         return json.loads(returned.read_text(encoding="utf-8"))
 
@@ -103,38 +114,32 @@ def csan_reports(fn: Callable[..., Any], *args: Any) -> bool:
     return False
 
 
-def check_source(fn: Callable[..., Any]) -> None:
-    """Refuse what has no source that a new process could be given."""
-    function = inspect.unwrap(fn) if callable(fn) else fn
-    if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
-        came = "a lambda" if isinstance(function, FunctionType) else what(fn)
+def search_path(python: str | None = None) -> dict[str, str]:
+    """The variable by which a new process finds modules where this one does; autopar, if another's.
+
+    Packages of this Python are not given to another one.
+    """
+    folders = [os.environ.get("PYTHONPATH", "")] if python else map(os.path.abspath, sys.path)
+    return {"PYTHONPATH": os.pathsep.join([str(_SOURCES), *folders])}
+
+
+def _sources_of(function: FunctionType, seen: tuple[object, ...] = ()) -> dict[str, str]:
+    """Name to source, of a function and, before it, of what it loads as globals."""
+    if unknown := function.__code__.co_freevars:
         msg = (
-            f"fn is {came}; expected a function that is written with def, so that the "
-            f"new process can be given its source. Define it, and pass its name."
+            f"{function.__name__} uses {', '.join(unknown)} of the function around it, which its "
+            f"source does not have; expected globals and arguments alone. Pass it as an argument."
         )
         raise TypeError(msg)
-
-
-def program_of(fn: Callable[..., Any], main: str, folder: str) -> Path:
-    """Write a function, what it loads as globals, and what runs it; a file, for TorchScript."""
-    file = Path(folder) / f"{fn.__name__}.py"
-    write_atomically(file, "\n\n".join([*_sources_of(fn).values(), main]))
-    return file
-
-
-def finds_autopar() -> dict[str, str]:
-    """The variable by which another Python finds this autopar."""
-    return {"PYTHONPATH": os.pathsep.join([str(_SOURCES), os.environ.get("PYTHONPATH", "")])}
-
-
-def _sources_of(fn: Callable[..., Any], seen: tuple[object, ...] = ()) -> dict[str, str]:
-    """Name to source, of a function and, before it, of what it loads as globals."""
-    function, sources = inspect.unwrap(fn), dict[str, str]()
+    sources, seen = dict[str, str](), (*seen, function)
     source = textwrap.dedent(inspect.getsource(function))
     for name in dict.fromkeys(chain[0] for chain in chains(compile(source, "<source>", "exec"))):
         value = function.__globals__.get(name)
-        if isinstance(value, FunctionType) and value not in (*seen, fn):
-            sources |= _sources_of(value, (*seen, fn))
+        value = inspect.unwrap(value) if isinstance(value, FunctionType) else value
+        if isinstance(value, FunctionType) and value.__globals__ is not function.__globals__:
+            sources[name] = f"from {value.__module__} import {value.__name__} as {name}"
+        elif isinstance(value, FunctionType) and value not in seen:
+            sources |= _sources_of(value, seen)
         elif isinstance(value, ModuleType):
             sources[name] = f"import {value.__name__} as {name}"
         elif isinstance(value, (int, float, str)):
