@@ -148,7 +148,6 @@ html_theme_options = {
     "source_branch": "main",
     "source_directory": "docs/",
     "top_of_page_buttons": [],  # gallery pages are generated: there is no such file to edit
-    "navigation_with_keys": True,
     "footer_icons": [{"name": "Source on GitHub", "url": REPOSITORY, "html": "Source", "class": ""}]
     * PUBLISHED,
 }

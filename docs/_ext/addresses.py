@@ -4,6 +4,7 @@ Links there lead nowhere until it is. A build that knows of no published reposit
 """
 
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -21,14 +22,15 @@ COLAB = f"https://colab.research.google.com/github{urlsplit(REPOSITORY).path}/bl
 
 
 def is_published(folder=_PROJECT.parent):
-    """Whether the checkout has an origin on the project's host, or READTHEDOCS builds."""
+    """Whether the checkout's origin is the project's repository, or READTHEDOCS builds."""
     if os.environ.get("READTHEDOCS"):
         return True
     if not (git := shutil.which("git")):
         return False
     asked = [git, "-C", str(folder), "remote", "get-url", "origin"]
     origin = subprocess.run(asked, capture_output=True, text=True, check=False).stdout
-    return (urlsplit(REPOSITORY).hostname or "") in origin
+    where = urlsplit(REPOSITORY)
+    return bool(re.search(rf"\b{where.hostname}[:/]+{where.path[1:]}(\.git)?/?\s*$", origin))
 
 
 PUBLISHED = is_published()

@@ -100,9 +100,11 @@ class Verdicts(Directive):
                 line += nodes.Text(f"({claim.estimate.note}) " if claim.estimate.note else "")
                 line += link(page, on=env.docname)
                 listed += nodes.list_item("", line)
-        summary = nodes.paragraph(
-            text=f"The gallery pages that this section links have, by the newest records, {said}."
-        )
+        words = f"The gallery pages that this section links have, by the newest records, {said}."
+        if not listed.children:
+            count = len(claims)
+            words = f"By the newest records all {count} claims of the linked gallery pages hold."
+        summary = nodes.paragraph(text=words)
         return [summary, listed] if listed.children else [summary]
 
 

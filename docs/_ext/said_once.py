@@ -1,6 +1,7 @@
 """Said once: what is true of every drawing of a run, and that records are of an earlier version.
 
-No page can forget the one, and the other is told at the end of a page in place of at each figure.
+No page can forget the one. The other is told at the end of a page; if it is true of all its records,
+it is taken out of each figure.
 """
 
 import re
@@ -12,10 +13,11 @@ from autopar.records.record import EARLIER
 OLD = f", {EARLIER}"  # how the origin of such a record ends
 _RECORDS = "records"  # a page that says of each which it is
 _STILL_SHOWN = (
-    "Records on this page are of an earlier version of autopar. Any change to code that runs in a "
+    "{} records on this page are of an earlier version of autopar. Any change to code that runs in a "
     "measurement makes them so, even one that can't change a time. They are shown until a machine "
     "with the same GPUs has measured again."
 )
+_RECORD = re.compile(rf"recorded on [^;:]*?torch [\w.+]*\w(, {EARLIER})?")
 _ONE_RUN = "The figure shows one run, whose times can differ from the medians of several."
 _CAPTION = re.compile(r"<figcaption>.*?(?=</figcaption>)", re.DOTALL)
 _MEASURED = re.compile(r"autopar-(live|recorded)")
@@ -23,17 +25,18 @@ _MEASURED = re.compile(r"autopar-(live|recorded)")
 
 def say_once(app, doctree):
     """Take out of each origin what the end of the page says; say of drawings what they are."""
-    old = False
-    for text in list(doctree.findall(nodes.Text)):
-        said = text.astext()
-        if OLD in said and app.env.docname != _RECORDS:
-            said, old = said.replace(OLD, ""), True
+    texts = list(doctree.findall(nodes.Text))
+    earlier = {bool(record[1]) for text in texts for record in _RECORD.finditer(text.astext())}
+    says_each = app.env.docname == _RECORDS or earlier != {True}
+    for text in texts:
+        said = text.astext() if says_each else text.astext().replace(OLD, "")
         if isinstance(text.parent, nodes.raw):
             said = _CAPTION.sub(of_one_run, said)
         if said != text.astext():
             text.parent.replace(text, nodes.Text(said))
-    if old:
-        note = nodes.paragraph(text=_STILL_SHOWN, classes=["autopar-small"])
+    if True in earlier and app.env.docname != _RECORDS:
+        words = _STILL_SHOWN.format("Some" if False in earlier else "The")
+        note = nodes.paragraph(text=words, classes=["autopar-small"])
         next(doctree.findall(nodes.section)).append(note)
 
 

@@ -29,6 +29,30 @@ reach();
 addEventListener("resize", reach);
 document.addEventListener("toggle", reach, true); // an opened <details> shows new boxes
 
+// Menu and contents open by keyboard, and take no focus while they are closed: the theme has labels
+// to click on, and only moves its drawers out of sight.
+document.querySelectorAll("label:is(.nav-overlay-icon, .toc-overlay-icon)").forEach((label) => {
+  const [button, toggle] = [document.createElement("button"), document.getElementById(label.htmlFor)];
+  button.className = label.className;
+  button.ariaLabel = toggle.ariaLabel;
+  button.append(...label.childNodes);
+  button.addEventListener("click", () => toggle.click());
+  label.replaceWith(button);
+});
+for (const [box, drawer] of [["__navigation", ".sidebar-drawer"], ["__toc", ".toc-drawer"]]) {
+  const [toggle, side] = [document.getElementById(box), document.querySelector(drawer)];
+  const close = () => (side.inert = !toggle.checked && getComputedStyle(side).position === "fixed");
+  if (!toggle || !side) continue;
+  close();
+  toggle.addEventListener("change", close);
+  addEventListener("resize", close);
+}
+
+// What the search has found is marked in the text, and not in drawings or data.
+document
+  .querySelectorAll("svg *, script")
+  .forEach((each) => each.classList.add("nohighlight"));
+
 // For those who hear the page: names that the theme leaves out, and roles that don't fit.
 document.querySelectorAll(".caption[role=heading]").forEach((each) => (each.ariaLevel = "2"));
 document.querySelectorAll(".citation-list, .citation").forEach((each) => each.removeAttribute("role"));

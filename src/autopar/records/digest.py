@@ -62,7 +62,6 @@ def script_digest(
     return f"sha256:{hashlib.sha256(whole.encode()).hexdigest()}"
 
 
-@functools.cache  # of what this process has loaded
 def _files(root: Path, used: frozenset[str]) -> dict[str, str]:
     """A SHA-256 for each file that measures, of those that some modules lead to."""
     waiting, files = {*used}, dict[str, str]()
@@ -71,10 +70,17 @@ def _files(root: Path, used: frozenset[str]) -> dict[str, str]:
         for path in (place.with_suffix(".py"), place / "__init__.py"):
             name = path.relative_to(root.parent).as_posix().partition("/")[2]
             if path.is_file() and name not in files and not name.startswith(_SHOWS):
-                tree = ast.parse(path.read_bytes())
-                files[name] = hashlib.sha256(json.dumps(_tree(tree)).encode()).hexdigest()
-                waiting |= _modules_used(tree.body)
+                files[name], used_there = _file(path)
+                waiting |= used_there
     return files
+
+
+@functools.cache  # of what this process has loaded
+def _file(path: Path) -> tuple[str, frozenset[str]]:
+    """The SHA-256 of a file's code, and the modules that it leads to."""
+    tree = ast.parse(path.read_bytes())
+    code = hashlib.sha256(json.dumps(_tree(tree)).encode()).hexdigest()
+    return code, _modules_used(tree.body)
 
 
 def _modules_used(statements: list[ast.stmt]) -> frozenset[str]:
