@@ -1,7 +1,7 @@
 """Said once: what is true of every drawing of a run, and that records are of an earlier version.
 
-No page can forget the one. The other is told at the end of a page; if it is true of all its records,
-it is taken out of each figure.
+No page can forget the one. The other is told at the end of a page; where it is true of all its
+records, it is taken out of each figure.
 """
 
 import re
@@ -13,9 +13,9 @@ from autopar.records.record import EARLIER
 OLD = f", {EARLIER}"  # how the origin of such a record ends
 _RECORDS = "records"  # a page that says of each which it is
 _STILL_SHOWN = (
-    "{} records on this page are of an earlier version of autopar. Any change to code that runs in a "
-    "measurement makes them so, even one that can't change a time. They are shown until a machine "
-    "with the same GPUs has measured again."
+    "{} records on this page are of an earlier version of autopar. Any change to code that runs in "
+    "a measurement makes them so, even one that can't change a time. They are shown until a "
+    "machine with the same GPUs has measured again."
 )
 _RECORD = re.compile(rf"recorded on [^;:]*?torch [\w.+]*\w(, {EARLIER})?")
 _ONE_RUN = "The figure shows one run, whose times can differ from the medians of several."
