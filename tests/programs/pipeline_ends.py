@@ -107,7 +107,7 @@ def never_left_and_forgotten():
     next(pipeline.__enter__().prefetch(batches()))
     del pipeline
     gc.collect()
-    give_up_s = time.monotonic() + 5
+    give_up_s = time.monotonic() + _PATIENCE_S / 2
     while own_threads() and time.monotonic() < give_up_s:
         time.sleep(1e-3)
     assert not own_threads()

@@ -77,7 +77,6 @@ def test_a_consumer_that_stops_leaves_nothing_behind(bench, verb, size, slots, k
 @ends
 def test_left_by_an_error_it_waits_for_what_runs_and_drops_the_rest(bench, gate, verb, device):
     """A worker holds back the first chunk of item 1 until the pipeline is being left."""
-    opening = threading.Timer(0.1, gate.open)
     pipeline = bench.pipeline(device, "chunked", slots=12, threads=2)
     with pytest.raises(Broken), pipeline:
         bench.when("move", 1001, gate)
@@ -85,8 +84,8 @@ def test_left_by_an_error_it_waits_for_what_runs_and_drops_the_rest(bench, gate,
         results = VERBS[verb](pipeline, bench.source(verb, kind="list"), bench)
         assert bench.take(verb, results, most=1) == (1, None)
         assert gate.begun.wait(_WAIT_S)
-        opening.start()
         seen = bench.copied_from_now_on()
+        opening = bench.opening(gate, pipeline)
         breaks(Broken("on purpose"))
     assert gate.finished, "work outlived its pipeline"
     opening.join()
@@ -229,15 +228,14 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
     def first():
         found.append(bench.run(verb, pipeline, gate if kind == "source" else None, k))
 
-    opening = threading.Timer(0.05, gate.open)
     thread = threading.Thread(target=first, daemon=True)
     with contextlib.suppress(Broken), bench.pipeline(device, threads=threads) as pipeline:
         if kind in ("copy", "move"):
             bench.when(kind, 1000 * k + 1, gate)
         thread.start()
         assert gate.begun.wait(_WAIT_S)
-        opening.start()
         seen = bench.copied_from_now_on()
+        opening = bench.opening(gate, pipeline, dropped=by_error)
         if by_error:
             breaks(Broken("on purpose"))
     assert gate.finished or kind in ("source", "slots"), "work outlived its pipeline"
