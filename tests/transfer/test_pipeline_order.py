@@ -13,7 +13,6 @@ from autopar.transfer.copy_stream import CopyStream
 from autopar.transfer.pipeline import CopyPipeline
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
-_WAIT_S = 10  # for what should come at once
 
 
 # -- one at a time --------------------------------------------------------------------------------
@@ -61,17 +60,6 @@ def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):
     monkeypatch.setattr(CopyStream, "outlives", lambda stream, tensor: kept.append(tensor.nbytes))
     pipeline.to_host_async(torch.ones(1000)).result()
     assert kept == [4000]
-
-
-def test_a_handle_is_not_done_before_its_copy(gate, monkeypatch):
-    move = delivery.move_bytes
-    monkeypatch.setattr(delivery, "move_bytes", lambda *to_from: (gate(), move(*to_from)))
-    with CopyPipeline("cpu") as pipeline:
-        handle = pipeline.to_host_async(torch.ones(3))
-        assert gate.begun.wait(_WAIT_S)
-        assert not handle.done()
-        gate.open()
-        assert handle.result().tolist() == [1, 1, 1]
 
 
 # -- order, and how far ahead ---------------------------------------------------------------------
