@@ -147,17 +147,11 @@ class Gate:
 
 
 @pytest.fixture
-def gates():
-    """Three gates, all open once the test is over."""
-    gates = [Gate() for _ in range(3)]
-    yield gates
-    for gate in gates:
-        gate.open()
-
-
-@pytest.fixture
-def gate(gates):
-    return gates[0]
+def gate():
+    """A gate that is open once the test is over."""
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import time
 from collections import deque
 
 import torch
+from pipeline_ways import filled
 from torch.utils import _pytree as pytree
 
 from autopar.transfer import ring
@@ -166,10 +167,7 @@ def tensor_by(chance, largest=400):
     dtype = chance.choice(_DTYPES)
     length = chance.randrange(largest)
     shape = chance.choice(((), (0,), (3, 0), (1,), (2, 3), (2, 3, 4, 2), (length,), (length,)))
-    count = 2 * torch.Size(shape).numel()
-    dice = torch.Generator().manual_seed(chance.randrange(1 << 30))
-    bits = torch.randint(256, (count * dtype.itemsize,), dtype=torch.uint8, generator=dice)
-    values = (bits > 100 if dtype == torch.bool else bits.view(dtype)).reshape(2, *shape)
+    values = filled((2, *shape), dtype, chance.randrange(1 << 30))
     pairs = values.reshape(*shape, 2)
     kinds = [values[0], values[1], pairs[..., 1]]
     if len(shape) > 1:
