@@ -97,10 +97,6 @@ class Bench:
         """How much of what is watched is in memory."""
         return sum(reference() is not None for reference in self.watched)
 
-    def slots_alive(self):
-        """How many slots, or other pinned memory, there are."""
-        return sum(slot() is not None for slot in self.slots)
-
     def pipeline(self, device, size="alone", slots=2, threads=1):
         """A new one, for items of some size; how many travel together depends on no clock."""
         self.device, self.size, self.count = torch.device(device), size, _count(slots)
