@@ -133,21 +133,20 @@ class LateCallers(LateStream):
         self.compute(end.synchronize)
 
 
-class LateMoves:
+def make_moves_late(patch):
     """Workers take over whatever they can, and dawdle over it; so does who waits for them."""
+    chance = random.Random(0)
 
-    def __init__(self, patch, longest_s=3e-4):
-        self._longest_s, self._chance = longest_s, random.Random(0)
-        patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 32)
-        patch.setattr(ring.Ring, "_move", self._late(ring.Ring._move))
-        patch.setattr(ring, "_is_done_aside", self._late(ring._is_done_aside))
-
-    def _late(self, function):
-        def late(*args):
-            time.sleep(self._longest_s * self._chance.random())
+    def late(function):
+        def later(*args):
+            time.sleep(3e-4 * chance.random())
             return function(*args)
 
-        return late
+        return later
+
+    patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 32)
+    patch.setattr(ring.Ring, "_move", late(ring.Ring._move))
+    patch.setattr(ring, "_is_done_aside", late(ring._is_done_aside))
 
 
 def poisoned(tensor):

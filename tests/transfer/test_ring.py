@@ -14,10 +14,10 @@ from late_streams import (
     EarlyStream,
     ErraticStream,
     LateCallers,
-    LateMoves,
     LateStream,
     Mark,
     check,
+    make_moves_late,
     poisoned,
     poisoning,
 )
@@ -56,11 +56,6 @@ def streams(monkeypatch):
             stream.stop()
 
 
-@pytest.fixture
-def late_moves(monkeypatch):
-    LateMoves(monkeypatch)
-
-
 # -- any work, on any stream ----------------------------------------------------------------------
 
 
@@ -68,10 +63,10 @@ def late_moves(monkeypatch):
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", [LateStream, ErraticStream, EarlyStream, CopyStream])
-@pytest.mark.usefixtures("late_moves")
 def test_random_work_comes_out_bit_for_bit(streams, monkeypatch, kind, verb, seed):
     chance = random.Random(seed)
     streams(kind)
+    make_moves_late(monkeypatch)
     monkeypatch.setattr("autopar.transfer.parcel._SOON_S", chance.choice((0, 1e9)))
     slots, slot_bytes = chance.randint(1, 5), chance.choice((16, 48, 64, 200, 512, 4096))
     threads = chance.randint(1, 4)
