@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
+from lane_forms import WAIT_S
 from pipeline_faults import (
     FEW_AT,
     HELD,
@@ -21,7 +22,6 @@ from pipeline_faults import (
 from pipeline_ways import DEVICES
 
 pytestmark = pytest.mark.stress
-_WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
 
 
 # -- the consumer stops ---------------------------------------------------------------------------
@@ -83,7 +83,7 @@ def test_left_by_an_error_it_waits_for_what_runs_and_drops_the_rest(bench, gate,
         bench.count = 6  # no more of them can be under way
         results = VERBS[verb](pipeline, bench.source(verb, kind="list"), bench)
         assert bench.take(verb, results, most=1) == (1, None)
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         seen = bench.copied_from_now_on()
         opening = bench.opening(gate, pipeline)
         breaks(Broken("on purpose"))
@@ -196,13 +196,13 @@ def test_a_second_thread_is_refused_and_the_first_unharmed(
             bench.when(kind, 1, gate)
         thread = threading.Thread(target=first)
         thread.start()
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         with pytest.raises(RuntimeError, match="is in use by another thread; expected one"):
             next(VERBS[other](pipeline, bench.source(other), bench))
         with pytest.raises(RuntimeError, match="is in use by another thread; expected one"):
             next(before)
         gate.open()
-        thread.join(_WAIT_S)
+        thread.join(WAIT_S)
         assert found == [(bench.count, None)]
         assert bench.works(pipeline)
     assert bench.a_new_one_works()
@@ -233,7 +233,7 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
         if kind in ("copy", "move"):
             bench.when(kind, 1000 * k + 1, gate)
         thread.start()
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         seen = bench.copied_from_now_on()
         opening = bench.opening(gate, pipeline, dropped=by_error)
         if by_error:
@@ -241,7 +241,7 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
     assert gate.finished or kind in ("source", "slots"), "work outlived its pipeline"
     assert [n for n in seen if abs(n) > 1000 * (k + 3)] == [] or not by_error
     opening.join()
-    thread.join(_WAIT_S / 2)
+    thread.join(WAIT_S / 2)
     ((received, error),) = found
     assert received <= bench.count
     assert error is None or isinstance(error, (RuntimeError, CancelledError))
