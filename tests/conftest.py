@@ -3,7 +3,6 @@
 import faulthandler
 import gc
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from leftovers import Before
-from sampling import few, names_of
+from sampling import quick
 
 import autopar
 
@@ -44,34 +43,14 @@ def pytest_unconfigure(config):
     faulthandler.dump_traceback_later(30, exit=True, file=config.terminal_fd)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest's own, which then finds no `parametrize`
-def pytest_generate_tests(metafunc):
-    """Make few cases of a parametrized test marked `stress`; `-m stress` combines all values."""
-    test = metafunc.definition
-    marks = [mark for mark in test.own_markers if mark.name == "parametrize"]
-    if marks and test.get_closest_marker("stress") and not _is_stress(metafunc.config):
-        test.own_markers[:] = [mark for mark in test.own_markers if mark not in marks]
-        metafunc.parametrize(names_of(marks), list(few(marks, random.Random(test.name))))
-
-
 def pytest_collection_modifyitems(config, items):
-    """Leave out what is marked `stress`, but for the few cases of a test with many."""
+    """Without `-m stress`, leave out most of what is marked so."""
     if config.option.reverse:
         items.reverse()
-    if not _is_stress(config):
-        chosen = [item for item in items if not _is_long(item)]
+    if "stress" not in config.option.markexpr:
+        chosen = quick(items)
         config.hook.pytest_deselected(items=list({*items}.difference(chosen)))
         items[:] = chosen
-
-
-def _is_stress(config):
-    return "stress" in config.option.markexpr
-
-
-def _is_long(item):
-    case = getattr(item, "callspec", None)
-    marks = case.marks if case else item.iter_markers()
-    return any(mark.name == "stress" for mark in marks)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -168,17 +147,11 @@ class Gate:
 
 
 @pytest.fixture
-def gates():
-    """Three gates, all open once the test is over."""
-    gates = [Gate() for _ in range(3)]
-    yield gates
-    for gate in gates:
-        gate.open()
-
-
-@pytest.fixture
-def gate(gates):
-    return gates[0]
+def gate():
+    """A gate that is open once the test is over."""
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
 @pytest.fixture

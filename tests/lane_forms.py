@@ -12,6 +12,7 @@ def lane_on(place):
 
 
 def equals(tensor, value):
+    """Whether all elements are of one value; on a GPU it is waited for."""
     return bool((tensor == value).all().item())
 
 

@@ -8,6 +8,7 @@ import time
 from collections import deque
 
 import torch
+from pipeline_ways import filled
 from torch.utils import _pytree as pytree
 
 from autopar.transfer import ring
@@ -132,21 +133,20 @@ class LateCallers(LateStream):
         self.compute(end.synchronize)
 
 
-class LateMoves:
+def make_moves_late(patch):
     """Workers take over whatever they can, and dawdle over it; so does who waits for them."""
+    chance = random.Random(0)
 
-    def __init__(self, patch, longest_s=3e-4):
-        self._longest_s, self._chance = longest_s, random.Random(0)
-        patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 32)
-        patch.setattr(ring.Ring, "_move", self._late(ring.Ring._move))
-        patch.setattr(ring, "_is_done_aside", self._late(ring._is_done_aside))
-
-    def _late(self, function):
-        def late(*args):
-            time.sleep(self._longest_s * self._chance.random())
+    def late(function):
+        def later(*args):
+            time.sleep(3e-4 * chance.random())
             return function(*args)
 
-        return late
+        return later
+
+    patch.setattr(ring, "_MOVED_BY_CALLER_BYTES", 32)
+    patch.setattr(ring.Ring, "_move", late(ring.Ring._move))
+    patch.setattr(ring, "_is_done_aside", late(ring._is_done_aside))
 
 
 def poisoned(tensor):
@@ -166,10 +166,7 @@ def tensor_by(chance, largest=400):
     dtype = chance.choice(_DTYPES)
     length = chance.randrange(largest)
     shape = chance.choice(((), (0,), (3, 0), (1,), (2, 3), (2, 3, 4, 2), (length,), (length,)))
-    count = 2 * torch.Size(shape).numel()
-    dice = torch.Generator().manual_seed(chance.randrange(1 << 30))
-    bits = torch.randint(256, (count * dtype.itemsize,), dtype=torch.uint8, generator=dice)
-    values = (bits > 100 if dtype == torch.bool else bits.view(dtype)).reshape(2, *shape)
+    values = filled((2, *shape), dtype, chance.randrange(1 << 30))
     pairs = values.reshape(*shape, 2)
     kinds = [values[0], values[1], pairs[..., 1]]
     if len(shape) > 1:

@@ -11,7 +11,7 @@ from torch.cuda import _gpu_trace
 
 from autopar.device import empty_pinned_pool, used_gpus
 
-_GONE_S = 1  # for threads that are about to end
+_GONE_S = 10  # for threads that are about to end: none is waited for but one that stays
 
 
 def _streams():

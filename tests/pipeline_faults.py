@@ -4,10 +4,12 @@ import ctypes
 import functools
 import itertools
 import re
+import threading
 import weakref
 from collections import deque
 
 import torch
+from pipeline_ways import comes_true
 
 from autopar import CopyPipeline
 from autopar.transfer import delivery, parcel, ring
@@ -95,10 +97,6 @@ class Bench:
         """How much of what is watched is in memory."""
         return sum(reference() is not None for reference in self.watched)
 
-    def slots_alive(self):
-        """How many slots, or other pinned memory, there are."""
-        return sum(slot() is not None for slot in self.slots)
-
     def pipeline(self, device, size="alone", slots=2, threads=1):
         """A new one, for items of some size; how many travel together depends on no clock."""
         self.device, self.size, self.count = torch.device(device), size, _count(slots)
@@ -152,6 +150,23 @@ class Bench:
     def _ask(self, kind, source):
         if kind in self.hooks:
             self.hooks[kind](source)
+
+    def opening(self, gate, pipeline, dropped=True):
+        """A thread that opens a gate once a pipeline is left, and begins with nothing any more."""
+
+        def is_left():
+            rings, under_way = tuple(pipeline._rings.values()), pipeline._deliveries._under_way
+            return (not rings or any(ring._left for ring in rings)) and (
+                not dropped or all(getattr(end, "_dropping", True) for _, end in tuple(under_way))
+            )
+
+        def open_it():
+            comes_true(is_left)
+            gate.open()
+
+        thread = threading.Thread(target=open_it)
+        thread.start()
+        return thread
 
     def copied_from_now_on(self):
         """A list that grows with the numbers that copies begin with."""

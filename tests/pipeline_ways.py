@@ -71,11 +71,6 @@ def blank(item, pin):
     return torch.empty_like(item, pin_memory=pin).zero_()
 
 
-def equals(tensor, value):
-    """Whether all elements are of one value; on a GPU it is waited for."""
-    return bool((tensor == value).all().item())
-
-
 def ahead(slots):
     """How many large items may be asked for ahead: one for each slot, and as many that wait."""
     return slots + max(slots, 2)

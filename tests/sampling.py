@@ -1,6 +1,6 @@
 """Few cases of many for a quick run; the others are marked `stress`."""
 
-from itertools import product
+import random
 
 import pytest
 
@@ -15,43 +15,23 @@ def every(step, values, name_of=None):
     ]
 
 
-def names_of(marks):
-    """The names that `parametrize` marks give values to, in the marks' order."""
-    lists = [mark.args[0] for mark in marks]
-    lists = [names.split(",") if isinstance(names, str) else names for names in lists]
-    return [name.strip() for names in lists for name in names]
+def quick(items):
+    """All that isn't marked `stress`, and few cases of each parametrized test that is.
 
-
-def few(marks, chance):
-    """Cases that show each value of each parameter, and so for each value with marks (GPUs)."""
-    parameters = [[_case(value, mark) for value in mark.args[1]] for mark in marks]
-    if not all(parameters):
-        return  # a parameter without values has no cases, as without this
-    count = max((len(cases) for cases in parameters if not _is_marked(cases)), default=1)
-    for kept in product(*(cases if _is_marked(cases) else [None] for cases in parameters)):
-        columns = [
-            [case] * count if case else _drawn(cases, count, chance)
-            for cases, case in zip(parameters, kept, strict=True)
-        ]
-        for row in zip(*columns, strict=True):
-            values = [value for case in row for value in case.values]
-            yield pytest.param(*values, marks=[mark for case in row for mark in case.marks])
-
-
-def _case(value, mark):
-    if mark.kwargs:
-        msg = f"parametrize of a stress test has {[*mark.kwargs]}; expected names and values alone"
-        raise ValueError(msg)
-    if hasattr(value, "marks"):  # it is a pytest.param
-        return value
-    several = len(names_of([mark])) > 1
-    return pytest.param(*value) if several else pytest.param(value)
-
-
-def _is_marked(cases):
-    return any(case.marks for case in cases)
-
-
-def _drawn(cases, count, chance):
-    rounds = -(-count // len(cases))
-    return [case for _ in range(rounds) for case in chance.sample(cases, len(cases))][:count]
+    They show each value of each parameter, and so on GPUs for each parameter but the device. They
+    are the same whatever else runs.
+    """
+    seen, kept = set(), set()
+    for item in sorted(items, key=lambda item: random.Random(item.nodeid).random()):
+        if item.get_closest_marker("stress") is None:
+            kept.add(item)
+            continue
+        case = getattr(item, "callspec", None)
+        if case is None or any(mark.name == "stress" for mark in case.marks):
+            continue
+        test = item.parent.nodeid, item.originalname, item.get_closest_marker("gpu") is not None
+        shown = {(test, name, id(value)) for name, value in case.params.items()}
+        if not shown <= seen:
+            seen |= shown
+            kept.add(item)
+    return [item for item in items if item in kept]

@@ -87,14 +87,6 @@ def test_no_imports_go_in_a_circle():
         graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def test_that_test_sees_every_form_of_import():
-    code = (
-        "import autopar.lanes.lane\nfrom autopar.display import svg\n"
-        "def f():\n    from autopar.timeline.span import Span"
-    )
-    assert modules_imported(ast.parse(code)) == {"lanes.lane", "display.svg", "timeline.span"}
-
-
 def test_pure_modules_do_without_torch():
     pure = {module for module in _MODULES if {module, room_of(module)} & _WITHOUT_TORCH}
     with_it = {

@@ -4,10 +4,9 @@ import threading
 
 import cuda_stand_ins
 import pytest
+from lane_forms import WAIT_S
 
 from autopar import cpu_lane, cuda_lane
-
-_WAIT_S = 10
 
 
 @pytest.fixture(autouse=True)
@@ -53,9 +52,9 @@ def leave(gate):
     def leave(queued):
         opening.append(threading.Thread(target=lambda: (queued.wait_until_issued(), gate.open())))
         opening[0].start()
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         raise ZeroDivisionError
 
     yield leave
-    opening[0].join(_WAIT_S)
+    opening[0].join(WAIT_S)
     assert gate.finished, "work outlived its lane"

@@ -20,28 +20,8 @@ pytestmark = pytest.mark.usefixtures("forms_run_in_time")
 # -- as it was ------------------------------------------------------------------------------------
 
 
-class TakesNoNote(Exception):
-    add_note = None
-
-
-class NotesAreNoList(Exception):
-    __notes__ = "none"
-
-
-class NoDict(BaseException):
-    __slots__ = ("a",)
-
-
-class Fussy(Exception):
-    def add_note(self, text):
-        raise TypeError("no notes")
-
-
-class Unequal(Exception):
-    def __eq__(self, other):
-        raise TypeError("not to be compared")
-
-    __hash__ = None
+def refuse(*_):
+    raise TypeError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,10 +29,20 @@ class Frozen(Exception):
     code: int = 3
 
 
-_ERRORS = [StopIteration(3), StopAsyncIteration(), GeneratorExit(), SystemExit(2)]
+class NoDict(BaseException):
+    __slots__ = ("a",)
+
+
+_ODD = {  # errors to which no notes can be added, or that can't be compared
+    "TakesNoNote": {"add_note": None},
+    "NotesAreNoList": {"__notes__": "none"},
+    "Fussy": {"add_note": refuse},
+    "Unequal": {"__eq__": refuse, "__hash__": None},
+}
+_ERRORS = [StopIteration(3), StopAsyncIteration(), GeneratorExit(), SystemExit(2), TimeoutError()]
 _ERRORS += [KeyboardInterrupt(), concurrent.futures.CancelledError(), asyncio.CancelledError()]
-_ERRORS += [TimeoutError(), TakesNoNote(), NotesAreNoList(), NoDict(), Fussy(), Unequal(), Frozen()]
-_ERRORS += [ExceptionGroup("two", [ValueError(), KeyError()]), concurrent.futures.TimeoutError()]
+_ERRORS += [type(name, (Exception,), members)() for name, members in _ODD.items()]
+_ERRORS += [NoDict(), Frozen(), ExceptionGroup("two", [ValueError(), KeyError()])]
 
 
 @pytest.fixture(params=_ERRORS, ids=lambda each: type(each).__name__)
@@ -200,13 +190,8 @@ _MANY += ["94 more tasks of lane 'lane' failed, too"]
 _ALIKE = [_ONE, _TWO, "8 more tasks of lane 'lane' failed, too"]
 
 
-class Speechless(Exception):
-    def __repr__(self):
-        raise TypeError("no words")
-
-
 def speechless():
-    raise Speechless
+    raise type("Speechless", (Exception,), {"__repr__": refuse})
 
 
 _NO_REPR = [_ONE, "task 'speechless' on lane 'lane' (cpu) failed, too: Speechless"]

@@ -1,9 +1,12 @@
 """Leaving a lane: it waits for its work, also for what that submits; Ctrl-C and errors end it."""
 
-import json
+import functools
+import itertools
+import threading
 from concurrent.futures import CancelledError
 
 import pytest
+from interruptions import interrupted_at
 from lane_forms import caught, fail, require_waits_end
 
 from autopar import cpu_lane
@@ -102,13 +105,30 @@ def test_ctrl_c_ends_every_wait_and_the_next_run_is_unharmed(run_program, kind, 
     assert require_waits_end(run_program("interrupted.py", kind)) == waits
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_ctrl_c_anywhere_in_a_submit_comes_out_and_leaves_nothing_behind(run_program, kind):
-    done = run_program("lane_interrupted.py", kind)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    assert report["places"] > 40
-    assert report["wrong"] == {}
+def test_ctrl_c_anywhere_in_a_submit_comes_out_and_leaves_nothing_behind(new_lane):
+    """At every place where Python hears a signal, of one that can begin and of one that waits."""
+    for waits in (False, True):
+        for number in itertools.count():
+            gate, errors, ran = threading.Event(), [], []
+            with cpu_lane() as other, new_lane() as lane:
+                held = other.submit(gate.wait, 10)
+                if waits:
+                    lane.submit(abs, -1, after=[held])
+                else:
+                    gate.set()
+                    held.result()
+                submit = functools.partial(lane.submit, ran.append, 1)
+                places = interrupted_at(number, lambda: errors.append(caught(submit)))  # noqa: B023
+                gate.set()
+                later = [lane.submit(abs, -i) for i in range(3)]
+                from_elsewhere = other.submit(lambda: lane.submit(abs, -7).result())
+                assert [each.result() for each in (*later, from_elsewhere)] == [0, 1, 2, 7], number
+            if places <= number:
+                break
+            assert isinstance(errors[0], KeyboardInterrupt), f"place {number} did not come out"
+            assert not (waits and ran), f"place {number}: it ran although it was dropped"
+            assert not [*lane._pending, *lane._unseen], f"place {number} leaves something behind"
+        assert number > 20
 
 
 # -- ends that nobody has planned -----------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import contextlib
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -120,45 +119,28 @@ in_each = pytest.mark.parametrize("context", [*_CONTEXTS])
 
 
 @in_each
-def test_calls_in_other_threads_see_what_the_caller_sees_and_then_what_they_saw(context):
-    """Several at once, and each again inside of itself."""
-    barrier = threading.Barrier(2)
-
-    def run(other):
-        def inside():
-            barrier.wait(WAIT_S)
-            return [probe(), modes.call(probe), probe()]
-
-        with other():
-            barrier.wait(WAIT_S)
-            found = [probe(), *modes.call(inside), probe()]
-            with pytest.raises(ZeroDivisionError):
-                modes.call(lambda: 1 / 0)
-            return [*found, probe()]
-
-    with ThreadPoolExecutor(2) as threads:
-        for name, other in _CONTEXTS.items():
-            with _CONTEXTS[context]():
-                modes, expected = caller_modes(), given_away(probe())
-            with other():
-                plain = probe()
-            for found in threads.map(run, [other] * 2):
-                assert found == [plain, *[expected] * 3, plain, plain], name
-
-
-@in_each
-def test_a_task_sees_what_its_submitter_saw_and_the_next_one_nothing_of_it(context):
+def test_a_task_sees_what_its_submitter_saw_and_nobody_else_anything_of_it(new_lane, context):
+    """Whoever runs it: the next task, and the submitter where that is who launches it."""
     plain = probe()
-    with cpu_lane() as lane:
+    with new_lane() as lane, cpu_lane() as held:
         for name, other in _CONTEXTS.items():
             if {context, name} == {"hooks", "no hooks"}:
                 continue  # torch refuses either within the other
+            opened = threading.Event()
+            waits = held.submit(opened.wait, WAIT_S)
             with _CONTEXTS[context]():
-                expected, first = given_away(probe()), lane.submit(probe)
+                now = probe()
+                first, later = lane.submit(probe), held.submit(probe, name="later")
                 with other():
-                    both, second = given_away(probe()), lane.submit(probe)
-            assert first.result() == expected, name
-            assert second.result() == both, name
+                    inner = probe()
+                    second = lane.submit(probe)
+                    after = lane.submit(lambda _: probe(), waits)
+                    third = lane.submit(probe)
+                    assert probe() == inner, name
+            opened.set()
+            assert later.result() == first.result() == given_away(now), name
+            for task in (second, after, third):
+                assert task.result() == given_away(inner), name
             assert lane.submit(probe).result() == plain, name
     assert probe() == plain
 
@@ -174,21 +156,6 @@ def test_a_task_may_set_another_default_device_and_the_next_one_has_the_submitte
             assert lane.submit(switch).result() == "cpu"
             assert lane.submit(torch.empty, 1).result().device.type == "meta"
         assert torch.empty(1).device.type == "meta"
-
-
-def test_hooks_within_hooks_are_given_back():
-    def run():
-        with hooks("one"), hooks("two"):
-            assert modes.call(saved_by) is None
-            assert saved_by() == "two"
-
-    modes = caller_modes()
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(run).result()
-    with hooks("one"), hooks("two"):
-        assert len(caller_modes().hooks) == 2
-        assert saved_by() == "two"
-    assert saved_by() is None
 
 
 @in_each

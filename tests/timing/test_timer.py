@@ -1,6 +1,7 @@
 """Timing done right: what is inside the clock, what is waited for, and what is kept."""
 
 import contextlib
+import functools
 import gc
 import time
 import weakref
@@ -51,8 +52,9 @@ NAMED = [
 ]
 
 
+@pytest.mark.parametrize("calls", [1, 4])
 @pytest.mark.parametrize(("devices", "waits"), NAMED)
-def test_what_a_sample_is_made_of(log, devices, waits):
+def test_what_a_sample_is_made_of(log, devices, waits, calls):
     class Result:
         pass
 
@@ -62,16 +64,13 @@ def test_what_a_sample_is_made_of(log, devices, waits):
         weakref.finalize(result, log.append, "freed")
         return result
 
-    def setup():
-        log.append("setup")
-
-    measured = measure(
-        fn, label="work", devices=devices, warmup=0, repeats=3, setup=setup, flops=2.0, size_bytes=3
-    )
-    sample = ["setup", "all", "clock", "fn", *waits, "clock", "all", "freed"]
-    assert log == sample * 3
-    assert measured.values_s == (1.0,) * 3
-    assert (measured.label, measured.flops, measured.size_bytes) == ("work", 2.0, 3)
+    counts = {"warmup": 1, "repeats": 3, "calls": calls, "flops": 2e12, "size_bytes": 3}
+    setup = functools.partial(log.append, "setup")
+    measured = measure(fn, label="work", devices=devices, setup=setup, **counts)
+    called = ["fn", "freed"] * (calls - 1)
+    assert log == ["setup", "all", "clock", *called, "fn", *waits, "clock", "all", "freed"] * 4
+    assert measured.values_s == (1 / calls,) * 3
+    assert (measured.label, measured.tflops_per_s, measured.size_bytes) == ("work", 2 * calls, 3)
     assert measured.origin == f"measured live on {waits[0] if waits else ()}"
 
 
@@ -184,15 +183,6 @@ def test_an_error_says_under_which_label_it_was_raised(fails):
             label = "fine" if fails == "setup" and label == "failing" else label
             assert caught.value.__notes__[-1] == f"while {label!r} was measured"
             assert caught.traceback[-1].path.samefile(__file__)
-
-
-def test_several_calls_are_one_sample_of_the_time_of_one(log):
-    counts = {"warmup": 1, "repeats": 3, "calls": 4, "flops": 2e12}
-    counts["setup"] = lambda: log.append("setup")
-    measured = measure(lambda: log.append("fn"), label="work", devices=(), **counts)
-    assert log == ["setup", "all", "clock", *["fn"] * 4, "clock", "all"] * 4
-    assert measured.values_s == (0.25,) * 3
-    assert measured.tflops_per_s == 8.0
 
 
 @pytest.mark.parametrize("calls", [1, 2])

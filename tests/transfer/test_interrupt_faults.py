@@ -7,11 +7,11 @@ from concurrent.futures import CancelledError
 
 import pytest
 import torch
+from lane_forms import WAIT_S
 from pipeline_faults import HELD, SLOT_BYTES, STAGED, THREADS, VERBS, number_in
 from pipeline_ways import DEVICES
 
 pytestmark = pytest.mark.stress
-_WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
 _PROMPT_S = 0.5  # what a wait may take to end once Ctrl-C was pressed
 
 
@@ -20,7 +20,7 @@ def ended_s(begun, rescue, wait, patience_s=4 * _PROMPT_S):
     sent_s, ended = [], threading.Event()
 
     def press():
-        if begun.wait(_WAIT_S):
+        if begun.wait(WAIT_S):
             time.sleep(0.02)  # the wait has begun by then
             sent_s.append(time.perf_counter())
             signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
@@ -36,7 +36,7 @@ def ended_s(begun, rescue, wait, patience_s=4 * _PROMPT_S):
             wait()
         finally:
             if not sent_s:
-                pressing.join(_WAIT_S)  # it ended too soon: Ctrl-C is still to come
+                pressing.join(WAIT_S)  # it ended too soon: Ctrl-C is still to come
     except KeyboardInterrupt:
         interrupted_s = time.perf_counter()
     finally:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from pipeline_ways import equals
+from lane_forms import equals
 
 from autopar import CopyPipeline
 from autopar.transfer import parcel

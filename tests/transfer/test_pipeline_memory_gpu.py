@@ -4,7 +4,7 @@ import gc
 
 import pytest
 import torch
-from pipeline_ways import equals
+from lane_forms import equals
 
 from autopar import CopyPipeline, empty_pinned_pool
 

@@ -7,20 +7,12 @@ import pytest
 import torch
 from pipeline_ways import ahead, first_elements, numbers
 
-from autopar.device import cpu
 from autopar.timeline.span import Span
 from autopar.transfer import delivery
-from autopar.transfer.copy_plan import TO_DEVICE, TO_HOST
 from autopar.transfer.copy_stream import CopyStream
-from autopar.transfer.layout import flat
 from autopar.transfer.pipeline import CopyPipeline
-from autopar.transfer.ring import Ring
-from autopar.transfer.to_device import ToDeviceParcels
-from autopar.transfer.to_host import ToHostParcels
-from autopar.transfer.workers import Workers
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
-_WAIT_S = 10  # for what should come at once
 
 
 # -- one at a time --------------------------------------------------------------------------------
@@ -68,17 +60,6 @@ def test_memory_that_a_handles_copy_reads_is_kept_for_it(pipeline, monkeypatch):
     monkeypatch.setattr(CopyStream, "outlives", lambda stream, tensor: kept.append(tensor.nbytes))
     pipeline.to_host_async(torch.ones(1000)).result()
     assert kept == [4000]
-
-
-def test_a_handle_is_not_done_before_its_copy(gate, monkeypatch):
-    move = delivery.move_bytes
-    monkeypatch.setattr(delivery, "move_bytes", lambda *to_from: (gate(), move(*to_from)))
-    with CopyPipeline("cpu") as pipeline:
-        handle = pipeline.to_host_async(torch.ones(3))
-        assert gate.begun.wait(_WAIT_S)
-        assert not handle.done()
-        gate.open()
-        assert handle.result().tolist() == [1, 1, 1]
 
 
 # -- order, and how far ahead ---------------------------------------------------------------------
@@ -204,108 +185,76 @@ def test_threads_may_take_turns(pipeline, in_time):
 # -- what travels together -------------------------------------------------------------------------
 
 
-def carry(load):
-    """Copy what a load has, to the host, as a ring would."""
-    for part in load.parts:
-        for at, host in part.host:
-            flat(host).copy_(flat(part.device)[at : at + host.nbytes])
-
-
-def a_ring(rules, slot_bytes):
-    return Ring(rules, CopyStream(cpu()), 1, slot_bytes, Workers(1, 1))
-
-
-def parcels_of(source, slot_bytes=1024, given=False):
-    return ToHostParcels(a_ring(TO_HOST, slot_bytes), iter(source), given)
-
-
-def counts(parcels, then=lambda count: None):
-    """How many items each load brings, if each is taken before the next is made."""
-    found = []
-    for load in parcels:
-        carry(load)
-        found.append(len(parcels.unpack(load)))
-        then(found[-1])
-    return found
-
-
 @pytest.mark.usefixtures("together")
-def test_more_and_more_travel_together_while_they_come_soon():
-    found = counts(parcels_of(torch.ones(1) for _ in range(1000)))
-    assert found[0] == 1
-    assert sum(found) == 1000
-    growing = found[: found.index(max(found)) + 1]
-    assert growing == sorted(set(growing))
-    assert all(b <= 4 * a for a, b in itertools.pairwise(growing))
-    growing.pop()
-    assert max(found) == 256  # as many as fit into a slot
-    assert set(found[len(growing) : -1]) == {256}
+def test_more_and_more_travel_together_while_they_come_soon(streams, monkeypatch):
+    """From one to as many as fit into a slot, and back to one once they come late."""
+    copies = []
+
+    def source():
+        for i in range(2000):
+            if i == 1000:
+                monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
+            yield torch.full((4,), i)
+
+    with CopyPipeline("cpu", slots=1, slot_bytes=1024) as pipeline:
+        for i, result in enumerate(pipeline.to_host(source())):
+            assert result[0] == i
+            copies.append(streams[0].copies)
+    assert copies[0] <= 3
+    assert [copies[i + 32] - copies[i] for i in range(300, 800, 32)] == [1] * 16
+    assert [b - a for a, b in itertools.pairwise(copies[1500:1900])] == [1] * 399
 
 
-def test_none_waits_for_others_that_come_late(monkeypatch):
+def test_none_waits_for_others_that_come_late(streams, monkeypatch):
     monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
-    assert counts(parcels_of(torch.ones(1) for _ in range(50))) == [1] * 50
-    assert counts(parcels_of((torch.ones(1) for _ in range(50)), given=False)) == [1] * 50
-
-
-@pytest.mark.usefixtures("together")
-def test_fewer_travel_together_once_they_come_late(monkeypatch):
-    def slow_down(count):
-        if count > 50:
-            monkeypatch.setattr("autopar.transfer.parcel._SOON_S", 0)
-
-    found = counts(parcels_of(torch.ones(1) for _ in range(1000)), slow_down)
-    falling = found[found.index(max(found)) :]
-    assert falling == sorted(falling, reverse=True)
-    assert falling[-1] == 1
-    assert sum(found) == 1000
-
-
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.usefixtures("together")
-def test_only_small_ones_travel_together(given):
-    sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
-    found = counts(parcels_of((torch.ones(n).byte() for n in sizes), given=given))
-    ends = list(itertools.accumulate(found))
-    assert ends[-1] == len(sizes)
-    for count, end in zip(found, ends, strict=True):
-        own = sizes[end - count : end]
-        assert count == 1 or sum(own) <= 1024
-    assert max(found) > 1
+    with CopyPipeline("cpu") as pipeline:
+        assert first_elements(pipeline.to_host(x for x in numbers(50))) == list(range(50))
+    assert streams[0].copies == 50
 
 
 @pytest.mark.parametrize(
     ("size_bytes", "most"),
     [(1 << 18, 64), ((1 << 18) + 1, 15), (1 << 20, 4), (2 << 20, 2), ((2 << 20) + 1, 1)],
 )
-@pytest.mark.parametrize("given", [False, True])
 @pytest.mark.usefixtures("together")
-def test_what_travels_together_is_of_limited_size(size_bytes, most, given):
+def test_what_travels_together_is_of_limited_size(streams, size_bytes, most):
     """Tiny ones fill a slot; of others, what is kept of a few should not keep much else."""
-    items = [torch.ones(size_bytes, dtype=torch.uint8)] * 90
-    found = counts(parcels_of(items, slot_bytes=1 << 24, given=given))
-    assert max(found) == most
-    assert sum(found) == 90
+    count = most + 7
+    with CopyPipeline("cpu", slot_bytes=1 << 24) as pipeline:
+        list(pipeline.to_host([torch.ones(size_bytes, dtype=torch.uint8)] * count))
+    assert streams[0].copies == -(-count // most)
 
 
-def test_what_has_gaps_is_copied_once_and_no_more():
+@pytest.mark.usefixtures("together")
+def test_large_ones_among_small_ones_go_alone(streams):
+    sizes = [1, 2000, 1, 1, 1024, 1, 513, 512, 512, 1] * 20
+    items = [torch.full((size,), i % 251, dtype=torch.uint8) for i, size in enumerate(sizes)]
+    with CopyPipeline("cpu", slot_bytes=1024) as pipeline:
+        results = list(pipeline.to_host(items))
+    assert all(map(torch.equal, results, items))
+    blocks = {result.untyped_storage().data_ptr(): result.untyped_storage() for result in results}
+    assert all(len(block) <= 1024 or len(block) == 2000 for block in blocks.values())
+    assert len(blocks) < len(items)
+
+
+def test_what_has_gaps_is_copied_once_and_no_more(pipeline, monkeypatch):
     clones, clone = [], torch.Tensor.clone
 
     def counting(tensor, *args, **options):
         clones.append(tensor)
         return clone(tensor, *args, **options)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.Tensor, "clone", counting)
-        list(parcels_of([torch.ones(2000)[::2], torch.ones(1000)], given=True))
+    monkeypatch.setattr(torch.Tensor, "clone", counting)
+    list(pipeline.to_host([torch.ones(2000)[::2], torch.ones(1000)]))
     assert [tensor.stride() for tensor in clones] == [(2,), (1,)]
 
 
 def test_a_batchs_blocks_are_of_limited_size():
     """They are freed together, so a small one that is kept must not keep much else."""
-    batch = [
-        torch.ones(n, dtype=torch.uint8) for n in (1 << 22, 1 << 22, 1 << 22, 1, 1 << 22, 1, 1)
-    ]
-    batch.append(torch.ones((1 << 22) + 1, dtype=torch.uint8))
-    (load,) = ToDeviceParcels(a_ring(TO_DEVICE, 1 << 25), iter([batch]), given=True)
-    assert [len(part.host) for part in load.parts] == [4, 3, 1]
+    large = 1 << 22
+    batch = [torch.ones(n, dtype=torch.uint8) for n in (large, large, large, 1, large, 1, 1)]
+    batch.append(torch.ones(large + 1, dtype=torch.uint8))
+    with CopyPipeline("cpu", slot_bytes=1 << 25) as pipeline:
+        (results,) = pipeline.prefetch([batch])
+    blocks = [result.untyped_storage().data_ptr() for result in results]
+    assert [len(list(same)) for _, same in itertools.groupby(blocks)] == [4, 3, 1]

@@ -5,13 +5,13 @@ import threading
 
 import pytest
 import torch
+from lane_forms import WAIT_S
 from pipeline_ways import first_elements, numbers
 
 from autopar.transfer import ring
 from autopar.transfer.pipeline import CopyPipeline
 
 pytestmark = pytest.mark.usefixtures("threads_gone")
-_WAIT_S = 10  # for what should come at once
 
 
 PLACES = {
@@ -80,7 +80,7 @@ def test_out_is_no_more_touched_once_a_turn_is_broken_off(gate, monkeypatch):
     with CopyPipeline("cpu", slots=3, slot_bytes=1 << 20, threads=2) as pipeline:
         results = pipeline.to_host([torch.ones(1 << 18) for _ in range(3)], out)
         next(results)
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         opening = threading.Timer(0.05, gate.open)
         opening.start()
         results.close()

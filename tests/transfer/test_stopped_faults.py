@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import CancelledError
 
 import pytest
+from lane_forms import WAIT_S
 from pipeline_faults import (
     FEW_AT,
     HELD,
@@ -21,7 +22,6 @@ from pipeline_faults import (
 from pipeline_ways import DEVICES
 
 pytestmark = pytest.mark.stress
-_WAIT_S = 10  # for what should come at once, so that a broken pipeline fails instead of hanging
 
 
 # -- the consumer stops ---------------------------------------------------------------------------
@@ -77,16 +77,15 @@ def test_a_consumer_that_stops_leaves_nothing_behind(bench, verb, size, slots, k
 @ends
 def test_left_by_an_error_it_waits_for_what_runs_and_drops_the_rest(bench, gate, verb, device):
     """A worker holds back the first chunk of item 1 until the pipeline is being left."""
-    opening = threading.Timer(0.1, gate.open)
     pipeline = bench.pipeline(device, "chunked", slots=12, threads=2)
     with pytest.raises(Broken), pipeline:
         bench.when("move", 1001, gate)
         bench.count = 6  # no more of them can be under way
         results = VERBS[verb](pipeline, bench.source(verb, kind="list"), bench)
         assert bench.take(verb, results, most=1) == (1, None)
-        assert gate.begun.wait(_WAIT_S)
-        opening.start()
+        assert gate.begun.wait(WAIT_S)
         seen = bench.copied_from_now_on()
+        opening = bench.opening(gate, pipeline)
         breaks(Broken("on purpose"))
     assert gate.finished, "work outlived its pipeline"
     opening.join()
@@ -197,13 +196,13 @@ def test_a_second_thread_is_refused_and_the_first_unharmed(
             bench.when(kind, 1, gate)
         thread = threading.Thread(target=first)
         thread.start()
-        assert gate.begun.wait(_WAIT_S)
+        assert gate.begun.wait(WAIT_S)
         with pytest.raises(RuntimeError, match="is in use by another thread; expected one"):
             next(VERBS[other](pipeline, bench.source(other), bench))
         with pytest.raises(RuntimeError, match="is in use by another thread; expected one"):
             next(before)
         gate.open()
-        thread.join(_WAIT_S)
+        thread.join(WAIT_S)
         assert found == [(bench.count, None)]
         assert bench.works(pipeline)
     assert bench.a_new_one_works()
@@ -229,21 +228,20 @@ def test_left_while_another_thread_is_inside(bench, gate, verb, kind, threads, k
     def first():
         found.append(bench.run(verb, pipeline, gate if kind == "source" else None, k))
 
-    opening = threading.Timer(0.05, gate.open)
     thread = threading.Thread(target=first, daemon=True)
     with contextlib.suppress(Broken), bench.pipeline(device, threads=threads) as pipeline:
         if kind in ("copy", "move"):
             bench.when(kind, 1000 * k + 1, gate)
         thread.start()
-        assert gate.begun.wait(_WAIT_S)
-        opening.start()
+        assert gate.begun.wait(WAIT_S)
         seen = bench.copied_from_now_on()
+        opening = bench.opening(gate, pipeline, dropped=by_error)
         if by_error:
             breaks(Broken("on purpose"))
     assert gate.finished or kind in ("source", "slots"), "work outlived its pipeline"
     assert [n for n in seen if abs(n) > 1000 * (k + 3)] == [] or not by_error
     opening.join()
-    thread.join(_WAIT_S / 2)
+    thread.join(WAIT_S / 2)
     ((received, error),) = found
     assert received <= bench.count
     assert error is None or isinstance(error, (RuntimeError, CancelledError))
