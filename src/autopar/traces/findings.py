@@ -17,7 +17,7 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import UNKNOWN, Mask, Records
+from autopar.traces.trace import UNKNOWN, Mask, Records, Seconds
 from autopar.traces.utilization import Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
@@ -26,6 +26,10 @@ _UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no 
 # A copy of less is small. At 55 GB/s so much takes 1.2 µs, and each of 10,000 copies of 4 kB took
 # 6.4 µs, without a wait (measured on an H200): four fifths and more of it are fixed cost.
 SMALL_BYTES = 64 * 1024
+_TICK_S = 1e-9  # of profilers' clocks
+# In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
+# one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
+START_S = 20e-6
 
 
 class Cause(NamedTuple):
@@ -102,12 +106,6 @@ CAUSES = {
         "one_device/plot_2_small_operators",
         "for a moment, as between any two kernels, and these are short.",
         least_share=_UNEXPLAINED,
-    ),
-    "staged": Cause(
-        "The host staged copies of pageable memory",
-        "Pin the memory once, before the loop, and copy with `non_blocking=True`.",
-        "copies/plot_1_where_a_copys_time_goes",
-        "while the driver copied pageable memory into its own, before the copy to the GPU began.",
     ),
     "queued": Cause(
         "Launched work waited for an event",
@@ -186,19 +184,25 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(
-    view: View, idle: Iterable[Finding], late_for: Callable[[Records], Intervals]
-) -> list[Finding]:
+def findings_of(view: View, idle: Iterable[Finding], waits_s: Seconds) -> list[Finding]:
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
     What makes no work shorter saves no more than the time beyond that of the busiest resource, as
-    where one GPU waits for another, which is always busy.
+    where one GPU waits for another, which is always busy, and none in which it waits for ranks.
+
+    Args:
+        view: What the findings are of.
+        idle: What the idle time of its GPUs is put down to.
+        waits_s: When waits of the host ended, in order.
     """
     window_s = length_s(view.window)
-    most_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
-    found = [*(it for usage in view.usages for it in _of_work(usage, late_for)), *idle]
+    free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
+    most_s = {usage.name: free_s - length_s(usage.waiting) for usage in view.usages}
+    calls_s = np.vstack((view.trace.host.times_s, [(-np.inf, -np.inf)]))
+    found = [*(it for usage in view.usages for it in _of_work(usage, calls_s, waits_s)), *idle]
     findings = [
-        it if it.cause in _FASTER else it._replace(cost_s=min(it.cost_s, most_s)) for it in found
+        it if it.cause in _FASTER else it._replace(cost_s=min(it.cost_s, most_s[it.where]))
+        for it in found
     ]
     return [
         finding
@@ -207,22 +211,29 @@ def findings_of(
     ]
 
 
-def _of_work(usage: Usage, late_for: Callable[[Records], Intervals]) -> Iterator[Finding]:
-    """What nothing computes beside; where nothing is computed, or launched yet, nothing could."""
-    late = late_for(usage.work[usage.work.where(lambda tag: tag.kind == "compute")])
+def _of_work(usage: Usage, calls_s: Intervals, waits_s: Seconds) -> Iterator[Finding]:
+    """What nothing computes beside; where nothing is computed, nothing could."""
+    computing = usage.when("compute")
+    kernels = usage.work.of("compute")
+    befores_s = np.maximum.accumulate(np.append(-np.inf, kernels.times_s[:, 1]))[:-1]
+    called_s, returned_s = calls_s[kernels.launches].T
+    starts_s = kernels.times_s[:, 0]
+    late_s = starts_s[(called_s > befores_s) & (starts_s - returned_s < START_S)]
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
             continue
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
-        exposed = without(covered(group.times_s), usage.when("compute"))
+        exposed = without(covered(group.times_s), computing)
+        if key not in _FASTER:  # else the host would have been late all the same
+            nexts_s = (_first_from(exposed[:, 1], times_s) for times_s in (waits_s, late_s))
+            exposed = exposed[np.less_equal(*nexts_s)]
         waited_s = length_s(common(exposed, usage.waiting))
         cost_s = length_s(exposed) - waited_s
-        sort = "communication" if key == "communication" else "copy"
         if key not in _FASTER:  # no more than is computed without them can be beside them
-            cost_s -= length_s(common(without(exposed, usage.waiting), late))
-            cost_s = min(cost_s, length_s(without(usage.when("compute"), usage.when(sort))))
+            sort = "communication" if key == "communication" else "copy"
+            cost_s = min(cost_s, length_s(without(computing, usage.when(sort))))
         if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"
@@ -231,9 +242,14 @@ def _of_work(usage: Usage, late_for: Callable[[Records], Intervals]) -> Iterator
         streams = ", ".join(sorted({tag.stream for tag in group.present}))
         why = cause.what.format(work=_amount(group), waited=waited, streams=streams)
         # Those that ran longest with nothing behind them.
-        exposed_s = group.lengths_s - length_within(usage.when("compute"), *group.times_s.T)
+        exposed_s = group.lengths_s - length_within(computing, *group.times_s.T)
         most = np.argsort(-exposed_s.round(9), kind="stable")[:SHOWN]
         yield Finding(key, usage.name, cost_s, why, group[most].spans())
+
+
+def _first_from(starts_s: Seconds, times_s: Seconds) -> Seconds:
+    """The first of some times, in order, from each start on, and an infinite one if none is."""
+    return np.append(times_s, np.inf)[np.searchsorted(times_s, starts_s - _TICK_S)]
 
 
 def _amount(work: Records) -> str:
