@@ -212,7 +212,11 @@ def findings_of(view: View, idle: Iterable[Finding], waits_s: Seconds) -> list[F
 
 
 def _of_work(usage: Usage, calls_s: Intervals, waits_s: Seconds) -> Iterator[Finding]:
-    """What nothing computes beside; where nothing is computed, nothing could."""
+    """What nothing computes beside; where nothing is computed, nothing could.
+
+    It costs nothing where, after it, a kernel began as late as the host launched it, and the host
+    had not waited till then: without it that kernel would have begun no earlier.
+    """
     computing = usage.when("compute")
     kernels = usage.work.of("compute")
     befores_s = np.maximum.accumulate(np.append(-np.inf, kernels.times_s[:, 1]))[:-1]
@@ -225,15 +229,15 @@ def _of_work(usage: Usage, calls_s: Intervals, waits_s: Seconds) -> Iterator[Fin
             continue
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
-        exposed = without(covered(group.times_s), computing)
-        if key not in _FASTER:  # else the host would have been late all the same
+        exposed, most_s = without(covered(group.times_s), computing), np.inf
+        if key not in _FASTER:
             nexts_s = (_first_from(exposed[:, 1], times_s) for times_s in (waits_s, late_s))
             exposed = exposed[np.less_equal(*nexts_s)]
-        waited_s = length_s(common(exposed, usage.waiting))
-        cost_s = length_s(exposed) - waited_s
-        if key not in _FASTER:  # no more than is computed without them can be beside them
+            # No more than is computed without them can be beside them.
             sort = "communication" if key == "communication" else "copy"
-            cost_s = min(cost_s, length_s(without(computing, usage.when(sort))))
+            most_s = length_s(without(computing, usage.when(sort)))
+        waited_s = length_s(common(exposed, usage.waiting))
+        cost_s = min(length_s(exposed) - waited_s, most_s)
         if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"

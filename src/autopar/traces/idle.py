@@ -34,7 +34,10 @@ _LONG_S = 100e-6  # most calls take 3 to 10 µs
 _STEP_S = 200e-6
 _BETWEEN_S = 20e-6  # two calls of a loop that asks whether something is done
 # What a thread can be seen to do, by the sorts of its records: the first that holds of a moment.
-_DONE = ("synchronised", "allocated", "launch", "loader", "peers", "operators", "cpu", "called")
+_DONE = (
+    *("loader", "profiler", "synchronised", "allocated", "launch", "peers"),
+    *("operators", "cpu", "called"),
+)
 _RECORDS = {  # cause -> the sorts of records that show it, if they are not called the same
     "synchronised": ("synchronised", "asked"),
     "operators": ("cpu", "called"),
@@ -76,17 +79,17 @@ class Host:
         every = np.concatenate((records.times_s, work.times_s))
         self._apart_s = 2 * float(np.ptp(every)) + 1.0 if len(every) else 0.0
         self.on_axis = records.times_s + self.shift(self.threads)
-        # While a loader was awaited, too, nobody knows what for.
-        profiler, loader = (records.times_s[self.sorts == sort] for sort in ("profiler", "loader"))
-        self.profiler = without(covered(profiler), covered(loader))
         is_call = records.where(lambda tag: tag.kind == "call")
         is_launch = is_call & records.where(lambda tag: "Launch" in tag.name)
-        is_launch[work.launches[work.launches != UNKNOWN]] = (
-            True  # others are outside of the window
-        )
+        # Launches of other work may be outside of the window.
+        is_launch[work.launches[work.launches != UNKNOWN]] = True
         self._waits = is_call & records.where(lambda tag: bool(_WAITS_FOR_EVENT.match(tag.name)))
         marks = np.flatnonzero(is_launch | self._waits)
         self._marks = marks[np.argsort(self.on_axis[marks, 0], kind="stable")]
+        # What the profiler does has threads of its own, and holds up each that launches.
+        shifts = self.shift(np.unique(self.threads[is_launch]))
+        profiler = records.times_s[self.sorts == "profiler"] + shifts[:, None]
+        self._profiler = profiler.reshape(-1, 2)
         self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
         self._ends_s = np.sort(work.times_s[:, 1])
         is_wait = np.isin(self.sorts, ("synchronised", "asked"))
@@ -109,10 +112,10 @@ class Host:
         at = np.searchsorted(self.on_axis[self._marks, 0], self.on_axis[launches, 0])
         before = np.append(self._marks, launches[:1])[at - 1]
         lets_wait = self._waits[before] & (self.threads[before] == self.threads[launches])
-        lasts_s = np.append(self._ends_s, -np.inf)[
-            np.searchsorted(self._ends_s, gaps[:, 1], "right") - 1
-        ]
-        return lets_wait & (lasts_s > gaps[:, 0]) & (gaps[:, 1] - lasts_s < START_S)
+        last = np.searchsorted(self._ends_s, gaps[:, 1], side="right") - 1
+        last_s = np.append(self._ends_s, -np.inf)[last]
+        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < START_S)
+        return np.asarray(lets_wait & is_let)
 
     def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
         """Cause -> when threads did what shows it: of each moment the first that holds; and all."""
@@ -121,7 +124,9 @@ class Host:
         at_once = steps[steps[:, 1] - steps[:, 0] <= _STEP_S]
         for cause in _DONE:
             when = covered(self.on_axis[self.sorts == cause])
-            if cause == "operators":
+            if cause == "profiler":
+                when = covered(self._profiler)
+            elif cause == "operators":
                 # From one launch to the next at once, and in the operator that comes to launch.
                 of, lasts = clipped(steps, without(_ALWAYS, taken))
                 is_last = lasts[:, 1] == steps[of, 1]
@@ -195,8 +200,7 @@ class _Gaps:
         if (computing != UNKNOWN).any():
             launches[~np.isin(threads[launches], computing)] = UNKNOWN
         self._take_queued(np.flatnonzero((launches != UNKNOWN) & (at < len(work))), launches)
-        self._shift = host.shift(threads[launches])
-        self._late_on_axis = self._late + self._shift
+        self._on_axis = self._late + host.shift(threads[launches])
         self._split(launches != UNKNOWN, ended)
 
     def _take_queued(self, which: Places, launches: Places) -> None:
@@ -221,12 +225,9 @@ class _Gaps:
         parts_s, late, host = self.parts_s, self._late, self._host
         lengths_s = late[:, 1] - late[:, 0]
         parts_s["ended"] = lengths_s * ended
-        parts_s["profiler"] = length_within(host.profiler, *late.T) * launched
-        of, pieces = clipped(late, without(_ALWAYS, host.profiler))
-        pieces += self._shift[of]  # without a thread, where nothing is
-        for cause, when in host.did.items():
-            parts_s[cause] = np.bincount(of, length_within(when, *pieces.T), len(late))
-        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", "profiler", *host.did))
+        for cause, when in host.did.items():  # without a thread, where nothing is
+            parts_s[cause] = length_within(when, *self._on_axis.T)
+        rest_s = lengths_s - sum(parts_s[cause] for cause in ("ended", *host.did))
         parts_s["elsewhere"] = rest_s * launched
         parts_s["unknown"] += rest_s * ~launched
         is_brief = self._lengths_s <= np.where(launched, _BRIEF_S, _NOISE_S)
@@ -262,7 +263,7 @@ class _Gaps:
         """By how much each gap would shrink without a cause, at most."""
         parts_s, when = self.parts_s[cause], self._host.did[cause]
         # From where what was under way in the gap began, until the launch that ended it.
-        starts_s, ends_s = self._late_on_axis.T
+        starts_s, ends_s = self._on_axis.T
         first = np.searchsorted(when[:, 1], starts_s, side="right")
         begun_s = np.minimum(starts_s, np.append(when[:, 0], np.inf)[first])
         whole_s = length_within(when, begun_s, ends_s)
@@ -279,7 +280,7 @@ class _Gaps:
         which = np.any([host.sorts == sort for sort in sorts], axis=0)
         if cause == "profiler":  # which has threads of its own
             return host.records[which], host.records.times_s[which], self._late
-        return host.records[which], host.on_axis[which], self._late_on_axis
+        return host.records[which], host.on_axis[which], self._on_axis
 
     def _names(self, cause: str, which: Mask) -> list[str]:
         """What the host did in some gaps, that with the longest share first."""
@@ -295,13 +296,13 @@ class _Gaps:
         That has most of the time in which the thread was seen to do nothing else.
         """
         records, times_s, late = self._records(cause)
+        part = late[i : i + 1]
         if cause == "elsewhere":
-            left = without(late[i : i + 1], self._host.seen)
-            spans = records[length_within(left, *times_s.T) > length_s(left) / 2].spans()
-            return sorted(spans, key=lambda span: span.duration_s)[:1]
-        lengths_s = length_within(late[i : i + 1], *times_s.T)
-        is_longest = (lengths_s > 0) & (lengths_s == lengths_s.max(initial=0.0))
-        return records[np.flatnonzero(is_longest)[:1]].spans()
+            part = without(part, self._host.seen)
+        shares_s = length_within(part, *times_s.T)
+        least_s = length_s(part) / 2 if cause == "elsewhere" else shares_s.max(initial=0.0)
+        fits = np.flatnonzero((shares_s > 0) & (shares_s >= least_s))
+        return records[fits[np.argsort(records.lengths_s[fits], kind="stable")[:1]]].spans()
 
     def _gap(self, i: int, longest: list[Span]) -> list[Span]:
         """What had the longest share of a gap, if that can be seen; the gap; and what ended it."""
