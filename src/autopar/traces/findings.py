@@ -17,7 +17,7 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.trace import UNKNOWN, Mask, Records, Seconds
+from autopar.traces.trace import UNKNOWN, Mask, Records
 from autopar.traces.utilization import Usage, View, sort_of
 
 LEAST_SHARE = 0.01  # of the window; what costs less is not why a program is slow
@@ -26,10 +26,6 @@ _UNEXPLAINED = 0.1  # of the window; less that is idle for no known cause is no 
 # A copy of less is small. At 55 GB/s so much takes 1.2 µs, and each of 10,000 copies of 4 kB took
 # 6.4 µs, without a wait (measured on an H200): four fifths and more of it are fixed cost.
 SMALL_BYTES = 64 * 1024
-_TICK_S = 1e-9  # of profilers' clocks
-# In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
-# one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
-START_S = 20e-6
 
 
 class Cause(NamedTuple):
@@ -184,60 +180,46 @@ class Finding(NamedTuple):
     gaps: int = 0  # in which it has a part
 
 
-def findings_of(view: View, idle: Iterable[Finding], waits_s: Seconds) -> list[Finding]:
+def findings_of(view: View, idle: Iterable[Finding], waits: Intervals) -> list[Finding]:
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
     What makes no work shorter saves no more than the time beyond that of the busiest resource, as
     where one GPU waits for another, which is always busy, and none in which it waits for ranks.
-
-    Args:
-        view: What the findings are of.
-        idle: What the idle time of its GPUs is put down to.
-        waits_s: When waits of the host ended, in order.
+    What only hides work saves no more than the host's `waits`, and the time after its last launch:
+    all else it needs as before.
     """
-    window_s = length_s(view.window)
+    window_s, host_s = length_s(view.window), view.trace.host.times_s
+    called = view.trace.work.launches[view.trace.work.launches != UNKNOWN]
+    spare_s = np.inf
+    if len(called):
+        last_s = max(host_s[called, 1].max(), waits[:, 1].max(initial=-np.inf))
+        after_s = max(float(view.window[-1, 1] - last_s), 0.0)
+        spare_s = length_s(common(view.window, waits)) + after_s
     free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
     most_s = {usage.name: free_s - length_s(usage.waiting) for usage in view.usages}
-    calls_s = np.vstack((view.trace.host.times_s, [(-np.inf, -np.inf)]))
-    found = [*(it for usage in view.usages for it in _of_work(usage, calls_s, waits_s)), *idle]
-    findings = [
-        it if it.cause in _FASTER else it._replace(cost_s=min(it.cost_s, most_s[it.where]))
-        for it in found
-    ]
-    return [
-        finding
-        for finding in sorted(findings, key=lambda finding: -finding.cost_s)
-        if finding.cost_s >= max(CAUSES[finding.cause].least_share, LEAST_SHARE) * window_s
-    ]
+    findings = []
+    for it in (*(it for usage in view.usages for it in _of_work(usage, spare_s)), *idle):
+        cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, most_s[it.where])
+        if cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
+            findings.append(it._replace(cost_s=cost_s))
+    return sorted(findings, key=lambda finding: -finding.cost_s)
 
 
-def _of_work(usage: Usage, calls_s: Intervals, waits_s: Seconds) -> Iterator[Finding]:
-    """What nothing computes beside; where nothing is computed, nothing could.
-
-    It costs nothing where, after it, a kernel began as late as the host launched it, and the host
-    had not waited till then: without it that kernel would have begun no earlier.
-    """
+def _of_work(usage: Usage, spare_s: float) -> Iterator[Finding]:
+    """What nothing computes beside; where nothing is computed, nothing could."""
     computing = usage.when("compute")
-    kernels = usage.work.of("compute")
-    befores_s = np.maximum.accumulate(np.append(-np.inf, kernels.times_s[:, 1]))[:-1]
-    called_s, returned_s = calls_s[kernels.launches].T
-    starts_s = kernels.times_s[:, 0]
-    late_s = starts_s[(called_s > befores_s) & (starts_s - returned_s < START_S)]
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
             continue
         holds = cause.rule(left, usage)
         group, left = left[holds], left[~holds]
-        exposed, most_s = without(covered(group.times_s), computing), np.inf
-        if key not in _FASTER:
-            nexts_s = (_first_from(exposed[:, 1], times_s) for times_s in (waits_s, late_s))
-            exposed = exposed[np.less_equal(*nexts_s)]
-            # No more than is computed without them can be beside them.
-            sort = "communication" if key == "communication" else "copy"
-            most_s = length_s(without(computing, usage.when(sort)))
+        exposed = without(covered(group.times_s), computing)
         waited_s = length_s(common(exposed, usage.waiting))
-        cost_s = min(length_s(exposed) - waited_s, most_s)
+        cost_s = length_s(exposed) - waited_s
+        if key not in _FASTER:  # no more than is computed without them can be beside them
+            sort = "communication" if key == "communication" else "copy"
+            cost_s = min(cost_s, spare_s, length_s(without(computing, usage.when(sort))))
         if cost_s <= 0:
             continue
         waited = "some of it may be waiting for the others"
@@ -249,11 +231,6 @@ def _of_work(usage: Usage, calls_s: Intervals, waits_s: Seconds) -> Iterator[Fin
         exposed_s = group.lengths_s - length_within(computing, *group.times_s.T)
         most = np.argsort(-exposed_s.round(9), kind="stable")[:SHOWN]
         yield Finding(key, usage.name, cost_s, why, group[most].spans())
-
-
-def _first_from(starts_s: Seconds, times_s: Seconds) -> Seconds:
-    """The first of some times, in order, from each start on, and an infinite one if none is."""
-    return np.append(times_s, np.inf)[np.searchsorted(times_s, starts_s - _TICK_S)]
 
 
 def _amount(work: Records) -> str:

@@ -76,7 +76,7 @@ class Report:
     @cached_property
     def findings(self) -> list[Finding]:
         """What less than all overlap costs, most expensive first."""
-        return findings_of(self.view, self._idle, self._host.waits_s)
+        return findings_of(self.view, self._idle, self._host.waits)
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
