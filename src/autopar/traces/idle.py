@@ -57,7 +57,6 @@ _CALLS = re.compile(
 )
 _TORCHS = re.compile(r"(?P<loader>enumerate\(DataLoader\))|(?P<peers>c10d::|gloo:)")
 _WAITS_FOR_EVENT = re.compile(r"(?:cu(?:da)?|hip)StreamWaitEvent")
-_NOT_THE_HOSTS = ("loader", "queued", "unknown", "brief", "ended")
 _REMOVABLE = ("synchronised", "allocated")  # without them, the host is ahead by all of their time
 # Without a wait, a thread may have to wait just as long for these.
 _WAITS_TOO = ("allocated", "loader", "peers", "profiler")
@@ -95,8 +94,10 @@ class Host:
         self._profiler = profiler.reshape(-1, 2)
         self.did, self.seen = self._in_turn(np.sort(self.on_axis[is_launch, 0]))
         self._ends_s = np.sort(work.times_s[:, 1])
-        waits, first_s = self.did["synchronised"], every.min(initial=np.inf)
-        self.waits = covered(waits - self._apart_s * ((waits[:, :1] - first_s) // self._apart_s))
+        # When it waited, if only for room in a full queue, in a long launch.
+        waits = np.vstack((self.did["synchronised"], self.did["launch"]))
+        threads = (waits[:, :1] - every.min(initial=np.inf)) // self._apart_s
+        self.waits = covered(waits - self._apart_s * threads)
         # Batches that workers make come no earlier if the host asks for them earlier.
         is_worker = records.where(lambda tag: "MultiProcessingDataLoader" in tag.name)
         awaited = is_worker & (self.sorts == "loader") & (records.lengths_s > _LONG_S)
@@ -244,7 +245,9 @@ class _Gaps:
         parts_s = saved_s = self.parts_s[cause]
         if cause in _REMOVABLE:
             saved_s = self._saved(cause)
-        if cause not in _NOT_THE_HOSTS:  # a loader that is late later on takes up what is saved
+        if cause in {*self._host.did, "elsewhere"} - {
+            "loader"
+        }:  # a loader that is late later on takes up what is saved
             saved_s = saved_s * (self._gaps[:, 0] >= self._host.awaited_s)
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
