@@ -20,14 +20,11 @@ from autopar.timeline.intervals import (
     without,
 )
 from autopar.timeline.span import Span
-from autopar.traces.findings import CAUSES, SHOWN, Finding
+from autopar.traces.findings import CAUSES, SHOWN, SMALL_BYTES, START_S, Finding
 from autopar.traces.trace import HOST, UNKNOWN, Mask, Places, Records, Seconds, Tag, Trace
 from autopar.traces.utilization import WITHIN, Usage, sort_of
 
 _NOISE_S = 2e-6  # shorter gaps are between any two kernels, and within a profiler's own error
-# In which work begins on an idle GPU, once a call or an event lets it. To issue a copy and to start
-# one takes 13 µs each (measured on an H200: a staged copy; 1 MiB at 33 GB/s in place of 55).
-_START_S = 20e-6
 _BRIEF_S = 5e-6  # from kernel to kernel, at most, if both were launched already
 _TICK_S = 1e-9  # of profilers' clocks; less is the error of sums
 _LONG_S = 100e-6  # most calls take 3 to 10 µs
@@ -75,7 +72,7 @@ class Host:
         records, work = self.records, _ = trace.host, trace.work
         self.is_cut = trace.is_cut
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
-        self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, _START_S))
+        self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, START_S))
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
         self.sorts = _sorts_of(records, work)
         every = np.concatenate((records.times_s, work.times_s))
@@ -118,7 +115,7 @@ class Host:
         lets_wait = self._waits[before] & (self.threads[before] == self.threads[launches])
         last = np.searchsorted(self._ends_s, gaps[:, 1], side="right") - 1
         last_s = np.append(self._ends_s, -np.inf)[last]
-        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < _START_S)
+        is_let = (last_s > gaps[:, 0]) & (gaps[:, 1] - last_s < START_S)
         return np.asarray(lets_wait & is_let)
 
     def _in_turn(self, launches_s: Seconds) -> tuple[dict[str, Intervals], Intervals]:
@@ -176,7 +173,7 @@ def idle_of(usage: Usage, host: Host, *, is_whole: bool) -> list[Finding]:
 
     Work that begins on an idle GPU was launched a moment before. Up to that launch the host was
     late, and what its thread did meanwhile is the cause. What others did is none: nobody knows
-    whether it waited for them, nor whether work waits for a thread that only copies. From then on
+    whether it waited for them, nor whether work waits for a thread that only fetches. From then on
     the work stood in its queue.
     """
     gaps = _Gaps(usage, host, is_whole)
@@ -200,9 +197,9 @@ class _Gaps:
         # After the last work, its thread is meant.
         launches = np.where(is_known, work.launches[np.minimum(at, len(work) - 1)], UNKNOWN)
         threads = np.append(host.threads, UNKNOWN)
-        computing = threads[work.launches[work.where(lambda tag: tag.kind != "copy")]]
-        if (computing != UNKNOWN).any():
-            launches[~np.isin(threads[launches], computing)] = UNKNOWN
+        feeding = threads[work.launches[work.where(lambda tag: not tag.lane.endswith(" to host"))]]
+        if (feeding != UNKNOWN).any():
+            launches[~np.isin(threads[launches], feeding)] = UNKNOWN
         self._take_queued(np.flatnonzero((launches != UNKNOWN) & (at < len(work))), launches)
         self._on_axis = self._late + host.shift(threads[launches])
         self._split(launches != UNKNOWN, ended)
@@ -216,12 +213,17 @@ class _Gaps:
         called_s, returned_s = host.records.times_s[launches].T
         is_queued = host.waited(launches, gaps)
         is_launching = np.isin(host.sorts[launches], ("launch", "called")) & ~is_queued
-        is_launching &= returned_s - called_s > _START_S
+        is_launching &= returned_s - called_s > START_S
         until_s = np.where(is_launching, returned_s, called_s)
-        starts_s, ends_s = (gaps - np.clip(gaps[:, 1] - until_s, 0.0, _START_S)[:, None]).T
+        starts_s, ends_s = (gaps - np.clip(gaps[:, 1] - until_s, 0.0, START_S)[:, None]).T
         late_s = np.clip(until_s, starts_s, ends_s)
         self._late[which] = np.column_stack((starts_s, late_s))
-        for cause, holds in (("queued", is_queued), ("unknown", ~is_queued)):
+        work = self._usage.work[self._nexts[which]]
+        is_staged = work.where(lambda tag: tag.lane.endswith(" from host")) & ~is_queued
+        is_staged &= work.where(lambda tag: tag.memory == "pageable")
+        is_staged &= (work.sizes_bytes >= SMALL_BYTES) & (self._nexts[which] != UNKNOWN)
+        of = {"staged": is_staged, "queued": is_queued, "unknown": ~is_staged & ~is_queued}
+        for cause, holds in of.items():
             self.parts_s[cause][which] = (ends_s - late_s) * holds
 
     def _split(self, launched: Mask, ended: Mask) -> None:
