@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -200,10 +201,7 @@ def findings_of(view: View, idle: Iterable[Finding], waits: Intervals) -> list[F
     free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
     most_s = {usage.name: free_s - length_s(usage.waiting) for usage in view.usages}
     findings = []
-    for it in (
-        *(it for usage in view.usages for it in _of_work(usage, *_spare(view, usage, waits))),
-        *idle,
-    ):
+    for it in chain(idle, *(_of_work(view, usage, waits) for usage in view.usages)):
         cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, most_s[it.where])
         if cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
             findings.append(it._replace(cost_s=cost_s))
@@ -227,16 +225,15 @@ def _spare(view: View, usage: Usage, waits: Intervals) -> tuple[Seconds, Seconds
     is_late = called_s > np.maximum.accumulate(np.append(-np.inf, ends_s))[:-1]
     is_late &= starts_s - returned_s < START_S
     after_s = edges_s[1] - max(host[called, 1].max(), waits[:, 1].max(initial=-np.inf))
-    edges_s = np.concatenate((edges_s, starts_s[is_late], waits[:, 1])).clip(*edges_s)
-    edges_s = np.unique(edges_s)
+    edges_s = np.unique(np.hstack((edges_s, starts_s[is_late], waits[:, 1])).clip(*edges_s))
     spare_s = length_within(waits, edges_s[:-1], edges_s[1:])
     spare_s[-1] += max(after_s, 0.0)
     return edges_s, spare_s
 
 
-def _of_work(usage: Usage, edges_s: Seconds, spare_s: Seconds) -> Iterator[Finding]:
+def _of_work(view: View, usage: Usage, waits: Intervals) -> Iterator[Finding]:
     """What nothing computes beside; where nothing is computed, nothing could."""
-    computing = usage.when("compute")
+    computing, (edges_s, spare_s) = usage.when("compute"), _spare(view, usage, waits)
     left = usage.work[usage.work.where(lambda tag: sort_of(tag) in HIDEABLE)]
     for key, cause in CAUSES.items():
         if not cause.rule:
