@@ -194,15 +194,14 @@ def findings_of(view: View, idle: Iterable[Finding], waits: Intervals) -> list[F
     """What a view could save, most expensive first; what costs too little to matter is left out.
 
     What makes no work shorter saves no more than the time beyond that of the busiest resource, as
-    where one GPU waits for another, which is always busy, and none in which it waits for ranks.
-    What only hides work saves no more than the host waited meanwhile; see `_spare`.
+    where one GPU waits for another, which is always busy. What only hides work saves no more than
+    the host waited meanwhile; see `_spare`.
     """
     window_s = length_s(view.window)
     free_s = window_s - max((usage.bound[1] for usage in view.usages), default=0.0)
-    most_s = {usage.name: free_s - length_s(usage.waiting) for usage in view.usages}
     findings = []
     for it in chain(idle, *(_of_work(view, usage, waits) for usage in view.usages)):
-        cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, most_s[it.where])
+        cost_s = it.cost_s if it.cause in _FASTER else min(it.cost_s, free_s)
         if cost_s >= max(CAUSES[it.cause].least_share, LEAST_SHARE) * window_s:
             findings.append(it._replace(cost_s=cost_s))
     return sorted(findings, key=lambda finding: -finding.cost_s)

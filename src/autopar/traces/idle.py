@@ -69,8 +69,8 @@ class Host:
     """
 
     def __init__(self, trace: Trace) -> None:
-        records, work = self.records, _ = trace.host, trace.work
-        self.is_cut = trace.is_cut
+        records, work = trace.host, trace.work
+        self.records, self.is_cut = records, trace.is_cut
         # Of shorter gaps nothing is known. One record far off does not hide all the others.
         self.noise_s = max(_NOISE_S, min(trace.alignment_error_s, START_S))
         self.threads = records.coded(lambda tag: trace.handed.get(tag.lane, tag.lane))[1]
@@ -201,6 +201,12 @@ class _Gaps:
         if (feeding != UNKNOWN).any():
             launches[~np.isin(threads[launches], feeding)] = UNKNOWN
         self._take_queued(np.flatnonzero((launches != UNKNOWN) & (at < len(work))), launches)
+        # What the host does sooner is waited for longer: in the next collective, or till a batch of
+        # a loader's workers comes.
+        sent = np.vstack((usage.when("communication"), [(np.inf, np.inf)]))
+        nexts_s = sent[np.searchsorted(sent[:, 0], gaps[:, 1])].T
+        self._waits_anyway = length_within(usage.waiting, *nexts_s) > _LONG_S
+        self._waits_anyway |= gaps[:, 0] < host.awaited_s
         self._on_axis = self._late + host.shift(threads[launches])
         self._split(launches != UNKNOWN, ended)
 
@@ -247,10 +253,8 @@ class _Gaps:
         parts_s = saved_s = self.parts_s[cause]
         if cause in _REMOVABLE:
             saved_s = self._saved(cause)
-        if cause in {*self._host.did, "elsewhere"} - {
-            "loader"
-        }:  # a loader that is late later on takes up what is saved
-            saved_s = saved_s * (self._gaps[:, 0] >= self._host.awaited_s)
+        if cause in {*self._host.did, "elsewhere"} - {"loader"}:
+            saved_s = saved_s * ~self._waits_anyway
         count = int((parts_s > 0).sum())
         most = np.argsort(-saved_s.round(9), kind="stable")[: min(count, SHOWN)].tolist()
         longest = [self._longest(i, cause) for i in most]
